@@ -1,0 +1,34 @@
+/** @type {import('jest').Config} */
+export default {
+  testMatch: ['<rootDir>/test/{unit,e2e}/**/*.spec.ts', '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts'],
+  testEnvironment: '<rootDir>/test/environment.cjs',
+  extensionsToTreatAsEsm: ['.ts'],
+  moduleFileExtensions: ['ts', 'js', 'json'],
+  moduleNameMapper: {
+    '^nestjs-serving$': '<rootDir>/lib/index.ts',
+    // A thread cannot run TypeScript, so the tests start the built script of the same source.
+    '/thread-url\\.js$': '<rootDir>/test/fixtures/thread-url.ts',
+    '^(\\.{1,2}/.*)\\.js$': '$1',
+  },
+  transform: {
+    '^.+\\.ts$': [
+      '@swc/jest',
+      {
+        swcrc: false,
+        sourceMaps: 'inline',
+        module: { type: 'es6' },
+        jsc: {
+          target: 'es2022',
+          keepClassNames: true,
+          parser: { syntax: 'typescript', decorators: true },
+          transform: { legacyDecorator: true, decoratorMetadata: true, useDefineForClassFields: false },
+        },
+      },
+    ],
+  },
+  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/benchmark/dist/'],
+  coverageProvider: 'v8',
+  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/thread.entry.ts'],
+  reporters: ['default', '<rootDir>/test/summary-reporter.js'],
+  testTimeout: 30_000,
+};

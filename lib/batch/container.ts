@@ -1,0 +1,57 @@
+import type { Tensor } from 'onnxruntime-common';
+import { isTensor } from './tensor.js';
+
+/** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
+export type Container = Tensor | readonly Container[] | { readonly [name: string]: Container };
+
+/** One tensor of a container with the path that leads to it, such as `encoder.0.state`; the path of a bare tensor is empty. */
+export interface Leaf {
+  readonly path: string;
+  readonly tensor: Tensor;
+}
+
+/** True when the value holds tensors and nothing else. */
+export function isContainer(value: unknown): value is Container {
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
+  if (isTensor(value)) {
+    return true;
+  }
+  if (!Array.isArray(value) && !isPlainObject(value)) {
+    return false;
+  }
+  const parts = Object.values(value);
+  return parts.length > 0 && parts.every(isContainer);
+}
+
+/** The leaves in a stable order: names sorted, tuples as they stand. */
+export function leavesOf(container: Container, path = ''): Leaf[] {
+  if (isTensor(container)) {
+    return [{ path, tensor: container }];
+  }
+  return entriesOf(container).flatMap(([name, part]) => leavesOf(part, path ? `${path}.${name}` : name));
+}
+
+/** The same structure with other leaves, given in the order of {@link leavesOf}. */
+export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {
+  const next = leaves.values();
+  const build = (part: Container): unknown => {
+    if (isTensor(part)) {
+      return next.next().value;
+    }
+    const entries = entriesOf(part).map(([name, inner]) => [name, build(inner)] as const);
+    return Array.isArray(part) ? entries.map(([, inner]) => inner) : Object.fromEntries(entries);
+  };
+  return build(structure) as Container;
+}
+
+function entriesOf(container: Exclude<Container, Tensor>): [string, Container][] {
+  const entries: [string, Container][] = Object.entries(container);
+  return Array.isArray(container) ? entries : entries.toSorted(([a], [b]) => (a < b ? -1 : 1));
+}
+
+function isPlainObject(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
+}

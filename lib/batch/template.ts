@@ -1,0 +1,76 @@
+import { InvalidBatchError } from '../errors.js';
+import { type Container, type Leaf, leavesOf } from './container.js';
+
+/** On which axis of each leaf the rows lie, by path; `null`: the leaf has no rows and is shared by the batch. Default 0. */
+export type BatchAxes = Readonly<Record<string, number | null>>;
+
+/**
+ * What the rows of one batch have in common.
+ *
+ * `signature` is equal for two templates exactly when their rows can share a batch: same names, element types and inner
+ * shapes, same axes, and equal values in the leaves that are shared.
+ */
+export interface Template {
+  readonly signature: string;
+  readonly structure: Container;
+  /** Per leaf, in the order of `leavesOf`. */
+  readonly axes: readonly (number | null)[];
+}
+
+/** A shared leaf is part of the signature, so it must be small enough to compare for every request. */
+const LARGEST_SHARED_LEAF = 1024;
+
+/** The template of a container that carries rows, and how many. */
+export function templateOf(structure: Container, axes: BatchAxes = {}): { template: Template; rows: number } {
+  const leaves = leavesOf(structure);
+  const leafAxes = leaves.map(({ path }) => axes[path] ?? (path in axes ? null : 0));
+  const rows = countRows(leaves, leafAxes);
+  const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!)).join(', ');
+  return { template: { signature, structure, axes: leafAxes }, rows };
+}
+
+function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): number {
+  let first: { path: string; rows: number } | undefined;
+  for (const [i, { path, tensor }] of leaves.entries()) {
+    const axis = axes[i];
+    if (axis === null || axis === undefined) {
+      continue;
+    }
+    const rows = tensor.dims[axis];
+    if (rows === undefined) {
+      throw new InvalidBatchError(
+        `${named(path)} has the shape [${tensor.dims.join(', ')}] and so no axis ${axis} to count rows on; ` +
+          `give it that axis (a scalar can be stacked, not concatenated)`,
+      );
+    }
+    if (first && rows !== first.rows) {
+      throw new InvalidBatchError(
+        `Uneven rows: ${named(first.path)} has ${first.rows}, ${named(path)} has ${rows}; all leaves of one item need the same number`,
+      );
+    }
+    first ??= { path, rows };
+  }
+  if (!first) {
+    throw new InvalidBatchError('No leaf of the item carries rows; at least one needs a batch axis');
+  }
+  return first.rows;
+}
+
+function describe({ path, tensor }: Leaf, axis: number | null): string {
+  const name = path === '' ? '' : `${path}: `;
+  if (axis !== null) {
+    const inner = tensor.dims.map((dim, i) => (i === axis ? 'rows' : dim));
+    return `${name}${tensor.type}[${inner.join(', ')}]`;
+  }
+  if (tensor.size > LARGEST_SHARED_LEAF) {
+    throw new InvalidBatchError(
+      `${named(path)} is shared by the rows of a batch and has ${tensor.size} elements; at most ${LARGEST_SHARED_LEAF} are allowed, ` +
+        'since rows are grouped by its value',
+    );
+  }
+  return `${name}${tensor.type}[${tensor.dims.join(', ')}] = ${Array.from(tensor.data as ArrayLike<unknown>, String).join(' ')}`;
+}
+
+function named(path: string): string {
+  return path === '' ? 'The tensor' : `"${path}"`;
+}

@@ -1,0 +1,73 @@
+import { Tensor } from 'onnxruntime-common';
+
+/** The element storage of a tensor: a typed array, or strings. */
+export type TensorData = Tensor['data'];
+
+/** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
+export function isTensor(value: unknown): value is Tensor {
+  if (typeof value !== 'object' || value === null || !('dims' in value && 'type' in value && 'data' in value)) {
+    return false;
+  }
+  const { dims, type, data } = value;
+  return Array.isArray(dims) && (type === 'string' ? Array.isArray(data) : ArrayBuffer.isView(data));
+}
+
+/** The tensor with an axis of length 1 in front; the data is shared. */
+export function asRow(tensor: Tensor): Tensor {
+  return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
+}
+
+/** A tensor of zeros (empty strings) with the element type and storage of `like`. */
+export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
+  return new Tensor(like.type, allocate(like.data, product(dims, 0, dims.length)), dims);
+}
+
+function allocate(like: TensorData, length: number): TensorData {
+  if (Array.isArray(like)) {
+    return Array.from({ length }, () => '');
+  }
+  const storage = like.constructor as new (length: number) => TensorData;
+  return new storage(length);
+}
+
+/**
+ * Copies `count` rows, counted on `axis`, from `source` to `target`.
+ *
+ * Rows on axis 0 lie together and are one block; on a later axis each step of the axes before it holds a block of its own.
+ */
+export function copyRows(
+  target: Tensor,
+  targetStart: number,
+  source: Tensor,
+  sourceStart: number,
+  count: number,
+  axis: number,
+): void {
+  const inner = product(source.dims, axis + 1, source.dims.length);
+  const outer = product(source.dims, 0, axis);
+  const sourceStride = inner * source.dims[axis]!;
+  const targetStride = inner * target.dims[axis]!;
+  for (let block = 0; block < outer; block++) {
+    const from = block * sourceStride + sourceStart * inner;
+    copyBlock(target.data, block * targetStride + targetStart * inner, source.data, from, count * inner);
+  }
+}
+
+function copyBlock(target: TensorData, at: number, source: TensorData, from: number, length: number): void {
+  if (Array.isArray(target) || Array.isArray(source)) {
+    for (let i = 0; i < length; i++) {
+      target[at + i] = source[from + i]!;
+    }
+    return;
+  }
+  const block = source.subarray(from, from + length);
+  (target as { set(block: unknown, at: number): void }).set(block, at);
+}
+
+function product(dims: readonly number[], from: number, to: number): number {
+  let result = 1;
+  for (let axis = from; axis < to; axis++) {
+    result *= dims[axis]!;
+  }
+  return result;
+}

@@ -1,0 +1,39 @@
+import 'reflect-metadata';
+import { InvalidServingError } from '../errors.js';
+import type { BatchedMethod } from './batched-method.js';
+
+/** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
+const ROUTE_ARGUMENTS = '__routeArguments__';
+const PASSTHROUGH = '__responsePassthrough__';
+const SSE = '__sse__';
+
+/** Nest's numbers for parameters that are a whole object: body or payload, query, path parameters. */
+const WHOLE_OBJECTS: Readonly<Record<string, string>> = { 3: 'body', 4: 'query', 5: 'path parameters' };
+const RESPONSE = '1';
+const NEXT = '2';
+
+/** Refuses, while the application boots, a `@Batched()` method that could not answer its callers as Nest would. */
+export function checkBatchedMethod(type: new (...args: never[]) => object, { key, original, options }: BatchedMethod): void {
+  const method = `${type.name}.${String(key)}`;
+  const replaced: unknown = (type.prototype as Record<string | symbol, unknown>)[key];
+  if (Reflect.hasMetadata(SSE, replaced ?? original)) {
+    throw new InvalidServingError(
+      `${method} is @Sse() and @Batched(): a batched method answers each call once, not with a stream`,
+    );
+  }
+  const parameters = (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as Record<string, { index: number; data?: unknown }>;
+  for (const [id, { index, data }] of Object.entries(parameters)) {
+    const [kind = ''] = id.split(':');
+    if (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key))) {
+      throw new InvalidServingError(
+        `${method} takes the raw response (@Res() or @Next()), so its result would never be sent; remove it, or use @Res({ passthrough: true })`,
+      );
+    }
+    if (options && !options.types && WHOLE_OBJECTS[kind] && data === undefined) {
+      throw new InvalidServingError(
+        `Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and pipes could not validate it: TypeScript erases the element type of an array. ` +
+          'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for what needs no validation',
+      );
+    }
+  }
+}

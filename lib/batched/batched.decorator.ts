@@ -1,0 +1,85 @@
+import 'reflect-metadata';
+import { Inject, type Type } from '@nestjs/common';
+import { InvalidServingError } from '../errors.js';
+import { BatchedMethods } from './batched-methods.js';
+import type { BatchedMethod, BatchedOptions } from './batched-method.js';
+import { addBatchedMethod } from './batched-metadata.js';
+import { checkBatchedOptions } from '../serving/resolve-definition.js';
+
+/** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
+export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
+
+type MethodOf<T> = (target: object, key: string | symbol, descriptor: TypedPropertyDescriptor<T>) => void;
+
+/** Where Nest injects what finds the application that an instance belongs to; two applications share nothing. */
+const METHODS = Symbol('batched methods');
+
+/**
+ * Turns the calls of a method into batched calls.
+ *
+ * With options: each caller passes single arguments; the method gets an array per parameter and runs once per batch. An
+ * Error among its results fails that caller alone. A request-scoped class is batched as a class: the method then runs on the
+ * instance of the batch's first caller.
+ *
+ * With the name of a serving: the method runs once per call, what it returns is the input of that serving, and the reply is
+ * the serving's output.
+ *
+ * @throws InvalidServingError when it decorates something that cannot be batched
+ */
+export function Batched(serving: string): MethodOf<(...args: never[]) => unknown>;
+export function Batched(options?: BatchedOptions): MethodOf<BatchMethod>;
+export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
+  return (target, key, descriptor: PropertyDescriptor) => {
+    const original = methodOf(target, key, descriptor);
+    const method: BatchedMethod = { key, original, ...(typeof how === 'string' ? { serving: how } : { options: how }) };
+    if (method.options) {
+      checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
+    }
+    addBatchedMethod(target.constructor, method);
+    Inject(BatchedMethods)(target, METHODS);
+    if (method.options) {
+      exposeRowTypes(target, key, method.options.types);
+    }
+    descriptor.value = copyMetadata(original, function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
+      const methods = this[METHODS];
+      if (!methods) {
+        throw new InvalidServingError(
+          `${target.constructor.name}.${String(key)} is @Batched() and its instance was not created by Nest; get the instance from the application`,
+        );
+      }
+      return methods.call(method, this, args);
+    });
+  };
+}
+
+function methodOf(target: object, key: string | symbol, { value }: PropertyDescriptor): (...args: unknown[]) => unknown {
+  if (typeof target === 'function') {
+    throw new InvalidServingError(
+      `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a method of instances`,
+    );
+  }
+  if (typeof value !== 'function') {
+    throw new InvalidServingError(`@Batched() can only decorate a method, and ${target.constructor.name}.${String(key)} is none`);
+  }
+  return value as (...args: unknown[]) => unknown;
+}
+
+/** Pipes see the type of a parameter as its caller passes it, and not the Array that the method gets. */
+function exposeRowTypes(target: object, key: string | symbol, types: readonly Type[] | undefined): void {
+  const declared = (Reflect.getMetadata('design:paramtypes', target, key) ?? []) as unknown[];
+  if (types && declared.length > 0 && types.length !== declared.length) {
+    throw new InvalidServingError(
+      `@Batched() on ${target.constructor.name}.${String(key)} names ${types.length} types for ${declared.length} parameters; give one for each`,
+    );
+  }
+  const rowTypes = types ?? declared.map((type) => (type === Array ? Object : type));
+  Reflect.defineMetadata('design:paramtypes', [...rowTypes], target, key);
+}
+
+/** What other decorators have said of the method is true of its replacement. */
+function copyMetadata<T extends object>(from: object, to: T): T {
+  for (const metadataKey of Reflect.getMetadataKeys(from) as unknown[]) {
+    Reflect.defineMetadata(metadataKey, Reflect.getMetadata(metadataKey, from), to);
+  }
+  return Object.defineProperty(to, 'name', { value: (from as { name?: string }).name });
+}

@@ -1,0 +1,29 @@
+import { type Observable, type OperatorFunction, bufferTime, groupBy, mergeMap, toArray } from 'rxjs';
+
+export interface WindowOptions<T> {
+  /** Items share a window only with items of their own lane. */
+  lane(item: T): unknown;
+  /** The number of items that closes a window; read when the window opens. */
+  size(): number;
+  /** Milliseconds from the first item after which a window closes; 0 closes it at its first item. Read when it opens. */
+  timeout(): number;
+}
+
+/**
+ * Collects items into windows, a window per lane at a time.
+ *
+ * A group lives exactly as long as its window: it opens with the window's first item and ends when `bufferTime` has counted
+ * `size` items or `timeout` ms. So a lane without rows holds no timer and no memory, and the end of the source closes what
+ * is open. Lossless as long as the consumer does not push into the source from inside `next`.
+ */
+export function windowsBy<T>({ lane, size, timeout }: WindowOptions<T>): OperatorFunction<T, T[]> {
+  const closing = (lane$: Observable<T>): Observable<unknown> => {
+    const span = timeout();
+    return span === 0 ? lane$ : lane$.pipe(bufferTime(span, null, size()));
+  };
+  return (items$) =>
+    items$.pipe(
+      groupBy(lane, { duration: closing }),
+      mergeMap((lane$) => lane$.pipe(toArray())),
+    );
+}

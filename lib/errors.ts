@@ -1,0 +1,158 @@
+import { types } from 'node:util';
+
+/**
+ * The base of every error this package raises.
+ *
+ * `code` is stable and meant for programs; `statusCode` is what Nest's own exception filter answers over HTTP.
+ */
+export class ServingError extends Error {
+  override readonly name: string = 'ServingError';
+  readonly code: string = 'SERVING_ERROR';
+  readonly statusCode: number = 500;
+
+  /** With `expose` the sign of an HTTP error, as the package http-errors makes them. */
+  get status(): number {
+    return this.statusCode;
+  }
+
+  /** Whether an HTTP client may read the message: only when the fault is its own. */
+  get expose(): boolean {
+    return this.statusCode < 500;
+  }
+
+  /** What crosses a wire: no stack and no cause, which may hold what a stranger must not see. */
+  toJSON(): { name: string; code: string; statusCode: number; message: string } {
+    const { name, code, statusCode, message } = this;
+    return { name, code, statusCode, message };
+  }
+}
+
+/** A definition, or a use of one, that cannot work: raised while the application boots. */
+export class InvalidServingError extends ServingError {
+  override readonly name = 'InvalidServingError';
+  override readonly code = 'SERVING_INVALID';
+}
+
+/** A serving was asked for by a name that nobody registered. */
+export class UnknownServingError extends ServingError {
+  override readonly name = 'UnknownServingError';
+  override readonly code = 'SERVING_UNKNOWN';
+}
+
+/** The model, module file or class of a serving could not be loaded. */
+export class ServingLoadError extends ServingError {
+  override readonly name = 'ServingLoadError';
+  override readonly code = 'SERVING_LOAD_FAILED';
+}
+
+/** None of the execution providers asked for works on this machine. */
+export class ProviderUnavailableError extends ServingError {
+  override readonly name = 'ProviderUnavailableError';
+  override readonly code = 'SERVING_PROVIDER_UNAVAILABLE';
+}
+
+/** Rows that do not form a batch: empty, uneven, or of different kinds. */
+export class InvalidBatchError extends ServingError {
+  override readonly name = 'InvalidBatchError';
+  override readonly code = 'SERVING_INVALID_BATCH';
+  override readonly statusCode = 400;
+}
+
+/** A well-formed batch that this serving does not take: unknown key, or rows unlike the model's inputs. */
+export class InvalidInputError extends ServingError {
+  override readonly name = 'InvalidInputError';
+  override readonly code = 'SERVING_INVALID_INPUT';
+  override readonly statusCode = 400;
+}
+
+/** The queue of the serving is full. */
+export class OverloadedError extends ServingError {
+  override readonly name = 'OverloadedError';
+  override readonly code = 'SERVING_OVERLOADED';
+  override readonly statusCode = 503;
+}
+
+/** The serving is not running: not started yet, shutting down, or closed. */
+export class ServingClosedError extends ServingError {
+  override readonly name = 'ServingClosedError';
+  override readonly code = 'SERVING_CLOSED';
+  override readonly statusCode = 503;
+}
+
+/** The batch function threw; `cause` is what it threw. */
+export class BatchFailedError extends ServingError {
+  override readonly name = 'BatchFailedError';
+  override readonly code = 'SERVING_BATCH_FAILED';
+}
+
+/** The batch function returned something that cannot be shared out among the rows. */
+export class InvalidOutputError extends ServingError {
+  override readonly name = 'InvalidOutputError';
+  override readonly code = 'SERVING_INVALID_OUTPUT';
+}
+
+/** The thread of a partition ended while it held the batch. */
+export class PartitionLostError extends ServingError {
+  override readonly name = 'PartitionLostError';
+  override readonly code = 'SERVING_PARTITION_LOST';
+  override readonly statusCode = 503;
+}
+
+/** True for an error of this package, also one of another copy of it. */
+export function isServingError(error: unknown): error is ServingError {
+  return isError(error) && 'code' in error && String(error.code).startsWith('SERVING_');
+}
+
+/** True for an Error of any realm: one from another context is no `instanceof` ours. */
+export function isError(value: unknown): value is Error {
+  return value instanceof Error || types.isNativeError(value);
+}
+
+/** An error as it crosses a thread: structured clone alone drops class, code and cause. */
+export interface WireError {
+  readonly name: string;
+  readonly message: string;
+  readonly stack?: string;
+  readonly code?: string;
+  readonly cause?: WireError;
+}
+
+const classes = new Map(
+  [
+    ServingError,
+    InvalidServingError,
+    UnknownServingError,
+    ServingLoadError,
+    ProviderUnavailableError,
+    InvalidBatchError,
+    InvalidInputError,
+    OverloadedError,
+    ServingClosedError,
+    BatchFailedError,
+    InvalidOutputError,
+    PartitionLostError,
+  ].map((type) => [new type().code, type]),
+);
+
+export function toWire(error: unknown): WireError {
+  if (!isError(error)) {
+    return { name: 'Error', message: String(error) };
+  }
+  const code = 'code' in error && typeof error.code === 'string' ? { code: error.code } : {};
+  const stack = error.stack === undefined ? {} : { stack: error.stack };
+  const cause = error.cause === undefined ? {} : { cause: toWire(error.cause) };
+  return { name: error.name, message: error.message, ...stack, ...code, ...cause };
+}
+
+export function fromWire({ name, message, stack, code, cause }: WireError): Error {
+  const options = cause === undefined ? {} : { cause: fromWire(cause) };
+  const type = code === undefined ? undefined : classes.get(code);
+  const error = type ? new type(message, options) : Object.assign(new Error(message, options), { name });
+  if (code !== undefined && !type) {
+    Object.assign(error, { code });
+  }
+  if (stack !== undefined) {
+    error.stack = stack;
+  }
+  return error;
+}

@@ -1,0 +1,56 @@
+export { Batch } from './batch/batch.js';
+export type { Container } from './batch/container.js';
+export type { BatchAxes } from './batch/template.js';
+export { Batched, type BatchMethod } from './batched/batched.decorator.js';
+export type { BatchedOptions } from './batched/batched-method.js';
+export { type Caller, caller } from './batched/caller.js';
+export type { CloseReason } from './batching/waiting-line.js';
+export {
+  BatchFailedError,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidOutputError,
+  InvalidServingError,
+  isServingError,
+  OverloadedError,
+  PartitionLostError,
+  ProviderUnavailableError,
+  ServingClosedError,
+  ServingError,
+  ServingLoadError,
+  UnknownServingError,
+} from './errors.js';
+export type { ServingHandler, ServingKind } from './partitions/handler.partition.js';
+export type { DeclaredAxes } from './partitions/model-signature.js';
+export {
+  type BatchContext,
+  type BatchFunction,
+  type BatchFunctionFactory,
+  type BatchFunctionSite,
+  type BatchOutput,
+  type BatchResult,
+  type PartitionOptions,
+  withMetadata,
+} from './partitions/partition.js';
+export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
+export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
+export { ServingModule } from './serving.module.js';
+export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
+export { ServingService, type ServingReference } from './serving.service.js';
+export { createServing } from './serving/create-serving.js';
+export { LocalServing } from './serving/local-serving.js';
+export { Serving } from './serving/serving.js';
+export {
+  type ClassServingDefinition,
+  defineServing,
+  type ExistingServingDefinition,
+  type FileServingDefinition,
+  type FunctionServingDefinition,
+  type ModelServingDefinition,
+  type PostprocessContext,
+  type Prepared,
+  type ServingDefinition,
+  type ServingOf,
+  type ServingOptions,
+} from './serving/serving-definition.js';
+export type { BatchEvent, ServingEvent } from './serving/serving-event.js';

@@ -1,0 +1,87 @@
+import type { InferenceSession, Tensor } from 'onnxruntime-common';
+import { InvalidServingError } from '../errors.js';
+
+/** Where the rows of a model's input or output lie, if not where its file says; by name. */
+export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number | null }>>;
+
+/** One input or output of a model. */
+export interface ModelPort {
+  readonly name: string;
+  readonly type: Tensor.Type;
+  /** A number is fixed; a string is the name of a dynamic axis, possibly empty. */
+  readonly shape: readonly (number | string)[];
+  /** The axis of the rows; `null`: it has none and is shared by the batch. */
+  readonly batchAxis: number | null;
+}
+
+/** What an ONNX file says of itself. */
+export interface ModelSignature {
+  readonly inputs: readonly ModelPort[];
+  readonly outputs: readonly ModelPort[];
+  /** The number of rows that the model takes at a time, where its file fixes that. */
+  readonly fixedBatch?: number;
+  /** Its weights are quantised at run time over the whole batch: results depend on batch mates. */
+  readonly dynamicallyQuantised: boolean;
+}
+
+type Metadata = readonly InferenceSession.ValueMetadata[];
+
+/** Reads the batch axes off the shapes in the file; what is declared wins. */
+export function signatureOf(
+  session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
+  declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
+): Omit<ModelSignature, 'dynamicallyQuantised'> {
+  const inputs = portsOf('input', session.inputMetadata, declared.inputs);
+  const outputs = portsOf('output', session.outputMetadata, declared.outputs);
+  const fixed = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
+  const [size] = fixed;
+  if (fixed.size === 0) {
+    throw new InvalidServingError(`No input of the model carries rows: ${inputs.map(describePort).join(', ')}`);
+  }
+  return fixed.size === 1 && typeof size === 'number' ? { inputs, outputs, fixedBatch: size } : { inputs, outputs };
+}
+
+/** `name: type[shape]`, as messages show it. */
+export function describePort({ name, type, shape }: Pick<ModelPort, 'name' | 'type' | 'shape'>): string {
+  return `${name}: ${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
+}
+
+/** The batch axes by name, as batches want them. */
+export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
+  return Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
+}
+
+function portsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): ModelPort[] {
+  const names = metadata.map(({ name }) => name);
+  const unknown = Object.keys(declared).find((name) => !names.includes(name));
+  if (unknown !== undefined) {
+    throw new InvalidServingError(`The model has no ${kind} "${unknown}"; it has ${names.join(', ')}`);
+  }
+  const dynamic = metadata.some((port) => port.isTensor && port.shape.some((dim) => typeof dim === 'string'));
+  return metadata.map((port) => {
+    if (!port.isTensor) {
+      throw new InvalidServingError(`The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched`);
+    }
+    const { name, type, shape } = port;
+    const axis = declared[name];
+    const batchAxis = axis ? axis.batchAxis : defaultAxis(shape, dynamic);
+    if (batchAxis !== null && (!Number.isInteger(batchAxis) || batchAxis < 0 || batchAxis >= shape.length)) {
+      throw new InvalidServingError(
+        `The ${kind} ${describePort(port)} has no axis ${batchAxis}; batchAxis can be 0 to ${shape.length - 1}, or null for none`,
+      );
+    }
+    return { name, type, shape, batchAxis };
+  });
+}
+
+/**
+ * Axis 0 if it is dynamic; else the first dynamic axis, as in recurrent states of shape [layers, batch, units]. A scalar
+ * has none. A shape that is all fixed counts rows on axis 0 in a fixed model, and is shared in a model that is dynamic elsewhere.
+ */
+function defaultAxis(shape: readonly (number | string)[], dynamicModel: boolean): number | null {
+  const first = shape.findIndex((dim) => typeof dim === 'string');
+  if (first >= 0) {
+    return shape[0] === 1 ? 0 : first;
+  }
+  return shape.length === 0 || dynamicModel ? null : 0;
+}

@@ -1,0 +1,126 @@
+import { createReadStream } from 'node:fs';
+import type { InferenceSession } from 'onnxruntime-common';
+import { Batch } from '../batch/batch.js';
+import { type Container, leavesOf } from '../batch/container.js';
+import { ProviderUnavailableError, ServingLoadError } from '../errors.js';
+import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
+import type { BatchFunctionFactory, PartitionOptions } from './partition.js';
+import type { ThreadTask } from './thread-protocol.js';
+
+type Runtime = typeof import('onnxruntime-node');
+type ModelTask = Extract<ThreadTask, { readonly model: string | Uint8Array }>;
+type Named<T> = Record<string, T>;
+
+/** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
+export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, ModelSignature]> {
+  const runtime = await loadRuntime();
+  const session = await createSession(runtime, task.model, task.options);
+  // One partition reads the file for all.
+  const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
+  const signature = { ...signatureOf(session, task), dynamicallyQuantised };
+  const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
+  return [() => (rows) => run(session, feedsOf(rows as Container, signature.inputs)), signature];
+}
+
+async function loadRuntime(): Promise<Runtime> {
+  try {
+    return await import('onnxruntime-node');
+  } catch (cause) {
+    throw new ServingLoadError(
+      'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install onnxruntime-node',
+      {
+        cause,
+      },
+    );
+  }
+}
+
+/** A session with the first list of providers that works; a list is tried without its head when the head is missing here. */
+async function createSession(
+  { InferenceSession }: Runtime,
+  model: string | Uint8Array,
+  options: PartitionOptions,
+): Promise<InferenceSession> {
+  const create = (executionProviders: readonly unknown[]): Promise<InferenceSession> =>
+    InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
+  const providers = (options['executionProviders'] ?? ['cpu']) as readonly (string | { readonly name: string })[];
+  const names = providers.map((provider) => (typeof provider === 'string' ? provider : provider.name));
+  const reasons: unknown[] = [];
+  for (let first = 0; first < providers.length; first++) {
+    try {
+      return await create(providers.slice(first));
+    } catch (reason) {
+      reasons.push(reason);
+    }
+  }
+  const where = typeof model === 'string' ? model : `of ${model.byteLength} bytes`;
+  // A model that even the CPU refuses is at fault itself.
+  const cause = names.at(-1) === 'cpu' ? reasons.at(-1) : await create(['cpu']).then(release, (reason: unknown) => reason);
+  if (cause !== undefined) {
+    throw new ServingLoadError(`Cannot load the model ${where}: ${messageOf(cause)}`, { cause });
+  }
+  throw new ProviderUnavailableError(
+    `Cannot run the model ${where} on ${names.map((name, i) => `${name} (${messageOf(reasons[i])})`).join(' or ')}. ` +
+      `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
+      `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
+    { cause: reasons[0] },
+  );
+}
+
+const cudaRemedy =
+  'CUDA needs an NVIDIA driver, CUDA 12, cuDNN 9 and the CUDA libraries of onnxruntime-node (npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; Linux x64 only).';
+
+const remedies: Readonly<Record<string, string>> = {
+  cuda: cudaRemedy,
+  tensorrt: `${cudaRemedy} TensorRT 10 must be installed beside it.`,
+  webgpu: 'WebGPU needs a GPU with a Vulkan, Metal or Direct3D 12 driver.',
+  dml: 'DirectML exists on Windows alone.',
+  coreml: 'Core ML exists on macOS alone.',
+};
+
+async function release(session: InferenceSession): Promise<undefined> {
+  await session.release();
+  return undefined;
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message.trim().replace(/\.$/, '') : String(error);
+}
+
+/** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
+async function mentions(model: string | Uint8Array, word: string): Promise<boolean> {
+  let tail = '';
+  for await (const piece of typeof model === 'string' ? createReadStream(model, { highWaterMark: 1 << 20 }) : [model]) {
+    const bytes = piece as Uint8Array;
+    const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
+      return true;
+    }
+    tail = text.toString('latin1', Math.max(0, text.length - word.length));
+  }
+  return false;
+}
+
+/** The rows by input name; a bare tensor is the one input of a model that has one. */
+function feedsOf(rows: Container, inputs: readonly ModelPort[]): Named<Container> {
+  return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
+}
+
+async function runWhole(session: InferenceSession, feeds: Named<Container>): Promise<Container> {
+  return (await session.run(feeds as InferenceSession.FeedsType)) as Named<Container>;
+}
+
+/** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
+function runInSteps({ inputs, outputs }: ModelSignature, rows: number): typeof runWhole {
+  const inputAxes = axesOf(inputs);
+  const outputAxes = axesOf(outputs);
+  return async (session, feeds) => {
+    const steps: Batch[] = [];
+    for (const step of Batch.concatenate([feeds], inputAxes).chunksOf(rows)) {
+      const padded = step.pad(rows - step.size).consume();
+      const output = await runWhole(session, padded as Named<Container>);
+      steps.push(Batch.concatenate([output], outputAxes).slice(0, step.size));
+    }
+    return Batch.merge(steps).release() as Container;
+  };
+}

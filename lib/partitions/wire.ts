@@ -1,0 +1,86 @@
+import { Tensor } from 'onnxruntime-common';
+import { type Container, isContainer, leavesOf, withLeaves } from '../batch/container.js';
+import { fromWire, isError, toWire, type WireError } from '../errors.js';
+
+/** Rows or results as they cross a thread: tensors by their parts, errors by their wire form, the rest as it is. */
+export type WireValue =
+  | { readonly tensors: Container }
+  | {
+      readonly list: readonly unknown[];
+      /** The places in `list` that hold a packed container or error. */
+      readonly containers: readonly number[];
+      readonly errors: readonly number[];
+    }
+  | { readonly other: unknown };
+
+/** True for one value per row; a tuple of tensors is no list where the rows are tensors. */
+export function isRowList(value: unknown, plainRows: boolean): value is readonly unknown[] {
+  return Array.isArray(value) && (plainRows || !isContainer(value));
+}
+
+/** The wire form of a value, and the buffers that move with it instead of being copied. */
+export function pack(value: unknown, plainRows: boolean): [WireValue, ArrayBuffer[]] {
+  const transfer = new Set<ArrayBuffer>();
+  const wire = packValue(value, plainRows, transfer);
+  return [wire, [...transfer]];
+}
+
+export function unpack(wire: WireValue): unknown {
+  if ('other' in wire) {
+    return wire.other;
+  }
+  if ('tensors' in wire) {
+    return unpackTensors(wire.tensors);
+  }
+  const list = [...wire.list];
+  for (const index of wire.containers) {
+    list[index] = unpackTensors(list[index] as Container);
+  }
+  for (const index of wire.errors) {
+    list[index] = fromWire(list[index] as WireError);
+  }
+  return list;
+}
+
+function packValue(value: unknown, plainRows: boolean, transfer: Set<ArrayBuffer>): WireValue {
+  if (isRowList(value, plainRows)) {
+    return packList(value, transfer);
+  }
+  return isContainer(value) ? { tensors: packTensors(value, transfer) } : { other: value };
+}
+
+function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireValue {
+  const containers: number[] = [];
+  const errors: number[] = [];
+  const list = rows.map((row, index) => {
+    if (isContainer(row)) {
+      containers.push(index);
+      return packTensors(row, transfer);
+    }
+    if (isError(row)) {
+      errors.push(index);
+      return toWire(row);
+    }
+    return row;
+  });
+  return { list, containers, errors };
+}
+
+function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {
+  const leaves = leavesOf(container).map(({ tensor: { type, dims, data } }) => {
+    if (!ArrayBuffer.isView(data)) {
+      return { type, dims, data };
+    }
+    // A view of a part would move, or clone, all the rest of its buffer with it.
+    const whole = data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
+    const own = whole ? data : data.slice();
+    transfer.add(own.buffer as ArrayBuffer);
+    return { type, dims, data: own };
+  });
+  return withLeaves(container, leaves);
+}
+
+function unpackTensors(container: Container): Container {
+  const tensors = leavesOf(container).map(({ tensor: { type, data, dims } }) => new Tensor(type, data, dims));
+  return withLeaves(container, tensors);
+}

@@ -1,0 +1,39 @@
+import { ConfigurableModuleBuilder, type ModuleMetadata } from '@nestjs/common';
+import type { ServingDefinition } from './serving/serving-definition.js';
+
+/** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
+export interface ServingModuleOptions {
+  /** The servings that the module registers, each as an injectable provider. */
+  readonly servings?: readonly ServingDefinition[];
+}
+
+/** Options that say how the module stands among others. */
+export interface ServingModuleExtras {
+  /**
+   * Whether servings can be injected in every module without importing this one.
+   *
+   * @default true
+   */
+  readonly isGlobal?: boolean;
+  /** Modules that export what the classes of class servings depend on. */
+  readonly imports?: ModuleMetadata['imports'];
+  /**
+   * For `forRootAsync` alone: the names of the servings that its factory defines. What can be injected must be known before
+   * the factory runs.
+   */
+  readonly names?: readonly string[];
+}
+
+export const {
+  ConfigurableModuleClass,
+  MODULE_OPTIONS_TOKEN: SERVING_MODULE_OPTIONS,
+  OPTIONS_TYPE,
+  ASYNC_OPTIONS_TYPE,
+} = new ConfigurableModuleBuilder<ServingModuleOptions>({ moduleName: 'Serving' })
+  .setClassMethodName('forRoot')
+  .setExtras<ServingModuleExtras>({ isGlobal: true, imports: [], names: [] }, (module, { isGlobal, imports }) => ({
+    ...module,
+    global: isGlobal ?? true,
+    imports: [...(module.imports ?? []), ...(imports ?? [])],
+  }))
+  .build();

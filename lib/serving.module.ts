@@ -1,0 +1,44 @@
+import { type DynamicModule, Module, type Provider } from '@nestjs/common';
+import { DiscoveryModule } from '@nestjs/core';
+import { BatchedMethods } from './batched/batched-methods.js';
+import { getServingToken } from './serving.decorator.js';
+import {
+  ASYNC_OPTIONS_TYPE,
+  ConfigurableModuleClass,
+  OPTIONS_TYPE,
+  type ServingModuleExtras,
+  type ServingModuleOptions,
+} from './serving.module-definition.js';
+import { asyncServingProviders, servingProviders } from './serving.providers.js';
+import { ServingRegistry } from './serving-registry.js';
+import { ServingService } from './serving.service.js';
+
+/** Registers named servings as injectable providers; what they own starts and ends with the application. */
+@Module({})
+export class ServingModule extends ConfigurableModuleClass {
+  /** The servings of the application. Import it once, in the root module. */
+  static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
+    const names = (options.servings ?? []).map(({ name }) => name);
+    return withCore(super.forRoot(options), names, servingProviders(options.servings ?? []));
+  }
+
+  /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    const { names = [] } = options;
+    return withCore(super.forRootAsync(options), names, asyncServingProviders(names));
+  }
+
+  /** Further servings, registered by the module that is about them. */
+  static forFeature({ servings = [], imports = [] }: ServingModuleOptions & Pick<ServingModuleExtras, 'imports'>): DynamicModule {
+    return { module: ServingModule, imports, providers: servingProviders(servings), exports: servings.map(getServingToken) };
+  }
+}
+
+function withCore(module: DynamicModule, names: readonly string[], providers: readonly Provider[]): DynamicModule {
+  return {
+    ...module,
+    imports: [...(module.imports ?? []), DiscoveryModule],
+    providers: [...(module.providers ?? []), ...providers, ServingRegistry, BatchedMethods, ServingService],
+    exports: [...(module.exports ?? []), ...names.map(getServingToken), BatchedMethods, ServingService],
+  };
+}

@@ -1,0 +1,85 @@
+import type { Provider } from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
+import { InvalidServingError } from './errors.js';
+import type { ServingHandler } from './partitions/handler.partition.js';
+import { getServingToken } from './serving.decorator.js';
+import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
+import { createServing } from './serving/create-serving.js';
+import type { LocalServing } from './serving/local-serving.js';
+import type { ServingDefinition } from './serving/serving-definition.js';
+
+/** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
+export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
+  checkNames(definitions);
+  return definitions.flatMap((definition): Provider[] => {
+    const token = getServingToken(definition);
+    if (!('useClass' in definition)) {
+      return [{ provide: token, inject: [ModuleRef], useFactory: (moduleRef: ModuleRef) => servingOf(definition, moduleRef) }];
+    }
+    const handlerToken = `ServingHandler:${definition.name}`;
+    return [
+      { provide: handlerToken, useClass: definition.useClass },
+      {
+        provide: token,
+        inject: [handlerToken],
+        useFactory: (handler: ServingHandler) => createServing(definition, () => handler),
+      },
+    ];
+  });
+}
+
+/** One provider per name, whose definition comes from the options factory. */
+export function asyncServingProviders(names: readonly string[]): Provider[] {
+  const definitions: Provider = {
+    provide: DEFINITIONS,
+    inject: [SERVING_MODULE_OPTIONS],
+    useFactory: ({ servings = [] }: ServingModuleOptions) => definitionsByName(names, servings),
+  };
+  const servings = names.map((name) => ({
+    provide: getServingToken(name),
+    inject: [DEFINITIONS, ModuleRef],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) => servingOf(byName.get(name)!, moduleRef),
+  }));
+  return [definitions, ...servings];
+}
+
+const DEFINITIONS = Symbol('serving definitions');
+
+function definitionsByName(
+  names: readonly string[],
+  definitions: readonly ServingDefinition[],
+): ReadonlyMap<string, ServingDefinition> {
+  checkNames(definitions);
+  const byName = new Map(definitions.map((definition) => [definition.name, definition]));
+  if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
+    throw new InvalidServingError(
+      `The factory of ServingModule.forRootAsync defines [${[...byName.keys()].join(', ')}], ` +
+        `but "names" lists [${names.join(', ')}]; the two must be the same`,
+    );
+  }
+  for (const definition of definitions) {
+    if ('useClass' in definition) {
+      throw new InvalidServingError(
+        `Serving "${definition.name}": forRootAsync cannot create ${definition.useClass.name}, which is known only once the factory has run; ` +
+          'make the class a provider of a module and name it with useExisting',
+      );
+    }
+  }
+  return byName;
+}
+
+function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
+  if (!('useExisting' in definition)) {
+    return createServing(definition);
+  }
+  // Looked up when the serving starts: by then every provider of the application exists.
+  return createServing(definition, () => moduleRef.get(definition.useExisting, { strict: false }));
+}
+
+function checkNames(definitions: readonly ServingDefinition[]): void {
+  const names = definitions.map(({ name }) => name);
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice !== undefined) {
+    throw new InvalidServingError(`Serving "${twice}" is registered more than once; names are unique in an application`);
+  }
+}

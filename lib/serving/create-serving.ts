@@ -1,0 +1,46 @@
+import { InvalidServingError } from '../errors.js';
+import { type Engine, fileEngine, functionEngine, handlerEngine, modelEngine } from '../partitions/engine.js';
+import type { ServingHandler } from '../partitions/handler.partition.js';
+import { LocalServing } from './local-serving.js';
+import { modelOf, moduleOf, resolveDefinition } from './resolve-definition.js';
+import type { ServingDefinition, ServingOptions } from './serving-definition.js';
+
+/**
+ * A serving from its definition, not started: `await serving.start()`, then call it, then `await serving.close()`.
+ *
+ * Inside Nest the module does all that. `handlerOf` finds the handler of a class serving; by default its class is
+ * constructed without arguments.
+ *
+ * @throws InvalidServingError when the definition is at fault
+ */
+export function createServing<Input, Output, Result, Info>(
+  definition: ServingDefinition<Input, Output, Result, Info>,
+  handlerOf?: () => ServingHandler,
+): LocalServing<Input, Output> {
+  const erased = definition as ServingDefinition;
+  const options = resolveDefinition(erased);
+  const callbacks = erased as ServingOptions;
+  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, options.batchKeys, handlerOf));
+}
+
+function engineOf(definition: ServingDefinition, keys: readonly string[], handlerOf?: () => ServingHandler): Engine {
+  const { name } = definition;
+  if ('model' in definition) {
+    const { model, inputs = {}, outputs = {} } = definition;
+    return modelEngine(modelOf(name, model), keys, { inputs, outputs });
+  }
+  if ('useFile' in definition) {
+    return fileEngine(moduleOf(name, definition.useFile), keys);
+  }
+  if ('useFactory' in definition) {
+    return functionEngine(definition.useFactory, keys);
+  }
+  if (handlerOf) {
+    return handlerEngine(handlerOf);
+  }
+  if ('useClass' in definition) {
+    const { useClass } = definition;
+    return handlerEngine(() => new useClass());
+  }
+  throw new InvalidServingError(`Serving "${name}": useExisting needs the application that has the provider; use ServingModule`);
+}

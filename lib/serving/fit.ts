@@ -1,0 +1,86 @@
+import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { leavesOf } from '../batch/container.js';
+import { InvalidBatchError, InvalidInputError } from '../errors.js';
+import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
+
+/**
+ * Refuses a call at the door whose rows could not run, so that it spoils no batch.
+ *
+ * @throws InvalidBatchError for a batch without rows
+ * @throws InvalidInputError for an unknown key, or rows unlike the inputs of the model
+ */
+export function checkFit(serving: string, batch: Batch, keys: readonly string[], signature?: ModelSignature): void {
+  if (batch.size === 0) {
+    throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
+  }
+  if (!keys.includes(batch.key)) {
+    const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
+    throw new InvalidInputError(
+      `Serving "${serving}" has no key "${batch.key}"; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+    );
+  }
+  const fault = signature && misfit(batch, signature);
+  if (fault) {
+    const inputs = signature.inputs.map(describePort).join(', ');
+    throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${batch.signature}]: ${fault}`);
+  }
+}
+
+/** Why the rows are none for the model, if they are not. */
+function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
+  if (!batch.structure) {
+    return 'these are no tensors; give some, or make them in preprocess';
+  }
+  const sizes = new Map<string, number>();
+  const leaves = new Map(
+    leavesOf(batch.structure).map(({ path, tensor }, i) => [path, { tensor, axis: batch.axes[i] }] as const),
+  );
+  // A bare tensor is the one input of a model that has one.
+  const lone = inputs.length === 1 ? leaves.get('') : undefined;
+  for (const port of inputs) {
+    const leaf = lone ?? leaves.get(port.name);
+    if (!leaf) {
+      return `"${port.name}" is missing`;
+    }
+    if (leaf.tensor.type !== port.type) {
+      return `"${port.name}" is ${leaf.tensor.type} and must be ${port.type}`;
+    }
+    if (leaf.axis !== port.batchAxis) {
+      return `the rows of "${port.name}" lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+    }
+    const fault = wrongShape(port, leaf.tensor.dims, sizes);
+    if (fault) {
+      return fault;
+    }
+  }
+  if (!lone && leaves.size > inputs.length) {
+    const extra = [...leaves.keys()].find((path) => !inputs.some(({ name }) => name === path));
+    return `the model has no input "${extra}"`;
+  }
+  return undefined;
+}
+
+/** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
+function wrongShape(
+  { name, shape, batchAxis }: ModelPort,
+  dims: readonly number[],
+  sizes: Map<string, number>,
+): string | undefined {
+  if (dims.length !== shape.length) {
+    return `"${name}" has ${dims.length} axes and must have ${shape.length}`;
+  }
+  for (const [axis, dim] of shape.entries()) {
+    const size = dims[axis]!;
+    if (axis === batchAxis) {
+      continue;
+    }
+    const required = typeof dim === 'number' ? dim : sizes.get(dim);
+    if (required !== undefined && size !== required) {
+      return `axis ${axis} of "${name}" is ${size} and must be ${required}`;
+    }
+    if (typeof dim === 'string' && dim !== '' && dim !== '?') {
+      sizes.set(dim, size);
+    }
+  }
+  return undefined;
+}

@@ -1,0 +1,222 @@
+import { existsSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { isAbsolute, resolve } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { DEFAULT_KEY } from '../batch/batch.js';
+import { InvalidServingError } from '../errors.js';
+import type { PartitionOptions } from '../partitions/partition.js';
+import { partitionPerDevice } from '../partitions/devices.js';
+import type { ServingDefinition } from './serving-definition.js';
+
+/** A definition with every default filled in: what the rest of the code reads. */
+export interface ResolvedServing {
+  readonly name: string;
+  readonly batchSize: number;
+  /** The size of the pieces that `run` cuts its input into. */
+  readonly runSize: number;
+  readonly batchTimeout: number;
+  readonly maxQueue: number;
+  /** The options of each partition. */
+  readonly partitions: readonly PartitionOptions[];
+  readonly batchKeys: readonly string[];
+  readonly drain: boolean;
+  readonly shutdown: number;
+}
+
+type Check = (value: unknown) => boolean;
+
+/** What an option may be. */
+export interface Rule {
+  readonly check: Check;
+  readonly allowed: string;
+}
+
+/** setTimeout turns a longer delay into none at all. */
+const LONGEST_DELAY = 2 ** 31 - 1;
+
+const whole = (least: number, most: number): Rule => ({
+  check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
+  allowed: `a whole number from ${least} to ${most}`,
+});
+const delay: Rule = {
+  check: (value) => typeof value === 'number' && value >= 0 && value <= LONGEST_DELAY,
+  allowed: `milliseconds from 0 to ${LONGEST_DELAY}`,
+};
+const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
+const anObject: Rule = { check: isRecord, allowed: 'an object' };
+const pathOr = (allowed: string, other: Check): Rule => ({
+  check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
+  allowed,
+});
+const axes: Rule = {
+  check: (value) => isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
+  allowed: 'an object of { batchAxis: number | null } by name',
+};
+
+/** The options of every batcher, and what is true when they are not given. */
+export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
+
+const batching: Readonly<Record<string, Rule>> = {
+  batchSize: whole(1, 2 ** 20),
+  batchTimeout: delay,
+  maxQueue: whole(1, Number.MAX_SAFE_INTEGER),
+};
+
+const common: Readonly<Record<string, Rule>> = {
+  ...batching,
+  name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a string that is not empty' },
+  partitions: {
+    check: (value) =>
+      value === true || (Array.isArray(value) ? value.length > 0 && value.every(isRecord) : whole(1, 1024).check(value)),
+    allowed: 'a number from 1 to 1024, true, or a list of options, one per partition',
+  },
+  batchKeys: {
+    check: (value) => isStrings(value) && value.length > 0 && new Set(value).size === value.length,
+    allowed: 'a list of different strings',
+  },
+  drain: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  shutdown: delay,
+  preprocess: aFunction,
+  postprocess: aFunction,
+};
+
+const kinds: Readonly<Record<string, Readonly<Record<string, Rule>>>> = {
+  model: {
+    model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
+    session: anObject,
+    inputs: axes,
+    outputs: axes,
+  },
+  useFactory: { useFactory: aFunction },
+  useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useClass: { useClass: aFunction },
+  useExisting: { useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' } },
+};
+
+/**
+ * Checks a definition and fills in its defaults.
+ *
+ * @throws InvalidServingError naming the serving, the option, its value, and what is allowed
+ */
+export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
+  const kind = kindOf(definition);
+  checkOptions(
+    `Serving ${show(definition.name)} with "${kind}"`,
+    { ...definition, name: definition.name },
+    { ...common, ...kinds[kind] },
+  );
+  const { name, batchKeys = [DEFAULT_KEY], drain = true, shutdown = 30_000 } = definition;
+  return Object.freeze({
+    name,
+    ...batchingOf(definition),
+    runSize: definition.batchSize ?? Infinity,
+    batchKeys: [...batchKeys],
+    drain,
+    shutdown,
+    partitions: partitionsOf(definition),
+  });
+}
+
+/** Checks the options of a `@Batched()` method; `types` is the decorator's own. */
+export function checkBatchedOptions(method: string, options: object): void {
+  const types: Rule = {
+    check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
+    allowed: 'a list of classes',
+  };
+  checkOptions(`@Batched() on ${method}`, options, { ...batching, partitions: whole(1, 1024), types });
+}
+
+/** The options of a batcher with their defaults. */
+export function batchingOf(
+  options: Partial<Record<keyof typeof BATCHING_DEFAULTS, number | undefined>>,
+): Pick<ResolvedServing, keyof typeof BATCHING_DEFAULTS> {
+  const { batchSize, batchTimeout, maxQueue } = BATCHING_DEFAULTS;
+  return {
+    batchSize: options.batchSize ?? batchSize,
+    batchTimeout: options.batchTimeout ?? batchTimeout,
+    maxQueue: options.maxQueue ?? maxQueue,
+  };
+}
+
+function checkOptions(owner: string, options: object, rules: Readonly<Record<string, Rule>>): void {
+  for (const [option, value] of Object.entries(options)) {
+    const rule = rules[option];
+    if (!rule) {
+      const known = Object.keys(rules).toSorted().join(', ');
+      throw new InvalidServingError(`${owner}: unknown option "${option}" (${show(value)}); known are ${known}`);
+    }
+    if ((value !== undefined || option === 'name') && !rule.check(value)) {
+      throw new InvalidServingError(`${owner}: option "${option}" is ${show(value)}; allowed is ${rule.allowed}`);
+    }
+  }
+  const { batchSize, maxQueue } = batchingOf(options);
+  if (batchSize > maxQueue) {
+    throw new InvalidServingError(
+      `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ever fill; lower the one or raise the other`,
+    );
+  }
+}
+
+/** The path of the model, or its bytes. */
+export function modelOf(name: string, model: string | URL | Uint8Array): string | Uint8Array {
+  return ArrayBuffer.isView(model) ? (model as Uint8Array) : existing(name, model);
+}
+
+/** The file as the `file:` URL that `import` wants. */
+export function moduleOf(name: string, file: string | URL): string {
+  return pathToFileURL(existing(name, file)).href;
+}
+
+function existing(name: string, file: string | URL): string {
+  const path = file instanceof URL || file.startsWith('file:') ? fileURLToPath(file) : resolve(file);
+  if (!existsSync(path)) {
+    const hint = isAbsolute(String(file)) || file instanceof URL ? '' : ` (a relative path counts from ${process.cwd()})`;
+    throw new InvalidServingError(`Serving "${name}": there is no file ${path}${hint}`);
+  }
+  return path;
+}
+
+function kindOf(definition: ServingDefinition): string {
+  const given = Object.keys(kinds).filter((kind) => (definition as unknown as Record<string, unknown>)[kind] !== undefined);
+  if (given.length !== 1) {
+    throw new InvalidServingError(
+      `Serving ${show(definition.name)} has ${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
+        `give exactly one of ${Object.keys(kinds).join(', ')}`,
+    );
+  }
+  return given[0]!;
+}
+
+function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
+  const { partitions = 1 } = definition;
+  const shared = 'session' in definition ? { ...definition.session } : {};
+  const own = ownOptions(partitions, shared);
+  if (!('model' in definition)) {
+    return own.map((options) => ({ ...options }));
+  }
+  // All cores but one, which the event loop needs, shared out evenly.
+  const intraOpNumThreads = Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
+  return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
+}
+
+function ownOptions(
+  partitions: NonNullable<ServingDefinition['partitions']>,
+  session: PartitionOptions,
+): readonly PartitionOptions[] {
+  if (partitions === true) {
+    return partitionPerDevice(session);
+  }
+  return typeof partitions === 'number' ? Array.from({ length: partitions }, () => ({})) : partitions;
+}
+
+function show(value: unknown): string {
+  return typeof value === 'string' ? `"${value}"` : (JSON.stringify(value) ?? String(value));
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function isStrings(value: unknown): value is string[] {
+  return Array.isArray(value) && value.every((entry) => typeof entry === 'string' && entry !== '');
+}

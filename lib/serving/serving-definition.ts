@@ -1,0 +1,158 @@
+import type { InjectionToken, Type } from '@nestjs/common';
+import type { Container } from '../batch/container.js';
+import type { Batch } from '../batch/batch.js';
+import type { ServingHandler } from '../partitions/handler.partition.js';
+import type { DeclaredAxes } from '../partitions/model-signature.js';
+import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
+import type { Serving } from './serving.js';
+
+/** The rows of one call: a batch, tensors whose leading axis counts rows, or else one plain value that is one row. */
+export type Rows = Batch | Container | unknown;
+
+/** What `preprocess` makes of a caller's input. */
+export interface Prepared<Info = unknown> {
+  readonly batch: Rows;
+  /** Private to the call: handed to `postprocess` as it is. */
+  readonly info?: Info;
+}
+
+/** What `postprocess` may read beside the output. */
+export interface PostprocessContext<Info = unknown> {
+  /** What the batch function said of the batch; of the batch with the call's first row, if the call was split. */
+  readonly metadata: unknown;
+  readonly info: Info;
+}
+
+/** What every serving has, however it runs its batches. */
+export interface ServingOptions<Input = unknown, Output = unknown, Result = unknown, Info = unknown> {
+  /** Unique in the application. */
+  readonly name: string;
+  /**
+   * The most rows that run together.
+   *
+   * @default 32 past which the models of the samples and the benchmark gain little per row, while each batch takes longer
+   */
+  readonly batchSize?: number;
+  /**
+   * Milliseconds, from its first row, for which a batch that is not full waits for more rows.
+   *
+   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all partitions are busy
+   */
+  readonly batchTimeout?: number;
+  /**
+   * The most rows that may wait; a call beyond it fails at once with an OverloadedError.
+   *
+   * @default 10000
+   */
+  readonly maxQueue?: number;
+  /**
+   * How many sessions run side by side, or the options of each of them; `true`: one per device of the execution provider,
+   * on the CPU one for each core but one.
+   *
+   * @default 1 the largest batches and the least memory; a model's session uses all cores but one by itself
+   */
+  readonly partitions?: number | true | readonly PartitionOptions[];
+  /**
+   * The keys of the serving: rows batch only with rows of their own key. A batch names it with `withKey`.
+   *
+   * @default ['default']
+   */
+  readonly batchKeys?: readonly string[];
+  /**
+   * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
+   *
+   * @default true
+   */
+  readonly drain?: boolean;
+  /**
+   * Milliseconds that shutdown waits for queued and running batches.
+   *
+   * @default 30000
+   */
+  readonly shutdown?: number;
+  /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
+  preprocess?(input: Input): Prepared<Info> | Promise<Prepared<Info>>;
+  /** Shapes the reply from the output for the call's own rows: on the caller's side, once per call. */
+  postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
+}
+
+/** A serving of an ONNX model: its sessions run in threads of their own. */
+export interface ModelServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
+  readonly model: string | URL | Uint8Array;
+  /** Session options of onnxruntime, passed through; those of a partition win. */
+  readonly session?: PartitionOptions;
+  /** Batch axes of inputs for which the default, read from the model, is wrong. */
+  readonly inputs?: DeclaredAxes;
+  /** Batch axes of outputs for which the default, read from the model, is wrong. */
+  readonly outputs?: DeclaredAxes;
+}
+
+/** A serving of a function that runs in the application's own thread. */
+export interface FunctionServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  /** Builds the function that runs a batch; called once per partition and key at start. */
+  readonly useFactory: BatchFunctionFactory;
+}
+
+/** A serving of a module file that runs in threads of its own. */
+export interface FileServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  /**
+   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread
+   * once per key, it sets up and returns the function that gets every batch.
+   */
+  readonly useFile: string | URL;
+}
+
+/** A serving of a class with two methods, created by Nest with its dependencies. */
+export interface ClassServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  readonly useClass: Type<ServingHandler>;
+}
+
+/** A serving of a handler that is a provider of the application already. */
+export interface ExistingServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  readonly useExisting: InjectionToken<ServingHandler>;
+}
+
+/** A named model with its options: a value, which nothing changes. */
+export type ServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown> =
+  | ModelServingDefinition<Input, Output, Result, Info>
+  | FunctionServingDefinition<Input, Output, Result, Info>
+  | FileServingDefinition<Input, Output, Result, Info>
+  | ClassServingDefinition<Input, Output, Result, Info>
+  | ExistingServingDefinition<Input, Output, Result, Info>;
+
+/** Gives the definition back as it is, with the types of its callbacks inferred: input, output, result and info. */
+export function defineServing<Input, Output, Result, Info>(
+  definition: ServingDefinition<Input, Output, Result, Info>,
+): ServingDefinition<Input, Output, Result, Info> {
+  return definition;
+}
+
+/** The handle of a definition: `ServingOf<typeof embedder>`. */
+export type ServingOf<Definition> =
+  Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info> ? Serving<Input, Output> : never;

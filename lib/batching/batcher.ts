@@ -1,4 +1,4 @@
-import { Subject, filter } from 'rxjs';
+import { Subject } from 'rxjs';
 import { OverloadedError, ServingClosedError } from '../errors.js';
 import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
 import { windowsBy } from './windows-by.js';
@@ -7,8 +7,8 @@ import { windowsBy } from './windows-by.js';
 export interface Request {
   /** Rows batch only with rows of the same lane, compared by identity. */
   readonly lane: unknown;
-  /** When it was admitted, in milliseconds of `performance.now()`. */
-  readonly arrivedAt: number;
+  /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
+  arrivedAt: number;
   fail(error: unknown): void;
 }
 
@@ -73,6 +73,7 @@ export class Batcher<R extends Request> {
   private finish!: () => void;
   private queued = 0;
   private turnEnds = false;
+  private turnBegan = 0;
   private closed = false;
 
   constructor(private readonly options: BatcherOptions<R>) {
@@ -81,10 +82,7 @@ export class Batcher<R extends Request> {
     this.idle = [...this.loads];
     this.drained = new Promise((resolve) => (this.finish = resolve));
     this.rows$
-      .pipe(
-        filter((row) => !this.line.grow(row.request.lane, row)),
-        windowsBy({ lane: (row) => row.request.lane, size: () => batchSize, timeout: () => batchTimeout }),
-      )
+      .pipe(windowsBy({ lane: (row) => row.request.lane, size: () => batchSize, timeout: () => batchTimeout }))
       .subscribe((rows) => {
         this.line.join({ lane: rows[0]!.request.lane, rows, size: batchSize, reason: this.reasonOf(rows) });
         this.runAtEndOfTurn();
@@ -104,8 +102,12 @@ export class Batcher<R extends Request> {
       );
     }
     this.queued += rows;
+    request.arrivedAt = this.now();
     for (let index = 0; index < rows; index++) {
-      this.rows$.next({ request, index });
+      const row = { request, index };
+      if (!this.line.grow(request.lane, row)) {
+        this.rows$.next(row);
+      }
     }
     this.runAtEndOfTurn();
   }
@@ -137,6 +139,11 @@ export class Batcher<R extends Request> {
     return this.options.batchTimeout === 0 ? 'idle' : 'timeout';
   }
 
+  /** The time; within a turn of the event loop that of its first row, since reading the clock costs as much as queueing a row. */
+  private now(): number {
+    return this.turnEnds ? this.turnBegan : (this.turnBegan = performance.now());
+  }
+
   private runAtEndOfTurn(): void {
     if (!this.turnEnds && (this.closed || !this.line.isEmpty)) {
       this.turnEnds = true;
@@ -153,7 +160,7 @@ export class Batcher<R extends Request> {
       if (!load) {
         break;
       }
-      this.line.take(window);
+      this.line.take();
       this.queued -= window.rows.length;
       void this.execute(window, load);
     }

@@ -10,57 +10,89 @@ export interface Window<T> {
   reason: CloseReason;
 }
 
+/** More lanes than this are forgotten and met anew; a window that still grows then merely stops growing. */
+const LANES_REMEMBERED = 1024;
+
 /**
  * The windows that wait for a partition, in the order in which they became ready.
  *
  * A window that is not full keeps its place and goes on growing until it is taken. Every operation takes constant time.
+ * Entries are cleared rather than deleted: the outgrown tables of a Map or Set that changes with every window keep one
+ * another, and all that was in them, alive past every minor garbage collection.
  */
 export class WaitingLine<T> {
-  private readonly windows = new Set<Window<T>>();
-  private readonly growing = new Map<unknown, Window<T>>();
+  private readonly windows: (Window<T> | undefined)[] = [];
+  private first = 0;
+  private readonly growing = new Map<unknown, { window: Window<T> | undefined }>();
 
   join(window: Window<T>): void {
-    this.windows.add(window);
+    this.windows.push(window);
     if (window.rows.length < window.size) {
-      this.growing.set(window.lane, window);
+      this.remember(window);
     }
   }
 
   /** Adds the row to the waiting window of its lane; false when there is none with room. */
   grow(lane: unknown, row: T): boolean {
-    const window = this.growing.get(lane);
-    if (!window) {
+    const entry = this.growing.get(lane);
+    if (!entry?.window) {
       return false;
     }
+    const { window } = entry;
     window.rows.push(row);
     if (window.rows.length === window.size) {
       window.reason = 'full';
-      this.growing.delete(lane);
+      entry.window = undefined;
     }
     return true;
   }
 
   /** The window that is next, left in its place. */
   get head(): Window<T> | undefined {
-    return this.windows.values().next().value;
+    return this.windows[this.first];
   }
 
-  take(window: Window<T>): void {
-    this.windows.delete(window);
-    if (this.growing.get(window.lane) === window) {
-      this.growing.delete(window.lane);
+  /** Takes the head out of the line; it grows no more. */
+  take(): Window<T> | undefined {
+    const window = this.head;
+    if (!window) {
+      return undefined;
     }
+    const entry = this.growing.get(window.lane);
+    if (entry?.window === window) {
+      entry.window = undefined;
+    }
+    this.windows[this.first++] = undefined;
+    // What has left is cut off when it is the larger half, so that each window is moved once at most.
+    if (this.first * 2 > this.windows.length) {
+      this.windows.splice(0, this.first);
+      this.first = 0;
+    }
+    return window;
   }
 
   /** Empties the line and gives back every row that waited in it. */
   clear(): T[] {
-    const rows = [...this.windows].flatMap((window) => window.rows);
-    this.windows.clear();
-    this.growing.clear();
-    return rows;
+    const rows: T[][] = [];
+    for (let window = this.take(); window; window = this.take()) {
+      rows.push(window.rows);
+    }
+    return rows.flat();
   }
 
   get isEmpty(): boolean {
-    return this.windows.size === 0;
+    return this.head === undefined;
+  }
+
+  private remember(window: Window<T>): void {
+    const entry = this.growing.get(window.lane);
+    if (entry) {
+      entry.window = window;
+      return;
+    }
+    if (this.growing.size === LANES_REMEMBERED) {
+      this.growing.clear();
+    }
+    this.growing.set(window.lane, { window });
   }
 }

@@ -2,11 +2,11 @@ import { type Observable, type OperatorFunction, bufferTime, groupBy, mergeMap, 
 
 export interface WindowOptions<T> {
   /** Items share a window only with items of their own lane. */
-  lane(item: T): unknown;
+  readonly lane: (item: T) => unknown;
   /** The number of items that closes a window; read when the window opens. */
-  size(): number;
+  readonly size: () => number;
   /** Milliseconds from the first item after which a window closes; 0 closes it at its first item. Read when it opens. */
-  timeout(): number;
+  readonly timeout: () => number;
 }
 
 /**

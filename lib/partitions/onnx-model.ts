@@ -107,7 +107,7 @@ function feedsOf(rows: Container, inputs: readonly ModelPort[]): Named<Container
 }
 
 async function runWhole(session: InferenceSession, feeds: Named<Container>): Promise<Container> {
-  return (await session.run(feeds as InferenceSession.FeedsType)) as Named<Container>;
+  return session.run(feeds as InferenceSession.FeedsType);
 }
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */

@@ -9,8 +9,8 @@ import { threadUrl } from './thread-url.js';
 import { pack, unpack } from './wire.js';
 
 interface Pending {
-  resolve(result: BatchResult): void;
-  reject(error: Error): void;
+  readonly resolve: (result: BatchResult) => void;
+  readonly reject: (error: Error) => void;
 }
 
 /**

@@ -17,32 +17,33 @@ export interface Call {
 }
 
 /** Turns the input into rows. `axes` tells where the rows of a model's inputs lie. */
-export async function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
-  if (!callbacks.preprocess) {
-    return { ...rowsOf(input, axes), info: undefined };
-  }
-  const prepared: Prepared | undefined = await callbacks.preprocess(input);
+export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+  return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
+}
+
+/** Shapes the reply from the output for the call's rows. */
+export function finishCall(callbacks: Callbacks, { single, info }: Call, { output, metadata }: BatchResult): unknown {
+  const result = single && Array.isArray(output) ? (output[0] as unknown) : output;
+  const context: PostprocessContext = { metadata, info };
+  return callbacks.postprocess ? callbacks.postprocess(result, context) : result;
+}
+
+async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
+  const prepared: Prepared | undefined = await callbacks.preprocess!(input);
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
       `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${String(prepared)}`,
     );
   }
-  return { ...rowsOf(prepared.batch, axes), info: prepared.info };
+  return callOf(prepared.batch, prepared.info, axes);
 }
 
-/** Shapes the reply from the output for the call's rows. */
-export async function finishCall(callbacks: Callbacks, { single, info }: Call, result: BatchResult): Promise<unknown> {
-  const output = single && Array.isArray(result.output) ? (result.output[0] as unknown) : result.output;
-  const context: PostprocessContext = { metadata: result.metadata, info };
-  return callbacks.postprocess ? callbacks.postprocess(output, context) : output;
-}
-
-function rowsOf(rows: unknown, axes?: BatchAxes): { batch: Batch; single: boolean } {
+function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   if (rows instanceof Batch) {
-    return { batch: rows, single: false };
+    return { batch: rows, single: false, info };
   }
   if (isContainer(rows)) {
-    return { batch: Batch.concatenate([rows], axes), single: false };
+    return { batch: Batch.concatenate([rows], axes), single: false, info };
   }
-  return { batch: Batch.stack([rows]), single: true };
+  return { batch: Batch.ofValue(rows), single: true, info };
 }

@@ -28,12 +28,12 @@ export function checkFit(serving: string, batch: Batch, keys: readonly string[],
 
 /** Why the rows are none for the model, if they are not. */
 function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
-  if (!batch.structure) {
+  if (!batch.template) {
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
   const leaves = new Map(
-    leavesOf(batch.structure).map(({ path, tensor }, i) => [path, { tensor, axis: batch.axes[i] }] as const),
+    leavesOf(batch.template.structure).map(({ path, tensor }, i) => [path, { tensor, axis: batch.template?.axes[i] }] as const),
   );
   // A bare tensor is the one input of a model that has one.
   const lone = inputs.length === 1 ? leaves.get('') : undefined;

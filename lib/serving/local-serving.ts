@@ -1,19 +1,31 @@
 import { Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { Subject } from 'rxjs';
 import type { Batch } from '../batch/batch.js';
+import type { BatchAxes } from '../batch/template.js';
 import { Batcher, type BatchRecord, type Row } from '../batching/batcher.js';
 import { BatchFailedError, isServingError, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Engine, Opened } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/model-signature.js';
 import type { PartitionOptions } from '../partitions/partition.js';
-import { type Call, type Callbacks, finishCall, prepareCall } from './call.js';
+import { type Callbacks, finishCall, prepareCall } from './call.js';
 import { checkFit } from './fit.js';
 import { outputRows } from './output.js';
 import { BatchRequest, batchOf, joinOutput, partsOf } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import { Serving } from './serving.js';
 import type { BatchEvent, ServingEvent } from './serving-event.js';
+
+/** Open partitions, and where the rows of their model lie. */
+interface Loaded extends Opened {
+  readonly inputAxes: BatchAxes;
+  readonly outputAxes: BatchAxes;
+}
+
+interface Started {
+  readonly loaded: Loaded;
+  readonly batcher: Batcher<BatchRequest>;
+}
 
 /** The output rows of one batch, ready to be shared out. */
 interface Answer {
@@ -35,9 +47,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   private readonly subject = new Subject<ServingEvent>();
   readonly events$ = this.subject.asObservable();
   private readonly logger = new Logger('Serving');
-  private opened: Opened | undefined;
-  private inline: Promise<Opened> | undefined;
-  private batcher: Batcher<BatchRequest> | undefined;
+  private started: Started | undefined;
+  private inline: Promise<Loaded> | undefined;
   private ending: Promise<void> | undefined;
 
   constructor(
@@ -50,45 +61,43 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override async batchedRun(input: Input): Promise<Output> {
-    if (!this.batcher || !this.opened) {
-      throw new ServingClosedError(
-        `Serving "${this.name}" has not been started; its start is part of application start, or call start()`,
-      );
-    }
-    const call = await this.prepare(input, this.opened);
+    const { batcher, loaded } = this.running();
+    const prepared = prepareCall(this.callbacks, input, loaded.inputAxes);
+    // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
+    const call = prepared instanceof Promise ? await prepared : prepared;
+    checkFit(this.name, call.batch, this.options.batchKeys, loaded.signature);
     const request = new BatchRequest(call.batch);
-    this.batcher.submit(request, call.batch.size);
-    return this.finish(call, await request.reply);
+    batcher.submit(request, call.batch.size);
+    return finishCall(this.callbacks, call, await request.reply) as Output;
   }
 
   override async run(input: Input): Promise<Output> {
-    if (this.ending) {
-      throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
-    }
-    this.inline ??= this.load('inline', this.options.partitions.slice(0, 1));
-    const inline = await this.inline;
-    const call = await this.prepare(input, inline);
+    const loaded = await this.loadInline();
+    const call = await prepareCall(this.callbacks, input, loaded.inputAxes);
+    checkFit(this.name, call.batch, this.options.batchKeys, loaded.signature);
     const answers: Answer[] = [];
     for (const batch of call.batch.chunksOf(this.options.runSize)) {
-      answers.push(await this.execute(inline, 0, batch));
+      answers.push(await this.execute(loaded, 0, batch));
     }
-    return this.finish(call, { output: joinOutput(answers.map(({ rows }) => rows)), metadata: answers[0]!.metadata });
+    const output = joinOutput(answers.map(({ rows }) => rows));
+    return finishCall(this.callbacks, call, { output, metadata: answers[0]!.metadata }) as Output;
   }
 
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
     const { name, batchSize, batchTimeout, maxQueue, partitions } = this.options;
-    this.opened = await this.load('process', partitions);
-    this.batcher = new Batcher({
+    const loaded = await this.load('process', partitions);
+    const batcher = new Batcher<BatchRequest>({
       name,
       batchSize,
       batchTimeout,
       maxQueue,
-      slots: this.opened.partitions,
-      dispatch: (rows, partition) => this.dispatch(rows, partition),
+      slots: loaded.partitions,
+      dispatch: (rows, partition) => this.dispatch(loaded, rows, partition),
       observe: (record) => this.subject.next(this.eventOf(record)),
     });
-    this.warnOfModel();
+    this.started = { loaded, batcher };
+    this.warnOf(loaded);
   }
 
   /** Takes no more calls; resolves when queued and running batches have ended as `drain` and `shutdown` say. */
@@ -104,21 +113,27 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.close();
   }
 
-  private async prepare(input: Input, { signature }: Opened): Promise<Call> {
-    const call = await prepareCall(this.callbacks, input, signature && axesOf(signature.inputs));
-    checkFit(this.name, call.batch, this.options.batchKeys, signature);
-    return call;
+  private running(): Started {
+    if (!this.started) {
+      throw new ServingClosedError(
+        `Serving "${this.name}" has not been started; the application starts it before it listens, elsewhere call start()`,
+      );
+    }
+    return this.started;
   }
 
-  private async finish(call: Call, result: Parameters<typeof finishCall>[2]): Promise<Output> {
-    return (await finishCall(this.callbacks, call, result)) as Output;
+  private loadInline(): Promise<Loaded> {
+    if (this.ending) {
+      throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
+    }
+    return (this.inline ??= this.load('inline', this.options.partitions.slice(0, 1)));
   }
 
   /** Runs the rows as one batch and settles their requests; resolves with the error if that failed. */
-  private async dispatch(rows: readonly Row<BatchRequest>[], partition: number): Promise<unknown> {
+  private async dispatch(loaded: Loaded, rows: readonly Row<BatchRequest>[], partition: number): Promise<unknown> {
     const parts = partsOf(rows);
     try {
-      const answer = await this.execute(this.opened!, partition, batchOf(parts));
+      const answer = await this.execute(loaded, partition, batchOf(parts));
       let start = 0;
       for (const { request, offset, count } of parts) {
         request.answer(offset, answer.rows.slice(start, start + count), answer.metadata);
@@ -133,10 +148,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
   }
 
-  private async execute({ partitions, signature }: Opened, partition: number, batch: Batch): Promise<Answer> {
+  private async execute({ partitions, outputAxes }: Loaded, partition: number, batch: Batch): Promise<Answer> {
     try {
       const { output, metadata } = await partitions[partition]!.run(batch);
-      return { rows: outputRows(output, batch, signature && axesOf(signature.outputs)), metadata };
+      return { rows: outputRows(output, batch, outputAxes), metadata };
     } catch (cause) {
       if (isServingError(cause)) {
         throw cause;
@@ -145,9 +160,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
   }
 
-  private async load(kind: ServingKind, partitions: readonly PartitionOptions[]): Promise<Opened> {
+  private async load(kind: ServingKind, partitions: readonly PartitionOptions[]): Promise<Loaded> {
     try {
-      return await this.engine(kind, partitions);
+      const opened = await this.engine(kind, partitions);
+      const { inputs = [], outputs = [] } = opened.signature ?? {};
+      return { ...opened, inputAxes: axesOf(inputs), outputAxes: axesOf(outputs) };
     } catch (cause) {
       if (isServingError(cause)) {
         cause.message = `Serving "${this.name}": ${cause.message}`;
@@ -160,17 +177,18 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async end(): Promise<void> {
     const { name, drain, shutdown } = this.options;
     const inline = await this.inline?.catch(() => undefined);
-    const partitions = [...(this.opened?.partitions ?? []), ...(inline?.partitions ?? [])];
-    const drained = this.batcher?.close();
+    const { batcher, loaded } = this.started ?? {};
+    const partitions = [...(loaded?.partitions ?? []), ...(inline?.partitions ?? [])];
+    const drained = batcher?.close();
     if (!drain) {
-      this.batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
+      batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
     }
     const ended = Promise.resolve(drained).then(() => Promise.all(partitions.map((partition) => partition.close())));
     if (!(await settledWithin(ended, shutdown))) {
       this.logger.warn(
         `Serving "${name}" did not finish its batches within ${shutdown} ms of shutdown; what was queued is answered as closed`,
       );
-      this.batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
+      batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
     }
     this.subject.complete();
   }
@@ -180,8 +198,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     return { type: 'batch', serving: this.name, key, rows: rows.length, fill: rows.length / record.batchSize, ...record };
   }
 
-  private warnOfModel(): void {
-    const { fixedBatch, dynamicallyQuantised } = this.opened?.signature ?? {};
+  private warnOf({ signature }: Loaded): void {
+    const { fixedBatch, dynamicallyQuantised } = signature ?? {};
     if (dynamicallyQuantised) {
       this.logger.warn(
         `The model of serving "${this.name}" quantises its activations over the whole batch (DynamicQuantizeLinear): ` +

@@ -13,7 +13,7 @@ export interface Part {
 
 /** A call on its way through the batcher: its rows may run in several batches, and finish in any order. */
 export class BatchRequest implements Request {
-  readonly arrivedAt = performance.now();
+  arrivedAt = 0;
   readonly lane: string;
   readonly reply: Promise<BatchResult>;
   private readonly answers: { offset: number; rows: Batch; metadata: unknown }[] = [];
@@ -22,7 +22,7 @@ export class BatchRequest implements Request {
   private reject!: (error: unknown) => void;
 
   constructor(readonly batch: Batch) {
-    this.lane = `${batch.key}: ${batch.signature}`;
+    this.lane = batch.isPlain ? batch.key : `${batch.key}\0${batch.signature}`;
     this.missing = batch.size;
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
@@ -44,7 +44,9 @@ export class BatchRequest implements Request {
   }
 
   private finish(): void {
-    this.answers.sort((a, b) => a.offset - b.offset);
+    if (this.answers.length > 1) {
+      this.answers.sort((a, b) => a.offset - b.offset);
+    }
     try {
       const output = joinOutput(this.answers.map(({ rows }) => rows));
       this.resolve({ output, metadata: this.answers[0]!.metadata });

@@ -159,7 +159,7 @@ function checkOptions(owner: string, options: object, rules: Readonly<Record<str
 
 /** The path of the model, or its bytes. */
 export function modelOf(name: string, model: string | URL | Uint8Array): string | Uint8Array {
-  return ArrayBuffer.isView(model) ? (model as Uint8Array) : existing(name, model);
+  return ArrayBuffer.isView(model) ? model : existing(name, model);
 }
 
 /** The file as the `file:` URL that `import` wants. */

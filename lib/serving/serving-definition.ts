@@ -1,17 +1,13 @@
 import type { InjectionToken, Type } from '@nestjs/common';
-import type { Container } from '../batch/container.js';
-import type { Batch } from '../batch/batch.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
 import type { Serving } from './serving.js';
 
-/** The rows of one call: a batch, tensors whose leading axis counts rows, or else one plain value that is one row. */
-export type Rows = Batch | Container | unknown;
-
 /** What `preprocess` makes of a caller's input. */
 export interface Prepared<Info = unknown> {
-  readonly batch: Rows;
+  /** A Batch, or tensors whose batch axis counts rows, or else one plain value, which is one row. */
+  readonly batch: unknown;
   /** Private to the call: handed to `postprocess` as it is. */
   readonly info?: Info;
 }

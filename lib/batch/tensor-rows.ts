@@ -1,0 +1,92 @@
+import type { Tensor } from 'onnxruntime-common';
+import { type Container, leavesOf, withLeaves } from './container.js';
+import type { Rows } from './rows.js';
+import { type BatchAxes, type Template, templateOf } from './template.js';
+import { copyRows, zerosLike } from './tensor.js';
+
+/** A run of consecutive rows inside the leaves of one item. */
+interface Chunk {
+  readonly leaves: readonly Tensor[];
+  readonly start: number;
+  readonly count: number;
+}
+
+/** Rows that are tensors or containers of tensors: references into the items they came in. */
+export class TensorRows implements Rows {
+  readonly size: number;
+
+  private constructor(
+    readonly template: Template,
+    private readonly chunks: readonly Chunk[],
+  ) {
+    this.size = chunks.reduce((size, { count }) => size + count, 0);
+  }
+
+  /** The rows that lie on the batch axes of one item. */
+  static of(item: Container, axes?: BatchAxes): TensorRows {
+    const { template, rows } = templateOf(item, axes);
+    const leaves = leavesOf(item).map(({ tensor }) => tensor);
+    return new TensorRows(template, [{ leaves, start: 0, count: rows }]);
+  }
+
+  get signature(): string {
+    return this.template.signature;
+  }
+
+  slice(start: number, end: number): TensorRows {
+    if (start === 0 && end >= this.size) {
+      return this;
+    }
+    const chunks: Chunk[] = [];
+    let offset = 0;
+    for (const chunk of this.chunks) {
+      const from = Math.max(start, offset);
+      const to = Math.min(end, offset + chunk.count);
+      if (from < to) {
+        chunks.push({ leaves: chunk.leaves, start: chunk.start + from - offset, count: to - from });
+      }
+      offset += chunk.count;
+      if (offset >= end) {
+        break;
+      }
+    }
+    return new TensorRows(this.template, chunks);
+  }
+
+  concat(others: readonly TensorRows[]): TensorRows {
+    return new TensorRows(
+      this.template,
+      [this, ...others].flatMap(({ chunks }) => chunks),
+    );
+  }
+
+  consume(padding: number): Container {
+    const { structure, axes } = this.template;
+    const leaves = leavesOf(structure).map(({ tensor }, leaf) => this.gather(leaf, tensor, axes[leaf]!, padding));
+    return withLeaves(structure, leaves);
+  }
+
+  release(): Container {
+    const [chunk, ...others] = this.chunks;
+    const whole = chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);
+    return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
+  }
+
+  private gather(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
+    if (axis === null) {
+      return like;
+    }
+    const target = zerosLike(like, like.dims.with(axis, this.size + padding));
+    let at = 0;
+    for (const { leaves, start, count } of this.chunks) {
+      copyRows(target, at, leaves[leaf]!, start, count, axis);
+      at += count;
+    }
+    return target;
+  }
+
+  private rowsIn({ leaves }: Chunk): number | undefined {
+    const leaf = this.template.axes.findIndex((axis) => axis !== null);
+    return leaves[leaf]?.dims[this.template.axes[leaf]!];
+  }
+}

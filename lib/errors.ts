@@ -134,13 +134,14 @@ const classes = new Map(
   ].map((type) => [new type().code, type]),
 );
 
-export function toWire(error: unknown): WireError {
+/** The wire form of an error and its causes, as far as `depth`: an error can be its own cause. */
+export function toWire(error: unknown, depth = 8): WireError {
   if (!isError(error)) {
     return { name: 'Error', message: String(error) };
   }
   const code = 'code' in error && typeof error.code === 'string' ? { code: error.code } : {};
   const stack = error.stack === undefined ? {} : { stack: error.stack };
-  const cause = error.cause === undefined ? {} : { cause: toWire(error.cause) };
+  const cause = error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
   return { name: error.name, message: error.message, ...stack, ...code, ...cause };
 }
 

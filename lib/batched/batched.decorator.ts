@@ -9,7 +9,7 @@ import { checkBatchedOptions } from '../serving/resolve-definition.js';
 /** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
 
-type MethodOf<T> = (target: object, key: string | symbol, descriptor: TypedPropertyDescriptor<T>) => void;
+type MethodOf<Bound> = <T extends Bound>(target: object, key: string | symbol, descriptor: TypedPropertyDescriptor<T>) => void;
 
 /** Where Nest injects what finds the application that an instance belongs to; two applications share nothing. */
 const METHODS = Symbol('batched methods');

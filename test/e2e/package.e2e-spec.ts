@@ -1,0 +1,86 @@
+import { execFile } from 'node:child_process';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+
+const run = promisify(execFile);
+const root = fileURLToPath(new URL('../..', import.meta.url));
+
+describe('the packed package', () => {
+  let folder: string;
+  let tarball: string;
+
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'consumer-'));
+    await run('npm', ['pack', '--ignore-scripts', '--pack-destination', folder], { cwd: root });
+    tarball = join(folder, (await readdir(folder))[0]!);
+  });
+
+  afterAll(() => rm(folder, { recursive: true, force: true }));
+
+  it('holds the build, the manual and the licence, and nothing else', async () => {
+    const { stdout } = await run('tar', ['-tzf', tarball]);
+    const files = stdout.trim().split('\n');
+    expect(files.filter((file) => !file.startsWith('package/dist/')).toSorted()).toEqual([
+      'package/CHANGELOG.md',
+      'package/LICENSE',
+      'package/README.md',
+      'package/package.json',
+    ]);
+    expect(files).toContain('package/dist/index.js');
+    expect(files).toContain('package/dist/index.d.ts');
+    expect(files).toContain('package/dist/partitions/thread.entry.js');
+  });
+
+  it('passes publint', async () => {
+    await run('npx', ['publint', 'run', tarball, '--strict'], { cwd: root });
+  });
+
+  it('has types that resolve, as checked by attw', async () => {
+    await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
+  });
+
+  it.each(['11', '12'])(
+    'serves a model in an empty application with Nest %s',
+    async (major) => {
+      const app = join(folder, `nest-${major}`);
+      await mkdir(app);
+      await copyFile(join(root, 'test/fixtures/consumer/app.mjs'), join(app, 'app.mjs'));
+      await copyFile(join(root, 'sample/01-digits/model/digits.onnx'), join(app, 'digits.onnx'));
+      await copyFile(join(root, '.npmrc'), join(app, '.npmrc'));
+      await writeFile(join(app, 'package.json'), JSON.stringify(await manifest(major)));
+      await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline'], { cwd: app });
+      const { stdout } = await run('node', ['app.mjs'], { cwd: app });
+      const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[] };
+      expect(reply).toEqual({
+        version: expect.stringMatching(`^${major}\\.`),
+        shapes: Array.from({ length: 40 }, () => '1x10'),
+        doubled: [2, 4, 6],
+      });
+    },
+    240_000,
+  );
+
+  async function manifest(major: string): Promise<object> {
+    const { devDependencies } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as {
+      devDependencies: Record<string, string>;
+    };
+    const nest = `^${major}.0.0`;
+    return {
+      private: true,
+      type: 'module',
+      dependencies: {
+        '@nestjs/common': nest,
+        '@nestjs/core': nest,
+        '@nestjs/platform-express': nest,
+        'nestjs-serving': `file:${tarball}`,
+        'onnxruntime-node': devDependencies['onnxruntime-node'],
+        'reflect-metadata': devDependencies['reflect-metadata'],
+        rxjs: devDependencies['rxjs'],
+      },
+    };
+  }
+});

@@ -30,5 +30,6 @@ export default {
   coverageProvider: 'v8',
   collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/thread.entry.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
-  testTimeout: 30_000,
+  maxWorkers: '100%',
+  testTimeout: 60_000,
 };

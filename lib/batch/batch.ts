@@ -21,7 +21,11 @@ export class Batch {
     readonly key: string = DEFAULT_KEY,
     /** The number of zero rows that {@link consume} adds at the end. */
     readonly padding: number = 0,
-  ) {}
+  ) {
+    if (padding > 0 && this.isPlain) {
+      throw new InvalidBatchError('Cannot pad plain values: there is no zero row of an unknown kind; pad tensors');
+    }
+  }
 
   /** A batch without rows, to be extended. */
   static empty(): Batch {
@@ -38,9 +42,9 @@ export class Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
-  /** One plain value as one row. */
-  static ofValue(value: unknown): Batch {
-    return new Batch(new ListRows([value]));
+  /** Each value becomes one row as it is, also where it is a tensor. */
+  static ofValues(values: readonly unknown[]): Batch {
+    return new Batch(new ListRows([...values]));
   }
 
   /** All rows in the order of the batches; sizes and paddings add up. The batches must agree in key and template. */
@@ -109,9 +113,6 @@ export class Batch {
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
       throw new InvalidBatchError(`Cannot pad with ${count} rows; give a whole number of 0 or more`);
-    }
-    if (count > 0 && this.isPlain) {
-      throw new InvalidBatchError('Cannot pad plain values: there is no zero row of an unknown kind; pad tensors');
     }
     return new Batch(this.rows, this.key, count);
   }

@@ -26,29 +26,38 @@ export function isContainer(value: unknown): value is Container {
 }
 
 /** The leaves in a stable order: names sorted, tuples as they stand. */
-export function leavesOf(container: Container, path = ''): Leaf[] {
+export function leavesOf(container: Container): Leaf[] {
+  const leaves: Leaf[] = [];
+  collectLeaves(container, '', leaves);
+  return leaves;
+}
+
+function collectLeaves(container: Container, path: string, leaves: Leaf[]): void {
   if (isTensor(container)) {
-    return [{ path, tensor: container }];
+    leaves.push({ path, tensor: container });
+    return;
   }
-  return entriesOf(container).flatMap(([name, part]) => leavesOf(part, path ? `${path}.${name}` : name));
+  for (const [name, part] of partsOf(container)) {
+    collectLeaves(part, path === '' ? name : `${path}.${name}`, leaves);
+  }
 }
 
 /** The same structure with other leaves, given in the order of {@link leavesOf}. */
 export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {
   const next = leaves.values();
-  const build = (part: Container): unknown => {
-    if (isTensor(part)) {
+  const build = (container: Container): unknown => {
+    if (isTensor(container)) {
       return next.next().value;
     }
-    const entries = entriesOf(part).map(([name, inner]) => [name, build(inner)] as const);
-    return Array.isArray(part) ? entries.map(([, inner]) => inner) : Object.fromEntries(entries);
+    const parts = partsOf(container).map(([name, part]) => [name, build(part)] as const);
+    return Array.isArray(container) ? parts.map(([, part]) => part) : Object.fromEntries(parts);
   };
   return build(structure) as Container;
 }
 
-function entriesOf(container: Exclude<Container, Tensor>): [string, Container][] {
-  const entries: [string, Container][] = Object.entries(container);
-  return Array.isArray(container) ? entries : entries.toSorted(([a], [b]) => (a < b ? -1 : 1));
+function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
+  const parts: [string, Container][] = Object.entries(container);
+  return Array.isArray(container) || parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
 function isPlainObject(value: object): boolean {

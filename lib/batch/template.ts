@@ -12,8 +12,10 @@ export type BatchAxes = Readonly<Record<string, number | null>>;
  */
 export interface Template {
   readonly signature: string;
+  /** One of the items that have it, and its leaves. */
   readonly structure: Container;
-  /** Per leaf, in the order of `leavesOf`. */
+  readonly leaves: readonly Leaf[];
+  /** The batch axis of each leaf. */
   readonly axes: readonly (number | null)[];
 }
 
@@ -23,10 +25,26 @@ const LARGEST_SHARED_LEAF = 1024;
 /** The template of a container that carries rows, and how many. */
 export function templateOf(structure: Container, axes: BatchAxes = {}): { template: Template; rows: number } {
   const leaves = leavesOf(structure);
-  const leafAxes = leaves.map(({ path }) => axes[path] ?? (path in axes ? null : 0));
+  const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
+  leaves.forEach(checkStorage);
   const rows = countRows(leaves, leafAxes);
   const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!)).join(', ');
-  return { template: { signature, structure, axes: leafAxes }, rows };
+  return { template: { signature, structure, leaves, axes: leafAxes }, rows };
+}
+
+/** The batch axis of the leaf at `path`. */
+export function axisOf(path: string, axes: BatchAxes): number | null {
+  return Object.hasOwn(axes, path) ? axes[path]! : 0;
+}
+
+/** What went to another thread, or packs two elements into a byte, has no rows that could be copied. */
+function checkStorage({ path, tensor: { data, dims, size } }: Leaf): void {
+  if (data.length !== size) {
+    throw new InvalidBatchError(
+      `${named(path)} holds ${data.length} elements and its shape [${dims.join(', ')}] needs ${size}; ` +
+        'was its buffer transferred, or does it pack several elements into a byte?',
+    );
+  }
 }
 
 function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): number {
@@ -68,7 +86,8 @@ function describe({ path, tensor }: Leaf, axis: number | null): string {
         'since rows are grouped by its value',
     );
   }
-  return `${name}${tensor.type}[${tensor.dims.join(', ')}] = ${Array.from(tensor.data as ArrayLike<unknown>, String).join(' ')}`;
+  const value = JSON.stringify(Array.from(tensor.data as ArrayLike<unknown>, String));
+  return `${name}${tensor.type}[${tensor.dims.join(', ')}] = ${value}`;
 }
 
 function named(path: string): string {

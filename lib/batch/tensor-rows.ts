@@ -1,8 +1,8 @@
 import type { Tensor } from 'onnxruntime-common';
-import { type Container, leavesOf, withLeaves } from './container.js';
+import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
 import { type BatchAxes, type Template, templateOf } from './template.js';
-import { copyRows, zerosLike } from './tensor.js';
+import { copyOf, copyRows, zerosLike } from './tensor.js';
 
 /** A run of consecutive rows inside the leaves of one item. */
 interface Chunk {
@@ -25,7 +25,7 @@ export class TensorRows implements Rows {
   /** The rows that lie on the batch axes of one item. */
   static of(item: Container, axes?: BatchAxes): TensorRows {
     const { template, rows } = templateOf(item, axes);
-    const leaves = leavesOf(item).map(({ tensor }) => tensor);
+    const leaves = template.leaves.map(({ tensor }) => tensor);
     return new TensorRows(template, [{ leaves, start: 0, count: rows }]);
   }
 
@@ -54,16 +54,17 @@ export class TensorRows implements Rows {
   }
 
   concat(others: readonly TensorRows[]): TensorRows {
-    return new TensorRows(
-      this.template,
-      [this, ...others].flatMap(({ chunks }) => chunks),
-    );
+    const chunks = [...this.chunks];
+    for (const other of others) {
+      chunks.push(...other.chunks);
+    }
+    return new TensorRows(this.template, chunks);
   }
 
   consume(padding: number): Container {
-    const { structure, axes } = this.template;
-    const leaves = leavesOf(structure).map(({ tensor }, leaf) => this.gather(leaf, tensor, axes[leaf]!, padding));
-    return withLeaves(structure, leaves);
+    const { structure, leaves, axes } = this.template;
+    const gathered = leaves.map(({ tensor }, leaf) => this.gather(leaf, tensor, axes[leaf]!, padding));
+    return withLeaves(structure, gathered);
   }
 
   release(): Container {
@@ -74,7 +75,7 @@ export class TensorRows implements Rows {
 
   private gather(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
     if (axis === null) {
-      return like;
+      return copyOf(like);
     }
     const target = zerosLike(like, like.dims.with(axis, this.size + padding));
     let at = 0;

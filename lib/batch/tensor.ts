@@ -3,6 +3,9 @@ import { Tensor } from 'onnxruntime-common';
 /** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];
 
+/** The storage of numbers and truth values. */
+export type TypedData = Exclude<TensorData, string[]>;
+
 /** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
 export function isTensor(value: unknown): value is Tensor {
   if (typeof value !== 'object' || value === null || !('dims' in value && 'type' in value && 'data' in value)) {
@@ -17,6 +20,16 @@ export function asRow(tensor: Tensor): Tensor {
   return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
 }
 
+/** The tensor in storage of its own. */
+export function copyOf({ type, data, dims }: Tensor): Tensor {
+  return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), dims);
+}
+
+/** The elements in a buffer of their own, of just their size. */
+export function copyOfData<T extends TypedData>(data: T): T {
+  return new (storageOf(data))(data);
+}
+
 /** A tensor of zeros (empty strings) with the element type and storage of `like`. */
 export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
   return new Tensor(like.type, allocate(like.data, product(dims, 0, dims.length)), dims);
@@ -26,8 +39,12 @@ function allocate(like: TensorData, length: number): TensorData {
   if (Array.isArray(like)) {
     return Array.from({ length }, () => '');
   }
-  const storage = like.constructor as new (length: number) => TensorData;
-  return new storage(length);
+  return new (storageOf(like))(length);
+}
+
+/** The class of the typed array; a Buffer, which can share its memory with others, is for this an Uint8Array. */
+function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
+  return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
 
 /**

@@ -6,6 +6,7 @@ import type { BatchedMethod } from './batched-method.js';
 const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
+const HTTP_METHOD = 'method';
 
 /** Nest's numbers for parameters that are a whole object: body or payload, query, path parameters. */
 const WHOLE_OBJECTS: Readonly<Record<string, string>> = { 3: 'body', 4: 'query', 5: 'path parameters' };
@@ -15,8 +16,10 @@ const NEXT = '2';
 /** Refuses, while the application boots, a `@Batched()` method that could not answer its callers as Nest would. */
 export function checkBatchedMethod(type: new (...args: never[]) => object, { key, original, options }: BatchedMethod): void {
   const method = `${type.name}.${String(key)}`;
-  const replaced: unknown = (type.prototype as Record<string | symbol, unknown>)[key];
-  if (Reflect.hasMetadata(SSE, replaced ?? original)) {
+  const handler = (type.prototype as Record<string | symbol, object | undefined>)[key] ?? original;
+  // GraphQL counts the parameters of resolvers by numbers of its own.
+  const isRoute = Reflect.hasMetadata(HTTP_METHOD, handler);
+  if (Reflect.hasMetadata(SSE, handler)) {
     throw new InvalidServingError(
       `${method} is @Sse() and @Batched(): a batched method answers each call once, not with a stream`,
     );
@@ -24,7 +27,7 @@ export function checkBatchedMethod(type: new (...args: never[]) => object, { key
   const parameters = (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as Record<string, { index: number; data?: unknown }>;
   for (const [id, { index, data }] of Object.entries(parameters)) {
     const [kind = ''] = id.split(':');
-    if (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key))) {
+    if (isRoute && (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key)))) {
       throw new InvalidServingError(
         `${method} takes the raw response (@Res() or @Next()), so its result would never be sent; remove it, or use @Res({ passthrough: true })`,
       );

@@ -7,16 +7,18 @@ import { ServingRegistry } from '../serving-registry.js';
 import type { BatchEvent } from '../serving/serving-event.js';
 import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
-import { batchedMethodsOf } from './batched-metadata.js';
+import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 
 /** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
 @Injectable()
 export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
   private readonly subject = new Subject<BatchEvent>();
   readonly events$ = this.subject.asObservable();
-  private readonly batchers = new Map<BatchedMethod, Batcher<MethodCall>>();
+  /** By class and method: classes that inherit a method share nothing else of it. */
+  private readonly batchers = new Map<unknown, Map<BatchedMethod, Batcher<MethodCall>>>();
   /** Classes of which every request has an instance of its own. */
   private readonly perRequest = new Set<unknown>();
+  private closed = false;
 
   constructor(
     private readonly discovery: DiscoveryService,
@@ -25,13 +27,18 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
 
   onModuleInit(): void {
     for (const wrapper of [...this.discovery.getControllers(), ...this.discovery.getProviders()]) {
-      const type = wrapper.isAlias ? null : (wrapper.metatype ?? wrapper.instance?.constructor);
-      const methods = batchedMethodsOf(type as object | null);
+      const given = wrapper.isFactory || !wrapper.metatype;
+      const type: unknown = given ? wrapper.instance?.constructor : wrapper.metatype;
+      const methods = wrapper.isAlias ? [] : batchedMethodsOf(type);
       for (const method of methods) {
         checkBatchedMethod(type as new () => object, method);
         if (method.serving !== undefined) {
           this.registry.get(method.serving);
         }
+      }
+      if (methods.length > 0 && given) {
+        // Nest injects only into what it has constructed itself.
+        Object.assign(wrapper.instance as object, { [METHODS]: this });
       }
       // A durable instance serves one tenant, whose calls must not run on another's.
       if (methods.length > 0 && !wrapper.isDependencyTreeStatic() && !wrapper.isDependencyTreeDurable()) {
@@ -41,7 +48,9 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
   }
 
   async onApplicationShutdown(): Promise<void> {
-    await Promise.all([...this.batchers.values()].map((batcher) => batcher.close()));
+    this.closed = true;
+    const batchers = [...this.batchers.values()].flatMap((ofClass) => [...ofClass.values()]);
+    await Promise.all(batchers.map((batcher) => batcher.close()));
     this.subject.complete();
   }
 
@@ -58,11 +67,15 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
   }
 
   private batcherFor(method: BatchedMethod, { constructor }: object): Batcher<MethodCall> {
-    let batcher = this.batchers.get(method);
+    const ofClass = this.batchers.get(constructor) ?? new Map<BatchedMethod, Batcher<MethodCall>>();
+    let batcher = ofClass.get(method);
     if (!batcher) {
       const name = `${constructor.name}.${String(method.key)}`;
       batcher = batcherOf(name, method, (record) => this.subject.next(eventOf(name, record)));
-      this.batchers.set(method, batcher);
+      this.batchers.set(constructor, ofClass.set(method, batcher));
+      if (this.closed) {
+        void batcher.close();
+      }
     }
     return batcher;
   }

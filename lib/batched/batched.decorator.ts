@@ -3,16 +3,13 @@ import { Inject, type Type } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
 import { BatchedMethods } from './batched-methods.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
-import { addBatchedMethod } from './batched-metadata.js';
+import { addBatchedMethod, METHODS } from './batched-metadata.js';
 import { checkBatchedOptions } from '../serving/resolve-definition.js';
 
 /** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
 
 type MethodOf<Bound> = <T extends Bound>(target: object, key: string | symbol, descriptor: TypedPropertyDescriptor<T>) => void;
-
-/** Where Nest injects what finds the application that an instance belongs to; two applications share nothing. */
-const METHODS = Symbol('batched methods');
 
 /**
  * Turns the calls of a method into batched calls.
@@ -44,7 +41,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
       const methods = this[METHODS];
       if (!methods) {
         throw new InvalidServingError(
-          `${target.constructor.name}.${String(key)} is @Batched() and its instance was not created by Nest; get the instance from the application`,
+          `${target.constructor.name}.${String(key)} is @Batched() and its instance is no provider of an application that has started; get it from there`,
         );
       }
       return methods.call(method, this, args);
@@ -52,12 +49,13 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
   };
 }
 
-function methodOf(target: object, key: string | symbol, { value }: PropertyDescriptor): (...args: unknown[]) => unknown {
+function methodOf(target: object, key: string | symbol, descriptor?: PropertyDescriptor): (...args: unknown[]) => unknown {
   if (typeof target === 'function') {
     throw new InvalidServingError(
       `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a method of instances`,
     );
   }
+  const value: unknown = descriptor?.value;
   if (typeof value !== 'function') {
     throw new InvalidServingError(`@Batched() can only decorate a method, and ${target.constructor.name}.${String(key)} is none`);
   }

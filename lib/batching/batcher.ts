@@ -73,7 +73,7 @@ export class Batcher<R extends Request> {
   private finish!: () => void;
   private queued = 0;
   private turnEnds = false;
-  private turnBegan = 0;
+  private turnTime: number | undefined;
   private closed = false;
 
   constructor(private readonly options: BatcherOptions<R>) {
@@ -139,9 +139,9 @@ export class Batcher<R extends Request> {
     return this.options.batchTimeout === 0 ? 'idle' : 'timeout';
   }
 
-  /** The time; within a turn of the event loop that of its first row, since reading the clock costs as much as queueing a row. */
+  /** The time; read once while a turn of the event loop lasts, since that costs as much as queueing a row. */
   private now(): number {
-    return this.turnEnds ? this.turnBegan : (this.turnBegan = performance.now());
+    return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();
   }
 
   private runAtEndOfTurn(): void {
@@ -149,6 +149,7 @@ export class Batcher<R extends Request> {
       this.turnEnds = true;
       setImmediate(() => {
         this.turnEnds = false;
+        this.turnTime = undefined;
         this.run();
       });
     }

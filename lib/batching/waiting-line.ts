@@ -10,7 +10,7 @@ export interface Window<T> {
   reason: CloseReason;
 }
 
-/** More lanes than this are forgotten and met anew; a window that still grows then merely stops growing. */
+/** With more lanes than this, and twice as many as have a growing window, the others are forgotten. */
 const LANES_REMEMBERED = 1024;
 
 /**
@@ -23,7 +23,8 @@ const LANES_REMEMBERED = 1024;
 export class WaitingLine<T> {
   private readonly windows: (Window<T> | undefined)[] = [];
   private first = 0;
-  private readonly growing = new Map<unknown, { window: Window<T> | undefined }>();
+  private growing = new Map<unknown, { window: Window<T> | undefined }>();
+  private lanes = LANES_REMEMBERED;
 
   join(window: Window<T>): void {
     this.windows.push(window);
@@ -90,8 +91,9 @@ export class WaitingLine<T> {
       entry.window = window;
       return;
     }
-    if (this.growing.size === LANES_REMEMBERED) {
-      this.growing.clear();
+    if (this.growing.size === this.lanes) {
+      this.growing = new Map([...this.growing].filter(([, { window: growing }]) => growing));
+      this.lanes = Math.max(LANES_REMEMBERED, this.growing.size * 2);
     }
     this.growing.set(window.lane, { window });
   }

@@ -1,4 +1,5 @@
 import { InvalidServingError } from '../errors.js';
+import { show } from '../show.js';
 import {
   type BatchContext,
   type BatchFunction,
@@ -24,7 +25,7 @@ export class BatchFunctions {
       const built: unknown = await factory({ key, partition, options });
       if (typeof built !== 'function') {
         throw new InvalidServingError(
-          `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${String(built)}`,
+          `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${show(built)}`,
         );
       }
       byKey.set(key, built as BatchFunction<unknown>);

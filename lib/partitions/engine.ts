@@ -5,6 +5,7 @@ import type { DeclaredAxes, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { ThreadPartition } from './thread.partition.js';
 import type { ThreadTask } from './thread-protocol.js';
+import { webgpuTurn } from './webgpu-turn.js';
 
 /** What an engine has opened. */
 export interface Opened {
@@ -46,7 +47,8 @@ export function modelEngine(
   keys: readonly string[],
   axes: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
 ): Engine {
-  return (_kind, options) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, model, ...axes })));
+  return (_kind, options) =>
+    openThreads(options.map((own, partition) => ({ partition, keys, options: own, model, ...axes, webgpuTurn })));
 }
 
 export function fileEngine(file: string, keys: readonly string[]): Engine {
@@ -61,6 +63,9 @@ async function openThreads(tasks: readonly ThreadTask[]): Promise<Opened> {
   if (failed) {
     await Promise.all(partitions.map((partition) => partition.close()));
     throw failed.reason;
+  }
+  for (const partition of partitions) {
+    partition.siblings = partitions;
   }
   return { partitions, signature: partitions[0]?.signature };
 }

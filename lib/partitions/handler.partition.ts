@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
+import { show } from '../show.js';
 import type { BatchResult, Partition, PartitionOptions } from './partition.js';
 
 /** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
@@ -26,7 +27,7 @@ export class HandlerPartition implements Partition {
     const result: unknown = await this.handler.handleBatch(batch, this.index);
     if (typeof result !== 'object' || result === null || !('output' in result)) {
       throw new InvalidOutputError(
-        `${this.handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${String(result)}`,
+        `${this.handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
       );
     }
     return result as BatchResult;

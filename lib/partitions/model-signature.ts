@@ -31,14 +31,21 @@ export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
   declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
 ): Omit<ModelSignature, 'dynamicallyQuantised'> {
-  const inputs = portsOf('input', session.inputMetadata, declared.inputs);
-  const outputs = portsOf('output', session.outputMetadata, declared.outputs);
-  const fixed = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
-  const [size] = fixed;
-  if (fixed.size === 0) {
+  const leading = leadingNames(session.inputMetadata);
+  const inputs = portsOf('input', session.inputMetadata, declared.inputs, leading);
+  const outputs = portsOf('output', session.outputMetadata, declared.outputs, leading);
+  const sizes = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
+  const size = [...sizes].find((dim) => typeof dim === 'number');
+  if (sizes.size === 0) {
     throw new InvalidServingError(`No input of the model carries rows: ${inputs.map(describePort).join(', ')}`);
   }
-  return fixed.size === 1 && typeof size === 'number' ? { inputs, outputs, fixedBatch: size } : { inputs, outputs };
+  if (size !== undefined && sizes.size > 1) {
+    const axes = inputs.map((port) => `${describePort(port)} on axis ${port.batchAxis}`);
+    throw new InvalidServingError(
+      `The inputs of the model disagree on the number of rows: ${axes.join(', ')}; say where they lie: inputs: { name: { batchAxis: ... } }`,
+    );
+  }
+  return size === undefined ? { inputs, outputs } : { inputs, outputs, fixedBatch: size };
 }
 
 /** `name: type[shape]`, as messages show it. */
@@ -46,12 +53,19 @@ export function describePort({ name, type, shape }: Pick<ModelPort, 'name' | 'ty
   return `${name}: ${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
-/** The batch axes by name, as batches want them. */
+/** The batch axes by name, as batches want them; a lone one also without name, for a bare tensor. */
 export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
-  return Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
+  const axes = Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
+  return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
-function portsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): ModelPort[] {
+/** The names of dynamic axes that stand in front of an input; unnamed ones tell nothing. */
+function leadingNames(metadata: Metadata): ReadonlySet<unknown> {
+  const names = metadata.map((port) => (port.isTensor ? port.shape[0] : undefined));
+  return new Set(names.filter((name) => typeof name === 'string' && name !== '' && name !== '?'));
+}
+
+function portsOf(kind: string, metadata: Metadata, declared: DeclaredAxes, leading: ReadonlySet<unknown>): ModelPort[] {
   const names = metadata.map(({ name }) => name);
   const unknown = Object.keys(declared).find((name) => !names.includes(name));
   if (unknown !== undefined) {
@@ -64,7 +78,7 @@ function portsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): Mode
     }
     const { name, type, shape } = port;
     const axis = declared[name];
-    const batchAxis = axis ? axis.batchAxis : defaultAxis(shape, dynamic);
+    const batchAxis = axis ? axis.batchAxis : defaultAxis(shape, dynamic, leading);
     if (batchAxis !== null && (!Number.isInteger(batchAxis) || batchAxis < 0 || batchAxis >= shape.length)) {
       throw new InvalidServingError(
         `The ${kind} ${describePort(port)} has no axis ${batchAxis}; batchAxis can be 0 to ${shape.length - 1}, or null for none`,
@@ -75,10 +89,15 @@ function portsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): Mode
 }
 
 /**
- * Axis 0 if it is dynamic; else the first dynamic axis, as in recurrent states of shape [layers, batch, units]. A scalar
- * has none. A shape that is all fixed counts rows on axis 0 in a fixed model, and is shared in a model that is dynamic elsewhere.
+ * The first axis with a name that stands in front of an input, as in recurrent states of shape [layers, batch, units]; else
+ * the first dynamic axis, unless axis 0 is fixed to 1. A scalar has none. A shape that is all fixed counts rows on axis 0 in a
+ * fixed model, and is shared in a model that is dynamic elsewhere.
  */
-function defaultAxis(shape: readonly (number | string)[], dynamicModel: boolean): number | null {
+function defaultAxis(shape: readonly (number | string)[], dynamicModel: boolean, leading: ReadonlySet<unknown>): number | null {
+  const named = shape.findIndex((dim) => leading.has(dim));
+  if (named >= 0) {
+    return named;
+  }
   const first = shape.findIndex((dim) => typeof dim === 'string');
   if (first >= 0) {
     return shape[0] === 1 ? 0 : first;

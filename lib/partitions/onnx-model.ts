@@ -6,20 +6,39 @@ import { ProviderUnavailableError, ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from './partition.js';
 import type { ThreadTask } from './thread-protocol.js';
+import { inTurn } from './webgpu-turn.js';
 
 type Runtime = typeof import('onnxruntime-node');
 type ModelTask = Extract<ThreadTask, { readonly model: string | Uint8Array }>;
+type Provider = string | { readonly name: string };
 type Named<T> = Record<string, T>;
 
 /** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
 export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, ModelSignature]> {
   const runtime = await loadRuntime();
-  const session = await createSession(runtime, task.model, task.options);
+  const exclusively = exclusivelyFor(task);
+  const session = await exclusively(() => createSession(runtime, task.model, task.options));
   // One partition reads the file for all.
   const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
   const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
-  return [() => (rows) => run(session, feedsOf(rows as Container, signature.inputs)), signature];
+  const runRows = (rows: unknown): Promise<Container> => run(session, feedsOf(rows as Container, signature.inputs));
+  return [() => (rows) => exclusively(() => runRows(rows)), signature];
+}
+
+/** Sessions on WebGPU take turns; all others work side by side. */
+function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+  const turn = new Int32Array(webgpuTurn);
+  return providersOf(options).map(nameOf).includes('webgpu') ? (work) => inTurn(turn, work) : (work) => work();
+}
+
+function providersOf(options: PartitionOptions): readonly Provider[] {
+  const providers = options['executionProviders'] as readonly Provider[] | undefined;
+  return providers && providers.length > 0 ? providers : ['cpu'];
+}
+
+function nameOf(provider: Provider): string {
+  return typeof provider === 'string' ? provider : provider.name;
 }
 
 async function loadRuntime(): Promise<Runtime> {
@@ -43,8 +62,8 @@ async function createSession(
 ): Promise<InferenceSession> {
   const create = (executionProviders: readonly unknown[]): Promise<InferenceSession> =>
     InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
-  const providers = (options['executionProviders'] ?? ['cpu']) as readonly (string | { readonly name: string })[];
-  const names = providers.map((provider) => (typeof provider === 'string' ? provider : provider.name));
+  const providers = providersOf(options);
+  const names = providers.map(nameOf);
   const reasons: unknown[] = [];
   for (let first = 0; first < providers.length; first++) {
     try {
@@ -54,8 +73,11 @@ async function createSession(
     }
   }
   const where = typeof model === 'string' ? model : `of ${model.byteLength} bytes`;
-  // A model that even the CPU refuses is at fault itself.
-  const cause = names.at(-1) === 'cpu' ? reasons.at(-1) : await create(['cpu']).then(release, (reason: unknown) => reason);
+  // A model that even the CPU refuses, whatever the options, is at fault itself.
+  const cause =
+    names.at(-1) === 'cpu'
+      ? reasons.at(-1)
+      : await InferenceSession.create(model as string).then(release, (reason: unknown) => reason);
   if (cause !== undefined) {
     throw new ServingLoadError(`Cannot load the model ${where}: ${messageOf(cause)}`, { cause });
   }

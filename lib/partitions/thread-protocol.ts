@@ -9,7 +9,12 @@ export type ThreadTask = {
   readonly keys: readonly string[];
   readonly options: PartitionOptions;
 } & (
-  | { readonly model: string | Uint8Array; readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes }
+  | {
+      readonly model: string | Uint8Array;
+      readonly inputs: DeclaredAxes;
+      readonly outputs: DeclaredAxes;
+      readonly webgpuTurn: SharedArrayBuffer;
+    }
   | { readonly file: string }
 );
 

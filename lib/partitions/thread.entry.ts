@@ -16,7 +16,8 @@ const opened = await open();
 if (opened) {
   await serve(opened);
 }
-port.close();
+// Ends the thread also where the module left a timer or a connection open; no native run is under way here.
+process.exit();
 
 /** One batch after the other, in the order of arrival: a batch that was handed ahead waits in the port. */
 async function serve(functions: BatchFunctions): Promise<void> {

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import type { Batch } from '../batch/batch.js';
-import { fromWire, PartitionLostError } from '../errors.js';
+import { fromWire, PartitionLostError, ServingLoadError } from '../errors.js';
 import type { ModelSignature } from './model-signature.js';
 import { type BatchOutput, type BatchResult, contextOf, type Partition } from './partition.js';
 import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadTask } from './thread-protocol.js';
@@ -9,7 +9,8 @@ import { threadUrl } from './thread-url.js';
 import { pack, unpack } from './wire.js';
 
 interface Pending {
-  readonly resolve: (result: BatchResult) => void;
+  readonly batch: Batch;
+  readonly resolve: (reply: ThreadReply | Promise<ThreadReply>) => void;
   readonly reject: (error: Error) => void;
 }
 
@@ -22,6 +23,8 @@ interface Pending {
 export class ThreadPartition implements Partition {
   readonly prefetch = 1;
   lost?: Error;
+  /** Who takes over what this thread was handed ahead, should it die. */
+  siblings: readonly ThreadPartition[] = [];
   /** The thread answers in order, so the oldest is always the next. */
   private readonly pending: Pending[] = [];
   private readonly ended: Promise<void>;
@@ -53,11 +56,11 @@ export class ThreadPartition implements Partition {
     if (this.lost) {
       throw this.lost;
     }
-    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
-    const request: ThreadRequest = { rows, context: contextOf(batch, this.task.partition) };
-    this.worker.postMessage(request, transfer);
-    this.worker.ref();
-    return new Promise((resolve, reject) => this.pending.push({ resolve, reject }));
+    const reply = await this.ask(batch);
+    if ('error' in reply) {
+      throw fromWire(reply.error);
+    }
+    return { output: unpack(reply.output) as BatchOutput, metadata: reply.metadata };
   }
 
   close(): Promise<void> {
@@ -66,27 +69,39 @@ export class ThreadPartition implements Partition {
     return this.ended;
   }
 
+  private async ask(batch: Batch): Promise<ThreadReply> {
+    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
+    const request: ThreadRequest = { rows, context: contextOf(batch, this.task.partition) };
+    // Plain values still belong to the caller, also where they are tensors.
+    this.worker.postMessage(request, batch.isPlain ? [] : transfer);
+    this.worker.ref();
+    return new Promise((resolve, reject) => this.pending.push({ batch, resolve, reject }));
+  }
+
   private settle(reply: ThreadReply): void {
-    const { resolve, reject } = this.pending.shift()!;
+    const { resolve } = this.pending.shift()!;
     if (this.pending.length === 0) {
       this.worker.unref();
     }
-    if ('error' in reply) {
-      reject(fromWire(reply.error));
-    } else {
-      resolve({ output: unpack(reply.output) as BatchOutput, metadata: reply.metadata });
-    }
+    resolve(reply);
   }
 
   private end(): void {
     this.lost = new PartitionLostError(`The thread of partition ${this.task.partition} has ended`, { cause: this.failure });
-    for (const { reject } of this.pending.splice(0)) {
-      reject(this.lost);
+    const [held, ...ahead] = this.pending.splice(0);
+    held?.reject(this.lost);
+    const heir = this.siblings.find(({ lost }) => !lost);
+    for (const { batch, resolve, reject } of ahead) {
+      if (heir) {
+        resolve(heir.ask(batch));
+      } else {
+        reject(this.lost);
+      }
     }
   }
 }
 
 async function exitOf(worker: Worker): Promise<never> {
   const [code] = (await once(worker, 'exit')) as [number];
-  throw new PartitionLostError(`The thread ended with code ${code} before it was loaded`);
+  throw new ServingLoadError(`The thread ended with code ${code} before it was loaded`);
 }

@@ -1,6 +1,7 @@
 import { Tensor } from 'onnxruntime-common';
 import { type Container, isContainer, leavesOf, withLeaves } from '../batch/container.js';
-import { fromWire, isError, toWire, type WireError } from '../errors.js';
+import { copyOfData, type TypedData } from '../batch/tensor.js';
+import { fromWire, InvalidOutputError, isError, toWire, type WireError } from '../errors.js';
 
 /** Rows or results as they cross a thread: tensors by their parts, errors by their wire form, the rest as it is. */
 export type WireValue =
@@ -67,17 +68,26 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
 }
 
 function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {
-  const leaves = leavesOf(container).map(({ tensor: { type, dims, data } }) => {
+  const leaves = leavesOf(container).map(({ path, tensor: { type, dims, data, size } }) => {
     if (!ArrayBuffer.isView(data)) {
       return { type, dims, data };
     }
-    // A view of a part would move, or clone, all the rest of its buffer with it.
-    const whole = data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
-    const own = whole ? data : data.slice();
+    if (data.length !== size) {
+      throw new InvalidOutputError(
+        `${path === '' ? 'A tensor' : `"${path}"`} of shape [${dims.join(', ')}] holds ${data.length} elements: ` +
+          'a tensor that was returned has moved to the caller; to return it again, keep it and return a copy',
+      );
+    }
+    const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
     transfer.add(own.buffer as ArrayBuffer);
     return { type, dims, data: own };
   });
   return withLeaves(container, leaves);
+}
+
+/** A view of a part would move, or clone, all the rest of its buffer with it. */
+function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
+  return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }
 
 function unpackTensors(container: Container): Container {

@@ -3,6 +3,7 @@ import { isContainer } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidServingError } from '../errors.js';
 import type { BatchResult } from '../partitions/partition.js';
+import { show } from '../show.js';
 import type { PostprocessContext, Prepared, ServingOptions } from './serving-definition.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
@@ -32,7 +33,7 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
   const prepared: Prepared | undefined = await callbacks.preprocess!(input);
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
-      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${String(prepared)}`,
+      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${show(prepared)}`,
     );
   }
   return callOf(prepared.batch, prepared.info, axes);
@@ -45,5 +46,5 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   if (isContainer(rows)) {
     return { batch: Batch.concatenate([rows], axes), single: false, info };
   }
-  return { batch: Batch.ofValue(rows), single: true, info };
+  return { batch: Batch.ofValues([rows]), single: true, info };
 }

@@ -1,5 +1,4 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
-import { leavesOf } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
 
@@ -28,13 +27,12 @@ export function checkFit(serving: string, batch: Batch, keys: readonly string[],
 
 /** Why the rows are none for the model, if they are not. */
 function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
-  if (!batch.template) {
+  const { template } = batch;
+  if (!template) {
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
-  const leaves = new Map(
-    leavesOf(batch.template.structure).map(({ path, tensor }, i) => [path, { tensor, axis: batch.template?.axes[i] }] as const),
-  );
+  const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
   // A bare tensor is the one input of a model that has one.
   const lone = inputs.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {

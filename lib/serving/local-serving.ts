@@ -1,4 +1,4 @@
-import { Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
+import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { Subject } from 'rxjs';
 import type { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
@@ -41,14 +41,17 @@ interface Answer {
  */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
-  implements OnModuleInit, OnApplicationShutdown
+  implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
   private readonly subject = new Subject<ServingEvent>();
   readonly events$ = this.subject.asObservable();
   private readonly logger = new Logger('Serving');
+  private starting: Promise<Started> | undefined;
   private started: Started | undefined;
   private inline: Promise<Loaded> | undefined;
+  private overrun: Promise<true> | undefined;
+  private clock: NodeJS.Timeout | undefined;
   private ending: Promise<void> | undefined;
 
   constructor(
@@ -85,19 +88,9 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
-    const { name, batchSize, batchTimeout, maxQueue, partitions } = this.options;
-    const loaded = await this.load('process', partitions);
-    const batcher = new Batcher<BatchRequest>({
-      name,
-      batchSize,
-      batchTimeout,
-      maxQueue,
-      slots: loaded.partitions,
-      dispatch: (rows, partition) => this.dispatch(loaded, rows, partition),
-      observe: (record) => this.subject.next(this.eventOf(record)),
-    });
-    this.started = { loaded, batcher };
-    this.warnOf(loaded);
+    this.refuseOnceClosed();
+    this.starting ??= this.open();
+    this.started = await this.starting;
   }
 
   /** Takes no more calls; resolves when queued and running batches have ended as `drain` and `shutdown` say. */
@@ -109,8 +102,33 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.start();
   }
 
+  /** Nest waits next for the clients of its servers, and some of them for rows that are queued here: the clock runs from now. */
+  beforeApplicationShutdown(): void {
+    const { drain, shutdown } = this.options;
+    this.overrun ??= new Promise((resolve) => (this.clock = setTimeout(() => resolve(this.abandon()), shutdown)));
+    if (!drain) {
+      this.abandon();
+    }
+  }
+
   onApplicationShutdown(): Promise<void> {
     return this.close();
+  }
+
+  private async open(): Promise<Started> {
+    const { name, batchSize, batchTimeout, maxQueue, partitions } = this.options;
+    const loaded = await this.load('process', partitions);
+    const batcher = new Batcher<BatchRequest>({
+      name,
+      batchSize,
+      batchTimeout,
+      maxQueue,
+      slots: loaded.partitions,
+      dispatch: (rows, partition) => this.dispatch(loaded, rows, partition),
+      observe: (record) => this.subject.next(this.eventOf(record)),
+    });
+    this.warnOf(loaded);
+    return { loaded, batcher };
   }
 
   private running(): Started {
@@ -123,10 +141,14 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private loadInline(): Promise<Loaded> {
+    this.refuseOnceClosed();
+    return (this.inline ??= this.load('inline', this.options.partitions.slice(0, 1)));
+  }
+
+  private refuseOnceClosed(): void {
     if (this.ending) {
       throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
     }
-    return (this.inline ??= this.load('inline', this.options.partitions.slice(0, 1)));
   }
 
   /** Runs the rows as one batch and settles their requests; resolves with the error if that failed. */
@@ -167,30 +189,40 @@ export class LocalServing<Input = unknown, Output = unknown>
       return { ...opened, inputAxes: axesOf(inputs), outputAxes: axesOf(outputs) };
     } catch (cause) {
       if (isServingError(cause)) {
-        cause.message = `Serving "${this.name}": ${cause.message}`;
-        throw cause;
+        const message = `Serving "${this.name}": ${cause.message}`;
+        // What is printed of an error is its stack, which has the message in it.
+        throw Object.assign(cause, { message, stack: cause.stack?.replace(cause.message, () => message) });
       }
       throw new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, { cause });
     }
   }
 
   private async end(): Promise<void> {
-    const { name, drain, shutdown } = this.options;
-    const inline = await this.inline?.catch(() => undefined);
-    const { batcher, loaded } = this.started ?? {};
-    const partitions = [...(loaded?.partitions ?? []), ...(inline?.partitions ?? [])];
-    const drained = batcher?.close();
-    if (!drain) {
-      batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
-    }
-    const ended = Promise.resolve(drained).then(() => Promise.all(partitions.map((partition) => partition.close())));
-    if (!(await settledWithin(ended, shutdown))) {
+    this.beforeApplicationShutdown();
+    const late = await Promise.race([this.release(), this.overrun]).finally(() => clearTimeout(this.clock));
+    if (late) {
       this.logger.warn(
-        `Serving "${name}" did not finish its batches within ${shutdown} ms of shutdown; what was queued is answered as closed`,
+        `Serving "${this.name}" did not finish its batches within ${this.options.shutdown} ms of shutdown; what was queued is answered as closed`,
       );
-      batcher?.abandon(new ServingClosedError(`Serving "${name}" was closed before the call could run`));
     }
     this.subject.complete();
+  }
+
+  /** Ends the partitions once all batches have run; those that are still loading, once they have loaded. */
+  private async release(): Promise<void> {
+    void this.started?.batcher.close();
+    const started = await this.starting?.catch(() => undefined);
+    const inline = await this.inline?.catch(() => undefined);
+    await started?.batcher.close();
+    const partitions = [...(started?.loaded.partitions ?? []), ...(inline?.partitions ?? [])];
+    await Promise.all(partitions.map((partition) => partition.close()));
+  }
+
+  /** Takes no more calls, and answers those that no partition has taken. */
+  private abandon(): true {
+    void this.started?.batcher.close();
+    this.started?.batcher.abandon(new ServingClosedError(`Serving "${this.name}" was closed before the call could run`));
+    return true;
   }
 
   private eventOf({ rows, ...record }: BatchRecord<BatchRequest>): BatchEvent {
@@ -217,15 +249,4 @@ export class LocalServing<Input = unknown, Output = unknown>
 
 function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
-}
-
-/** False when the promise takes longer than that; its error, if any, comes through. */
-async function settledWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<boolean>((resolve) => (timer = setTimeout(() => resolve(false), ms)));
-  try {
-    return await Promise.race([promise.then(() => true), late]);
-  } finally {
-    clearTimeout(timer);
-  }
 }

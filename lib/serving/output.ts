@@ -1,7 +1,7 @@
 import { Batch } from '../batch/batch.js';
 import { isContainer, leavesOf } from '../batch/container.js';
-import type { BatchAxes } from '../batch/template.js';
-import { InvalidOutputError } from '../errors.js';
+import { axisOf, type BatchAxes } from '../batch/template.js';
+import { InvalidBatchError, InvalidOutputError } from '../errors.js';
 import { isRowList } from '../partitions/wire.js';
 
 /**
@@ -17,7 +17,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
         `A batch of ${expected} rows needs ${expected} results; the batch function returned ${output.length}`,
       );
     }
-    return Batch.concatenate([output]).slice(0, input.size);
+    return Batch.ofValues(output).slice(0, input.size);
   }
   if (!isContainer(output)) {
     const got = output === null ? 'null' : typeof output;
@@ -26,7 +26,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
     );
   }
   for (const { path, tensor } of leavesOf(output)) {
-    const axis = path in axes ? axes[path]! : 0;
+    const axis = axisOf(path, axes);
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
         `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; axis ${axis} must have the ${expected} rows of the batch. ` +
@@ -34,5 +34,14 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  return Batch.concatenate([output], axes).slice(0, input.size);
+  return asOutput(() => Batch.concatenate([output], axes)).slice(0, input.size);
+}
+
+/** What makes a batch invalid is the caller's fault, unless it is an output that is to make one. */
+export function asOutput(make: () => Batch): Batch {
+  try {
+    return make();
+  } catch (cause) {
+    throw cause instanceof InvalidBatchError ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause }) : cause;
+  }
 }

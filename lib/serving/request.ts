@@ -2,6 +2,7 @@ import { Batch } from '../batch/batch.js';
 import type { Request, Row } from '../batching/batcher.js';
 import { isError } from '../errors.js';
 import type { BatchOutput, BatchResult } from '../partitions/partition.js';
+import { asOutput } from './output.js';
 
 /** A run of consecutive rows of one request that found themselves in the same batch. */
 export interface Part {
@@ -58,7 +59,7 @@ export class BatchRequest implements Request {
 
 /** The rows in storage of their own; throws the error that a batch function put in place of a row's result. */
 export function joinOutput(pieces: readonly Batch[]): BatchOutput {
-  const output = Batch.merge(pieces).release();
+  const output = asOutput(() => Batch.merge(pieces)).release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;

@@ -6,6 +6,7 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { partitionPerDevice } from '../partitions/devices.js';
+import { show } from '../show.js';
 import type { ServingDefinition } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
@@ -207,10 +208,6 @@ function ownOptions(
     return partitionPerDevice(session);
   }
   return typeof partitions === 'number' ? Array.from({ length: partitions }, () => ({})) : partitions;
-}
-
-function show(value: unknown): string {
-  return typeof value === 'string' ? `"${value}"` : (JSON.stringify(value) ?? String(value));
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {

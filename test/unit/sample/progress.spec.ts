@@ -2,21 +2,6 @@ import { describe, expect, it } from '@jest/globals';
 import { withProgress } from '../../../sample/02-semantic-search/src/progress.js';
 
 describe('withProgress', () => {
-  async function* megabytes(count: number) {
-    for (let index = 0; index < count; index++) {
-      yield new Uint8Array(1e6);
-    }
-  }
-
-  async function show(isTTY: boolean, total: number): Promise<string[]> {
-    const written: string[] = [];
-    const out = { isTTY, write: (text: string) => written.push(text) } as unknown as NodeJS.WriteStream;
-    for await (const chunk of withProgress(megabytes(8), 'fetching', total, out)) {
-      expect(chunk).toHaveLength(1e6);
-    }
-    return written;
-  }
-
   it('moves one bar on a terminal', async () => {
     const written = await show(true, 8e6);
 
@@ -34,3 +19,18 @@ describe('withProgress', () => {
     await expect(show(false, 0)).resolves.toEqual(['fetching: 1.0 of ? MB\n']);
   });
 });
+
+async function show(isTTY: boolean, total: number): Promise<string[]> {
+  const written: string[] = [];
+  const out = { isTTY, write: (text: string) => written.push(text) } as unknown as NodeJS.WriteStream;
+  for await (const chunk of withProgress(megabytes(8), 'fetching', total, out)) {
+    expect(chunk).toHaveLength(1e6);
+  }
+  return written;
+}
+
+async function* megabytes(count: number) {
+  for (let index = 0; index < count; index++) {
+    yield new Uint8Array(1e6);
+  }
+}

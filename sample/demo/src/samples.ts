@@ -1,0 +1,63 @@
+import type { Type } from '@nestjs/common';
+import type { ServingDefinition } from 'nestjs-serving';
+import { readFile } from 'node:fs/promises';
+import type { LoadRequest } from './load.js';
+
+/** An application to show, and what its callers ask. */
+export interface Sample {
+  readonly title: string;
+  readonly module: Type;
+  readonly definition: ServingDefinition;
+  readonly requests: readonly LoadRequest[];
+  /** What to expect of batching here. */
+  readonly remark: string;
+}
+
+const samples = new URL('../../', import.meta.url);
+const load = <T>(path: string) => import(new URL(path, samples).href) as Promise<T>;
+
+/** Needs a model that is not in the repository: fails where it is not cached and cannot be fetched. */
+export async function semanticSearch(): Promise<Sample> {
+  const folder = '02-semantic-search';
+  const { AppModule } = await load<{ AppModule: Type }>(`${folder}/dist/app.module.js`);
+  const { fetchModel } = await load<{ fetchModel: () => Promise<string> }>(`${folder}/dist/fetch-model.js`);
+  const { createEmbedder } = await load<{ createEmbedder: (modelFolder: string) => Promise<ServingDefinition> }>(
+    `${folder}/dist/embedder.js`,
+  );
+  const faq = JSON.parse(await readFile(new URL(`${folder}/faq.json`, samples), 'utf8')) as Record<string, object>;
+  const questions = Object.values(faq).flatMap(Object.keys);
+
+  return {
+    title: 'Semantic search with all-MiniLM-L6-v2 in int8',
+    module: AppModule,
+    definition: await createEmbedder(await fetchModel()),
+    requests: questions.map((question) => ({ path: `/search?q=${encodeURIComponent(question)}` })),
+    remark:
+      'Batching itself gains this model little on one CPU thread, x1.0 to x1.4; the rest is that the model and HTTP\n' +
+      'no longer share a thread. That is the real gain: the event loop stays free for everybody else.',
+  };
+}
+
+/** Needs nothing but the repository. */
+export async function handwrittenDigits(): Promise<Sample> {
+  const folder = '01-digits';
+  const { AppModule } = await load<{ AppModule: Type }>(`${folder}/dist/app.module.js`);
+  const { digits } = await load<{ digits: ServingDefinition }>(`${folder}/dist/digits.serving.js`);
+  const { toDrawing } = await load<{ toDrawing: (ink: Float32Array) => string[] }>(`${folder}/dist/drawing.js`);
+  const noise = () => toDrawing(Float32Array.from({ length: 28 * 28 }, Math.random));
+
+  return {
+    title: 'Handwritten digits with a small network',
+    module: AppModule,
+    definition: digits,
+    requests: Array.from({ length: 20 }, () => ({
+      path: '/classify',
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ image: noise() }),
+    })),
+    remark:
+      'This network runs in less time than the HTTP request around it takes, so batching changes little here;\n' +
+      'it pays where the model is the slow part.',
+  };
+}

@@ -1,0 +1,94 @@
+import { type Aim, compare, type Measurement } from '../harness/measurement.js';
+import type { Plan } from '../harness/plan.js';
+import { interleave } from '../harness/rounds.js';
+import { summarize } from '../harness/statistics.js';
+import { Contender, type Generator, type Trial } from '../http/contender.js';
+import type { LoadRequest } from '../http/load.js';
+import { Process } from '../http/process.js';
+import type { Variant } from '../http/server.js';
+
+type Trials = Record<Variant, Trial[]>;
+
+/** Of a capacity that was just measured: busy, and far enough from the edge to be steady. */
+const share = 0.7;
+
+/** P4 and P5: three servers, which differ only in how a request reaches the model, under the same loads. */
+export async function endpoint(plan: Plan): Promise<Measurement[]> {
+  // Longer than elsewhere, and fewer: the queues of a server take a while to build up.
+  const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 3];
+  const generator: Generator = await Process.start(new URL('../http/load.js', import.meta.url));
+  const contenders = {
+    batched: await Contender.start('batched', generator),
+    'run per request': await Contender.start('run per request', generator),
+    piscina: await Contender.start('piscina', generator),
+  };
+  const under = (load: LoadRequest['load']): Promise<Trials> =>
+    interleave(
+      rounds,
+      mapValues(contenders, (contender) => () => contender.under(load)),
+    );
+
+  await checkReplies(Object.values(contenders));
+  const { idle } = await interleave(rounds, { idle: () => contenders.batched.idleDelay(seconds) });
+  const few = await under({ kind: 'closed', connections: 64, seconds });
+  const many = await under({ kind: 'closed', connections: 256, seconds });
+  const busy = Math.round(share * capacityOf(many.batched));
+  const calm = Math.round(share * capacityOf(many['run per request']));
+  const whenBusy = await under({ kind: 'open', connections: 512, rate: busy, seconds });
+  const whenCalm = await under({ kind: 'open', connections: 512, rate: calm, seconds });
+  await Promise.all([...Object.values(contenders), generator].map((each) => each.close()));
+
+  return [
+    rate('64 connections', few),
+    rate('256 connections', many),
+    latency('64 connections', few, { atMost: 0.25 }),
+    latency('256 connections', many, { atMost: 0.25 }),
+    latency(`${busy} arrivals/s, ${share} of the batched capacity`, whenBusy, { atMost: 0.25 }),
+    latency(`${calm} arrivals/s, ${share} of the capacity without`, whenCalm),
+    delay('64 connections', few, idle),
+    delay('256 connections', many, idle),
+    delay(`${busy} arrivals/s`, whenBusy, idle),
+  ];
+}
+
+/** Speed is worth nothing where the replies differ. */
+async function checkReplies(contenders: readonly Contender[]): Promise<void> {
+  const [expected, ...replies] = await Promise.all(contenders.map((contender) => contender.reply()));
+  for (const reply of replies) {
+    const alike = reply.length > 0 && reply.every((value, index) => Math.abs(value - (expected?.[index] ?? NaN)) < 1e-4);
+    if (!alike) {
+      throw new Error('the servers do not answer alike');
+    }
+  }
+}
+
+function capacityOf(trials: readonly Trial[]): number {
+  return summarize(trials.map((trial) => trial.rate)).median;
+}
+
+function rate(title: string, trials: Trials): Measurement {
+  const sides = mapValues(trials, (each) => each.map((trial) => trial.rate));
+  return compare({ figure: 'P4', title: `rate, ${title}`, aim: { atLeast: 4 }, by: 'ratio', sides, sideUnit: 'req/s' });
+}
+
+function latency(title: string, trials: Trials, aim?: Aim): Measurement {
+  const sides = mapValues(trials, (each) => each.map((trial) => trial.p99));
+  return compare({ figure: 'P4', title: `p99, ${title}`, aim, by: 'ratio', sides, sideUnit: 'ms' });
+}
+
+function delay(title: string, trials: Trials, idle: readonly number[]): Measurement {
+  const { batched, ...others } = mapValues(trials, (each) => each.map((trial) => trial.delay));
+  const sides = { batched, idle, ...others };
+  return compare({
+    figure: 'P5',
+    title: `delay p99, ${title}`,
+    aim: { atMost: 3 },
+    by: 'difference',
+    sides,
+    sideUnit: 'ms',
+  });
+}
+
+function mapValues<Key extends string, From, To>(record: Record<Key, From>, map: (value: From) => To): Record<Key, To> {
+  return Object.fromEntries(Object.entries<From>(record).map(([key, value]) => [key, map(value)])) as Record<Key, To>;
+}

@@ -1,0 +1,13 @@
+import { quantile } from '../harness/statistics.js';
+
+export interface LoadReport {
+  /** Requests answered a second. */
+  readonly rate: number;
+  /** Of the latency of all requests, in milliseconds. */
+  readonly p99: number;
+}
+
+export function reportLoad(answered: readonly number[], duration: number, givenUp: readonly number[] = []): LoadReport {
+  const latencies = Float64Array.from([...answered, ...givenUp]).toSorted();
+  return { rate: (answered.length / duration) * 1000, p99: quantile(latencies, 0.99) };
+}

@@ -1,0 +1,42 @@
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { availableParallelism, cpus } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { batchGain } from './figures/batch-gain.js';
+import { endpoint } from './figures/endpoint.js';
+import { engine } from './figures/engine.js';
+import { loneCall } from './figures/lone-call.js';
+import { saturation } from './figures/saturation.js';
+import { chart } from './harness/chart.js';
+import type { Figure, Measurement } from './harness/measurement.js';
+import { full, type Plan, quick } from './harness/plan.js';
+import { table } from './harness/report.js';
+
+const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
+  P1: saturation,
+  P2: engine,
+  P3: loneCall,
+  P4: endpoint,
+  P5: endpoint,
+  P6: batchGain,
+};
+
+const { values: options } = parseArgs({
+  options: {
+    only: { type: 'string', default: Object.keys(figures).join() },
+    quick: { type: 'boolean', default: false },
+  },
+});
+
+const chosen = new Set(options.only.split(',').map((name) => figures[name as Figure]));
+const measurements: Measurement[] = [];
+for (const measure of chosen) {
+  measurements.push(...(await measure(options.quick ? quick : full)));
+}
+
+const machine = `${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`;
+const folder = 'bench-results';
+mkdirSync(folder, { recursive: true });
+writeFileSync(join(folder, 'benchmark.json'), JSON.stringify({ machine, options, measurements }, null, 2));
+writeFileSync(join(folder, 'benchmark.svg'), chart(machine, measurements));
+console.log(`${table(measurements)}\n\n${machine}\n${folder}/benchmark.json, ${folder}/benchmark.svg`);

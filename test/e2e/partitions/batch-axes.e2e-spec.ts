@@ -1,0 +1,223 @@
+import { randomUUID } from 'node:crypto';
+import { rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { Batch, type BatchEvent, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+const digits = new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url);
+
+/** The input of a recurrent model for one row: `x` and the state are made of `n`. */
+const step = (n: number, { layers = 2, rate = 1 } = {}): Record<string, Tensor> => ({
+  x: floats([1, 3], [n, n, n]),
+  state: floats(
+    [layers, 1, 3],
+    Array.from({ length: layers * 3 }, (_, i) => 100 * n + i),
+  ),
+  rate: new Tensor('int64', [BigInt(rate)], []),
+});
+
+/** What the model makes of that. */
+const stepped = (n: number, { layers = 2, rate = 1 } = {}): object => ({
+  y: floats([1, 3], [n * rate, n * rate, n * rate]),
+  next: floats(
+    [layers, 1, 3],
+    Array.from({ length: layers * 3 }, (_, i) => 101 * n + i),
+  ),
+  used: new Tensor('int64', [BigInt(rate)], []),
+});
+
+/** The rows of each batch that runs from now on. */
+function sizesOf(serving: LocalServing): number[] {
+  const sizes: number[] = [];
+  serving.events$.subscribe(({ rows }: BatchEvent) => sizes.push(rows));
+  return sizes;
+}
+
+describe('The batch axes of a model', () => {
+  const serve = useServings();
+  let warnings: string[];
+
+  beforeEach(() => {
+    warnings = [];
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => warnings.push(message));
+  });
+
+  afterEach(() => jest.restoreAllMocks());
+
+  it.each<[string, number | string, number]>([
+    ['two layers', 2, 2],
+    ['one layer', 1, 1],
+    ['as many layers as the caller likes', 'layers', 3],
+  ])('[1.8] puts the states of %s together on axis 1, and gives each caller its own', async (_, dim, layers) => {
+    const inputs = typeof dim === 'string' ? { state: { batchAxis: 1 } } : {};
+    const outputs = typeof dim === 'string' ? { next: { batchAxis: 1 } } : {};
+    const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), inputs, outputs });
+    const sizes = sizesOf(serving);
+
+    const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n, { layers }))));
+
+    expect(sizes).toEqual([3]);
+    expect(replies).toEqual([1, 2, 3].map((n) => stepped(n, { layers })));
+  });
+
+  it('[1.8] batches rows of one value of a shared input, and of two values never', async () => {
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch') });
+    const sizes = sizesOf(serving);
+    const rates = [8, 16, 8, 16, 16];
+
+    const replies = await Promise.all(rates.map((rate, n) => serving.batchedRun(step(n, { rate }))));
+
+    expect(sizes.toSorted()).toEqual([2, 3]);
+    expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
+  });
+
+  it('[1.8] takes rows from wherever preprocess puts them, on axis 1 too', async () => {
+    const serving = await serve({
+      name: 'net',
+      model: recurrentModel(2, 'batch'),
+      preprocess: (ns) => ({ batch: Batch.concatenate((ns as number[]).map((n) => step(n)), { state: 1, rate: null }) }),
+      postprocess: (output) => Array.from((output as { next: Tensor }).next.data as Float32Array),
+    });
+
+    expect(await serving.batchedRun([1, 2])).toEqual([101, 102, 103, 202, 203, 204, 104, 105, 106, 205, 206, 207]);
+  });
+
+  it('[1.8] splits a call with its rows on axis 1 over batches, and joins the replies', async () => {
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), batchSize: 2 });
+    const ones = (...dims: number[]): Tensor => new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
+    const rate = new Tensor('int64', [1n], []);
+
+    const reply = await serving.batchedRun({ x: ones(5, 3), state: ones(2, 5, 3), rate });
+
+    expect(reply).toMatchObject({ y: { dims: [5, 3] }, next: { dims: [2, 5, 3], data: new Float32Array(30).fill(2) } });
+  });
+
+  it.each([
+    ['a map', (x: Tensor) => ({ x })],
+    ['a bare tensor', (x: Tensor) => x],
+  ])('[1.8] finds the rows of an input on the axis that is declared: of %s', async (_, inputOf) => {
+    const rows = { batchAxis: 1 };
+    const serving = await serve({
+      name: 'columns',
+      model: echoModel({ x: value('float32', 'units', 'batch') }),
+      inputs: { x: rows },
+      outputs: { same_x: rows },
+    });
+    const sizes = sizesOf(serving);
+
+    const columns = [floats([2, 1], [1, 2]), floats([2, 1], [3, 4])];
+    const replies = await Promise.all(columns.map((column) => serving.batchedRun(inputOf(column))));
+
+    expect(sizes).toEqual([2]);
+    expect(replies).toEqual(columns.map((column) => ({ same_x: column })));
+  });
+
+  it.each<[string, DeclaredAxes]>([
+    ['that the model tells', {}],
+    ['that is declared', { y: { batchAxis: 1 } }],
+  ])('[1.8] finds the rows of an output on the axis %s', async (_, outputs) => {
+    const serving = await serve({ name: 'flip', model: transposingModel(), outputs });
+
+    const replies = await Promise.all([0, 1].map((n) => serving.batchedRun({ x: floats([1, 3], [n, n + 1, n + 2]) })));
+
+    expect(replies).toEqual([{ y: floats([3, 1], [0, 1, 2]) }, { y: floats([3, 1], [1, 2, 3]) }]);
+  });
+
+  it('[1.8] [6.3] checks the axis of every output, and says how to correct it', async () => {
+    const serving = await serve({ name: 'flip', model: transposingModel(), outputs: { y: { batchAxis: 0 } } });
+
+    const reply = serving.batchedRun({ x: floats([2, 3], [0, 1, 2, 3, 4, 5]) });
+
+    await expect(reply).rejects.toThrow(InvalidOutputError);
+    await expect(reply).rejects.toThrow(
+      'Output "y" has the shape [3, 2]; axis 0 must have the 2 rows of the batch. ' +
+        'Where its rows lie on another axis, say so: outputs: { y: { batchAxis: ... } }',
+    );
+  });
+
+  it.each([1, 4])('[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs', async (fixed) => {
+    const model = linearModel(fixed);
+    const [stepping, single] = [await serve({ name: 'fixed', model }), await serve({ name: 'free', model: linearModel('batch') })];
+    const inputs = Array.from({ length: 7 }, (_, n) => ({ x: floats([1, 3], [n / 3, -n, n ** 2]) }));
+
+    const replies = await Promise.all(inputs.map((input) => stepping.batchedRun(input)));
+
+    expect(replies).toEqual(await Promise.all(inputs.map((input) => single.run(input))));
+    expect(warnings).toEqual([expect.stringContaining(`The model of serving "fixed" has a fixed batch of ${fixed}`)]);
+  });
+
+  it('[1.8] runs a recurrent model of fixed batch row by row, its state on the declared axis', async () => {
+    const serving = await serve({
+      name: 'net',
+      model: recurrentModel(2, 1),
+      inputs: { state: { batchAxis: 1 } },
+      outputs: { next: { batchAxis: 1 } },
+    });
+    const sizes = sizesOf(serving);
+
+    const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
+
+    expect(sizes).toEqual([3]);
+    expect(replies).toEqual([1, 2, 3].map((n) => stepped(n)));
+  });
+
+  it('[1.8] warns once of a dynamically quantised model', async () => {
+    await serve({ name: 'small', model: quantisedModel(), partitions: 2 });
+
+    expect(warnings).toEqual([
+      expect.stringContaining('The model of serving "small" quantises its activations over the whole batch (DynamicQuantizeLinear)'),
+    ]);
+  });
+
+  it('[1.8] warns of that also where the mark lies across two pieces of the file', async () => {
+    const piece = 2 ** 20;
+    const model = Buffer.from(quantisedModel('-'.repeat(piece / 2 - 30)));
+    const mark = 'DynamicQuantizeLinear';
+    const file = join(tmpdir(), `${randomUUID()}.onnx`);
+    await writeFile(file, model);
+
+    await serve({ name: 'small', model: file }).finally(() => rm(file));
+
+    expect(model.subarray(piece - mark.length, piece + mark.length).includes(mark)).toBe(true);
+    expect(model.subarray(piece).includes(mark)).toBe(false);
+    expect(warnings).toHaveLength(1);
+  });
+
+  it('[1.8] warns with reason: there a row depends on its batch mates', async () => {
+    const serving = await serve<{ y: Tensor }>({ name: 'small', model: quantisedModel() });
+    const x = floats([1, 2], [0.1, 0.2]);
+
+    const [alone, together] = [
+      await serving.run({ x }),
+      (await Promise.all([{ x }, { x: floats([1, 2], [100, 200]) }].map((input) => serving.batchedRun(input))))[0]!,
+    ];
+
+    expect(alone.y.data).not.toEqual(together.y.data);
+  });
+
+  it('[1.8] does not warn of a float model with a dynamic batch', async () => {
+    await serve({ name: 'digits', model: digits });
+
+    expect(warnings).toEqual([]);
+  });
+
+  it('[1.8] [4.6] gives the rows of a batch of a float model the numbers of single runs', async () => {
+    const serving = await serve<{ probabilities: Tensor }>({ name: 'digits', model: digits, batchSize: 16 });
+    const images = Array.from({ length: 40 }, (_, n) => Float32Array.from({ length: 784 }, (_ink, i) => ((i * (n + 1)) % 17) / 17));
+    const inputs = images.map((ink) => ({ image: new Tensor('float32', ink, [1, 784]) }));
+    const numbers = ({ probabilities }: { probabilities: Tensor }): number[] => Array.from(probabilities.data as Float32Array);
+
+    const batched = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
+
+    for (const [n, reply] of batched.entries()) {
+      const single = numbers(await serving.run(inputs[n]));
+      numbers(reply).forEach((probability, digit) => expect(probability).toBeCloseTo(single[digit]!, 5));
+    }
+  });
+});

@@ -1,0 +1,85 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, InvalidOutputError, type ServingDefinition } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { recurrentModel } from '../../fixtures/models.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { worker } from '../../fixtures/worker.js';
+
+type Tensors = Readonly<Record<'x' | 'state' | 'rate', Tensor>>;
+
+const step = (n: number): Tensors => ({
+  x: floats([1, 3], [n, n, n]),
+  state: floats([2, 1, 3], [1, 2, 3, 4, 5, 6]),
+  rate: new Tensor('int64', [8n], []),
+});
+
+const net: ServingDefinition = { name: 'net', model: recurrentModel(2, 'batch') };
+const rows = { batchAxis: 1 };
+const fixedNet: ServingDefinition = { name: 'net', model: recurrentModel(2, 1), inputs: { state: rows }, outputs: { next: rows } };
+const echo: ServingDefinition = { name: 'echo', useFile: worker('echo') };
+
+const bytesOf = ({ data }: Tensor): number => (data as Uint8Array).buffer.byteLength;
+
+describe('The memory of a tensor', () => {
+  const serve = useServings();
+
+  it.each<[string, ServingDefinition, (tensors: Tensors) => unknown]>([
+    ['a model', net, (tensors) => tensors],
+    ['a model of fixed batch', fixedNet, (tensors) => tensors],
+    ['a module', echo, ({ x }) => [x, { x }]],
+    ['a module as a plain value', echo, ({ x, state, rate }) => Batch.ofValues([x, { state }, [rate]])],
+  ])('[5.4] stays with the caller who passes it to %s, as it was', async (_, definition, inputOf) => {
+    const serving = await serve(definition);
+    const tensors = step(1);
+
+    for (let call = 0; call < 2; call++) {
+      await Promise.all([serving.batchedRun(inputOf(tensors)), serving.run(inputOf(tensors))]);
+    }
+
+    expect(tensors).toEqual(step(1));
+  });
+
+  it.each<[string, ServingDefinition]>([
+    ['a model', net],
+    ['a model of fixed batch', fixedNet],
+  ])('[5.4] belongs to the caller who gets it from %s, and holds his rows alone', async (_, definition) => {
+    const serving = await serve<Record<'y' | 'next' | 'used', Tensor>>(definition);
+
+    const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
+
+    for (const [n, { y, next, used }] of replies.entries()) {
+      expect([y, next, used].map(bytesOf)).toEqual([3 * 4, 6 * 4, 8]);
+      expect([...(y.data as Float32Array)]).toEqual([8, 8, 8].map((factor) => factor * (n + 1)));
+      [y, next].forEach(({ data }) => (data as Float32Array).fill(NaN));
+      (used.data as BigInt64Array).fill(0n);
+    }
+  });
+
+  it.each<[string, unknown[], unknown[]]>([
+    ['a view of a table', [0, 1], [2, 3]],
+    ['a pooled Buffer', [0, 1], [2, 3]],
+    ['shared memory', [0, 0], [2, 2]],
+    ['one tensor for all rows', [1, 2], [1, 2]],
+  ])('[5.4] belongs to the caller also where a module returns %s', async (output, first, second) => {
+    const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
+
+    const replies = await Promise.all([0, 2].map((n) => serving.batchedRun({ output, n })));
+
+    expect(replies.map(({ data }) => [...data])).toEqual([first, second]);
+    expect(replies.map(bytesOf)).toEqual(replies.map(({ data }) => (data as Uint8Array).byteLength));
+    (replies[0]!.data as Uint8Array).fill(7);
+    expect([...replies[1]!.data]).toEqual(second);
+  });
+
+  it('[5.4] [6.3] moves out of the module: one that it returns again fails its batch, with what to do, and no other', async () => {
+    const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
+    const call = (output: string, n: number): Promise<Tensor> => serving.batchedRun({ output, n });
+    const kept = 'a tensor that it keeps';
+
+    expect((await call(kept, 0)).data).toEqual(Float32Array.of(1, 2));
+    await expect(call(kept, 0)).rejects.toThrow(InvalidOutputError);
+    await expect(call(kept, 0)).rejects.toThrow('to return it again, keep it and return a copy');
+    expect((await call('a view of a table', 4)).data).toEqual(Float32Array.of(4, 5));
+  });
+});

@@ -1,0 +1,62 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { echoModel, value } from '../../fixtures/models.js';
+import { type ElementType, elementTypes } from '../../fixtures/onnx-writer.js';
+import { floats, sixOfEachType } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { worker } from '../../fixtures/worker.js';
+
+/** What a model can be written of; the others have no number of their own in ONNX files of that age. */
+const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);
+
+const typesOf = (tensor: Tensor): ElementType => tensor.type as ElementType;
+
+describe('Tensors of every element type', () => {
+  const serve = useServings();
+
+  it.each(inModels)('[1.7] run through the thread of a model, in batches and split over them: $type', async (six) => {
+    const type = value(typesOf(six), 'batch');
+    const serving = await serve({ name: 'echo', model: echoModel({ x: type }), batchSize: 4 });
+    const slices = [six, six].map((x) => Batch.concatenate([{ x }]));
+
+    const replies = await Promise.all([...slices, slices[0]!.slice(1, 3)].map((rows) => serving.batchedRun(rows)));
+
+    expect(replies).toEqual([{ same_x: six }, { same_x: six }, { same_x: partOf(six, 1, 3) }]);
+  });
+
+  it.each(sixOfEachType)('[1.7] run through the thread of a module: $type', async (six) => {
+    const serving = await serve({ name: 'echo', useFile: worker('echo'), batchSize: 4 });
+
+    expect(await Promise.all([six, six].map((rows) => serving.batchedRun(rows)))).toEqual([six, six]);
+  });
+
+  it.each([
+    ['NaN, infinities, zeros of both signs and the smallest number', floats([6], [NaN, Infinity, -Infinity, -0, 0, 2 ** -149])],
+    ['the largest and least integers', new Tensor('int64', [2n ** 63n - 1n, -(2n ** 63n)], [2])],
+    ['the largest unsigned integer', new Tensor('uint64', [2n ** 64n - 1n], [1])],
+    ['empty, long and foreign strings', new Tensor('string', ['', ' ', 'ß'.repeat(100_000), '𝄞 日本', 'a\nb'], [5])],
+  ])('[1.7] keep their extremes: %s', async (_, x) => {
+    const serving = await serve<{ same_x: Tensor }>({ name: 'echo', model: echoModel({ x: value(typesOf(x), 'batch') }) });
+
+    const { same_x: reply } = await serving.batchedRun({ x });
+
+    expect([...reply.data].map((element, i) => Object.is(element, x.data[i]))).toEqual([...x.data].map(() => true));
+  });
+
+  it('[1.7] pad a fixed batch of strings with empty ones', async () => {
+    const serving = await serve({ name: 'echo', model: echoModel({ x: value('string', 3) }) });
+
+    expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({ same_x: new Tensor('string', ['a'], [1]) });
+  });
+
+  it('[1.7] may have inner axes of length 0', async () => {
+    const serving = await serve({ name: 'echo', model: echoModel({ x: value('float32', 'batch', 'n') }) });
+
+    expect(await serving.batchedRun({ x: floats([2, 0], []) })).toEqual({ same_x: floats([2, 0], []) });
+  });
+});
+
+function partOf({ type, data }: Tensor, start: number, end: number): Tensor {
+  return new Tensor(type, data.slice(start, end) as Tensor['data'], [end - start]);
+}

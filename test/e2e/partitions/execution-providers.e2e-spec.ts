@@ -1,0 +1,64 @@
+import { describe, expect, it } from '@jest/globals';
+import { ProviderUnavailableError, ServingLoadError } from 'nestjs-serving';
+import { echoModel, value } from '../../fixtures/models.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+const model = echoModel({ x: value('float32', 'batch') });
+const x = floats([1], [7]);
+
+/** No machine has this provider; what is said of it holds for all that are missing. */
+const missing = 'abacus';
+
+describe('The execution providers of a serving', () => {
+  const serve = useServings();
+
+  it.each<[string, unknown[], RegExp]>([
+    ['cuda', [{ name: 'cuda', deviceId: 99 }], /on cuda \(.+\)\. CUDA needs an NVIDIA driver.+ executionProviders: \['cuda', 'cpu'\]$/],
+    ['tensorrt', ['tensorrt'], /on tensorrt \(.+\)\. .+TensorRT 10 must be installed.+ executionProviders: \['tensorrt', 'cpu'\]$/],
+    [missing, [missing], /on abacus \(.+\)\. No build of onnxruntime-node for this platform offers "abacus"\./],
+    ['each of several', [missing, 'slide-rule'], /on abacus \(.+\) or slide-rule \(.+\)\..+'slide-rule', 'cpu'\]$/],
+  ])('[5.7] fail the boot where they are missing, with the reason and what to install: %s', async (_, executionProviders, message) => {
+    const starting = serve({ name: 'echo', model, partitions: [{ executionProviders }] });
+
+    await expect(starting).rejects.toThrow(ProviderUnavailableError);
+    await expect(starting).rejects.toThrow(/^Serving "echo": Cannot run the model of \d+ bytes /);
+    await expect(starting).rejects.toThrow(message);
+    await expect(starting).rejects.toMatchObject({ cause: expect.anything() });
+  });
+
+  it.each<[string, unknown[]]>([
+    ['by name', [missing, 'cpu']],
+    ['with options', [{ name: 'cuda', deviceId: 99 }, { name: 'cpu' }]],
+    ['after two that are missing', [missing, 'cuda', 'cpu']],
+  ])('[5.7] fall back if the list says so: %s', async (_, executionProviders) => {
+    const serving = await serve({ name: 'echo', model, session: { executionProviders } });
+
+    expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
+  });
+
+  it('[5.7] are the CPU where the list is empty', async () => {
+    const serving = await serve({ name: 'echo', model, session: { executionProviders: [] } });
+
+    expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
+  });
+
+  it('[5.7] are not blamed where the model is at fault', async () => {
+    const starting = serve({ name: 'echo', model: Uint8Array.of(1, 2, 3), session: { executionProviders: [missing] } });
+
+    await expect(starting).rejects.toThrow(ServingLoadError);
+    await expect(starting).rejects.not.toThrow(missing);
+  });
+
+  it('[5.7] are blamed also where an option forbids the CPU', async () => {
+    const session = { executionProviders: [missing], extra: { session: { disable_cpu_ep_fallback: '1' } } };
+
+    await expect(serve({ name: 'echo', model, session })).rejects.toThrow(ProviderUnavailableError);
+  });
+
+  it('[5.7] [9.1] end the partitions that did start, where one fails', async () => {
+    const partitions = [{}, { executionProviders: [missing] }, {}];
+
+    await expect(serve({ name: 'echo', model, partitions })).rejects.toThrow(ProviderUnavailableError);
+  });
+});

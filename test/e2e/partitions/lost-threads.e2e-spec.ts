@@ -1,0 +1,68 @@
+import { describe, expect, it } from '@jest/globals';
+import { PartitionLostError } from 'nestjs-serving';
+import { useGates } from '../../fixtures/gate.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { turn } from '../../fixtures/virtual-time.js';
+import { worker } from '../../fixtures/worker.js';
+
+describe('A thread that dies', () => {
+  const gate = useGates();
+  const serve = useServings();
+  const ends = ['exits', 'leaves an exception uncaught'];
+
+  it.each(ends)('[5.6] fails the batch it held alone, and the other partitions go on: it %s', async (end) => {
+    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 2 });
+
+    const replies = await Promise.allSettled([end, 'mate', 'a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row)));
+
+    for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
+      expect(reason).toBeInstanceOf(PartitionLostError);
+      expect(reason).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
+    }
+    expect(replies.slice(2)).toEqual([...'abcde'].map((value) => ({ status: 'fulfilled', value })));
+    expect(await Promise.all([...'fghij'].map((row) => serving.batchedRun(row)))).toEqual([...'fghij']);
+  });
+
+  it('[6.5] tells of what it died', async () => {
+    const serving = await serve({ name: 'faults', useFile: worker('faults') });
+
+    await expect(serving.batchedRun('leaves an exception uncaught')).rejects.toMatchObject({
+      message: expect.stringContaining('The thread of partition 0 has ended'),
+      cause: { name: 'TooLongError', message: '9 is too long' },
+    });
+  });
+
+  it.each(ends)('[5.6] fails every call at once when it was the last: it %s', async (end) => {
+    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 1, maxQueue: 4 });
+
+    const dying = await Promise.allSettled([end, end, 'queued', 'queued'].map((row) => serving.batchedRun(row)));
+    const later = await Promise.allSettled(Array.from({ length: 4 }, () => serving.batchedRun('later')));
+
+    for (const reply of [...dying, ...later]) {
+      expect((reply as PromiseRejectedResult).reason).toBeInstanceOf(PartitionLostError);
+    }
+  });
+
+  it('[5.6] [9.3] does not keep its serving from closing', async () => {
+    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 1 });
+    const lost = serving.batchedRun('exits').catch((error: unknown) => error);
+
+    await serving.close();
+
+    expect(await lost).toBeInstanceOf(PartitionLostError);
+  });
+
+  it('[5.6] leaves the batch of another partition running', async () => {
+    const serving = await serve({ name: 'gate', useFile: worker('gate'), partitions: 2, batchSize: 1 });
+    const other = await serve({ name: 'faults', useFile: worker('faults') });
+    const held = gate();
+    const reply = serving.batchedRun(held.row);
+    await held.entered();
+
+    await expect(other.batchedRun('exits')).rejects.toThrow(PartitionLostError);
+    await turn();
+    held.open();
+
+    expect(await reply).toMatchObject({ size: 1 });
+  });
+});

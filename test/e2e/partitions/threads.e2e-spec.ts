@@ -1,0 +1,175 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from '@jest/globals';
+import { Batch, type BatchEvent } from 'nestjs-serving';
+import { forkChild } from '../../fixtures/fork-child.js';
+import { useGates } from '../../fixtures/gate.js';
+import { slowModel } from '../../fixtures/models.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { turn } from '../../fixtures/virtual-time.js';
+import { worker } from '../../fixtures/worker.js';
+
+/** What `workers/gate.mjs` makes of a row. */
+interface Passed {
+  readonly row: unknown;
+  readonly size: number;
+}
+
+describe('The threads of a serving', () => {
+  const gate = useGates();
+  const serve = useServings();
+
+  it.each([
+    ['a number', 2, 2],
+    ['a list', [{}, {}, {}], 3],
+    ['one per core but one, which the event loop needs', true, Math.max(1, availableParallelism() - 1)],
+  ] as const)('[5.1] are as many as the partitions, which are %s', async (_, partitions, count) => {
+    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), partitions, batchSize: 1 });
+    const gates = Array.from({ length: count + 1 }, () => gate());
+    const replies = gates.map(({ row }) => serving.batchedRun(row));
+
+    // As many batches run side by side as there are partitions, each blocking a thread; the next one waits.
+    await Promise.all(gates.slice(0, count).map((each) => each.entered()));
+    await turn();
+    expect(Atomics.load(gates[count]!.row, 0)).toBe(0);
+
+    gates.forEach((each) => each.open());
+    await Promise.all(replies);
+  });
+
+  it('[5.1] run one batch at a time each', async () => {
+    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const [first, second] = [gate(), gate()];
+    const replies = [first, second].map(({ row }) => serving.batchedRun(row));
+    await first.entered();
+    await turn();
+
+    expect(Atomics.load(second.row, 0)).toBe(0);
+
+    first.open();
+    await second.entered();
+    second.open();
+    await Promise.all(replies);
+  });
+
+  it('[5.2] leave the event loop free while a model runs', async () => {
+    const serving = await serve({ name: 'slow', model: slowModel(20), batchSize: 256 });
+    let running = true;
+    const reply = serving.batchedRun(floats([256, 512], Array(256 * 512).fill(1))).finally(() => (running = false));
+
+    // On the main thread the whole run would take one turn.
+    let turns = 0;
+    while (running) {
+      await nextTurn();
+      turns++;
+    }
+
+    await reply;
+    expect(turns).toBeGreaterThan(20);
+  });
+
+  it('[5.2] leave timers and replies of others free while one of them is blocked', async () => {
+    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), partitions: 2 });
+    const held = gate();
+    const reply = serving.batchedRun(held.row);
+    await held.entered();
+
+    await new Promise((resolve) => setTimeout(resolve, 1));
+    const others = await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)));
+
+    expect(others.map(({ row }) => row)).toEqual([1, 2, 3]);
+    held.open();
+    await reply;
+  });
+
+  it('[5.5] are handed one full batch ahead while they run, and no more', async () => {
+    const serving = await serve<Passed[]>({ name: 'gate', useFile: worker('gate'), batchSize: 2 });
+    const held = gate();
+    const rows = ['a', 'b', 'c', 'd'].map((name) => ({ name, when: 'before' }));
+    const running = serving.batchedRun(Batch.ofValues([held.row, 'mate']));
+    await held.entered();
+    const replies = [rows.slice(0, 2), rows.slice(2)].map((pair) => serving.batchedRun(Batch.ofValues(pair)));
+    await turn();
+
+    // What has moved to the thread does not change with the row.
+    rows.forEach((row) => (row.when = 'after'));
+    held.open();
+
+    expect((await Promise.all(replies)).flat().map(({ row }) => row)).toEqual([
+      { name: 'a', when: 'before' },
+      { name: 'b', when: 'before' },
+      { name: 'c', when: 'after' },
+      { name: 'd', when: 'after' },
+    ]);
+    await running;
+  });
+
+  it('[5.5] [4.2] are not handed an unfull batch ahead, which grows on', async () => {
+    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 3 });
+    const held = gate();
+    const running = serving.batchedRun(held.row);
+    await held.entered();
+    const row = { when: 'before' };
+    const early = serving.batchedRun(row);
+    await turn();
+    row.when = 'after';
+    const late = serving.batchedRun('late');
+    await turn();
+    held.open();
+
+    expect(await Promise.all([early, late])).toEqual([
+      { row: { when: 'after' }, size: 2 },
+      { row: 'late', size: 2 },
+    ]);
+    await running;
+  });
+
+  it('[5.3] [9.3] are waited for when the serving closes, with what is queued', async () => {
+    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const held = gate();
+    const replies = [held.row, 'ahead', 'queued'].map((row) => serving.batchedRun(row));
+    await held.entered();
+    let closed = false;
+    const closing = serving.close().then(() => (closed = true));
+    await turn();
+    expect(closed).toBe(false);
+
+    held.open();
+
+    expect((await Promise.all(replies)).map(({ row }) => row)).toEqual([held.row, 'ahead', 'queued']);
+    await closing;
+  });
+
+  it('[5.3] [9.3] end also where the module leaves a timer running', async () => {
+    const serving = await serve({ name: 'timer', useFile: worker('timer') });
+    const batches: BatchEvent[] = [];
+    serving.events$.subscribe({ next: (event) => batches.push(event) });
+    await serving.batchedRun('row');
+
+    await serving.close();
+
+    expect(batches).toHaveLength(1);
+  });
+
+  it('[5.3] end with their process, which ends as it should when a serving was closed while its model ran', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'threads-'));
+    const file = join(folder, 'slow.onnx');
+    await writeFile(file, slowModel(20));
+
+    const end = await forkChild('close-while-running', [file]).finally(() => rm(folder, { recursive: true }));
+
+    expect(end).toMatchObject({ code: 0, messages: [{ running: true }, Array(3).fill(256 * 512)] });
+  });
+
+  it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {
+    const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+
+    const end = await forkChild('open-and-close', [model]);
+
+    expect(end).toMatchObject({ code: 0, messages: Array.from({ length: 20 }, (_, cycle) => cycle) });
+  });
+});

@@ -1,0 +1,13 @@
+// #region file
+// primes.js: runs in a thread of its own, one per partition
+export default function ({ key, partition, options }) {
+  const known = new Map(); // set up once per partition and key
+  const isPrime = (n) => n > 1 && !Array.from({ length: Math.sqrt(n) - 1 }, (_, i) => i + 2).some((d) => n % d === 0);
+
+  return (numbers) =>
+    numbers.map((n) => {
+      if (!known.has(n)) known.set(n, isPrime(n));
+      return known.get(n);
+    });
+}
+// #endregion

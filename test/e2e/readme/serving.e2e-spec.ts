@@ -1,0 +1,310 @@
+import { type INestApplication, ValidationPipe } from '@nestjs/common';
+// #region imports
+import { Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
+import { Batch, Batched, defineServing, InjectServing, ServingModule, ServingService, withMetadata } from 'nestjs-serving';
+import type { PartitionOptions, Serving, ServingHandler, ServingKind, ServingOf } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+// #endregion
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { IsString } from 'class-validator';
+import { Test } from '@nestjs/testing';
+import { caller, createServing, getServingToken } from 'nestjs-serving';
+
+// #region model
+export const digits = defineServing({
+  name: 'digits',
+  model: 'sample/01-digits/model/digits.onnx',
+  batchSize: 32,
+
+  preprocess(pixels: number[]) {
+    return { batch: { image: new Tensor('float32', Float32Array.from(pixels), [1, 784]) } };
+  },
+  postprocess({ probabilities }: { probabilities: Tensor }) {
+    const values = [...(probabilities.data as Float32Array)];
+    return values.indexOf(Math.max(...values));
+  },
+});
+
+@Controller('digits')
+export class DigitsController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Post()
+  async read(@Body() { pixels }: { pixels: number[] }) {
+    return { digit: await this.servings.batchedRun(digits, pixels) };
+  }
+}
+
+@Module({
+  imports: [ServingModule.forRoot({ servings: [digits] })],
+  controllers: [DigitsController],
+})
+export class AppModule {}
+// #endregion
+
+// #region handle
+@Injectable()
+export class MailSorter {
+  constructor(@InjectServing(digits) private readonly reader: ServingOf<typeof digits>) {}
+
+  async postcode(images: number[][]): Promise<string> {
+    const read = await Promise.all(images.map((image) => this.reader.batchedRun(image)));
+    return read.join('');
+  }
+}
+// #endregion
+
+class ScoreDto {
+  @IsString()
+  readonly text!: string;
+}
+
+// #region batched
+@Controller('models/:model')
+export class ScoreController {
+  @Post('score')
+  @Batched({ batchSize: 64, batchTimeout: 10, types: [ScoreDto, String] })
+  score(@Body() bodies: ScoreDto[], @Param('model') models: string[]): (number | Error)[] {
+    // Runs once per batch; each client gets the entry of its own call, and an Error goes to that client alone.
+    return bodies.map(({ text }, i) => (models[i] === 'length' ? text.length : new Error(`No model ${models[i]}`)));
+  }
+}
+// #endregion
+
+// #region preprocessing
+@Controller('pictures')
+export class PictureController {
+  @Post()
+  @Batched('digits')
+  read(@Body() { picture }: { picture: string }) {
+    return [...picture].map((character) => (character === '#' ? 1 : 0)); // the input of 'digits'; its output is the reply
+  }
+}
+// #endregion
+
+// #region provider
+@Injectable()
+export class UserLoader {
+  @Batched({ batchSize: 100 })
+  async byId(ids: number[]): Promise<(string | Error)[]> {
+    return ids.map((id) => (id > 0 ? `user ${id}` : new Error(`No user ${id}`))); // one query for all of them
+  }
+}
+// #endregion
+
+@Injectable()
+class VocabularyService {
+  decode(ids: ArrayLike<number | bigint>): string {
+    return Array.from(ids, (id) => String.fromCharCode(96 + Number(id))).join('');
+  }
+}
+
+@Module({ providers: [VocabularyService], exports: [VocabularyService] })
+class VocabularyModule {}
+
+// #region class
+@Injectable()
+export class Translator implements ServingHandler {
+  constructor(private readonly vocabulary: VocabularyService) {}
+
+  async init(kind: ServingKind, partitions: readonly PartitionOptions[]): Promise<void> {
+    // Load and compile here; the application listens only when this has ended.
+  }
+
+  handleBatch(batch: Batch, partition: number) {
+    const sentences = batch.consume() as number[][];
+    return { output: sentences.map((ids) => this.vocabulary.decode(ids)), metadata: { partition } };
+  }
+}
+
+@Module({
+  imports: [ServingModule.forRoot({ imports: [VocabularyModule], servings: [{ name: 'translator', useClass: Translator }] })],
+})
+export class TranslatorModule {}
+// #endregion
+
+// #region function
+export const shout = defineServing({
+  name: 'shout',
+  useFactory: ({ key, partition, options }) => {
+    // Called once per partition and key, at start: load what the function needs.
+    return (texts: string[]) =>
+      withMetadata(
+        texts.map((text) => text.toUpperCase()),
+        { partition },
+      );
+  },
+  postprocess(text: string, { metadata }) {
+    return { text, metadata };
+  },
+});
+// #endregion
+
+// #region thread
+export const primes = defineServing({ name: 'primes', useFile: new URL('./primes.js', import.meta.url), partitions: 2 });
+// #endregion
+
+// #region async
+@Module({
+  imports: [
+    ServingModule.forRootAsync({
+      names: ['digits'],
+      useFactory: () => ({ servings: [{ ...digits, batchTimeout: Number(process.env['BATCH_TIMEOUT'] ?? 5) }] }),
+    }),
+  ],
+})
+export class ConfiguredModule {}
+// #endregion
+
+// #region devices
+export const onTwoDevices = {
+  ...digits,
+  partitions: [
+    { executionProviders: [{ name: 'cuda', deviceId: 0 }, 'cpu'] },
+    { executionProviders: [{ name: 'cuda', deviceId: 1 }, 'cpu'] },
+  ],
+};
+// #endregion
+
+const blank = Array.from({ length: 784 }, () => 0);
+
+describe('the README', () => {
+  let app: INestApplication | undefined;
+
+  afterEach(async () => {
+    await app?.close();
+    app = undefined;
+  });
+
+  async function start(module: {
+    imports?: object[];
+    controllers?: unknown[];
+    providers?: unknown[];
+  }): Promise<INestApplication> {
+    const testing = await Test.createTestingModule(module as never).compile();
+    app = testing.createNestApplication({ logger: ['error'] });
+    app.useGlobalPipes(new ValidationPipe());
+    await app.listen(0, '127.0.0.1');
+    return app;
+  }
+
+  async function post(path: string, body: object): Promise<{ status: number; body: unknown }> {
+    const reply = await fetch(`${await app!.getUrl()}${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    });
+    const text = await reply.text();
+    return { status: reply.status, body: text.startsWith('{') ? JSON.parse(text) : text };
+  }
+
+  it('shows a model behind an endpoint [1.3] [3.2]', async () => {
+    await start({ imports: [AppModule] });
+    const replies = await Promise.all(Array.from({ length: 50 }, () => post('/digits', { pixels: blank })));
+    expect(new Set(replies.map(({ status }) => status))).toEqual(new Set([201]));
+    expect(replies[0]!.body).toEqual({ digit: expect.any(Number) });
+  });
+
+  it('shows a typed handle [3.3]', async () => {
+    await start({ imports: [AppModule], providers: [MailSorter] });
+    expect(await app!.get(MailSorter).postcode([blank, blank, blank])).toMatch(/^\d{3}$/);
+  });
+
+  it('shows a batched endpoint, with validation per client [10.2]', async () => {
+    await start({ imports: [ServingModule.forRoot()], controllers: [ScoreController] });
+    const [good, invalid, failed] = await Promise.all([
+      post('/models/length/score', { text: 'four' }),
+      post('/models/length/score', { text: 4 }),
+      post('/models/unknown/score', { text: 'four' }),
+    ]);
+    expect([good!.status, invalid!.status, failed!.status]).toEqual([201, 400, 500]);
+    expect(good!.body).toBe('4');
+  });
+
+  it('shows an endpoint that is only preprocessing [10.3]', async () => {
+    await start({ imports: [AppModule], controllers: [PictureController] });
+    expect((await post('/pictures', { picture: '#'.repeat(784) })).status).toBe(201);
+  });
+
+  it('shows a batched provider [10.2]', async () => {
+    await start({ imports: [ServingModule.forRoot()], providers: [UserLoader] });
+    // #region caller
+    const users = caller(app!.get(UserLoader)); // the same object, with the types that its callers need
+    const names = await Promise.all([1, 2, 3].map((id) => users.byId(id)));
+    // #endregion
+    expect(names).toEqual(['user 1', 'user 2', 'user 3']);
+    await expect(users.byId(-1)).rejects.toThrow('No user -1');
+  });
+
+  it('shows class, function and configured servings [1.1] [1.2] [1.6] [10.1]', async () => {
+    await start({ imports: [TranslatorModule] });
+    expect(await app!.get(ServingService).batchedRun('translator', [8, 9])).toBe('hi');
+    await app!.close();
+    await start({ imports: [ServingModule.forRoot({ servings: [shout] })] });
+    const shouter: Serving<string, { text: string; metadata: unknown }> = app!.get(getServingToken(shout));
+    expect(await shouter.batchedRun('hi')).toEqual({ text: 'HI', metadata: { partition: 0 } });
+    await app!.close();
+    await start({ imports: [ConfiguredModule] });
+    expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
+  });
+
+  it('shows a function in a thread of its own [1.4]', async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [primes] })] });
+    const serving: Serving = app!.get(getServingToken(primes));
+    expect(await Promise.all([7, 8, 9].map((n) => serving.batchedRun(n)))).toEqual([true, false, false]);
+  });
+
+  it('shows devices with a fallback [5.1] [5.7]', async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [onTwoDevices] })] });
+    expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
+  });
+
+  it('shows rows and batches [1.7] [2.1] [2.2]', async () => {
+    await start({ imports: [] });
+    // #region batches
+    const sums = createServing({ name: 'sums', useFactory: () => (rows: number[][]) => rows.map(([a = 0, b = 0]) => a + b) });
+    await sums.start();
+
+    const one = await sums.batchedRun([1, 2]); // one plain value is one row: 3
+    const many = await sums.batchedRun(
+      Batch.stack([
+        [1, 2],
+        [3, 4],
+      ]),
+    ); // a batch of two rows: [3, 7]
+    const alone = await sums.run([5, 6]); // at once, sharing with nobody: 11
+
+    await sums.close();
+    // #endregion
+    expect([one, many, alone]).toEqual([3, [3, 7], 11]);
+  });
+
+  it('shows a test without a model', async () => {
+    // #region testing
+    const testing = await Test.createTestingModule({ imports: [AppModule] })
+      .overrideProvider(getServingToken('digits'))
+      .useFactory({
+        factory: () => createServing({ name: 'digits', useFactory: () => (images: number[][]) => images.map(() => 7) }),
+      })
+      .compile();
+    // #endregion
+    app = testing.createNestApplication({ logger: ['error'] });
+    await app.listen(0, '127.0.0.1');
+    expect(await post('/digits', { pixels: [] })).toEqual({ status: 201, body: { digit: 7 } });
+  });
+
+  it('shows events [12.2]', async () => {
+    await start({ imports: [AppModule] });
+    const lines: string[] = [];
+    const log = (line: string): unknown => lines.push(line);
+    const servings = app!.get(ServingService);
+    // #region events
+    servings.events$.subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
+      log(`${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ${reason}, ${wait} ms, ${runTime} ms`);
+    });
+    // #endregion
+    await servings.batchedRun(digits, blank);
+    await app!.close();
+    expect(lines).toEqual([expect.stringMatching(/^digits\/default\/0: 1 rows \(3 %\), idle/)]);
+  });
+});

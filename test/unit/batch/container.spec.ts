@@ -1,0 +1,78 @@
+import { describe, expect, it } from '@jest/globals';
+import { Tensor } from 'onnxruntime-common';
+import { type Container, isContainer, leavesOf, withLeaves } from '../../../lib/batch/container.js';
+import { floats } from '../../fixtures/tensors.js';
+
+const x = floats([1], [1]);
+const y = floats([1], [2]);
+const z = floats([1], [3]);
+
+const pathsOf = (container: Container): string[] => leavesOf(container).map(({ path }) => path);
+
+describe('isContainer', () => {
+  it.each([
+    ['a tensor', x],
+    ['a string tensor', new Tensor('string', ['a'], [1])],
+    ['a tensor of another copy of onnxruntime-common', { type: 'float32', dims: [1], data: Float32Array.of(1), size: 1 }],
+    ['a named map', { x }],
+    ['a map without prototype', Object.assign(Object.create(null) as object, { x })],
+    ['a tuple', [x, y]],
+    ['a nesting', { a: [x, { b: y }] }],
+  ])('[1.7] takes %s for tensors', (_, value) => {
+    expect(isContainer(value)).toBe(true);
+  });
+
+  it.each([
+    ['text', 'a'],
+    ['null', null],
+    ['undefined', undefined],
+    ['an empty map', {}],
+    ['an empty list', []],
+    ['a map with anything beside tensors', { x, name: 'a' }],
+    ['a list with anything beside tensors', [x, 1]],
+    ['a typed array', Float32Array.of(1)],
+    [
+      'an instance of a class',
+      new (class {
+        readonly x = x;
+      })(),
+    ],
+    ['an object that only looks like a tensor', { type: 'float32', dims: [1], data: [1] }],
+  ])('[1.7] takes %s for a plain value', (_, value) => {
+    expect(isContainer(value)).toBe(false);
+  });
+});
+
+describe('leavesOf', () => {
+  it('gives leaves in the order of their names, whatever the order in the map', () => {
+    expect(pathsOf({ b: x, a: { d: y, c: z } })).toEqual(['a.c', 'a.d', 'b']);
+    expect(pathsOf({ a: { c: z, d: y }, b: x })).toEqual(['a.c', 'a.d', 'b']);
+  });
+
+  it('gives the leaves of a tuple in their places', () => {
+    const tuple = Array.from({ length: 11 }, (_, i) => floats([1], [i]));
+
+    expect(leavesOf(tuple).map(({ tensor }) => tensor)).toEqual(tuple);
+  });
+
+  it('gives a bare tensor no path', () => {
+    expect(leavesOf(x)).toEqual([{ path: '', tensor: x }]);
+  });
+});
+
+describe('withLeaves', () => {
+  it.each([
+    ['a tensor', x],
+    ['a map', { b: x, a: y }],
+    ['a nesting', { b: [x, { d: y, c: z }], a: x }],
+    ['a map with the names of what every object has', { constructor: x, ['__proto__']: y }],
+  ])('builds the same structure again: %s', (_, structure) => {
+    const rebuilt = withLeaves(
+      structure,
+      leavesOf(structure).map(({ tensor }) => tensor),
+    );
+
+    expect(rebuilt).toEqual(structure);
+    expect(pathsOf(rebuilt)).toEqual(pathsOf(structure));
+  });
+});

@@ -1,0 +1,34 @@
+import { describe, expect, it } from '@jest/globals';
+import { Tensor } from 'onnxruntime-common';
+import { templateOf } from '../../../lib/batch/template.js';
+import { floats } from '../../fixtures/tensors.js';
+
+describe('templateOf', () => {
+  it('[2.3] puts into words what the rows share', () => {
+    const container = {
+      x: floats([2, 3], [1, 2, 3, 4, 5, 6]),
+      state: new Tensor('int64', [1, 2], [1, 2, 1]),
+      rate: floats([], [16]),
+      tags: new Tensor('string', ['a b', 'c'], [2]),
+    };
+
+    const { template, rows } = templateOf(container, { state: 1, rate: null, tags: null });
+
+    expect(rows).toBe(2);
+    expect(template.axes).toEqual([null, 1, null, 0]);
+    expect(template.signature).toBe(
+      'rate: float32[] = ["16"], state: int64[1, rows, 1], tags: string[2] = ["a b","c"], x: float32[rows, 3]',
+    );
+  });
+
+  it('[2.2] is the same for rows in any number, any order of names and any values', () => {
+    const one = templateOf({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
+    const two = templateOf({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
+
+    expect(one.template.signature).toBe(two.template.signature);
+  });
+
+  it('[1.8] takes a leaf by the name of what every object has for one without declared axis', () => {
+    expect(templateOf({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
+  });
+});

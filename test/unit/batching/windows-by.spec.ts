@@ -1,0 +1,116 @@
+import { describe, expect, it } from '@jest/globals';
+import { type Observable, map } from 'rxjs';
+import { TestScheduler } from 'rxjs/testing';
+import { windowsBy } from '../../../lib/batching/windows-by.js';
+
+/** Items are letters and digits; capitals, small letters and digits have a lane each. Windows of 3 items or 5 ms. */
+const laneOf = (item: string): string => (/\d/.test(item) ? 'digits' : item === item.toUpperCase() ? 'capitals' : 'letters');
+const options = { lane: laneOf, size: () => 3, timeout: () => 5 };
+
+describe('windowsBy', () => {
+  it.each([
+    {
+      promise: '[4.1] closes a window with its last item',
+      items: '  -a-b-c----|',
+      windows: '-----w----|',
+      values: { w: 'abc' },
+    },
+    {
+      promise: '[4.1] closes a window its timeout after its first item, which later items do not put off',
+      items: '  --a-b-c--d------|',
+      options: { ...options, size: () => 9 },
+      windows: '-------w------x-|',
+      values: { w: 'abc', x: 'd' },
+    },
+    {
+      promise: '[4.1] starts the clock anew with each window, however long nothing came',
+      items: '  -a-----------b---c------|',
+      windows: '------w-----------x-----|',
+      values: { w: 'a', x: 'bc' },
+    },
+    {
+      promise: '[4.1] opens a new window in the frame in which one fills up',
+      items: '  -(abcdef)-g-----|',
+      windows: '-(wx)----------y|',
+      values: { w: 'abc', x: 'def', y: 'g' },
+    },
+    {
+      promise: '[4.1] closes a window that fills up in the frame of its timeout once',
+      items: '  -a-b--c---|',
+      windows: '------w---|',
+      values: { w: 'abc' },
+    },
+    {
+      promise: '[4.1] closes what is open when the source completes',
+      items: '  -a-B-|',
+      windows: '-----(wx|)',
+      values: { w: 'a', x: 'B' },
+    },
+    {
+      promise: '[4.1] closes a window at its first item where the timeout is 0',
+      items: '  -(ab)--C-|',
+      options: { ...options, timeout: () => 0 },
+      windows: '-(wx)--y-|',
+      values: { w: 'a', x: 'b', y: 'C' },
+    },
+    {
+      promise: '[4.1] closes every window at its first item where the size is 1',
+      items: '  -(ab)--C-|',
+      options: { ...options, size: () => 1 },
+      windows: '-(wx)--y-|',
+      values: { w: 'a', x: 'b', y: 'C' },
+    },
+    {
+      promise: '[4.7] has a window and a clock for each lane',
+      items: '  -aB1bcC--2---|',
+      windows: '-----w-xy----(z|)',
+      values: { w: 'abc', x: 'BC', y: '1', z: '2' },
+    },
+    {
+      promise: 'passes an error of the source on, and no window after it',
+      items: '  -a-#',
+      windows: '---#',
+      values: {},
+    },
+  ])('$promise', ({ items, windows, values, options: own = options }) => {
+    marbles(({ hot, expectObservable }) => {
+      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, values);
+    });
+  });
+
+  it('[4.1] holds neither a clock nor a group between windows', () => {
+    let opened = 0;
+    const own = { ...options, timeout: () => (opened++, 5) };
+
+    const scheduler = marbles(({ hot, expectObservable }) => {
+      const items = '  -a-b-c---(def)--g------';
+      const windows = '-----w---x-----------y-';
+      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, { w: 'abc', x: 'def', y: 'g' });
+    });
+
+    // A group that had stayed would have taken the next item of its lane without opening a window of its own.
+    expect(opened).toBe(3);
+    expect(scheduler.actions).toEqual([]);
+  });
+
+  it('[4.8] reads size and timeout when a window opens', () => {
+    const sizes = [2, 3, 9].values();
+    const timeouts = [9, 9, 2].values();
+    const own = { ...options, size: () => sizes.next().value!, timeout: () => timeouts.next().value! };
+
+    marbles(({ hot, expectObservable }) => {
+      const items = '  -(ab)-(cde)---f--';
+      const windows = '-w----x---------y';
+      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, { w: 'ab', x: 'cde', y: 'f' });
+    });
+  });
+});
+
+const joined = (windows$: Observable<string[]>): Observable<string> => windows$.pipe(map((items) => items.join('')));
+
+/** Runs the diagrams and gives back their scheduler. */
+function marbles(run: Parameters<TestScheduler['run']>[0]): TestScheduler {
+  const scheduler = new TestScheduler((actual, expected) => expect(actual).toEqual(expected));
+  scheduler.run(run);
+  return scheduler;
+}

@@ -1,0 +1,124 @@
+import { describe, expect, it } from '@jest/globals';
+import { runInNewContext } from 'node:vm';
+import {
+  BatchFailedError,
+  fromWire,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidOutputError,
+  InvalidServingError,
+  isError,
+  isServingError,
+  OverloadedError,
+  PartitionLostError,
+  ProviderUnavailableError,
+  ServingClosedError,
+  ServingError,
+  ServingLoadError,
+  toWire,
+  UnknownServingError,
+} from '../../lib/errors.js';
+
+const errors = [
+  { type: ServingError, code: 'SERVING_ERROR', statusCode: 500 },
+  { type: InvalidServingError, code: 'SERVING_INVALID', statusCode: 500 },
+  { type: UnknownServingError, code: 'SERVING_UNKNOWN', statusCode: 500 },
+  { type: ServingLoadError, code: 'SERVING_LOAD_FAILED', statusCode: 500 },
+  { type: ProviderUnavailableError, code: 'SERVING_PROVIDER_UNAVAILABLE', statusCode: 500 },
+  { type: InvalidBatchError, code: 'SERVING_INVALID_BATCH', statusCode: 400 },
+  { type: InvalidInputError, code: 'SERVING_INVALID_INPUT', statusCode: 400 },
+  { type: OverloadedError, code: 'SERVING_OVERLOADED', statusCode: 503 },
+  { type: ServingClosedError, code: 'SERVING_CLOSED', statusCode: 503 },
+  { type: BatchFailedError, code: 'SERVING_BATCH_FAILED', statusCode: 500 },
+  { type: InvalidOutputError, code: 'SERVING_INVALID_OUTPUT', statusCode: 500 },
+  { type: PartitionLostError, code: 'SERVING_PARTITION_LOST', statusCode: 503 },
+].map((error) => ({ ...error, name: error.type.name }));
+
+describe('ServingError', () => {
+  it.each(errors)('[6.5] $name has its name, a stable code, a cause and an HTTP status', ({ type, name, code, statusCode }) => {
+    const cause = new Error('out of memory');
+
+    const error = new type('it failed', { cause });
+
+    expect(error).toBeInstanceOf(ServingError);
+    expect(error).toMatchObject({ name, code, statusCode, status: statusCode, message: 'it failed', cause });
+    expect(String(error)).toBe(`${name}: it failed`);
+    expect(error.stack).toContain('errors.spec');
+  });
+
+  it.each(errors)('[6.5] $name shows its message to an HTTP client only where that is at fault', ({ type, statusCode }) => {
+    expect(new type().expose).toBe(statusCode === 400);
+  });
+
+  it.each(errors)('[6.5] $name crosses a thread as what it is', ({ type }) => {
+    const error = new type('it failed', { cause: new InvalidBatchError('uneven', { cause: new RangeError('3 > 2') }) });
+
+    const received = fromWire(structuredClone(toWire(error)));
+
+    expect(received).toBeInstanceOf(type);
+    expect(received.stack).toBe(error.stack);
+    expect(chainOf(received)).toEqual(chainOf(error));
+    expect(chainOf(received)).toHaveLength(3);
+  });
+
+  it.each(errors)('[6.5] $name crosses a wire without stack and cause', ({ type, name, code, statusCode }) => {
+    const error = new type('it failed', { cause: new Error('password') });
+
+    expect(JSON.parse(JSON.stringify(error))).toEqual({ name, code, statusCode, message: 'it failed' });
+  });
+});
+
+describe('toWire and fromWire', () => {
+  it.each([
+    ['an error of another kind', new TypeError('x is no function'), { name: 'TypeError', message: 'x is no function' }],
+    ['its code', Object.assign(new Error('no file'), { code: 'ENOENT' }), { name: 'Error', message: 'no file', code: 'ENOENT' }],
+    ['a thrown value that is no error', 'out of memory', { name: 'Error', message: 'out of memory' }],
+    ['nothing', undefined, { name: 'Error', message: 'undefined' }],
+    ['a cause that is no error', new Error('a', { cause: 'b' }), { name: 'Error', message: 'a' }],
+  ])('[6.5] keep %s', (_, thrown, expected) => {
+    const received = fromWire(structuredClone(toWire(thrown)));
+
+    expect(isError(received)).toBe(true);
+    expect(received).toMatchObject(expected);
+  });
+
+  it('[6.5] end where an error is its own cause', () => {
+    const error = new Error('first');
+    error.cause = new Error('second', { cause: error });
+
+    expect(chainOf(fromWire(toWire(error))).slice(0, 2)).toEqual(['Error: first', 'Error: second']);
+  });
+});
+
+describe('isServingError', () => {
+  it.each([
+    ['an error of this package', new OverloadedError(), true],
+    ['one of another copy of it', Object.assign(new Error(), { code: 'SERVING_CLOSED' }), true],
+    ['another error', Object.assign(new Error(), { code: 'ENOENT' }), false],
+    ['an object with such a code', { code: 'SERVING_CLOSED' }, false],
+    ['null', null, false],
+  ])('tells of %s', (_, value, expected) => {
+    expect(isServingError(value)).toBe(expected);
+  });
+});
+
+describe('isError', () => {
+  it.each([
+    ['an error', new Error(), true],
+    ['an error of another realm', runInNewContext('new TypeError()'), true],
+    ['a message', 'failed', false],
+    ['null', null, false],
+    ['undefined', undefined, false],
+  ])('tells of %s', (_, value, expected) => {
+    expect(isError(value)).toBe(expected);
+  });
+});
+
+/** The error and its causes, the first ten of them. */
+function chainOf(error: unknown): string[] {
+  const chain: string[] = [];
+  for (let next = error; isError(next) && chain.length < 10; next = next.cause) {
+    chain.push(String(next));
+  }
+  return chain;
+}

@@ -1,0 +1,38 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { expect, it } from '@jest/globals';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const readme = readFileSync(`${root}/README.md`, 'utf8');
+
+/** A code block of the manual, and the file and region, run by a test or sample, that it shows. */
+const blocks = [...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js)\n([\s\S]*?)```/g)].map(([, file, region, code]) => ({
+  file,
+  region,
+  code: code!,
+}));
+
+function regionOf(file: string, region: string): string {
+  const source = readFileSync(`${root}/${file}`, 'utf8');
+  const body = new RegExp(`^( *)// #region ${region}\\n([\\s\\S]*?)^ *// #endregion`, 'm').exec(source);
+  const [, indent = '', text = ''] = body ?? [];
+  return text.replaceAll(new RegExp(`^${indent}`, 'gm'), '');
+}
+
+it('has code blocks', () => {
+  expect(blocks.length).toBeGreaterThan(10);
+});
+
+it.each(blocks)('shows code that is run elsewhere: $file $region', ({ file, region, code }) => {
+  expect(file).toBeDefined();
+  expect(code).toBe(regionOf(file!, region!));
+});
+
+it('names every option with its default, and every error with its code', () => {
+  const definitions = readFileSync(`${root}/lib/serving/serving-definition.ts`, 'utf8');
+  const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
+    ([, option, callback]) => option ?? callback,
+  );
+  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)].map(([, code]) => code);
+  expect([...options, ...codes].filter((word) => !readme.includes(`\`${word}\``))).toEqual([]);
+});

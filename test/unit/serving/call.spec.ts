@@ -1,0 +1,75 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch } from '../../../lib/batch/batch.js';
+import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
+import { finishCall, prepareCall } from '../../../lib/serving/call.js';
+import { floats } from '../../fixtures/tensors.js';
+
+const name = 'embedder';
+const x = floats([2, 1], [1, 2]);
+
+describe('prepareCall', () => {
+  it.each([
+    ['a batch', Batch.stack(['a', 'b']), ['a', 'b'], false],
+    ['a tensor', x, x, false],
+    ['a map of tensors', { x }, { x }, false],
+    ['text', 'a', ['a'], true],
+    ['a list, which is one plain row', ['a', 'b'], [['a', 'b']], true],
+    ['a map that is not all tensors', { x, language: 'en' }, [{ x, language: 'en' }], true],
+    ['nothing', undefined, [undefined], true],
+  ])('[1.7] makes rows of an input that nothing prepares: %s', async (_, input, rows, single) => {
+    const call = await prepareCall({ name }, input);
+
+    expect(call).toMatchObject({ single, info: undefined });
+    expect(call.batch.consume()).toEqual(rows);
+  });
+
+  it('[1.8] counts the rows of tensors on the axes of the model', async () => {
+    const { batch } = await prepareCall({ name }, { x, state: floats([1, 2], [3, 4]) }, { state: 1 });
+
+    expect(batch.size).toBe(2);
+  });
+
+  it.each([
+    ['at once', () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
+    ['later', async () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
+  ])('[1.5] takes what preprocess gives: %s', async (_, preprocess) => {
+    const call = await prepareCall({ name, preprocess }, 'abc');
+
+    expect(call).toMatchObject({ single: false, info: 3 });
+    expect(call.batch.consume()).toEqual(['a', 'b', 'c']);
+  });
+
+  it.each([
+    ['no batch', () => ({ tokens: [1, 2] }), 'it returned { tokens: [ 1, 2 ] }'],
+    ['nothing', () => undefined, 'it returned undefined'],
+    ['null', async () => null, 'it returned null'],
+    ['text', () => 'abc', 'it returned "abc"'],
+  ])('[1.5] says what preprocess must return when it returns %s', async (_, preprocess, message) => {
+    const call = async (): Promise<unknown> => prepareCall({ name, preprocess: preprocess as never }, 'abc');
+
+    await expect(call).rejects.toThrow(InvalidServingError);
+    await expect(call).rejects.toThrow(`Serving "embedder": preprocess must return { batch, info? }, ${message}`);
+  });
+
+  it('[2.3] refuses tensors that are no batch', () => {
+    expect(() => prepareCall({ name }, floats([], [1]))).toThrow(InvalidBatchError);
+  });
+});
+
+describe('finishCall', () => {
+  const call = { batch: Batch.stack(['a']), single: false, info: undefined };
+
+  it('[1.5] gives back the output where nothing shapes it', () => {
+    expect(finishCall({ name }, call, { output: ['A'] })).toEqual(['A']);
+    expect(finishCall({ name }, { ...call, single: true }, { output: ['A'] })).toBe('A');
+    expect(finishCall({ name }, { ...call, single: true }, { output: x })).toBe(x);
+  });
+
+  it('[1.5] [1.6] gives postprocess the output, the metadata of the batch and the info of preprocess', async () => {
+    const callbacks = { name, postprocess: async (...given: unknown[]) => given };
+
+    const reply = await finishCall(callbacks, { ...call, info: 3 }, { output: ['A'], metadata: 'v2' });
+
+    expect(reply).toEqual([['A'], { metadata: 'v2', info: 3 }]);
+  });
+});

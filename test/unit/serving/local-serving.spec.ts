@@ -1,0 +1,437 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import {
+  Batch,
+  BatchFailedError,
+  createServing,
+  defineServing,
+  type FunctionServingDefinition,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidOutputError,
+  OverloadedError,
+  type ServingDefinition,
+  ServingClosedError,
+  type ServingEvent,
+  withMetadata,
+} from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+/** Gives each text back in capitals, and notes the batches. */
+function upper(options: Partial<FunctionServingDefinition> = {}): { definition: ServingDefinition; batches: string[][] } {
+  const batches: string[][] = [];
+  const useFactory = () => (rows: string[]) => {
+    batches.push(rows);
+    return rows.map((row) => row.toUpperCase());
+  };
+  return { batches, definition: { name: 'upper', useFactory, ...options } };
+}
+
+const embed = (text: string): Tensor => floats([text.length], text.split('').map(Number));
+const failOnBad = (text: string): string => {
+  if (text.toLowerCase() === 'bad') {
+    throw new RangeError('too bad');
+  }
+  return text;
+};
+
+describe('LocalServing', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  describe('batchedRun', () => {
+    it('[3.2] runs the rows of concurrent callers in one batch and gives each its own', async () => {
+      const { definition, batches } = upper();
+      const serving = await start(definition);
+
+      const replies = await Promise.all(['a', 'b', 'c'].map((text) => serving.batchedRun(text)));
+
+      expect(replies).toEqual(['A', 'B', 'C']);
+      expect(batches).toEqual([['a', 'b', 'c']]);
+    });
+
+    it('[3.2] [4.5] answers calls of any number of rows with as many', async () => {
+      const { definition, batches } = upper({ batchSize: 2 });
+      const serving = await start(definition);
+
+      const replies = await Promise.all([serving.batchedRun('a'), serving.batchedRun(Batch.stack(['b', 'c', 'd']))]);
+
+      expect(replies).toEqual(['A', ['B', 'C', 'D']]);
+      expect(batches).toEqual([
+        ['a', 'b'],
+        ['c', 'd'],
+      ]);
+    });
+
+    it('[1.7] [4.5] joins tensors that ran in several batches, which finish in any order', async () => {
+      const held = new HeldFunction<never>();
+      const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 3 });
+
+      const reply = serving.batchedRun({ x: floats([5, 1], [1, 2, 3, 4, 5]) });
+      await turn();
+      for (const batch of held.batches.toReversed()) {
+        const { x } = batch.rows as unknown as { x: Tensor };
+        batch.finish([
+          x,
+          floats(
+            [x.dims[0]!],
+            [...(x.data as Float32Array)].map((value) => -value),
+          ),
+        ]);
+        await turn();
+      }
+
+      expect(await reply).toEqual([floats([5, 1], [1, 2, 3, 4, 5]), floats([5], [-1, -2, -3, -4, -5])]);
+    });
+
+    it('[1.7] answers plain rows with tensors of their own where there is one for each', async () => {
+      const serving = await start({ name: 'embedder', useFactory: () => (texts: string[]) => texts.map(embed) });
+
+      const replies = await Promise.all(['12', '345'].map((text) => serving.batchedRun(text)));
+
+      expect(replies).toEqual([floats([2], [1, 2]), floats([3], [3, 4, 5])]);
+    });
+
+    it('[4.7] runs each key in batches of its own, and refuses one that is unknown with the sorted list', async () => {
+      const { definition, batches } = upper({ batchKeys: ['en', 'de'] });
+      const serving = await start(definition);
+      const call = (text: string, key: string): Promise<unknown> => serving.batchedRun(Batch.stack([text]).withKey(key));
+
+      const unknown = expect(call('x', 'fr')).rejects.toThrow(
+        new InvalidInputError('Serving "upper" has no key "fr"; its keys are de, en'),
+      );
+      await Promise.all([call('a', 'en'), call('b', 'de'), call('c', 'en'), unknown]);
+
+      expect(batches).toEqual([['a', 'c'], ['b']]);
+    });
+
+    it('[4.9] never puts rows of different kinds into one batch', async () => {
+      const shapes: string[] = [];
+      const serving = await start<Tensor>({
+        name: 'echo',
+        useFactory: () => (x: Tensor) => (shapes.push(`${x.type} ${x.dims.join('x')}`), x),
+      });
+      const inputs = [
+        floats([1, 2], [1, 2]),
+        floats([1, 3], [1, 2, 3]),
+        floats([2, 2], [3, 4, 5, 6]),
+        new Tensor('int32', [1, 2], [1, 2]),
+      ];
+
+      expect(await Promise.all(inputs.map((input) => serving.batchedRun(input)))).toEqual(inputs);
+      expect(shapes).toEqual(['float32 3x2', 'float32 1x3', 'int32 1x2']);
+    });
+
+    it('[2.3] refuses a batch without rows', async () => {
+      const serving = await start(upper().definition);
+
+      await expect(serving.batchedRun(Batch.empty())).rejects.toThrow(InvalidBatchError);
+    });
+
+    it('[7.1] refuses at once what the queue has no room for', async () => {
+      const { definition, batches } = upper({ batchSize: 2, maxQueue: 2 });
+      const serving = await start(definition);
+
+      const calls = ['a', 'b', 'c'].map((text) => serving.batchedRun(text));
+      await expect(calls[2]).rejects.toThrow(OverloadedError);
+
+      expect(await Promise.all(calls.slice(0, 2))).toEqual(['A', 'B']);
+      expect(batches).toEqual([['a', 'b']]);
+    });
+  });
+
+  describe('run', () => {
+    it('[3.1] runs at once and alone, started or not, while every partition is busy', async () => {
+      const held = new HeldFunction();
+      const serving = await start({ name: 'held', useFactory: held.useFactory, batchTimeout: 10_000 });
+      const queued = serving.batchedRun('queued');
+
+      const replies = ['a', 'b'].map((text) => serving.run(text));
+      await turn();
+      expect(held.rows).toEqual([['a'], ['b']]);
+      held.next().finish(['A']);
+      held.next().finish(['B']);
+      expect(await Promise.all(replies)).toEqual(['A', 'B']);
+
+      await later(10_000);
+      held.next().finish(['Q']);
+      expect(await queued).toBe('Q');
+      expect(await createServing(upper().definition).run('a')).toBe('A');
+    });
+
+    it.each([
+      { promise: 'in chunks of the batch size', options: { batchSize: 2 }, chunks: [['a', 'b'], ['c', 'd'], ['e']] },
+      { promise: 'whole where no batch size is configured', options: {}, chunks: [['a', 'b', 'c', 'd', 'e']] },
+    ])('[3.1] runs a large input $promise', async ({ options, chunks }) => {
+      const { definition, batches } = upper(options);
+
+      const reply = await createServing(definition).run(Batch.stack('abcde'.split('')));
+
+      expect(reply).toEqual(['A', 'B', 'C', 'D', 'E']);
+      expect(batches).toEqual(chunks);
+    });
+
+    it('[3.1] fails alone when its batch function throws', async () => {
+      const serving = createServing({ name: 'failing', useFactory: () => () => Promise.reject(new Error('out of memory')) });
+
+      await expect(serving.run('a')).rejects.toThrow(BatchFailedError);
+    });
+  });
+
+  describe('preprocess and postprocess', () => {
+    it('[1.5] run once per call, also when the call is split over batches', async () => {
+      const journal: unknown[] = [];
+      const letters = defineServing({
+        name: 'letters',
+        batchSize: 2,
+        preprocess: (text: string) => ({ batch: Batch.stack(text.split('')), info: journal.push(text) }),
+        useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
+        postprocess: (output: string[], { info }) => [info, journal.push(output)],
+      });
+      const serving = await start(letters);
+
+      expect(await serving.batchedRun('abcde')).toEqual([1, 2]);
+      expect(journal).toEqual(['abcde', ['A', 'B', 'C', 'D', 'E']]);
+    });
+
+    it.each(['preprocess', 'postprocess'])('[1.5] fail one call alone when %s throws', async (callback) => {
+      const { definition, batches } = upper(
+        callback === 'preprocess'
+          ? { preprocess: (text) => ({ batch: failOnBad(text as string) }) }
+          : { postprocess: (text) => failOnBad(text as string) },
+      );
+      const serving = await start(definition);
+
+      const replies = await Promise.allSettled(['a', 'bad', 'b'].map((text) => serving.batchedRun(text)));
+
+      expect(replies).toEqual([
+        { status: 'fulfilled', value: 'A' },
+        { status: 'rejected', reason: new RangeError('too bad') },
+        { status: 'fulfilled', value: 'B' },
+      ]);
+      expect(batches).toEqual([callback === 'preprocess' ? ['a', 'b'] : ['a', 'bad', 'b']]);
+    });
+
+    it('[1.6] read the metadata of the batch with the first row of the call', async () => {
+      let batches = 0;
+      const serving = await start({
+        name: 'counting',
+        batchSize: 2,
+        useFactory: () => (rows: string[]) => withMetadata(rows, { batch: batches++ }),
+        postprocess: (_, { metadata }) => metadata,
+      });
+
+      const replies = await Promise.all(['a', 'bc', 'd'].map((text) => serving.batchedRun(Batch.stack(text.split('')))));
+
+      expect(replies).toEqual([{ batch: 0 }, { batch: 0 }, { batch: 1 }]);
+      expect(await serving.run('e')).toEqual({ batch: 2 });
+    });
+  });
+
+  describe('failures', () => {
+    it('[6.1] of a batch fail those with rows in it, and the serving lives on', async () => {
+      const held = new HeldFunction();
+      const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
+      const cause = new Error('out of memory');
+
+      const replies = Promise.allSettled(['a', 'bc', 'd'].map((text) => serving.batchedRun(Batch.stack(text.split('')))));
+      await turn();
+      held.next().fail(cause);
+      await turn();
+      held.next().finish(['C', 'D']);
+
+      const reason = new BatchFailedError('Serving "held": a batch of 2 rows failed: out of memory', { cause });
+      expect(await replies).toEqual([
+        { status: 'rejected', reason },
+        { status: 'rejected', reason },
+        { status: 'fulfilled', value: ['D'] },
+      ]);
+    });
+
+    it('[6.2] of a row fail its caller alone', async () => {
+      const fault = new RangeError('b is no number');
+      const serving = await start({
+        name: 'numbers',
+        useFactory: () => (rows: string[]) => rows.map((row) => (Number.isNaN(Number(row)) ? fault : Number(row))),
+      });
+
+      const replies = await Promise.allSettled(
+        ['1', 'b', ['2', 'b'], ['3', '4']].map((row) => serving.batchedRun(Batch.stack([row].flat()))),
+      );
+
+      expect(replies).toEqual([
+        { status: 'fulfilled', value: [1] },
+        { status: 'rejected', reason: fault },
+        { status: 'rejected', reason: fault },
+        { status: 'fulfilled', value: [3, 4] },
+      ]);
+    });
+
+    it('[6.3] of an output say what it should have been, to the callers of that batch', async () => {
+      const outputs = [['A'], undefined, ['E', 'F']].values();
+      const serving = await start({ name: 'short', batchSize: 2, useFactory: () => () => outputs.next().value });
+
+      const replies = await Promise.allSettled('abcdef'.split('').map((row) => serving.batchedRun(row)));
+
+      const [short, none] = [
+        new InvalidOutputError('A batch of 2 rows needs 2 results; the batch function returned 1'),
+        new InvalidOutputError(
+          'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows; the batch function returned undefined',
+        ),
+      ];
+      expect(replies.slice(0, 4).map((reply) => 'reason' in reply && reply.reason)).toEqual([short, short, none, none]);
+      expect(replies.slice(4).map((reply) => 'value' in reply && reply.value)).toEqual(['E', 'F']);
+    });
+
+    it('[6.5] that are errors of this package reach the caller as they are', async () => {
+      const overloaded = new OverloadedError('the next serving is full');
+      const serving = await start({ name: 'chained', useFactory: () => () => Promise.reject(overloaded) });
+
+      await expect(serving.batchedRun('a')).rejects.toBe(overloaded);
+    });
+  });
+
+  describe('its life', () => {
+    it('[9.1] has no batched calls before the start', async () => {
+      const serving = createServing(upper().definition);
+
+      await expect(serving.batchedRun('a')).rejects.toThrow(
+        new ServingClosedError(
+          'Serving "upper" has not been started; the application starts it before it listens, elsewhere call start()',
+        ),
+      );
+    });
+
+    it('[9.1] starts once', async () => {
+      const useFactory = jest.fn(() => (rows: string[]) => rows);
+      const serving = createServing({ name: 'once', useFactory });
+
+      await Promise.all([serving.start(), serving.start()]);
+      await serving.start();
+
+      expect(useFactory).toHaveBeenCalledTimes(1);
+      await serving.close();
+    });
+
+    it.each([
+      { promise: 'finishes what is queued', options: {}, queued: { status: 'fulfilled', value: 'B' } },
+      {
+        promise: 'answers what is queued as closed where it does not drain',
+        options: { drain: false },
+        queued: {
+          status: 'rejected',
+          reason: new ServingClosedError('Serving "held" was closed before the call could run'),
+        },
+      },
+    ])('[9.3] $promise, after what runs', async ({ options, queued }) => {
+      const held = new HeldFunction();
+      const serving = await start({ name: 'held', useFactory: held.useFactory, ...options });
+      const ended = jest.fn();
+      const replies = Promise.allSettled([serving.batchedRun('a'), turn().then(() => serving.batchedRun('b'))]);
+      await turn();
+      await turn();
+
+      void serving.close().then(ended);
+      await later(29_999);
+      expect(ended).not.toHaveBeenCalled();
+      expect(held.rows).toEqual([['a']]);
+      held.next().finish(['A']);
+      await turn();
+      held.next()?.finish(['B']);
+      await turn();
+
+      expect(ended).toHaveBeenCalledTimes(1);
+      expect(await replies).toEqual([{ status: 'fulfilled', value: 'A' }, queued]);
+    });
+
+    it('[9.3] answers as closed what does not fit into the time for shutdown', async () => {
+      const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+      const held = new HeldFunction();
+      const serving = await start({ name: 'held', useFactory: held.useFactory, shutdown: 500 });
+      const running = serving.batchedRun('a');
+      await turn();
+      const queued = expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
+
+      const closing = serving.close();
+      await later(500);
+      await Promise.all([closing, queued]);
+      expect(warnings).toHaveBeenCalledWith(expect.stringContaining('"held" did not finish its batches within 500 ms'));
+
+      held.next().finish(['A']);
+      expect(await running).toBe('A');
+      warnings.mockRestore();
+    });
+
+    it.each(['batchedRun', 'run'] as const)('[9.3] takes no %s from the moment it closes', async (method) => {
+      const serving = await start(upper().definition);
+
+      const closing = serving.close();
+
+      await expect(serving[method]('a')).rejects.toThrow(
+        new ServingClosedError('Serving "upper" is closed and takes no more calls'),
+      );
+      await closing;
+      await expect(serving[method]('a')).rejects.toThrow(ServingClosedError);
+    });
+
+    it('[9.3] closes once, also before its start, which then is refused', async () => {
+      const serving = createServing(upper().definition);
+
+      const closing = serving.close();
+      expect(serving.close()).toBe(closing);
+      await closing;
+
+      await expect(serving.start()).rejects.toThrow(ServingClosedError);
+    });
+  });
+
+  describe('events$', () => {
+    it('[12.2] tells of each batch', async () => {
+      const held = new HeldFunction();
+      const serving = await start({
+        name: 'held',
+        useFactory: held.useFactory,
+        batchKeys: ['en', 'de'],
+        batchSize: 4,
+        batchTimeout: 10,
+        partitions: 2,
+      });
+      const events: ServingEvent[] = [];
+      const ended = jest.fn();
+      serving.events$.subscribe({ next: (event) => events.push(event), complete: ended });
+      const replies = Promise.allSettled([
+        serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']).withKey('de')),
+        serving.batchedRun(Batch.stack(['e']).withKey('en')),
+      ]);
+      await later(15);
+      held.next().finish(['A', 'B', 'C', 'D']);
+      await later(5);
+      const fault = new Error('out of memory');
+      held.next().fail(fault);
+      await replies;
+      await turn();
+
+      const common = { type: 'batch', serving: 'held', batchSize: 4 };
+      expect(events).toEqual([
+        { ...common, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, runTime: 15 },
+        {
+          ...common,
+          key: 'en',
+          partition: 1,
+          rows: 1,
+          fill: 0.25,
+          reason: 'timeout',
+          wait: 10,
+          runTime: 10,
+          error: expect.objectContaining({ code: 'SERVING_BATCH_FAILED', cause: fault }),
+        },
+      ]);
+      await serving.close();
+      expect(ended).toHaveBeenCalledTimes(1);
+    });
+  });
+});

@@ -1,0 +1,86 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch } from '../../../lib/batch/batch.js';
+import { InvalidOutputError } from '../../../lib/errors.js';
+import { batchOf, BatchRequest, joinOutput, partsOf } from '../../../lib/serving/request.js';
+import { floats } from '../../fixtures/tensors.js';
+
+const requestOf = (...rows: string[]): BatchRequest => new BatchRequest(Batch.stack(rows));
+const laneOf = (batch: Batch): string => new BatchRequest(batch).lane;
+const rowsOf = (request: BatchRequest, ...indices: number[]) => indices.map((index) => ({ request, index }));
+
+describe('BatchRequest', () => {
+  it('[4.6] waits with rows of its own key and kind', () => {
+    const x = floats([1], [1]);
+
+    expect(laneOf(Batch.stack(['a']))).toBe(laneOf(Batch.stack([1, 2])));
+    expect(laneOf(Batch.concatenate([x]))).toBe(laneOf(Batch.concatenate([floats([2], [2, 3])])));
+    const others = [Batch.stack(['a']), Batch.stack(['a']).withKey('en'), Batch.concatenate([x]), Batch.concatenate([{ x }])];
+    expect(new Set(others.map(laneOf)).size).toBe(others.length);
+  });
+
+  it('[4.5] answers with its rows in their own order, in whatever order their batches finish', async () => {
+    const request = requestOf('a', 'b', 'c', 'd', 'e');
+
+    request.answer(3, Batch.stack(['D', 'E']), 'second');
+    request.answer(0, Batch.stack(['A']), 'first');
+    request.answer(1, Batch.stack(['B', 'C']), 'third');
+
+    expect(await request.reply).toEqual({ output: ['A', 'B', 'C', 'D', 'E'], metadata: 'first' });
+  });
+
+  it('[6.1] fails with the first of its batches that fails', async () => {
+    const request = requestOf('a', 'b');
+    const error = new Error('out of memory');
+
+    request.fail(error);
+    request.answer(0, Batch.stack(['A']), undefined);
+    request.fail(new Error('again'));
+
+    await expect(request.reply).rejects.toBe(error);
+  });
+
+  it('[6.2] fails with the error that stands for one of its rows', async () => {
+    const request = requestOf('a', 'b');
+    const error = new RangeError('b is no number');
+
+    request.answer(0, Batch.stack([1, error]), undefined);
+
+    await expect(request.reply).rejects.toBe(error);
+  });
+
+  it('[6.3] fails when its batches gave outputs that cannot be joined', async () => {
+    const request = requestOf('a', 'b');
+
+    request.answer(0, Batch.concatenate([floats([1, 2], [1, 2])]), undefined);
+    request.answer(1, Batch.concatenate([floats([1, 3], [1, 2, 3])]), undefined);
+
+    await expect(request.reply).rejects.toThrow(InvalidOutputError);
+    await expect(request.reply).rejects.toThrow('[float32[rows, 2]] and [float32[rows, 3]]');
+  });
+});
+
+describe('partsOf and batchOf', () => {
+  it('[4.5] [4.6] take the rows of a batch as runs of their requests, in their order', () => {
+    const [one, two] = [requestOf('a', 'b', 'c'), requestOf('d', 'e')];
+
+    const parts = partsOf([...rowsOf(one, 1, 2), ...rowsOf(two, 0, 1), ...rowsOf(one, 0)]);
+
+    expect(parts).toEqual([
+      { request: one, offset: 1, count: 2 },
+      { request: two, offset: 0, count: 2 },
+      { request: one, offset: 0, count: 1 },
+    ]);
+    expect(batchOf(parts).consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
+  });
+});
+
+describe('joinOutput', () => {
+  it('[4.6] gives each caller tensors in storage of its own', () => {
+    const output = Batch.concatenate([floats([2], [1, 2])]);
+    const [mine, yours] = [output.slice(0, 1), output.slice(0, 1)].map((rows) => joinOutput([rows]) as ReturnType<typeof floats>);
+
+    mine!.data[0] = 9;
+
+    expect(yours).toEqual(floats([1], [1]));
+  });
+});

@@ -12,7 +12,7 @@ export class ServingRegistry implements OnModuleInit {
   constructor(private readonly discovery: DiscoveryService) {}
 
   onModuleInit(): void {
-    this.servings ??= this.discover();
+    this.servings = this.discover();
   }
 
   /** @throws UnknownServingError naming those that exist */
@@ -25,8 +25,9 @@ export class ServingRegistry implements OnModuleInit {
     return serving;
   }
 
+  /** By name; complete from `onModuleInit` on, since before it some providers do not exist yet. */
   get all(): ReadonlyMap<string, Serving> {
-    return (this.servings ??= this.discover());
+    return this.servings ?? this.discover();
   }
 
   private discover(): ReadonlyMap<string, Serving> {

@@ -1,5 +1,5 @@
-import { Injectable } from '@nestjs/common';
-import { defer, EMPTY, merge, type Observable } from 'rxjs';
+import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { EMPTY, merge, Subject } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { Serving } from './serving/serving.js';
@@ -11,16 +11,22 @@ export type ServingReference<Input, Output> = string | ServingOptions<Input, Out
 
 /** Calls servings by name. */
 @Injectable()
-export class ServingService {
-  /** What happens inside all servings and `@Batched()` methods of the application; hot. */
-  readonly events$: Observable<ServingEvent> = defer(() =>
-    merge(this.methods.events$, ...[...this.registry.all.values()].map((serving) => serving.events$ ?? EMPTY)),
-  );
+export class ServingService implements OnModuleInit {
+  private readonly subject = new Subject<ServingEvent>();
+
+  /** What happens inside all servings and `@Batched()` methods of the application; hot, and ends with them. */
+  readonly events$ = this.subject.asObservable();
 
   constructor(
     private readonly registry: ServingRegistry,
     private readonly methods: BatchedMethods,
   ) {}
+
+  onModuleInit(): void {
+    const servings = [...this.registry.all.values()];
+    // A handle that a test puts in place of a serving may be without events.
+    merge(this.methods.events$, ...servings.map((serving) => serving.events$ ?? EMPTY)).subscribe(this.subject);
+  }
 
   /**
    * The handle of a serving.

@@ -47,8 +47,19 @@ export function modelEngine(
   keys: readonly string[],
   axes: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
 ): Engine {
-  return (_kind, options) =>
-    openThreads(options.map((own, partition) => ({ partition, keys, options: own, model, ...axes, webgpuTurn })));
+  return (_kind, options) => {
+    const opening = openThreads(options.map((own, partition) => ({ partition, keys, options: own, model, ...axes, webgpuTurn })));
+    loading.add(opening);
+    return opening.finally(() => loading.delete(opening));
+  };
+}
+
+/** The models that load now, of the whole process. */
+const loading = new Set<Promise<Opened>>();
+
+/** Resolves when no model loads any more: a process that ends in the middle of one is aborted, and not with its own exit code. */
+export async function modelsLoaded(): Promise<void> {
+  await Promise.allSettled(loading);
 }
 
 export function fileEngine(file: string, keys: readonly string[]): Engine {

@@ -104,3 +104,20 @@ function defaultAxis(shape: readonly (number | string)[], dynamicModel: boolean,
   }
   return shape.length === 0 || dynamicModel ? null : 0;
 }
+
+/** What the users of a model must know of it; each goes on from "The model ...". */
+export function warningsOf({ fixedBatch, dynamicallyQuantised }: Partial<ModelSignature> = {}): string[] {
+  const warnings: string[] = [];
+  if (dynamicallyQuantised) {
+    warnings.push(
+      'quantises its activations over the whole batch (DynamicQuantizeLinear): results depend a little on batch mates; ' +
+        'use a float or statically quantised model where they must not',
+    );
+  }
+  if (fixedBatch !== undefined) {
+    warnings.push(
+      `has a fixed batch of ${fixedBatch}: a batch runs in steps of ${fixedBatch} and gains nothing; export it with a dynamic batch axis`,
+    );
+  }
+  return warnings;
+}

@@ -14,12 +14,14 @@ const bySignal = { ...byItself, code: null, signal: 'SIGTERM' };
 const run = useAppProcesses();
 let folder: string;
 let model: string;
+let slow: string;
 let diary: string;
 
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'serving-'));
   model = join(folder, 'linear.onnx');
-  await writeFile(model, linearModel('batch'));
+  slow = join(folder, 'slow.onnx');
+  await Promise.all([writeFile(model, linearModel('batch')), writeFile(slow, slowModel(200))]);
 });
 
 beforeEach(() => {
@@ -118,8 +120,6 @@ describe('An application that is told to end', () => {
     ['hooks', bySignal],
     ['exit', byItself],
   ])('[5.3] [9.3] waits for a thread in the middle of a model, by %s', async (ending, end) => {
-    const slow = join(folder, 'slow.onnx');
-    await writeFile(slow, slowModel(200));
     const app = run('model', { model: slow, ending });
 
     expect(await app.told('reply')).toEqual([{ dims: [128, 512], intact: true }]);
@@ -138,12 +138,15 @@ describe('A process', () => {
     },
   );
 
-  it('[9.1] ends with the reason of a failed boot that it does not handle', async () => {
-    const app = run('boot', { diary, model, order: 'before' });
+  it.each(['before', 'meanwhile'])(
+    '[5.3] [9.1] ends with the reason of a failed boot, with servings loaded %s',
+    async (order) => {
+      const app = run('boot', { diary, model: slow, order });
 
-    const reason = expect.stringMatching(/ServingLoadError: Serving "wrong": Cannot load the model \S+boot\.mjs: /);
-    expect(await app.ended).toEqual({ code: 1, signal: null, output: reason });
-  });
+      const reason = expect.stringMatching(/ServingLoadError: Serving "wrong": Cannot load the model \S+boot\.mjs: /);
+      expect(await app.ended).toEqual({ code: 1, signal: null, output: reason });
+    },
+  );
 
   it('[9.3] ends by itself with started servings that are idle', async () => {
     const app = run('idle', { diary, model });

@@ -30,7 +30,7 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
 
   /** Ends the streams to browsers too: the server would wait for them, and the servings end only after the server. */
   onModuleDestroy() {
-    // this.end$.next();
+    this.end$.next();
   }
 
   /** The current numbers, and again whenever batches have run, at most ten times a second. */

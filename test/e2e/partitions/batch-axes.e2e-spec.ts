@@ -32,6 +32,10 @@ const stepped = (n: number, { layers = 2, rate = 1 } = {}): object => ({
   used: new Tensor('int64', [BigInt(rate)], []),
 });
 
+const statesOnAxis1 = { inputs: { state: { batchAxis: 1 } }, outputs: { next: { batchAxis: 1 } } };
+
+const ones = (...dims: number[]): Tensor => new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
+
 /** The rows of each batch that runs from now on. */
 function sizesOf(serving: LocalServing): number[] {
   const sizes: number[] = [];
@@ -45,19 +49,19 @@ describe('The batch axes of a model', () => {
 
   beforeEach(() => {
     warnings = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => warnings.push(message));
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
   });
 
-  afterEach(() => jest.restoreAllMocks());
+  afterEach(() => {
+    jest.restoreAllMocks();
+  });
 
-  it.each<[string, number | string, number]>([
-    ['two layers', 2, 2],
-    ['one layer', 1, 1],
-    ['as many layers as the caller likes', 'layers', 3],
-  ])('[1.8] puts the states of %s together on axis 1, and gives each caller its own', async (_, dim, layers) => {
-    const inputs = typeof dim === 'string' ? { state: { batchAxis: 1 } } : {};
-    const outputs = typeof dim === 'string' ? { next: { batchAxis: 1 } } : {};
-    const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), inputs, outputs });
+  it.each<[string, number, number | string, object]>([
+    ['two layers', 2, 2, {}],
+    ['one layer', 1, 1, {}],
+    ['as many layers as the caller likes, where that is declared,', 3, 'layers', statesOnAxis1],
+  ])('[1.8] puts the states of %s together on axis 1, and gives each caller its own', async (_, layers, dim, axes) => {
+    const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), ...axes });
     const sizes = sizesOf(serving);
 
     const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n, { layers }))));
@@ -73,7 +77,7 @@ describe('The batch axes of a model', () => {
 
     const replies = await Promise.all(rates.map((rate, n) => serving.batchedRun(step(n, { rate }))));
 
-    expect(sizes.toSorted()).toEqual([2, 3]);
+    expect(sizes).toEqual([2, 3]);
     expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
   });
 
@@ -81,7 +85,12 @@ describe('The batch axes of a model', () => {
     const serving = await serve({
       name: 'net',
       model: recurrentModel(2, 'batch'),
-      preprocess: (ns) => ({ batch: Batch.concatenate((ns as number[]).map((n) => step(n)), { state: 1, rate: null }) }),
+      preprocess: (ns) => ({
+        batch: Batch.concatenate(
+          (ns as number[]).map((n) => step(n)),
+          { state: 1, rate: null },
+        ),
+      }),
       postprocess: (output) => Array.from((output as { next: Tensor }).next.data as Float32Array),
     });
 
@@ -90,7 +99,6 @@ describe('The batch axes of a model', () => {
 
   it('[1.8] splits a call with its rows on axis 1 over batches, and joins the replies', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), batchSize: 2 });
-    const ones = (...dims: number[]): Tensor => new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
     const rate = new Tensor('int64', [1n], []);
 
     const reply = await serving.batchedRun({ x: ones(5, 3), state: ones(2, 5, 3), rate });
@@ -143,7 +151,10 @@ describe('The batch axes of a model', () => {
 
   it.each([1, 4])('[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs', async (fixed) => {
     const model = linearModel(fixed);
-    const [stepping, single] = [await serve({ name: 'fixed', model }), await serve({ name: 'free', model: linearModel('batch') })];
+    const [stepping, single] = [
+      await serve({ name: 'fixed', model }),
+      await serve({ name: 'free', model: linearModel('batch') }),
+    ];
     const inputs = Array.from({ length: 7 }, (_, n) => ({ x: floats([1, 3], [n / 3, -n, n ** 2]) }));
 
     const replies = await Promise.all(inputs.map((input) => stepping.batchedRun(input)));
@@ -153,12 +164,7 @@ describe('The batch axes of a model', () => {
   });
 
   it('[1.8] runs a recurrent model of fixed batch row by row, its state on the declared axis', async () => {
-    const serving = await serve({
-      name: 'net',
-      model: recurrentModel(2, 1),
-      inputs: { state: { batchAxis: 1 } },
-      outputs: { next: { batchAxis: 1 } },
-    });
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1 });
     const sizes = sizesOf(serving);
 
     const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
@@ -171,7 +177,9 @@ describe('The batch axes of a model', () => {
     await serve({ name: 'small', model: quantisedModel(), partitions: 2 });
 
     expect(warnings).toEqual([
-      expect.stringContaining('The model of serving "small" quantises its activations over the whole batch (DynamicQuantizeLinear)'),
+      expect.stringContaining(
+        'The model of serving "small" quantises its activations over the whole batch (DynamicQuantizeLinear)',
+      ),
     ]);
   });
 
@@ -182,7 +190,8 @@ describe('The batch axes of a model', () => {
     const file = join(tmpdir(), `${randomUUID()}.onnx`);
     await writeFile(file, model);
 
-    await serve({ name: 'small', model: file }).finally(() => rm(file));
+    await serve({ name: 'small', model: file });
+    await rm(file);
 
     expect(model.subarray(piece - mark.length, piece + mark.length).includes(mark)).toBe(true);
     expect(model.subarray(piece).includes(mark)).toBe(false);
@@ -209,15 +218,18 @@ describe('The batch axes of a model', () => {
 
   it('[1.8] [4.6] gives the rows of a batch of a float model the numbers of single runs', async () => {
     const serving = await serve<{ probabilities: Tensor }>({ name: 'digits', model: digits, batchSize: 16 });
-    const images = Array.from({ length: 40 }, (_, n) => Float32Array.from({ length: 784 }, (_ink, i) => ((i * (n + 1)) % 17) / 17));
+    const images = Array.from({ length: 40 }, (_, n) =>
+      Float32Array.from({ length: 784 }, (_ink, i) => ((i * (n + 1)) % 17) / 17),
+    );
     const inputs = images.map((ink) => ({ image: new Tensor('float32', ink, [1, 784]) }));
-    const numbers = ({ probabilities }: { probabilities: Tensor }): number[] => Array.from(probabilities.data as Float32Array);
 
     const batched = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
 
     for (const [n, reply] of batched.entries()) {
-      const single = numbers(await serving.run(inputs[n]));
-      numbers(reply).forEach((probability, digit) => expect(probability).toBeCloseTo(single[digit]!, 5));
+      const alone = await serving.run(inputs[n]);
+      for (const [digit, probability] of Array.from(reply.probabilities.data as Float32Array).entries()) {
+        expect(probability).toBeCloseTo(alone.probabilities.data[digit] as number, 5);
+      }
     }
   });
 });

@@ -16,7 +16,12 @@ const step = (n: number): Tensors => ({
 
 const net: ServingDefinition = { name: 'net', model: recurrentModel(2, 'batch') };
 const rows = { batchAxis: 1 };
-const fixedNet: ServingDefinition = { name: 'net', model: recurrentModel(2, 1), inputs: { state: rows }, outputs: { next: rows } };
+const fixedNet: ServingDefinition = {
+  name: 'net',
+  model: recurrentModel(2, 1),
+  inputs: { state: rows },
+  outputs: { next: rows },
+};
 const echo: ServingDefinition = { name: 'echo', useFile: worker('echo') };
 
 const bytesOf = ({ data }: Tensor): number => (data as Uint8Array).buffer.byteLength;

@@ -5,7 +5,8 @@ import { echoModel, value } from '../../fixtures/models.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
-const sentences = (rows: number, length: number, width = 3): Tensor => floats([rows, length, width], Array(rows * length * width).fill(1));
+const sentences = (rows: number, length: number, width = 3): Tensor =>
+  floats([rows, length, width], Array(rows * length * width).fill(1));
 const masks = (rows: number, length: number): Tensor => new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
 const good = { words: sentences(1, 2), mask: masks(1, 2) };
 
@@ -13,9 +14,24 @@ describe('The door of a serving of a model', () => {
   const serve = useServings();
 
   it.each<[string, unknown, new () => Error, string]>([
-    ['the wrong element type', { ...good, mask: floats([1, 2], [0, 0]) }, InvalidInputError, '"mask" is float32 and must be int64'],
-    ['the wrong number of axes', { ...good, mask: masks(1, 2).reshape([1, 2, 1]) }, InvalidInputError, '"mask" has 3 axes and must have 2'],
-    ['a fixed axis of another length', { ...good, words: sentences(1, 2, 4) }, InvalidInputError, 'axis 2 of "words" is 4 and must be 3'],
+    [
+      'the wrong element type',
+      { ...good, mask: floats([1, 2], [0, 0]) },
+      InvalidInputError,
+      '"mask" is float32 and must be int64',
+    ],
+    [
+      'the wrong number of axes',
+      { ...good, mask: masks(1, 2).reshape([1, 2, 1]) },
+      InvalidInputError,
+      '"mask" has 3 axes and must have 2',
+    ],
+    [
+      'a fixed axis of another length',
+      { ...good, words: sentences(1, 2, 4) },
+      InvalidInputError,
+      'axis 2 of "words" is 4 and must be 3',
+    ],
     ['axes of one name that disagree', { ...good, mask: masks(1, 5) }, InvalidInputError, 'axis 1 of "mask" is 5 and must be 2'],
     ['an input too few', { words: good.words }, InvalidInputError, '"mask" is missing'],
     ['an input too many', { ...good, tone: floats([1], [0]) }, InvalidInputError, 'the model has no input "tone"'],

@@ -47,7 +47,9 @@ describe('Tensors of every element type', () => {
   it('[1.7] pad a fixed batch of strings with empty ones', async () => {
     const serving = await serve({ name: 'echo', model: echoModel({ x: value('string', 3) }) });
 
-    expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({ same_x: new Tensor('string', ['a'], [1]) });
+    expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({
+      same_x: new Tensor('string', ['a'], [1]),
+    });
   });
 
   it('[1.7] may have inner axes of length 0', async () => {
@@ -58,5 +60,5 @@ describe('Tensors of every element type', () => {
 });
 
 function partOf({ type, data }: Tensor, start: number, end: number): Tensor {
-  return new Tensor(type, data.slice(start, end) as Tensor['data'], [end - start]);
+  return new Tensor(type, data.slice(start, end), [end - start]);
 }

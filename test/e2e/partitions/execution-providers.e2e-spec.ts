@@ -14,18 +14,29 @@ describe('The execution providers of a serving', () => {
   const serve = useServings();
 
   it.each<[string, unknown[], RegExp]>([
-    ['cuda', [{ name: 'cuda', deviceId: 99 }], /on cuda \(.+\)\. CUDA needs an NVIDIA driver.+ executionProviders: \['cuda', 'cpu'\]$/],
-    ['tensorrt', ['tensorrt'], /on tensorrt \(.+\)\. .+TensorRT 10 must be installed.+ executionProviders: \['tensorrt', 'cpu'\]$/],
+    [
+      'cuda',
+      [{ name: 'cuda', deviceId: 99 }],
+      /on cuda \(.+\)\. CUDA needs an NVIDIA driver.+ executionProviders: \['cuda', 'cpu'\]$/,
+    ],
+    [
+      'tensorrt',
+      ['tensorrt'],
+      /on tensorrt \(.+\)\. .+TensorRT 10 must be installed.+ executionProviders: \['tensorrt', 'cpu'\]$/,
+    ],
     [missing, [missing], /on abacus \(.+\)\. No build of onnxruntime-node for this platform offers "abacus"\./],
     ['each of several', [missing, 'slide-rule'], /on abacus \(.+\) or slide-rule \(.+\)\..+'slide-rule', 'cpu'\]$/],
-  ])('[5.7] fail the boot where they are missing, with the reason and what to install: %s', async (_, executionProviders, message) => {
-    const starting = serve({ name: 'echo', model, partitions: [{ executionProviders }] });
+  ])(
+    '[5.7] fail the boot where they are missing, with the reason and what to install: %s',
+    async (_, executionProviders, message) => {
+      const starting = serve({ name: 'echo', model, partitions: [{ executionProviders }] });
 
-    await expect(starting).rejects.toThrow(ProviderUnavailableError);
-    await expect(starting).rejects.toThrow(/^Serving "echo": Cannot run the model of \d+ bytes /);
-    await expect(starting).rejects.toThrow(message);
-    await expect(starting).rejects.toMatchObject({ cause: expect.anything() });
-  });
+      await expect(starting).rejects.toThrow(ProviderUnavailableError);
+      await expect(starting).rejects.toThrow(/^Serving "echo": Cannot run the model of \d+ bytes /);
+      await expect(starting).rejects.toThrow(message);
+      await expect(starting).rejects.toMatchObject({ cause: expect.anything() });
+    },
+  );
 
   it.each<[string, unknown[]]>([
     ['by name', [missing, 'cpu']],

@@ -78,14 +78,34 @@ describe('A serving of an ONNX file', () => {
   });
 
   it.each<[string, object, new () => Error, string]>([
-    ['there is no file', { model: 'missing.onnx' }, InvalidServingError, `there is no file ${join(process.cwd(), 'missing.onnx')}`],
+    [
+      'there is no file',
+      { model: 'missing.onnx' },
+      InvalidServingError,
+      `there is no file ${join(process.cwd(), 'missing.onnx')}`,
+    ],
     ['the file is no model', { model: import.meta.filename }, ServingLoadError, import.meta.filename],
     ['the bytes are no model', { model: Uint8Array.of(1, 2, 3) }, ServingLoadError, 'Cannot load the model of 3 bytes'],
     ['a session option is wrong', { model: path, session: { intraOpNumThreads: 'all' } }, ServingLoadError, 'intraOpNumThreads'],
-    ['an input is unknown', { model: path, inputs: { picture: { batchAxis: 1 } } }, InvalidServingError, 'no input "picture"; it has image'],
-    ['an axis is not there', { model: path, inputs: { image: { batchAxis: 2 } } }, InvalidServingError, 'batchAxis can be 0 to 1'],
+    [
+      'an input is unknown',
+      { model: path, inputs: { picture: { batchAxis: 1 } } },
+      InvalidServingError,
+      'no input "picture"; it has image',
+    ],
+    [
+      'an axis is not there',
+      { model: path, inputs: { image: { batchAxis: 2 } } },
+      InvalidServingError,
+      'batchAxis can be 0 to 1',
+    ],
     ['an output is unknown', { model: path, outputs: { logits: { batchAxis: 1 } } }, InvalidServingError, 'no output "logits"'],
-    ['no input has rows', { model: path, inputs: { image: { batchAxis: null } } }, InvalidServingError, 'No input of the model carries rows'],
+    [
+      'no input has rows',
+      { model: path, inputs: { image: { batchAxis: null } } },
+      InvalidServingError,
+      'No input of the model carries rows',
+    ],
   ])('[9.1] fails to start, with the reason, where %s', async (_, options, type, message) => {
     const starting = serve({ name: 'digits', model: path, ...options });
 

@@ -66,7 +66,10 @@ describe('A serving of a module file', () => {
   });
 
   it.each<[string, unknown]>([
-    ['plain objects with typed arrays, dates, maps and big integers', { at: new Date(0), of: [Int8Array.of(1)], by: new Map([[1n, /x/]]) }],
+    [
+      'plain objects with typed arrays, dates, maps and big integers',
+      { at: new Date(0), of: [Int8Array.of(1)], by: new Map([[1n, /x/]]) },
+    ],
     ['undefined', undefined],
     ['null', null],
     ['empty lists', []],
@@ -97,8 +100,16 @@ describe('A serving of a module file', () => {
   });
 
   it.each<[string, new () => Error, object]>([
-    ['throws', BatchFailedError, { message: 'Serving "faults": a batch of 2 rows failed: 9 is too long', cause: { code: 'TOO_LONG' } }],
-    ['rejects', BatchFailedError, { cause: { name: 'TooLongError', code: 'TOO_LONG', cause: { name: 'RangeError', message: '9 > 8' } } }],
+    [
+      'throws',
+      BatchFailedError,
+      { message: 'Serving "faults": a batch of 2 rows failed: 9 is too long', cause: { code: 'TOO_LONG' } },
+    ],
+    [
+      'rejects',
+      BatchFailedError,
+      { cause: { name: 'TooLongError', code: 'TOO_LONG', cause: { name: 'RangeError', message: '9 > 8' } } },
+    ],
     ['throws a string', BatchFailedError, { cause: { message: 'no error at all' } }],
     ['returns too few', InvalidOutputError, { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' }],
     ['returns nothing', InvalidOutputError, { message: expect.stringContaining('returned undefined') }],
@@ -122,7 +133,12 @@ describe('A serving of a module file', () => {
     const [fine, own, ours] = await Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
 
     expect(fine).toEqual({ status: 'fulfilled', value: 'fine' });
-    const expected = { name: 'TooLongError', code: 'TOO_LONG', message: '9 is too long', cause: { name: 'RangeError', message: '9 > 8' } };
+    const expected = {
+      name: 'TooLongError',
+      code: 'TOO_LONG',
+      message: '9 is too long',
+      cause: { name: 'RangeError', message: '9 > 8' },
+    };
     expect((own as PromiseRejectedResult).reason).toMatchObject({ ...expected, stack: expect.stringContaining('errors.mjs') });
     expect((ours as PromiseRejectedResult).reason).toBeInstanceOf(InvalidInputError);
     expect((ours as PromiseRejectedResult).reason).toMatchObject({ code: 'SERVING_INVALID_INPUT', statusCode: 400 });
@@ -138,14 +154,27 @@ describe('A serving of a module file', () => {
 
     const [refused, served] = await Promise.allSettled([row, 'fine'].map((each) => serving.batchedRun(each)));
 
-    expect((refused as PromiseRejectedResult).reason).toMatchObject({ code: 'SERVING_BATCH_FAILED', message: expect.stringMatching(/could not be cloned/) });
+    expect((refused as PromiseRejectedResult).reason).toMatchObject({
+      code: 'SERVING_BATCH_FAILED',
+      message: expect.stringMatching(/could not be cloned/),
+    });
     expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
   });
 
   it.each<[string, string | URL, new () => Error, string]>([
     ['is not there', worker('missing'), InvalidServingError, `there is no file ${fileURLToPath(worker('missing'))}`],
-    ['has no default function', worker('no-default'), InvalidServingError, 'must export as its default a function that returns the batch function, it exports undefined'],
-    ['returns no batch function', worker('no-function'), InvalidServingError, 'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined'],
+    [
+      'has no default function',
+      worker('no-default'),
+      InvalidServingError,
+      'must export as its default a function that returns the batch function, it exports undefined',
+    ],
+    [
+      'returns no batch function',
+      worker('no-function'),
+      InvalidServingError,
+      'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
+    ],
     ['throws while it loads, and leaves a timer', worker('load-fails'), ServingLoadError, 'no weights here'],
     ['throws in the setup of one partition', worker('setup-fails'), ServingLoadError, 'no device 1'],
     ['is no script', new URL('../../../package.json', import.meta.url), ServingLoadError, 'package.json'],

@@ -12,7 +12,9 @@ const driver = existsSync(swiftShader) ? { VK_DRIVER_FILES: swiftShader, VK_ICD_
 
 const probe = await forkChild('webgpu-probe', [model], driver);
 const missing =
-  probe.code === 0 ? undefined : 'onnxruntime finds no WebGPU device; install a GPU driver, or SwiftShader: apt install chromium libvulkan1';
+  probe.code === 0
+    ? undefined
+    : 'onnxruntime finds no WebGPU device; install a GPU driver, or SwiftShader: apt install chromium libvulkan1';
 
 describeUnless(missing, 'WebGPU', () => {
   it('[5.7] [5.1] serves a model by several sessions at once, with the numbers of the CPU, and ends as it should', async () => {

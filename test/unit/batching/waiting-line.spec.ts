@@ -91,4 +91,30 @@ describe('WaitingLine', () => {
 
     expect([...taken, ...takeAll(line)]).toEqual(Array.from({ length: 1000 }, (_, i) => `${i}`));
   });
+
+  it('[4.4] looks at a window as often however many wait', () => {
+    expect(looksPerWindow(1000)).toBe(looksPerWindow(10));
+  });
 });
+
+/** How often a line reads what a window holds while it joins, grows and leaves. */
+function looksPerWindow(windows: number): number {
+  let looks = 0;
+  const line = new WaitingLine<string>();
+  const lanes = Array.from({ length: windows }, (_, i) => `lane ${i}`);
+  for (const lane of lanes) {
+    line.join({
+      size: 3,
+      reason: 'timeout',
+      get lane() {
+        return (looks++, lane);
+      },
+      get rows() {
+        return (looks++, [lane]);
+      },
+    });
+  }
+  lanes.forEach((lane) => line.grow(lane, lane));
+  takeAll(line);
+  return looks / windows;
+}

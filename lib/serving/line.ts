@@ -1,0 +1,121 @@
+import type { Batch } from '../batch/batch.js';
+import type { BatchAxes } from '../batch/template.js';
+import { Batcher, type BatchRecord, type Row } from '../batching/batcher.js';
+import { BatchFailedError, isServingError } from '../errors.js';
+import type { Opened } from '../partitions/engine.js';
+import { axesOf } from '../partitions/model-signature.js';
+import { type Callbacks, finishCall, prepareCall } from './call.js';
+import { checkFit } from './fit.js';
+import { outputRows } from './output.js';
+import { BatchRequest, batchOf, joinOutput, partsOf } from './request.js';
+import type { ResolvedServing } from './resolve-definition.js';
+import type { BatchEvent } from './serving-event.js';
+
+/** The output rows of one batch, ready to be shared out. */
+interface Answer {
+  readonly rows: Batch;
+  readonly metadata: unknown;
+}
+
+/**
+ * A loaded serving at work. This file is the whole line from call to reply:
+ *
+ *     prepareCall -> | checkFit -> batcher -> dispatch -> partition.run -> answer | -> finishCall
+ *     caller's half                          shared half                          caller's half
+ */
+export class ServingLine<Input, Output> {
+  private readonly batcher: Batcher<BatchRequest>;
+  private readonly inputAxes: BatchAxes;
+  private readonly outputAxes: BatchAxes;
+
+  constructor(
+    private readonly options: ResolvedServing,
+    private readonly callbacks: Callbacks,
+    private readonly opened: Opened,
+    observe: (event: BatchEvent) => void,
+  ) {
+    const { name, batchSize, batchTimeout, maxQueue } = options;
+    const { partitions: slots, signature } = opened;
+    this.inputAxes = axesOf(signature?.inputs ?? []);
+    this.outputAxes = axesOf(signature?.outputs ?? []);
+    this.batcher = new Batcher({
+      ...{ name, batchSize, batchTimeout, maxQueue, slots },
+      dispatch: (rows, partition) => this.dispatch(rows, partition),
+      observe: (record) => observe(eventOf(name, record)),
+    });
+  }
+
+  /** Runs the rows of the input in batches with those of concurrent callers. */
+  async batchedRun(input: Input): Promise<Output> {
+    const { name, batchKeys } = this.options;
+    const prepared = prepareCall(this.callbacks, input, this.inputAxes);
+    // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
+    const call = prepared instanceof Promise ? await prepared : prepared;
+    checkFit(name, call.batch, batchKeys, this.opened.signature);
+    const request = new BatchRequest(call.batch);
+    this.batcher.submit(request, call.batch.size);
+    return finishCall(this.callbacks, call, await request.reply) as Output;
+  }
+
+  /** Runs the input alone and at once, on the first partition. */
+  async run(input: Input): Promise<Output> {
+    const { name, batchKeys, runSize } = this.options;
+    const call = await prepareCall(this.callbacks, input, this.inputAxes);
+    checkFit(name, call.batch, batchKeys, this.opened.signature);
+    const answers: Answer[] = [];
+    for (const batch of call.batch.chunksOf(runSize)) {
+      answers.push(await this.execute(0, batch));
+    }
+    const output = joinOutput(answers.map(({ rows }) => rows));
+    return finishCall(this.callbacks, call, { output, metadata: answers[0]!.metadata }) as Output;
+  }
+
+  /** Takes no more calls, runs those it has, and ends the partitions. */
+  async close(): Promise<void> {
+    await this.batcher.close();
+    await Promise.all(this.opened.partitions.map((partition) => partition.close()));
+  }
+
+  /** Takes no more calls, and answers with the error those that no partition has taken. */
+  abandon(error: Error): void {
+    void this.batcher.close();
+    this.batcher.abandon(error);
+  }
+
+  /** Runs the rows as one batch and settles their requests; resolves with the error if that failed. */
+  private async dispatch(rows: readonly Row<BatchRequest>[], partition: number): Promise<unknown> {
+    const parts = partsOf(rows);
+    try {
+      const answer = await this.execute(partition, batchOf(parts));
+      let start = 0;
+      for (const { request, offset, count } of parts) {
+        request.answer(offset, answer.rows.slice(start, start + count), answer.metadata);
+        start += count;
+      }
+      return undefined;
+    } catch (error) {
+      for (const { request } of parts) {
+        request.fail(error);
+      }
+      return error;
+    }
+  }
+
+  private async execute(partition: number, batch: Batch): Promise<Answer> {
+    try {
+      const { output, metadata } = await this.opened.partitions[partition]!.run(batch);
+      return { rows: outputRows(output, batch, this.outputAxes), metadata };
+    } catch (cause) {
+      if (isServingError(cause)) {
+        throw cause;
+      }
+      const reason = cause instanceof Error ? cause.message : String(cause);
+      throw new BatchFailedError(`Serving "${this.options.name}": a batch of ${batch.size} rows failed: ${reason}`, { cause });
+    }
+  }
+}
+
+function eventOf(serving: string, { rows, ...record }: BatchRecord<BatchRequest>): BatchEvent {
+  const { key } = rows[0]!.request.batch;
+  return { type: 'batch', serving, key, rows: rows.length, fill: rows.length / record.batchSize, ...record };
+}

@@ -39,7 +39,11 @@ export class ServingLine<Input, Output> {
     this.inputAxes = axesOf(signature?.inputs ?? []);
     this.outputAxes = axesOf(signature?.outputs ?? []);
     this.batcher = new Batcher({
-      ...{ name, batchSize, batchTimeout, maxQueue, slots },
+      name,
+      batchSize,
+      batchTimeout,
+      maxQueue,
+      slots,
       dispatch: (rows, partition) => this.dispatch(rows, partition),
       observe: (record) => observe(eventOf(name, record)),
     });

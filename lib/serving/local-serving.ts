@@ -115,9 +115,10 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** Ends the lines once their batches have run; one that is still opening, once it is open. */
   private async release(): Promise<void> {
     // The one at work is told first, and at once: it takes no more calls.
-    const atWork = this.line?.close();
-    const opening = await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
-    await Promise.all([atWork, ...opening.map((line) => (line === this.line ? undefined : line?.close()))]);
+    const atWork = this.line;
+    const closed = atWork?.close();
+    const opened = await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
+    await Promise.all([closed, ...opened.map((line) => (line === atWork ? undefined : line?.close()))]);
   }
 
   private abandon(): true {

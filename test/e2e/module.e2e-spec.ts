@@ -504,11 +504,7 @@ describe('A serving that cannot load', () => {
   afterAll(() => rm(folder, { recursive: true }));
 
   it.each<[string, ServingDefinition, RegExp]>([
-    [
-      'a model',
-      { name: 'wrong', model: worker('diary') },
-      /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i,
-    ],
+    ['a model', { name: 'wrong', model: worker('diary') }, /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i],
     ['bytes', { name: 'wrong', model: new Uint8Array(3) }, /^Serving "wrong": Cannot load the model of 3 bytes: .*protobuf/i],
     ['a file', { name: 'wrong', useFile: worker('no-default') }, /^Serving "wrong": \S+no-default\.mjs must export/],
     [

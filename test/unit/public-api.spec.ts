@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import * as api from '../../lib/index.js';
 
 it('exports exactly what the manual names', () => {
-  expect(Object.keys(api).sort()).toMatchInlineSnapshot(`
+  expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`
    [
      "Batch",
      "BatchFailedError",

@@ -1,8 +1,9 @@
 // #region file
-// primes.js: runs in a thread of its own, one per partition
-export default function ({ key, partition, options }) {
+// primes.js: runs in threads of its own
+const isPrime = (n) => n > 1 && !Array.from({ length: Math.sqrt(n) - 1 }, (_, i) => i + 2).some((d) => n % d === 0);
+
+export default function () {
   const known = new Map(); // set up once per partition and key
-  const isPrime = (n) => n > 1 && !Array.from({ length: Math.sqrt(n) - 1 }, (_, i) => i + 2).some((d) => n % d === 0);
 
   return (numbers) =>
     numbers.map((n) => {

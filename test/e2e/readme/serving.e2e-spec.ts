@@ -2,7 +2,7 @@ import { type INestApplication, ValidationPipe } from '@nestjs/common';
 // #region imports
 import { Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
 import { Batch, Batched, defineServing, InjectServing, ServingModule, ServingService, withMetadata } from 'nestjs-serving';
-import type { PartitionOptions, Serving, ServingHandler, ServingKind, ServingOf } from 'nestjs-serving';
+import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
@@ -77,7 +77,7 @@ export class PictureController {
   @Post()
   @Batched('digits')
   read(@Body() { picture }: { picture: string }) {
-    return [...picture].map((character) => (character === '#' ? 1 : 0)); // the input of 'digits'; its output is the reply
+    return picture.split('').map((character) => (character === '#' ? 1 : 0)); // the input of 'digits'; its output is the reply
   }
 }
 // #endregion
@@ -94,6 +94,8 @@ export class UserLoader {
 
 @Injectable()
 class VocabularyService {
+  async load(): Promise<void> {}
+
   decode(ids: ArrayLike<number | bigint>): string {
     return Array.from(ids, (id) => String.fromCharCode(96 + Number(id))).join('');
   }
@@ -107,8 +109,8 @@ class VocabularyModule {}
 export class Translator implements ServingHandler {
   constructor(private readonly vocabulary: VocabularyService) {}
 
-  async init(kind: ServingKind, partitions: readonly PartitionOptions[]): Promise<void> {
-    // Load and compile here; the application listens only when this has ended.
+  async init(): Promise<void> {
+    await this.vocabulary.load(); // the application listens only when this has ended
   }
 
   handleBatch(batch: Batch, partition: number) {
@@ -126,7 +128,7 @@ export class TranslatorModule {}
 // #region function
 export const shout = defineServing({
   name: 'shout',
-  useFactory: ({ key, partition, options }) => {
+  useFactory: ({ partition }) => {
     // Called once per partition and key, at start: load what the function needs.
     return (texts: string[]) =>
       withMetadata(
@@ -217,8 +219,8 @@ describe('the README', () => {
       post('/models/length/score', { text: 4 }),
       post('/models/unknown/score', { text: 'four' }),
     ]);
-    expect([good!.status, invalid!.status, failed!.status]).toEqual([201, 400, 500]);
-    expect(good!.body).toBe('4');
+    expect([good.status, invalid.status, failed.status]).toEqual([201, 400, 500]);
+    expect(good.body).toBe('4');
   });
 
   it('shows an endpoint that is only preprocessing [10.3]', async () => {

@@ -226,12 +226,17 @@ describe('Batcher', () => {
 
     it('[5.6] that are not lost', async () => {
       const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
-      batcher.slots[0]!.lost = new PartitionLostError();
-
       batcher.call('a', 6);
       await later();
+      batcher.slots[0]!.lost = new PartitionLostError();
 
-      expect(batcher.running).toEqual(['1: a0 a1 a2', '1: a3 a4 a5']);
+      batcher.call('b', 6);
+      await later();
+      expect(batcher.running).toEqual(['0: a0 a1 a2', '1: a3 a4 a5', '1: b0 b1 b2']);
+
+      batcher.finishBatch(0);
+      await later();
+      expect(batcher.running).toEqual(['1: a3 a4 a5', '1: b0 b1 b2']);
     });
 
     it('[5.6] and fails what is queued when all are lost', async () => {
@@ -412,12 +417,13 @@ describe('Batcher', () => {
 
     it('[12.2] the wait of rows that come in the turn in which another batch finishes', async () => {
       const batcher = await busyBatcher();
-      batcher.call('a', 3);
+      batcher.call('a');
+      batcher.call('b', 2);
       await later(10);
 
       batcher.finishBatch();
       await microtasks();
-      batcher.call('b');
+      batcher.call('c');
       await later();
       await later(5);
       await runAll(batcher);

@@ -98,7 +98,7 @@ export class Batcher<R extends Request> {
     if (this.queued + rows > maxQueue) {
       throw new OverloadedError(
         `Serving "${name}" has ${this.queued} of at most ${maxQueue} rows in its queue and no room for ${rows} more; ` +
-          'call again later, or raise maxQueue',
+          (rows > maxQueue ? 'give fewer at a time, or raise maxQueue' : 'call again later, or raise maxQueue'),
       );
     }
     this.queued += rows;

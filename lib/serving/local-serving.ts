@@ -24,6 +24,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   private line: ServingLine<Input, Output> | undefined;
   /** For `run`: partitions of its own, so that it waits for no batch; opened when first needed. */
   private inline: Promise<ServingLine<Input, Output>> | undefined;
+  private readonly runs = new Set<Promise<Output>>();
   private overrun: Promise<true> | undefined;
   private clock: NodeJS.Timeout | undefined;
   private ending: Promise<void> | undefined;
@@ -45,7 +46,9 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.refuseOnceClosed();
     this.inline ??= this.open('inline', this.options.partitions.slice(0, 1));
     const line = await this.inline;
-    return line.run(input);
+    const reply = line.run(input);
+    this.runs.add(reply);
+    return reply.finally(() => this.runs.delete(reply));
   }
 
   /** Loads every partition; resolves when the serving can be called. */
@@ -118,6 +121,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const atWork = this.line;
     const closed = atWork?.close();
     const opened = await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
+    await Promise.allSettled(this.runs);
     await Promise.all([closed, ...opened.map((line) => (line === atWork ? undefined : line?.close()))]);
   }
 

@@ -193,21 +193,20 @@ function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   const shared = 'session' in definition ? { ...definition.session } : {};
   const own = ownOptions(partitions, shared);
   if (!('model' in definition)) {
-    return own.map((options) => ({ ...options }));
+    return own;
   }
   // All cores but one, which the event loop needs, shared out evenly.
   const intraOpNumThreads = Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
   return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
 }
 
-function ownOptions(
-  partitions: NonNullable<ServingDefinition['partitions']>,
-  session: PartitionOptions,
-): readonly PartitionOptions[] {
+function ownOptions(partitions: NonNullable<ServingDefinition['partitions']>, session: PartitionOptions): PartitionOptions[] {
   if (partitions === true) {
     return partitionPerDevice(session);
   }
-  return typeof partitions === 'number' ? Array.from({ length: partitions }, () => ({})) : partitions;
+  return typeof partitions === 'number'
+    ? Array.from({ length: partitions }, () => ({}))
+    : partitions.map((options) => ({ ...options }));
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {

@@ -1,4 +1,5 @@
 import type { InjectionToken, Type } from '@nestjs/common';
+import type { InferenceSession } from 'onnxruntime-common';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
@@ -47,7 +48,7 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    *
    * @default 1 the largest batches and the least memory; a model's session uses all cores but one by itself
    */
-  readonly partitions?: number | true | readonly PartitionOptions[];
+  readonly partitions?: number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
    * The keys of the serving: rows batch only with rows of their own key. A batch names it with `withKey`.
    *
@@ -82,7 +83,7 @@ export interface ModelServingDefinition<
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
-  readonly session?: PartitionOptions;
+  readonly session?: InferenceSession.SessionOptions;
   /** Batch axes of inputs for which the default, read from the model, is wrong. */
   readonly inputs?: DeclaredAxes;
   /** Batch axes of outputs for which the default, read from the model, is wrong. */

@@ -15,7 +15,7 @@ const share = 0.7;
 /** P4 and P5: three servers, which differ only in how a request reaches the model, under the same loads. */
 export async function endpoint(plan: Plan): Promise<Measurement[]> {
   // Longer than elsewhere, and fewer: the queues of a server take a while to build up.
-  const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 3];
+  const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 2.5];
   const generator: Generator = await Process.start(new URL('../http/load.js', import.meta.url));
   const contenders = {
     batched: await Contender.start('batched', generator),
@@ -34,8 +34,8 @@ export async function endpoint(plan: Plan): Promise<Measurement[]> {
   const many = await under({ kind: 'closed', connections: 256, seconds });
   const busy = Math.round(share * capacityOf(many.batched));
   const calm = Math.round(share * capacityOf(many['run per request']));
-  const whenBusy = await under({ kind: 'open', connections: 512, rate: busy, seconds });
-  const whenCalm = await under({ kind: 'open', connections: 512, rate: calm, seconds });
+  const whenBusy = await under({ kind: 'open', connections: 256, rate: busy, seconds });
+  const whenCalm = await under({ kind: 'open', connections: 256, rate: calm, seconds });
   await Promise.all([...Object.values(contenders), generator].map((each) => each.close()));
 
   return [

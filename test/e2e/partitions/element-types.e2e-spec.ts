@@ -44,7 +44,7 @@ describe('Tensors of every element type', () => {
     expect([...reply.data].map((element, i) => Object.is(element, x.data[i]))).toEqual([...x.data].map(() => true));
   });
 
-  it('[1.7] pad a fixed batch of strings with empty ones', async () => {
+  it('[1.7] [1.8] are padded up to a fixed batch, strings too', async () => {
     const serving = await serve({ name: 'echo', model: echoModel({ x: value('string', 3) }) });
 
     expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({

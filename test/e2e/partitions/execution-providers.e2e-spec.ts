@@ -1,3 +1,4 @@
+import type { InferenceSession } from 'onnxruntime-common';
 import { describe, expect, it } from '@jest/globals';
 import { ProviderUnavailableError, ServingLoadError } from 'nestjs-serving';
 import { echoModel, value } from '../../fixtures/models.js';
@@ -38,7 +39,7 @@ describe('The execution providers of a serving', () => {
     },
   );
 
-  it.each<[string, unknown[]]>([
+  it.each<[string, InferenceSession.ExecutionProviderConfig[]]>([
     ['by name', [missing, 'cpu']],
     ['with options', [{ name: 'cuda', deviceId: 99 }, { name: 'cpu' }]],
     ['after two that are missing', [missing, 'cuda', 'cpu']],
@@ -65,11 +66,5 @@ describe('The execution providers of a serving', () => {
     const session = { executionProviders: [missing], extra: { session: { disable_cpu_ep_fallback: '1' } } };
 
     await expect(serve({ name: 'echo', model, session })).rejects.toThrow(ProviderUnavailableError);
-  });
-
-  it('[5.7] [9.1] end the partitions that did start, where one fails', async () => {
-    const partitions = [{}, { executionProviders: [missing] }, {}];
-
-    await expect(serve({ name: 'echo', model, partitions })).rejects.toThrow(ProviderUnavailableError);
   });
 });

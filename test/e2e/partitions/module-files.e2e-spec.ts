@@ -176,7 +176,6 @@ describe('A serving of a module file', () => {
       'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
     ],
     ['throws while it loads, and leaves a timer', worker('load-fails'), ServingLoadError, 'no weights here'],
-    ['throws in the setup of one partition', worker('setup-fails'), ServingLoadError, 'no device 1'],
     ['is no script', new URL('../../../package.json', import.meta.url), ServingLoadError, 'package.json'],
     ['ends its thread while it loads', worker('exits-at-load'), ServingLoadError, 'ended with code 5'],
   ])('[9.1] fails to start, with the reason, where the module %s', async (_, useFile, type, message) => {
@@ -185,5 +184,16 @@ describe('A serving of a module file', () => {
     await expect(starting).rejects.toThrow(type);
     await expect(starting).rejects.toThrow('Serving "module"');
     await expect(starting).rejects.toThrow(message);
+  });
+
+  it('[9.1] ends the threads that did start, where the setup of one fails', async () => {
+    const [started, living] = [new Int32Array(new SharedArrayBuffer(4)), new Int32Array(new SharedArrayBuffer(4))];
+    const partitions = [false, true, false].map((fails) => ({ started, living, fails }));
+
+    await expect(serve({ name: 'module', useFile: worker('counted'), partitions })).rejects.toThrow(
+      'Serving "module" could not start: no device here',
+    );
+
+    expect([started[0], living[0]]).toEqual([2, 0]);
   });
 });

@@ -159,7 +159,7 @@ describe('The threads of a serving', () => {
     const end = await forkChild('close-while-running', [file]);
     await rm(folder, { recursive: true });
 
-    expect(end).toMatchObject({ code: 0, messages: [{ running: true }, Array(3).fill(256 * 512)] });
+    expect(end).toMatchObject({ code: 0, messages: [{ running: true }, Array(4).fill(256 * 512)] });
   });
 
   it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {

@@ -1,0 +1,23 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch } from 'nestjs-serving';
+import { useGates } from '../../fixtures/gate.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { worker } from '../../fixtures/worker.js';
+
+describe('An inline run', () => {
+  const gate = useGates();
+  const serve = useServings();
+
+  it('[3.1] [9.3] that is cut into pieces ends with its last one, also when the serving closes after the first', async () => {
+    const serving = await serve<{ size: number }[]>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const gates = [gate(), gate()];
+    const reply = serving.run(Batch.stack(gates.map(({ row }) => row)));
+    await gates[0]!.entered();
+
+    const closed = serving.close();
+    gates.forEach((each) => each.open());
+
+    expect((await reply).map(({ size }) => size)).toEqual([1, 1]);
+    await closed;
+  });
+});

@@ -2,15 +2,14 @@ import { createReadStream } from 'node:fs';
 import type { InferenceSession } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
 import { type Container, leavesOf } from '../batch/container.js';
-import { ProviderUnavailableError, ServingLoadError } from '../errors.js';
+import { ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
-import type { BatchFunctionFactory, PartitionOptions } from './partition.js';
+import { createSession, providersOf } from './onnx-session.js';
+import type { BatchFunctionFactory } from './partition.js';
 import type { ThreadTask } from './thread-protocol.js';
 import { inTurn } from './webgpu-turn.js';
 
-type Runtime = typeof import('onnxruntime-node');
 type ModelTask = Extract<ThreadTask, { readonly model: string | Uint8Array }>;
-type Provider = string | { readonly name: string };
 type Named<T> = Record<string, T>;
 
 /** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
@@ -29,19 +28,10 @@ export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<
 /** Sessions on WebGPU take turns; all others work side by side. */
 function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
   const turn = new Int32Array(webgpuTurn);
-  return providersOf(options).map(nameOf).includes('webgpu') ? (work) => inTurn(turn, work) : (work) => work();
+  return providersOf(options).some(({ name }) => name === 'webgpu') ? (work) => inTurn(turn, work) : (work) => work();
 }
 
-function providersOf(options: PartitionOptions): readonly Provider[] {
-  const providers = options['executionProviders'] as readonly Provider[] | undefined;
-  return providers && providers.length > 0 ? providers : ['cpu'];
-}
-
-function nameOf(provider: Provider): string {
-  return typeof provider === 'string' ? provider : provider.name;
-}
-
-async function loadRuntime(): Promise<Runtime> {
+async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
     return await import('onnxruntime-node');
   } catch (cause) {
@@ -52,61 +42,6 @@ async function loadRuntime(): Promise<Runtime> {
       },
     );
   }
-}
-
-/** A session with the first list of providers that works; a list is tried without its head when the head is missing here. */
-async function createSession(
-  { InferenceSession }: Runtime,
-  model: string | Uint8Array,
-  options: PartitionOptions,
-): Promise<InferenceSession> {
-  const create = (executionProviders: readonly unknown[]): Promise<InferenceSession> =>
-    InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
-  const providers = providersOf(options);
-  const names = providers.map(nameOf);
-  const reasons: unknown[] = [];
-  for (let first = 0; first < providers.length; first++) {
-    try {
-      return await create(providers.slice(first));
-    } catch (reason) {
-      reasons.push(reason);
-    }
-  }
-  const where = typeof model === 'string' ? model : `of ${model.byteLength} bytes`;
-  // A model that even the CPU refuses, whatever the options, is at fault itself.
-  const cause =
-    names.at(-1) === 'cpu'
-      ? reasons.at(-1)
-      : await InferenceSession.create(model as string).then(release, (reason: unknown) => reason);
-  if (cause !== undefined) {
-    throw new ServingLoadError(`Cannot load the model ${where}: ${messageOf(cause)}`, { cause });
-  }
-  throw new ProviderUnavailableError(
-    `Cannot run the model ${where} on ${names.map((name, i) => `${name} (${messageOf(reasons[i])})`).join(' or ')}. ` +
-      `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
-      `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
-    { cause: reasons[0] },
-  );
-}
-
-const cudaRemedy =
-  'CUDA needs an NVIDIA driver, CUDA 12, cuDNN 9 and the CUDA libraries of onnxruntime-node (npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; Linux x64 only).';
-
-const remedies: Readonly<Record<string, string>> = {
-  cuda: cudaRemedy,
-  tensorrt: `${cudaRemedy} TensorRT 10 must be installed beside it.`,
-  webgpu: 'WebGPU needs a GPU with a Vulkan, Metal or Direct3D 12 driver.',
-  dml: 'DirectML exists on Windows alone.',
-  coreml: 'Core ML exists on macOS alone.',
-};
-
-async function release(session: InferenceSession): Promise<undefined> {
-  await session.release();
-  return undefined;
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message.trim().replace(/\.$/, '') : String(error);
 }
 
 /** Reads the file in passing, without holding it: 100 MB take about 50 ms. */

@@ -43,6 +43,7 @@ describe('The execution providers of a serving', () => {
     ['by name', [missing, 'cpu']],
     ['with options', [{ name: 'cuda', deviceId: 99 }, { name: 'cpu' }]],
     ['after two that are missing', [missing, 'cuda', 'cpu']],
+    ['around one that is missing', ['cpu', 'cuda']],
   ])('[5.7] fall back if the list says so: %s', async (_, executionProviders) => {
     const serving = await serve({ name: 'echo', model, session: { executionProviders } });
 

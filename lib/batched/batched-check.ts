@@ -1,6 +1,7 @@
 import 'reflect-metadata';
 import { InvalidServingError } from '../errors.js';
-import type { BatchedMethod } from './batched-method.js';
+import { batching, checkOptions, whole } from '../serving/option-rules.js';
+import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
 const ROUTE_ARGUMENTS = '__routeArguments__';
@@ -39,4 +40,13 @@ export function checkBatchedMethod(type: new (...args: never[]) => object, { key
       );
     }
   }
+}
+
+/** Refuses options of the decorator that it does not know, or that cannot be. */
+export function checkBatchedOptions(method: string, options: BatchedOptions): void {
+  const types = {
+    check: (value: unknown) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
+    allowed: 'a list of classes',
+  };
+  checkOptions(`@Batched() on ${method}`, options, { ...batching, partitions: whole(1, 1024), types });
 }

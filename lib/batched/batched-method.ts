@@ -1,7 +1,7 @@
 import type { Type } from '@nestjs/common';
 import { Batcher, type BatchRecord, type Request, type Row } from '../batching/batcher.js';
 import { InvalidOutputError, isError } from '../errors.js';
-import { batchingOf } from '../serving/resolve-definition.js';
+import { batchingOf } from '../serving/option-rules.js';
 
 /** How the calls of a method batch. */
 export interface BatchedOptions {

@@ -1,10 +1,10 @@
 import 'reflect-metadata';
 import { Inject, type Type } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
+import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 import { addBatchedMethod, METHODS } from './batched-metadata.js';
-import { checkBatchedOptions } from '../serving/resolve-definition.js';
 
 /** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;

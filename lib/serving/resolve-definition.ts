@@ -7,6 +7,7 @@ import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { partitionPerDevice } from '../partitions/devices.js';
 import { show } from '../show.js';
+import { batching, batchingOf, checkOptions, delay, type Rule, type Rules, whole } from './option-rules.js';
 import type { ServingDefinition } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
@@ -24,28 +25,9 @@ export interface ResolvedServing {
   readonly shutdown: number;
 }
 
-type Check = (value: unknown) => boolean;
-
-/** What an option may be. */
-export interface Rule {
-  readonly check: Check;
-  readonly allowed: string;
-}
-
-/** setTimeout turns a longer delay into none at all. */
-const LONGEST_DELAY = 2 ** 31 - 1;
-
-const whole = (least: number, most: number): Rule => ({
-  check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
-  allowed: `a whole number from ${least} to ${most}`,
-});
-const delay: Rule = {
-  check: (value) => typeof value === 'number' && value >= 0 && value <= LONGEST_DELAY,
-  allowed: `milliseconds from 0 to ${LONGEST_DELAY}`,
-};
 const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
-const pathOr = (allowed: string, other: Check): Rule => ({
+const pathOr = (allowed: string, other: Rule['check']): Rule => ({
   check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
   allowed,
 });
@@ -54,16 +36,7 @@ const axes: Rule = {
   allowed: 'an object of { batchAxis: number | null } by name',
 };
 
-/** The options of every batcher, and what is true when they are not given. */
-export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
-
-const batching: Readonly<Record<string, Rule>> = {
-  batchSize: whole(1, 2 ** 20),
-  batchTimeout: delay,
-  maxQueue: whole(1, Number.MAX_SAFE_INTEGER),
-};
-
-const common: Readonly<Record<string, Rule>> = {
+const common: Rules = {
   ...batching,
   name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a string that is not empty' },
   partitions: {
@@ -81,7 +54,7 @@ const common: Readonly<Record<string, Rule>> = {
   postprocess: aFunction,
 };
 
-const kinds: Readonly<Record<string, Readonly<Record<string, Rule>>>> = {
+const kinds: Readonly<Record<string, Rules>> = {
   model: {
     model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
     session: anObject,
@@ -116,46 +89,6 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     shutdown,
     partitions: partitionsOf(definition),
   });
-}
-
-/** Checks the options of a `@Batched()` method; `types` is the decorator's own. */
-export function checkBatchedOptions(method: string, options: object): void {
-  const types: Rule = {
-    check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
-    allowed: 'a list of classes',
-  };
-  checkOptions(`@Batched() on ${method}`, options, { ...batching, partitions: whole(1, 1024), types });
-}
-
-/** The options of a batcher with their defaults. */
-export function batchingOf(
-  options: Partial<Record<keyof typeof BATCHING_DEFAULTS, number | undefined>>,
-): Pick<ResolvedServing, keyof typeof BATCHING_DEFAULTS> {
-  const { batchSize, batchTimeout, maxQueue } = BATCHING_DEFAULTS;
-  return {
-    batchSize: options.batchSize ?? batchSize,
-    batchTimeout: options.batchTimeout ?? batchTimeout,
-    maxQueue: options.maxQueue ?? maxQueue,
-  };
-}
-
-function checkOptions(owner: string, options: object, rules: Readonly<Record<string, Rule>>): void {
-  for (const [option, value] of Object.entries(options)) {
-    const rule = rules[option];
-    if (!rule) {
-      const known = Object.keys(rules).toSorted().join(', ');
-      throw new InvalidServingError(`${owner}: unknown option "${option}" (${show(value)}); known are ${known}`);
-    }
-    if ((value !== undefined || option === 'name') && !rule.check(value)) {
-      throw new InvalidServingError(`${owner}: option "${option}" is ${show(value)}; allowed is ${rule.allowed}`);
-    }
-  }
-  const { batchSize, maxQueue } = batchingOf(options);
-  if (batchSize > maxQueue) {
-    throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ever fill; lower the one or raise the other`,
-    );
-  }
 }
 
 /** The path of the model, or its bytes. */

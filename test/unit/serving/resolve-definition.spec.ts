@@ -129,6 +129,7 @@ describe('resolveDefinition', () => {
     [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are batchKeys, batchSize, batchTimeout, drain,'],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are batchKeys,'],
     [{ session: {} }, 'unknown option "session" ({}); known are batchKeys,'],
+    [{ constructor: 1 }, 'unknown option "constructor" (1); known are batchKeys,'],
   ])('[1.9] refuses %p', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 

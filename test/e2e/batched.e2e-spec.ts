@@ -636,17 +636,16 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(await Promise.all(others)).toEqual(['hot fish', 'hot salad', 'hot cake']);
   });
 
-  it.each([1, 3])('[10.2] runs at most %d batches of the method at the same time', async (partitions) => {
+  it.each([1, 3])('[10.2] runs %d batches of the method at the same time, and no more', async (partitions) => {
     let running = 0;
     let most = 0;
     let meet!: () => void;
     const met = new Promise<void>((resolve) => (meet = resolve));
 
-    @Controller()
+    @Injectable()
     class Workshop {
-      @Get(':part')
       @Batched({ ...batchesOf(2), partitions })
-      async make(@Param('part') parts: string[]) {
+      async make(parts: number[]): Promise<number[]> {
         most = Math.max(most, ++running);
         if (running === partitions) {
           meet();
@@ -656,9 +655,11 @@ describeOnPlatforms('@Batched()', (listen) => {
         return parts;
       }
     }
-    const site = await start(Workshop);
+    const { app } = await listen(withServing({ providers: [Workshop] }));
+    const workshop = caller(app.get(Workshop));
 
-    expect(bodies(await times(12, (i) => site.get(`/${i}`)))).toEqual(Array.from({ length: 12 }, (_, i) => String(i)));
+    const parts = Array.from({ length: 12 }, (_, part) => part);
+    expect(await Promise.all(parts.map((part) => workshop.make(part)))).toEqual(parts);
     expect(most).toBe(partitions);
   });
 

@@ -47,6 +47,11 @@ export class Batch {
     return new Batch(new ListRows([...values]));
   }
 
+  /** The rows of what a batch function returned: a leaf without rows goes to every caller, whatever it holds. */
+  static ofOutput(output: Container, axes?: BatchAxes): Batch {
+    return new Batch(TensorRows.of(output, axes, 'alike'));
+  }
+
   /** All rows in the order of the batches; sizes and paddings add up. The batches must agree in key and template. */
   static merge(batches: readonly Batch[]): Batch {
     const [batch, ...others] = batches;

@@ -22,13 +22,20 @@ export interface Template {
 /** A shared leaf is part of the signature, so it must be small enough to compare for every request. */
 const LARGEST_SHARED_LEAF = 1024;
 
+/** What rows must have in common in the leaves that they share: the value, or, of outputs, type and shape. */
+export type SharedLeaves = 'equal' | 'alike';
+
 /** The template of a container that carries rows, and how many. */
-export function templateOf(structure: Container, axes: BatchAxes = {}): { template: Template; rows: number } {
+export function templateOf(
+  structure: Container,
+  axes: BatchAxes = {},
+  shared: SharedLeaves = 'equal',
+): { template: Template; rows: number } {
   const leaves = leavesOf(structure);
   const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
   leaves.forEach(checkStorage);
   const rows = countRows(leaves, leafAxes);
-  const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!)).join(', ');
+  const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, shared)).join(', ');
   return { template: { signature, structure, leaves, axes: leafAxes }, rows };
 }
 
@@ -74,11 +81,15 @@ function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): n
   return first.rows;
 }
 
-function describe({ path, tensor }: Leaf, axis: number | null): string {
+function describe({ path, tensor }: Leaf, axis: number | null, shared: SharedLeaves): string {
   const name = path === '' ? '' : `${path}: `;
   if (axis !== null) {
     const inner = tensor.dims.map((dim, i) => (i === axis ? 'rows' : dim));
     return `${name}${tensor.type}[${inner.join(', ')}]`;
+  }
+  const type = `${name}${tensor.type}[${tensor.dims.join(', ')}]`;
+  if (shared === 'alike') {
+    return type;
   }
   if (tensor.size > LARGEST_SHARED_LEAF) {
     throw new InvalidBatchError(
@@ -87,7 +98,7 @@ function describe({ path, tensor }: Leaf, axis: number | null): string {
     );
   }
   const value = JSON.stringify(Array.from(tensor.data as ArrayLike<unknown>, String));
-  return `${name}${tensor.type}[${tensor.dims.join(', ')}] = ${value}`;
+  return `${type} = ${value}`;
 }
 
 function named(path: string): string {

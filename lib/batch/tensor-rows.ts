@@ -1,7 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
-import { type BatchAxes, type Template, templateOf } from './template.js';
+import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
 import { copyOf, copyRows, zerosLike } from './tensor.js';
 
 /** A run of consecutive rows inside the leaves of one item. */
@@ -23,8 +23,8 @@ export class TensorRows implements Rows {
   }
 
   /** The rows that lie on the batch axes of one item. */
-  static of(item: Container, axes?: BatchAxes): TensorRows {
-    const { template, rows } = templateOf(item, axes);
+  static of(item: Container, axes?: BatchAxes, shared?: SharedLeaves): TensorRows {
+    const { template, rows } = templateOf(item, axes, shared);
     const leaves = template.leaves.map(({ tensor }) => tensor);
     return new TensorRows(template, [{ leaves, start: 0, count: rows }]);
   }

@@ -76,7 +76,7 @@ function runInSteps({ inputs, outputs }: ModelSignature, rows: number): typeof r
     for (const step of Batch.concatenate([feeds], inputAxes).chunksOf(rows)) {
       const padded = step.pad(rows - step.size).consume();
       const output = await runWhole(session, padded as Named<Container>);
-      steps.push(Batch.concatenate([output], outputAxes).slice(0, step.size));
+      steps.push(Batch.ofOutput(output, outputAxes).slice(0, step.size));
     }
     return Batch.merge(steps).release() as Container;
   };

@@ -34,7 +34,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  return asOutput(() => Batch.concatenate([output], axes)).slice(0, input.size);
+  return asOutput(() => Batch.ofOutput(output, axes)).slice(0, input.size);
 }
 
 /** What makes a batch invalid is the caller's fault, unless it is an output that is to make one. */

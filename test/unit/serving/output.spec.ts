@@ -36,7 +36,13 @@ describe('outputRows', () => {
   });
 
   it('[1.8] takes outputs without rows of any size and value, also where a call has been split', () => {
-    const output = (fill: number) => ({ y: rows(2), table: floats([2000], Array.from({ length: 2000 }, () => fill)) });
+    const output = (fill: number) => ({
+      y: rows(2),
+      table: floats(
+        [2000],
+        Array.from({ length: 2000 }, () => fill),
+      ),
+    });
     const parts = [1, 2].map((fill) => outputRows(output(fill), tensors, { table: null }));
 
     expect(Batch.merge(parts).consume()).toEqual({ y: floats([4, 1], [0, 1, 0, 1]), table: output(1).table });

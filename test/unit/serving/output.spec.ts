@@ -13,6 +13,14 @@ const rows = (count: number) =>
     Array.from({ length: count }, (_, i) => i),
   );
 
+const withTable = (fill: number) => ({
+  y: rows(2),
+  table: floats(
+    [2000],
+    Array.from({ length: 2000 }, () => fill),
+  ),
+});
+
 describe('outputRows', () => {
   it.each([
     ['a list', plain, ['A', 'B'], ['A', 'B']],
@@ -36,16 +44,9 @@ describe('outputRows', () => {
   });
 
   it('[1.8] takes outputs without rows of any size and value, also where a call has been split', () => {
-    const output = (fill: number) => ({
-      y: rows(2),
-      table: floats(
-        [2000],
-        Array.from({ length: 2000 }, () => fill),
-      ),
-    });
-    const parts = [1, 2].map((fill) => outputRows(output(fill), tensors, { table: null }));
+    const parts = [1, 2].map((fill) => outputRows(withTable(fill), tensors, { table: null }));
 
-    expect(Batch.merge(parts).consume()).toEqual({ y: floats([4, 1], [0, 1, 0, 1]), table: output(1).table });
+    expect(Batch.merge(parts).consume()).toEqual({ y: floats([4, 1], [0, 1, 0, 1]), table: withTable(1).table });
   });
 
   it('[1.8] takes rows on the axis that is declared, and outputs that the batch shares', () => {

@@ -1,4 +1,4 @@
-import { Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
+import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
 import { Subject } from 'rxjs';
 import type { Batcher, BatchRecord } from '../batching/batcher.js';
@@ -11,13 +11,14 @@ import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 
 /** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
 @Injectable()
-export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
+export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
   private readonly subject = new Subject<BatchEvent>();
   readonly events$ = this.subject.asObservable();
   /** By class and method: classes that inherit a method share nothing else of it. */
   private readonly batchers = new Map<unknown, Map<BatchedMethod, Batcher<MethodCall>>>();
   /** Classes of which every request has an instance of its own. */
   private readonly perRequest = new Set<unknown>();
+  private draining = false;
   private closed = false;
 
   constructor(
@@ -47,10 +48,15 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
     }
   }
 
+  /** Nest waits next for the clients of its servers: none of them is to wait for others. */
+  beforeApplicationShutdown(): void {
+    this.draining = true;
+    this.all().forEach((batcher) => batcher.drain());
+  }
+
   async onApplicationShutdown(): Promise<void> {
     this.closed = true;
-    const batchers = [...this.batchers.values()].flatMap((ofClass) => [...ofClass.values()]);
-    await Promise.all(batchers.map((batcher) => batcher.close()));
+    await Promise.all(this.all().map((batcher) => batcher.close()));
     this.subject.complete();
   }
 
@@ -66,6 +72,10 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
     });
   }
 
+  private all(): Batcher<MethodCall>[] {
+    return [...this.batchers.values()].flatMap((ofClass) => [...ofClass.values()]);
+  }
+
   private batcherFor(method: BatchedMethod, { constructor }: object): Batcher<MethodCall> {
     const ofClass = this.batchers.get(constructor) ?? new Map<BatchedMethod, Batcher<MethodCall>>();
     let batcher = ofClass.get(method);
@@ -73,6 +83,9 @@ export class BatchedMethods implements OnModuleInit, OnApplicationShutdown {
       const name = `${constructor.name}.${String(method.key)}`;
       batcher = batcherOf(name, method, (record) => this.subject.next(eventOf(name, record)));
       this.batchers.set(constructor, ofClass.set(method, batcher));
+      if (this.draining) {
+        batcher.drain();
+      }
       if (this.closed) {
         void batcher.close();
       }

@@ -66,6 +66,7 @@ interface Load {
  */
 export class Batcher<R extends Request> {
   private readonly rows$ = new Subject<Row<R>>();
+  private readonly flush$ = new Subject<void>();
   private readonly line = new WaitingLine<Row<R>>();
   private readonly loads: Load[];
   private readonly idle: Load[];
@@ -74,6 +75,7 @@ export class Batcher<R extends Request> {
   private queued = 0;
   private turnEnds = false;
   private turnTime: number | undefined;
+  private draining = false;
   private closed = false;
 
   constructor(private readonly options: BatcherOptions<R>) {
@@ -82,7 +84,14 @@ export class Batcher<R extends Request> {
     this.idle = [...this.loads];
     this.drained = new Promise((resolve) => (this.finish = resolve));
     this.rows$
-      .pipe(windowsBy({ lane: (row) => row.request.lane, size: () => batchSize, timeout: () => batchTimeout }))
+      .pipe(
+        windowsBy({
+          lane: (row) => row.request.lane,
+          size: () => batchSize,
+          timeout: () => (this.draining ? 0 : batchTimeout),
+          flush$: this.flush$,
+        }),
+      )
       .subscribe((rows) => {
         this.line.join({ lane: rows[0]!.request.lane, rows, size: batchSize, reason: this.reasonOf(rows) });
         this.runAtEndOfTurn();
@@ -112,8 +121,15 @@ export class Batcher<R extends Request> {
     this.runAtEndOfTurn();
   }
 
+  /** Still takes rows, but no window waits for more of them from now on. */
+  drain(): void {
+    this.draining = true;
+    this.flush$.next();
+  }
+
   /** Takes no more rows and closes every window; resolves when all batches have run. */
   close(): Promise<void> {
+    this.draining = true;
     this.closed = true;
     this.rows$.complete();
     this.runAtEndOfTurn();
@@ -133,7 +149,7 @@ export class Batcher<R extends Request> {
     if (rows.length >= this.options.batchSize) {
       return 'full';
     }
-    if (this.closed) {
+    if (this.draining) {
       return 'drain';
     }
     return this.options.batchTimeout === 0 ? 'idle' : 'timeout';

@@ -1,4 +1,4 @@
-import { type Observable, type OperatorFunction, bufferTime, groupBy, mergeMap, toArray } from 'rxjs';
+import { type Observable, type OperatorFunction, bufferTime, groupBy, merge, mergeMap, NEVER, toArray } from 'rxjs';
 
 export interface WindowOptions<T> {
   /** Items share a window only with items of their own lane. */
@@ -7,6 +7,8 @@ export interface WindowOptions<T> {
   readonly size: () => number;
   /** Milliseconds from the first item after which a window closes; 0 closes it at its first item. Read when it opens. */
   readonly timeout: () => number;
+  /** Closes every open window when it emits. */
+  readonly flush$?: Observable<unknown>;
 }
 
 /**
@@ -16,10 +18,10 @@ export interface WindowOptions<T> {
  * `size` items or `timeout` ms. So a lane without rows holds no timer and no memory, and the end of the source closes what
  * is open. Lossless as long as the consumer does not push into the source from inside `next`.
  */
-export function windowsBy<T>({ lane, size, timeout }: WindowOptions<T>): OperatorFunction<T, T[]> {
+export function windowsBy<T>({ lane, size, timeout, flush$ = NEVER }: WindowOptions<T>): OperatorFunction<T, T[]> {
   const closing = (lane$: Observable<T>): Observable<unknown> => {
     const span = timeout();
-    return span === 0 ? lane$ : lane$.pipe(bufferTime(span, null, size()));
+    return span === 0 ? lane$ : merge(lane$.pipe(bufferTime(span, null, size())), flush$);
   };
   return (items$) =>
     items$.pipe(

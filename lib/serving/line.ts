@@ -74,6 +74,11 @@ export class ServingLine<Input, Output> {
     return finishCall(this.callbacks, call, { output, metadata: answers[0]!.metadata }) as Output;
   }
 
+  /** Still takes calls, but lets none wait for others. */
+  drain(): void {
+    this.batcher.drain();
+  }
+
   /** Takes no more calls, runs those it has, and ends the partitions. */
   async close(): Promise<void> {
     await this.batcher.close();

@@ -71,7 +71,9 @@ export class LocalServing<Input = unknown, Output = unknown>
   beforeApplicationShutdown(): void {
     const { drain, shutdown } = this.options;
     this.overrun ??= new Promise((resolve) => (this.clock = setTimeout(() => resolve(this.abandon()), shutdown)));
-    if (!drain) {
+    if (drain) {
+      this.line?.drain();
+    } else {
       this.abandon();
     }
   }

@@ -284,6 +284,20 @@ describe('Batcher', () => {
     });
   });
 
+  it('[9.3] lets no row wait for others once it drains, and still takes calls', async () => {
+    const batcher = new HeldBatcher({ batchTimeout: 10_000 });
+    batcher.call('a');
+
+    batcher.drain();
+    await later();
+    expect(batcher.running).toEqual(['0: a0']);
+
+    batcher.call('b');
+    expect(await runAll(batcher)).toEqual(['0: a0', '0: b0']);
+    expect(batcher.records.map(({ reason }) => reason)).toEqual(['drain', 'drain']);
+    expect(jest.getTimerCount()).toBe(0);
+  });
+
   describe('closes', () => {
     it('[9.3] after every queued row has run, open windows at once', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10_000 });

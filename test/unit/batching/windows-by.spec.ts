@@ -93,6 +93,15 @@ describe('windowsBy', () => {
     expect(scheduler.actions).toEqual([]);
   });
 
+  it('[9.3] closes every open window at a flush, and opens the next as always', () => {
+    marbles(({ hot, expectObservable }) => {
+      const items = '  -aB--------c------|';
+      const flush$ = hot('---f----f---------');
+      const windows = '---(wx)---------y-|';
+      expectObservable(hot(items).pipe(windowsBy({ ...options, flush$ }), joined)).toBe(windows, { w: 'a', x: 'B', y: 'c' });
+    });
+  });
+
   it('[4.8] reads size and timeout when a window opens', () => {
     const sizes = [2, 3, 9].values();
     const timeouts = [9, 9, 2].values();

@@ -111,7 +111,8 @@ function existing(name: string, file: string | URL): string {
 }
 
 function kindOf(definition: ServingDefinition): string {
-  const given = Object.keys(kinds).filter((kind) => (definition as unknown as Record<string, unknown>)[kind] !== undefined);
+  const options = new Map<string, unknown>(Object.entries(definition));
+  const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${show(definition.name)} has ${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +

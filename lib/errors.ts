@@ -108,6 +108,11 @@ export function isError(value: unknown): value is Error {
   return typeof value === 'object' && (value instanceof Error || types.isNativeError(value));
 }
 
+/** What an error, or whatever else was thrown, says. */
+export function messageOf(error: unknown): string {
+  return isError(error) ? error.message : String(error);
+}
+
 /** An error as it crosses a thread: structured clone alone drops class, code and cause. */
 export interface WireError {
   readonly name: string;

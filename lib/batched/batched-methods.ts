@@ -1,10 +1,10 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
 import { Subject } from 'rxjs';
-import type { Batcher, BatchRecord } from '../batching/batcher.js';
+import type { Batcher } from '../batching/batcher.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { ServingRegistry } from '../serving-registry.js';
-import type { BatchEvent } from '../serving/serving-event.js';
+import { type BatchEvent, batchEvent } from '../serving/serving-event.js';
 import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
@@ -81,7 +81,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     let batcher = ofClass.get(method);
     if (!batcher) {
       const name = `${constructor.name}.${String(method.key)}`;
-      batcher = batcherOf(name, method, (record) => this.subject.next(eventOf(name, record)));
+      batcher = batcherOf(name, method, (record) => this.subject.next(batchEvent(name, DEFAULT_KEY, record)));
       this.batchers.set(constructor, ofClass.set(method, batcher));
       if (this.draining) {
         batcher.drain();
@@ -92,8 +92,4 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     }
     return batcher;
   }
-}
-
-function eventOf(serving: string, { rows, ...record }: BatchRecord<MethodCall>): BatchEvent {
-  return { type: 'batch', serving, key: DEFAULT_KEY, rows: rows.length, fill: rows.length / record.batchSize, ...record };
 }

@@ -4,7 +4,7 @@ import type { BatchAxes } from '../batch/template.js';
 import { InvalidServingError } from '../errors.js';
 import type { BatchResult } from '../partitions/partition.js';
 import { show } from '../show.js';
-import type { PostprocessContext, Prepared, ServingOptions } from './serving-definition.js';
+import type { Prepared, ServingOptions } from './serving-definition.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
 export type Callbacks = Pick<ServingOptions, 'name' | 'preprocess' | 'postprocess'>;
@@ -25,8 +25,7 @@ export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAx
 /** Shapes the reply from the output for the call's rows. */
 export function finishCall(callbacks: Callbacks, { single, info }: Call, { output, metadata }: BatchResult): unknown {
   const result = single && Array.isArray(output) ? (output[0] as unknown) : output;
-  const context: PostprocessContext = { metadata, info };
-  return callbacks.postprocess ? callbacks.postprocess(result, context) : result;
+  return callbacks.postprocess ? callbacks.postprocess(result, { metadata, info }) : result;
 }
 
 async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {

@@ -1,15 +1,15 @@
 import type { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
-import { Batcher, type BatchRecord, type Row } from '../batching/batcher.js';
-import { BatchFailedError, isServingError } from '../errors.js';
+import { Batcher, type Row } from '../batching/batcher.js';
+import { BatchFailedError, isServingError, messageOf } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import { type Callbacks, finishCall, prepareCall } from './call.js';
+import { type Call, type Callbacks, finishCall, prepareCall } from './call.js';
 import { checkFit } from './fit.js';
 import { outputRows } from './output.js';
 import { BatchRequest, batchOf, joinOutput, partsOf } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
-import type { BatchEvent } from './serving-event.js';
+import { type BatchEvent, batchEvent } from './serving-event.js';
 
 /** The output rows of one batch, ready to be shared out. */
 interface Answer {
@@ -45,17 +45,16 @@ export class ServingLine<Input, Output> {
       maxQueue,
       slots,
       dispatch: (rows, partition) => this.dispatch(rows, partition),
-      observe: (record) => observe(eventOf(name, record)),
+      observe: (record) => observe(batchEvent(name, record.rows[0]!.request.batch.key, record)),
     });
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
   async batchedRun(input: Input): Promise<Output> {
-    const { name, batchKeys } = this.options;
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
     // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
     const call = prepared instanceof Promise ? await prepared : prepared;
-    checkFit(name, call.batch, batchKeys, this.opened.signature);
+    this.check(call);
     const request = new BatchRequest(call.batch);
     this.batcher.submit(request, call.batch.size);
     return finishCall(this.callbacks, call, await request.reply) as Output;
@@ -63,11 +62,10 @@ export class ServingLine<Input, Output> {
 
   /** Runs the input alone and at once, on the first partition. */
   async run(input: Input): Promise<Output> {
-    const { name, batchKeys, runSize } = this.options;
     const call = await prepareCall(this.callbacks, input, this.inputAxes);
-    checkFit(name, call.batch, batchKeys, this.opened.signature);
+    this.check(call);
     const answers: Answer[] = [];
-    for (const batch of call.batch.chunksOf(runSize)) {
+    for (const batch of call.batch.chunksOf(this.options.runSize)) {
       answers.push(await this.execute(0, batch));
     }
     const output = joinOutput(answers.map(({ rows }) => rows));
@@ -89,6 +87,10 @@ export class ServingLine<Input, Output> {
   abandon(error: Error): void {
     void this.batcher.close();
     this.batcher.abandon(error);
+  }
+
+  private check({ batch }: Call): void {
+    checkFit(this.options.name, batch, this.options.batchKeys, this.opened.signature);
   }
 
   /** Runs the rows as one batch and settles their requests; resolves with the error if that failed. */
@@ -118,13 +120,8 @@ export class ServingLine<Input, Output> {
       if (isServingError(cause)) {
         throw cause;
       }
-      const reason = cause instanceof Error ? cause.message : String(cause);
+      const reason = messageOf(cause);
       throw new BatchFailedError(`Serving "${this.options.name}": a batch of ${batch.size} rows failed: ${reason}`, { cause });
     }
   }
-}
-
-function eventOf(serving: string, { rows, ...record }: BatchRecord<BatchRequest>): BatchEvent {
-  const { key } = rows[0]!.request.batch;
-  return { type: 'batch', serving, key, rows: rows.length, fill: rows.length / record.batchSize, ...record };
 }

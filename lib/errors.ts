@@ -79,6 +79,13 @@ export class ServingClosedError extends ServingError {
   override readonly statusCode = 503;
 }
 
+/** The consumer of a stream is so far behind that its events would fill the memory. */
+export class SlowConsumerError extends ServingError {
+  override readonly name = 'SlowConsumerError';
+  override readonly code = 'SERVING_SLOW_CONSUMER';
+  override readonly statusCode = 503;
+}
+
 /** The batch function threw; `cause` is what it threw. */
 export class BatchFailedError extends ServingError {
   override readonly name = 'BatchFailedError';
@@ -133,6 +140,7 @@ const classes = new Map(
     InvalidInputError,
     OverloadedError,
     ServingClosedError,
+    SlowConsumerError,
     BatchFailedError,
     InvalidOutputError,
     PartitionLostError,

@@ -18,9 +18,10 @@ export {
   ServingClosedError,
   ServingError,
   ServingLoadError,
+  SlowConsumerError,
   UnknownServingError,
 } from './errors.js';
-export type { ServingHandler, ServingKind } from './partitions/handler.partition.js';
+export type { HandlerPartitionOptions, HandlerResult, ServingHandler, ServingKind } from './partitions/handler.partition.js';
 export type { DeclaredAxes } from './partitions/model-signature.js';
 export {
   type BatchContext,
@@ -29,6 +30,8 @@ export {
   type BatchFunctionSite,
   type BatchOutput,
   type BatchResult,
+  DONE,
+  type Origin,
   type PartitionOptions,
   withMetadata,
 } from './partitions/partition.js';
@@ -37,15 +40,18 @@ export { getServingToken, InjectServing, type ServingName } from './serving.deco
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService, type ServingReference } from './serving.service.js';
+export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { createServing } from './serving/create-serving.js';
 export { LocalServing } from './serving/local-serving.js';
-export { Serving } from './serving/serving.js';
+export { currentOrigin, withOrigin } from './serving/origin.js';
+export { Serving, type ServingState } from './serving/serving.js';
 export {
   type ClassServingDefinition,
   defineServing,
   type ExistingServingDefinition,
   type FileServingDefinition,
   type FunctionServingDefinition,
+  type KeyServingOptions,
   type ModelServingDefinition,
   type PostprocessContext,
   type Prepared,
@@ -53,4 +59,14 @@ export {
   type ServingOf,
   type ServingOptions,
 } from './serving/serving-definition.js';
-export type { BatchEvent, ServingEvent } from './serving/serving-event.js';
+export type {
+  BatchEndEvent,
+  BatchStartEvent,
+  CallEndEvent,
+  CallMode,
+  CallStartEvent,
+  ServingEvent,
+} from './serving/serving-event.js';
+export type { EventOf } from './serving/serving-events.js';
+export type { HookEvent, OutputEvent, StreamEvent } from './serving/stream-event.js';
+export { ServingStream } from './streaming/serving-stream.js';

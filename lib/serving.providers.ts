@@ -1,6 +1,7 @@
 import type { Provider } from '@nestjs/common';
-import { ModuleRef } from '@nestjs/core';
+import { ApplicationConfig, ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from './errors.js';
+import { OriginInterceptor } from './batched/origin.interceptor.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
@@ -14,15 +15,24 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
   return definitions.flatMap((definition): Provider[] => {
     const token = getServingToken(definition);
     if (!('useClass' in definition)) {
-      return [{ provide: token, inject: [ModuleRef], useFactory: (moduleRef: ModuleRef) => servingOf(definition, moduleRef) }];
+      return [
+        {
+          provide: token,
+          inject: [ModuleRef, ApplicationConfig],
+          useFactory: (moduleRef: ModuleRef, application: ApplicationConfig) => servingOf(definition, moduleRef, application),
+        },
+      ];
     }
     const handlerToken = `ServingHandler:${definition.name}`;
     return [
       { provide: handlerToken, useClass: definition.useClass },
       {
         provide: token,
-        inject: [handlerToken],
-        useFactory: (handler: ServingHandler) => createServing(definition, () => handler),
+        inject: [handlerToken, ApplicationConfig],
+        useFactory: (handler: ServingHandler, application: ApplicationConfig) => {
+          tellOrigins(definition, application);
+          return createServing(definition, () => handler);
+        },
       },
     ];
   });
@@ -37,8 +47,9 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
-    inject: [DEFINITIONS, ModuleRef],
-    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) => servingOf(byName.get(name)!, moduleRef),
+    inject: [DEFINITIONS, ModuleRef, ApplicationConfig],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef, application: ApplicationConfig) =>
+      servingOf(byName.get(name)!, moduleRef, application),
   }));
   return [definitions, ...servings];
 }
@@ -68,12 +79,21 @@ function definitionsByName(
   return byName;
 }
 
-function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
+function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, application: ApplicationConfig): LocalServing {
+  tellOrigins(definition, application);
   if (!('useExisting' in definition)) {
     return createServing(definition);
   }
   // Looked up when the serving starts: by then every provider of the application exists.
   return createServing(definition, () => moduleRef.get(definition.useExisting, { strict: false }));
+}
+
+/** Has every request of the application tell its kind; nothing is done where no serving asks. */
+function tellOrigins({ separateOrigins }: ServingDefinition, application: ApplicationConfig): void {
+  const isTold = application.getGlobalInterceptors().some((interceptor) => interceptor instanceof OriginInterceptor);
+  if (separateOrigins && !isTold) {
+    application.addGlobalInterceptor(new OriginInterceptor());
+  }
 }
 
 function checkNames(definitions: readonly ServingDefinition[]): void {

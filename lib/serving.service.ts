@@ -1,10 +1,14 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
-import { EMPTY, merge, Subject } from 'rxjs';
+import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingRegistry } from './serving-registry.js';
+import type { CallOptions, StreamOptions } from './serving/call-options.js';
 import type { Serving } from './serving/serving.js';
 import type { ServingOptions } from './serving/serving-definition.js';
 import type { ServingEvent } from './serving/serving-event.js';
+import type { EventOf } from './serving/serving-events.js';
+import type { StreamEvent } from './serving/stream-event.js';
+import type { ServingStream } from './streaming/serving-stream.js';
 
 /** A serving by name, or by its definition, which also gives its types. */
 export type ServingReference<Input, Output> = string | ServingOptions<Input, Output>;
@@ -12,10 +16,13 @@ export type ServingReference<Input, Output> = string | ServingOptions<Input, Out
 /** Calls servings by name. */
 @Injectable()
 export class ServingService implements OnModuleInit {
-  private readonly subject = new Subject<ServingEvent>();
+  private readonly initialised = new AsyncSubject<true>();
 
   /** What happens inside all servings and `@Batched()` methods of the application; hot, and ends with them. */
-  readonly events$ = this.subject.asObservable();
+  readonly events$: Observable<ServingEvent> = this.observed(
+    () => this.methods.events.all$,
+    ({ events$ }) => events$,
+  );
 
   constructor(
     private readonly registry: ServingRegistry,
@@ -23,9 +30,22 @@ export class ServingService implements OnModuleInit {
   ) {}
 
   onModuleInit(): void {
-    const servings = [...this.registry.all.values()];
-    // A handle that a test puts in place of a serving may be without events.
-    merge(this.methods.events$, ...servings.map((serving) => serving.events$ ?? EMPTY)).subscribe(this.subject);
+    this.initialised.next(true);
+    this.initialised.complete();
+  }
+
+  /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
+  eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.observed(
+      () => this.methods.events.of(type),
+      (serving) => serving.eventsOf?.(type),
+    );
+  }
+
+  /** Whether every serving is loaded and warm and none is shutting down: what a readiness probe asks. */
+  get isReady(): boolean {
+    // A handle that a test puts in place of a serving may be without a state.
+    return [...this.registry.all.values()].every(({ state }) => (state ?? 'ready') === 'ready');
   }
 
   /**
@@ -38,12 +58,39 @@ export class ServingService implements OnModuleInit {
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
-  async batchedRun<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>, input: Input): Promise<Output> {
-    return this.get(serving).batchedRun(input);
+  async batchedRun<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    input: Input,
+    options?: CallOptions,
+  ): Promise<Output> {
+    return this.get(serving).batchedRun(input, options);
   }
 
   /** Runs the input alone and at once. See {@link Serving.run}. */
-  async run<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>, input: Input): Promise<Output> {
-    return this.get(serving).run(input);
+  async run<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+    input: Input,
+    options?: CallOptions,
+  ): Promise<Output> {
+    return this.get(serving).run(input, options);
+  }
+
+  /** Gives the output as it comes. See {@link Serving.stream}. */
+  stream<Input = unknown, Output = unknown, Hook extends string = never>(
+    serving: ServingReference<Input, Output>,
+    input: Input,
+    options?: StreamOptions<Hook>,
+  ): ServingStream<StreamEvent<Output, Hook>> {
+    return this.get(serving).stream(input, options);
+  }
+
+  /** The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving may be without events. */
+  private observed<Event>(
+    ofMethods: () => Observable<Event>,
+    ofServing: (serving: Serving) => Observable<Event> | undefined,
+  ): Observable<Event> {
+    return this.initialised.pipe(
+      switchMap(() => merge(ofMethods(), ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY))),
+    );
   }
 }

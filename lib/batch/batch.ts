@@ -42,6 +42,11 @@ export class Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
+  /** The rows of one container; `axes` may name leaves that it has not. */
+  static ofContainer(item: Container, axes?: BatchAxes): Batch {
+    return new Batch(TensorRows.of(item, axes));
+  }
+
   /** Each value becomes one row as it is, also where it is a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows([...values]));
@@ -92,6 +97,7 @@ export class Batch {
   concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     const rows = items.map((item) => {
       if (isContainer(item)) {
+        checkNames(item, axes);
         return TensorRows.of(item, axes);
       }
       if (Array.isArray(item)) {
@@ -206,6 +212,16 @@ function rowOf(item: Container): Container {
     item,
     leavesOf(item).map(({ tensor }) => asRow(tensor)),
   );
+}
+
+function checkNames(item: Container, axes: BatchAxes = {}): void {
+  const paths = leavesOf(item).map(({ path }) => path);
+  const unknown = Object.keys(axes).find((path) => !paths.includes(path));
+  if (unknown !== undefined) {
+    throw new InvalidBatchError(
+      `The axes name "${unknown}", and the item has no such leaf; it has ${paths.join(', ') || 'one without a name'}`,
+    );
+  }
 }
 
 function describe(value: unknown): string {

@@ -7,6 +7,8 @@ export type Container = Tensor | readonly Container[] | { readonly [name: string
 /** One tensor of a container with the path that leads to it, such as `encoder.0.state`; the path of a bare tensor is empty. */
 export interface Leaf {
   readonly path: string;
+  /** As the path, but different where the structures are: names that could be mistaken for more than a name are quoted. */
+  readonly label: string;
   readonly tensor: Tensor;
 }
 
@@ -28,19 +30,29 @@ export function isContainer(value: unknown): value is Container {
 /** The leaves in a stable order: names sorted, tuples as they stand. */
 export function leavesOf(container: Container): Leaf[] {
   const leaves: Leaf[] = [];
-  collectLeaves(container, '', leaves);
+  collectLeaves(container, undefined, undefined, leaves);
   return leaves;
 }
 
-function collectLeaves(container: Container, path: string, leaves: Leaf[]): void {
+function collectLeaves(container: Container, path: string | undefined, label: string | undefined, leaves: Leaf[]): void {
   if (isTensor(container)) {
-    leaves.push({ path, tensor: container });
+    leaves.push({ path: path ?? '', label: label ?? '', tensor: container });
     return;
   }
+  const isTuple = Array.isArray(container);
   for (const [name, part] of partsOf(container)) {
-    collectLeaves(part, path === '' ? name : `${path}.${name}`, leaves);
+    const quoted = isTuple || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
+    collectLeaves(
+      part,
+      path === undefined ? name : `${path}.${name}`,
+      label === undefined ? quoted : `${label}.${quoted}`,
+      leaves,
+    );
   }
 }
+
+/** A name that no path and no index of a tuple looks like. */
+const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
 /** The same structure with other leaves, given in the order of {@link leavesOf}. */
 export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {

@@ -81,8 +81,8 @@ function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): n
   return first.rows;
 }
 
-function describe({ path, tensor }: Leaf, axis: number | null, shared: SharedLeaves): string {
-  const name = path === '' ? '' : `${path}: `;
+function describe({ path, label, tensor }: Leaf, axis: number | null, shared: SharedLeaves): string {
+  const name = label === '' ? '' : `${label}: `;
   if (axis !== null) {
     const inner = tensor.dims.map((dim, i) => (i === axis ? 'rows' : dim));
     return `${name}${tensor.type}[${inner.join(', ')}]`;

@@ -35,6 +35,28 @@ export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
   return new Tensor(like.type, allocate(like.data, product(dims, 0, dims.length)), dims);
 }
 
+/** Zeros (empty strings) for a tensor of the type and shape. */
+export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData {
+  const length = product(dims, 0, dims.length);
+  return type === 'string' ? allocate([], length) : new (storageClasses[type] ?? Float32Array)(length);
+}
+
+/** Where there is no class for the type, as for numbers of 16 bits before Node 24, onnxruntime takes another. */
+const storageClasses: Readonly<Record<string, new (length: number) => TypedData>> = {
+  float32: Float32Array,
+  float64: Float64Array,
+  float16: (globalThis as { Float16Array?: typeof Uint16Array }).Float16Array ?? Uint16Array,
+  int8: Int8Array,
+  uint8: Uint8Array,
+  bool: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
+  int32: Int32Array,
+  uint32: Uint32Array,
+  int64: BigInt64Array,
+  uint64: BigUint64Array,
+};
+
 function allocate(like: TensorData, length: number): TensorData {
   if (Array.isArray(like)) {
     return Array.from({ length }, () => '');

@@ -48,5 +48,6 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
     check: (value: unknown) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
     allowed: 'a list of classes',
   };
-  checkOptions(`@Batched() on ${method}`, options, { ...batching, partitions: whole(1, 1024), types });
+  const separateOrigins = { check: (value: unknown) => typeof value === 'boolean', allowed: 'true or false' };
+  checkOptions(`@Batched() on ${method}`, options, { ...batching, partitions: whole(1, 1024), types, separateOrigins });
 }

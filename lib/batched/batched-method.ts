@@ -1,7 +1,13 @@
 import type { Type } from '@nestjs/common';
-import { Batcher, type BatchRecord, type Request, type Row } from '../batching/batcher.js';
+import { Batcher, type BatchOutcome, type BatchRecord, type Lane, type Request, type Row } from '../batching/batcher.js';
+import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
+import type { Origin } from '../partitions/partition.js';
+import type { CallWatch } from '../serving/call-watch.js';
 import { batchingOf } from '../serving/option-rules.js';
+import { withOrigin } from '../serving/origin.js';
+import { batchEnd, type BatchLabels, batchStart } from '../serving/serving-event.js';
+import type { ServingEvents } from '../serving/serving-events.js';
 
 /** How the calls of a method batch. */
 export interface BatchedOptions {
@@ -30,6 +36,13 @@ export interface BatchedOptions {
    */
   readonly partitions?: number;
   /**
+   * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; in the method
+   * `currentOrigin()` then tells that of its batch.
+   *
+   * @default false
+   */
+  readonly separateOrigins?: boolean;
+  /**
    * The type of each parameter as its caller passes it. TypeScript keeps of `ScoreDto[]` only that it is an array, so
    * pipes, which see every call by itself, need the class by name.
    */
@@ -44,28 +57,54 @@ export interface BatchedMethod {
   readonly serving?: string;
 }
 
+/** Where the calls of one instance and origin wait for one another. */
+export interface MethodLane extends Lane {
+  readonly origin: Origin | undefined;
+}
+
 /** One call of a batched method. */
 export interface MethodCall extends Request {
+  readonly lane: MethodLane;
   readonly instance: object;
   readonly args: readonly unknown[];
+  readonly watch: CallWatch | undefined;
   succeed(result: unknown): void;
 }
 
 /** A batcher whose batch function is the body of the method. */
-export function batcherOf(
-  name: string,
-  { original, options = {} }: BatchedMethod,
-  observe: (record: BatchRecord<MethodCall>) => void,
-): Batcher<MethodCall> {
+export function batcherOf(name: string, { original, options = {} }: BatchedMethod, events: ServingEvents): Batcher<MethodCall> {
   const slots = Array.from({ length: options.partitions ?? 1 }, () => ({ prefetch: 0 }));
-  return new Batcher({ name, ...batchingOf(options), slots, observe, dispatch: (rows) => runMethod(name, original, rows) });
+  const { maxQueue } = batchingOf(options);
+  return new Batcher({
+    name,
+    maxQueue,
+    slots,
+    observer: {
+      batchStarted: (record) => events.isObserved('batch:start') && events.emit(batchStart(record, labelsOf(name, record))),
+      batchEnded: (record, runTime, outcome) =>
+        events.isObserved('batch:end') && events.emit(batchEnd(record, labelsOf(name, record), runTime, outcome)),
+    },
+    dispatch: (rows) => runMethod(name, original, rows),
+  });
 }
 
-/** Calls the method once for all rows and gives each caller its result; resolves with the error if the batch failed. */
-async function runMethod(name: string, method: BatchedMethod['original'], rows: readonly Row<MethodCall>[]): Promise<unknown> {
+function labelsOf(serving: string, { rows }: BatchRecord<MethodCall>): BatchLabels {
+  const calls = rows.flatMap(({ request }) => request.watch?.call ?? []);
+  return { serving, key: DEFAULT_KEY, origin: rows[0]!.request.lane.origin, calls };
+}
+
+/** Calls the method once for all rows and gives each caller its result. */
+async function runMethod(
+  name: string,
+  method: BatchedMethod['original'],
+  rows: readonly Row<MethodCall>[],
+): Promise<BatchOutcome> {
   const calls = rows.map(({ request }) => request);
+  const [{ instance, lane }] = calls as [MethodCall];
+  calls.forEach(({ watch }) => watch?.running());
   try {
-    const results: unknown = await method.apply(calls[0]!.instance, columnsOf(calls, method.length));
+    const run = (): unknown => method.apply(instance, columnsOf(calls, method.length));
+    const results: unknown = await (lane.origin === undefined ? run() : withOrigin(lane.origin, run));
     if (!Array.isArray(results) || results.length !== calls.length) {
       const got = Array.isArray(results) ? `${results.length} results` : typeof results;
       throw new InvalidOutputError(
@@ -73,13 +112,13 @@ async function runMethod(name: string, method: BatchedMethod['original'], rows: 
       );
     }
     calls.forEach((call, i) => (isError(results[i]) ? call.fail(results[i]) : call.succeed(results[i])));
-    return undefined;
+    return {};
   } catch (error) {
     // As it is, and not wrapped: exception filters look for the class that the method throws.
     for (const call of calls) {
       call.fail(error);
     }
-    return error;
+    return { error };
   }
 }
 

@@ -1,21 +1,28 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
-import { Subject } from 'rxjs';
 import type { Batcher } from '../batching/batcher.js';
-import { DEFAULT_KEY } from '../batch/batch.js';
 import { ServingRegistry } from '../serving-registry.js';
-import { type BatchEvent, batchEvent } from '../serving/serving-event.js';
+import { CallWatch } from '../serving/call-watch.js';
+import { currentOrigin } from '../serving/origin.js';
+import { ServingEvents } from '../serving/serving-events.js';
 import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
+import { MethodLanes } from './method-lanes.js';
+
+/** A method at work. */
+interface Running {
+  readonly name: string;
+  readonly batcher: Batcher<MethodCall>;
+  readonly lanes: MethodLanes;
+}
 
 /** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
 @Injectable()
 export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
-  private readonly subject = new Subject<BatchEvent>();
-  readonly events$ = this.subject.asObservable();
+  readonly events = new ServingEvents();
   /** By class and method: classes that inherit a method share nothing else of it. */
-  private readonly batchers = new Map<unknown, Map<BatchedMethod, Batcher<MethodCall>>>();
+  private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
   /** Classes of which every request has an instance of its own. */
   private readonly perRequest = new Set<unknown>();
   private draining = false;
@@ -51,13 +58,13 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** Nest waits next for the clients of its servers: none of them is to wait for others. */
   beforeApplicationShutdown(): void {
     this.draining = true;
-    this.all().forEach((batcher) => batcher.drain());
+    this.all().forEach(({ batcher }) => batcher.drain());
   }
 
   async onApplicationShutdown(): Promise<void> {
     this.closed = true;
-    await Promise.all(this.all().map((batcher) => batcher.close()));
-    this.subject.complete();
+    await Promise.all(this.all().map(({ batcher }) => batcher.close()));
+    this.events.complete();
   }
 
   /** One call of a batched method of `instance`. */
@@ -65,24 +72,29 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     if (method.serving !== undefined) {
       return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]));
     }
-    const lane = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
-    return new Promise((succeed, fail) => {
-      const call: MethodCall = { lane, instance, args, arrivedAt: 0, succeed, fail };
-      this.batcherFor(method, instance).submit(call, 1);
+    const { name, batcher, lanes } = this.runningFor(method, instance);
+    const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
+    const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
+    const watch = CallWatch.over(this.events, name, 'batched');
+    const answer = new Promise((succeed, fail) => {
+      watch?.queued(1);
+      batcher.submit({ lane, instance, args, watch, succeed, fail, size: 1, whole: false, isOver: false, arrivedAt: 0 });
     });
+    return watch ? watch.follow(answer) : answer;
   }
 
-  private all(): Batcher<MethodCall>[] {
-    return [...this.batchers.values()].flatMap((ofClass) => [...ofClass.values()]);
+  private all(): Running[] {
+    return [...this.running.values()].flatMap((ofClass) => [...ofClass.values()]);
   }
 
-  private batcherFor(method: BatchedMethod, { constructor }: object): Batcher<MethodCall> {
-    const ofClass = this.batchers.get(constructor) ?? new Map<BatchedMethod, Batcher<MethodCall>>();
-    let batcher = ofClass.get(method);
-    if (!batcher) {
+  private runningFor(method: BatchedMethod, { constructor }: object): Running {
+    const ofClass = this.running.get(constructor) ?? new Map<BatchedMethod, Running>();
+    let running = ofClass.get(method);
+    if (!running) {
       const name = `${constructor.name}.${String(method.key)}`;
-      batcher = batcherOf(name, method, (record) => this.subject.next(batchEvent(name, DEFAULT_KEY, record)));
-      this.batchers.set(constructor, ofClass.set(method, batcher));
+      const batcher = batcherOf(name, method, this.events);
+      running = { name, batcher, lanes: new MethodLanes(method.options ?? {}) };
+      this.running.set(constructor, ofClass.set(method, running));
       if (this.draining) {
         batcher.drain();
       }
@@ -90,6 +102,6 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
         void batcher.close();
       }
     }
-    return batcher;
+    return running;
   }
 }

@@ -1,6 +1,7 @@
 import 'reflect-metadata';
-import { Inject, type Type } from '@nestjs/common';
+import { Inject, type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
+import { OriginInterceptor } from './origin.interceptor.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
@@ -36,6 +37,9 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     Inject(BatchedMethods)(target, METHODS);
     if (method.options) {
       exposeRowTypes(target, key, method.options.types);
+    }
+    if (method.options?.separateOrigins) {
+      UseInterceptors(OriginInterceptor)(target, key, descriptor);
     }
     descriptor.value = copyMetadata(original, function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
       const methods = this[METHODS];

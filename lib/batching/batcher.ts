@@ -1,12 +1,24 @@
 import { Subject } from 'rxjs';
 import { OverloadedError, ServingClosedError } from '../errors.js';
 import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
-import { windowsBy } from './windows-by.js';
+import { type ClosedWindow, windowsBy } from './windows-by.js';
+
+/** Where rows wait for one another; compared by identity. */
+export interface Lane {
+  /** What a window has of them when it opens, it keeps. */
+  readonly limits: { readonly batchSize: number; readonly batchTimeout: number };
+}
 
 /** One call: some rows that wait for a batch, and somebody who waits for them. */
 export interface Request {
-  /** Rows batch only with rows of the same lane, compared by identity. */
-  readonly lane: unknown;
+  /** Rows batch only with rows of the same lane. */
+  readonly lane: Lane;
+  /** The number of its rows. */
+  readonly size: number;
+  /** All rows must run in one batch; there are no more of them than fit into one. */
+  readonly whole: boolean;
+  /** Nobody waits for it any more: rows that have not run need not run. */
+  readonly isOver: boolean;
   /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
   arrivedAt: number;
   fail(error: unknown): void;
@@ -26,28 +38,42 @@ export interface Slot {
   readonly lost?: Error | undefined;
 }
 
-/** How one batch came about and how it went. */
+/** How one batch came about. */
 export interface BatchRecord<R extends Request> {
+  /** Counts the batches of the batcher. */
+  readonly id: number;
   readonly rows: readonly Row<R>[];
   readonly partition: number;
   readonly batchSize: number;
   readonly reason: CloseReason;
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
-  /** Milliseconds that it ran. */
-  readonly runTime: number;
+  /** The rows that still wait, those of other batches. */
+  readonly queued: number;
+}
+
+/** How one batch went. */
+export interface BatchOutcome {
+  /** Why it failed, if it did. */
   readonly error?: unknown;
+  /** The rows that were added to fill it up. */
+  readonly padding?: number;
+}
+
+/** Hears of every batch when a partition gets it and when it has ended. */
+export interface BatchObserver<R extends Request> {
+  batchStarted(record: BatchRecord<R>): void;
+  /** `runTime` is in milliseconds, the way to the partition and back included. */
+  batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome): void;
 }
 
 export interface BatcherOptions<R extends Request> {
   readonly name: string;
-  readonly batchSize: number;
-  readonly batchTimeout: number;
   readonly maxQueue: number;
   readonly slots: readonly Slot[];
-  /** Runs the rows and settles their requests; resolves with the error if they failed, and never rejects. */
-  dispatch(rows: readonly Row<R>[], partition: number): Promise<unknown>;
-  observe(record: BatchRecord<R>): void;
+  readonly observer: BatchObserver<R>;
+  /** Runs the rows and settles their requests; never rejects. */
+  dispatch(rows: readonly Row<R>[], partition: number): Promise<BatchOutcome>;
 }
 
 interface Load {
@@ -77,9 +103,12 @@ export class Batcher<R extends Request> {
   private turnTime: number | undefined;
   private draining = false;
   private closed = false;
+  private batches = 0;
+  /** The whole request of which a window has just taken a part. */
+  private cutOff: R | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { batchSize, batchTimeout, slots } = options;
+    const { slots } = options;
     this.loads = slots.map((slot) => ({ slot, batches: 0, finishedAt: 0 }));
     this.idle = [...this.loads];
     this.drained = new Promise((resolve) => (this.finish = resolve));
@@ -87,20 +116,21 @@ export class Batcher<R extends Request> {
       .pipe(
         windowsBy({
           lane: (row) => row.request.lane,
-          size: () => batchSize,
-          timeout: () => (this.draining ? 0 : batchTimeout),
+          size: ({ limits }) => limits.batchSize,
+          timeout: ({ limits }) => (this.draining ? 0 : limits.batchTimeout),
           flush$: this.flush$,
         }),
       )
-      .subscribe((rows) => {
-        this.line.join({ lane: rows[0]!.request.lane, rows, size: batchSize, reason: this.reasonOf(rows) });
+      .subscribe((window) => {
+        this.line.join(this.whole(window));
         this.runAtEndOfTurn();
       });
   }
 
   /** Queues all rows of the request, or throws and queues none. */
-  submit(request: R, rows: number): void {
+  submit(request: R): void {
     const { name, maxQueue } = this.options;
+    const rows = request.size;
     if (this.closed) {
       throw new ServingClosedError(`Serving "${name}" is closed and takes no more calls`);
     }
@@ -112,10 +142,17 @@ export class Batcher<R extends Request> {
     }
     this.queued += rows;
     request.arrivedAt = this.now();
+    if (request.whole && this.line.roomIn(request.lane) < rows) {
+      this.line.seal(request.lane);
+    }
     for (let index = 0; index < rows; index++) {
       const row = { request, index };
       if (!this.line.grow(request.lane, row)) {
         this.rows$.next(row);
+      }
+      if (this.cutOff) {
+        this.cutOff = undefined;
+        index = -1;
       }
     }
     this.runAtEndOfTurn();
@@ -145,14 +182,25 @@ export class Batcher<R extends Request> {
     }
   }
 
-  private reasonOf(rows: readonly Row<R>[]): CloseReason {
-    if (rows.length >= this.options.batchSize) {
+  /** The closed window with its reason, without the first rows of a request that does not fit into it as a whole. */
+  private whole({ lane, rows, size }: ClosedWindow<Row<R>, Lane>): Window<Row<R>> {
+    const { request, index } = rows.at(-1)!;
+    if (request.whole && rows.length >= size && index + 1 < request.size) {
+      this.cutOff = request;
+      rows.length -= index + 1;
+      return { lane, rows, size, reason: 'flush' };
+    }
+    return { lane, rows, size, reason: this.reasonOf(rows.length, size, lane) };
+  }
+
+  private reasonOf(rows: number, size: number, { limits }: Lane): CloseReason {
+    if (rows >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
     }
-    return this.options.batchTimeout === 0 ? 'idle' : 'timeout';
+    return limits.batchTimeout === 0 ? 'idle' : 'timeout';
   }
 
   /** The time; read once while a turn of the event loop lasts, since that costs as much as queueing a row. */
@@ -173,13 +221,16 @@ export class Batcher<R extends Request> {
 
   private run(): void {
     for (let window = this.line.head; window; window = this.line.head) {
-      const load = this.loadFor(window);
-      if (!load) {
+      const rows = stillWanted(window.rows);
+      const load = rows.length === 0 ? undefined : this.loadFor(window);
+      if (rows.length > 0 && !load) {
         break;
       }
       this.line.take();
       this.queued -= window.rows.length;
-      void this.execute(window, load);
+      if (load) {
+        void this.execute(rows, window, load);
+      }
     }
     const lost = this.loads.every(({ slot }) => slot.lost) && this.loads[0]?.slot.lost;
     if (lost) {
@@ -203,26 +254,28 @@ export class Batcher<R extends Request> {
     return this.loads.find(({ slot, batches }) => !slot.lost && batches > 0 && batches <= slot.prefetch);
   }
 
-  private async execute({ rows, size, reason }: Window<Row<R>>, load: Load): Promise<void> {
+  private async execute(rows: readonly Row<R>[], { size, reason }: Window<Row<R>>, load: Load): Promise<void> {
+    const { dispatch, observer } = this.options;
     const partition = this.loads.indexOf(load);
     const handedAt = performance.now();
+    const { arrivedAt } = rows[0]!.request;
+    const { queued } = this;
+    const record = { id: this.batches++, rows, partition, batchSize: size, reason, wait: handedAt - arrivedAt, queued };
     load.batches++;
-    const error = await this.options.dispatch(rows, partition);
+    observer.batchStarted(record);
+    const outcome = await dispatch(rows, partition);
     const startedAt = Math.max(handedAt, load.finishedAt);
     load.finishedAt = performance.now();
     load.batches--;
     if (load.batches === 0) {
       this.idle.push(load);
     }
-    this.options.observe({
-      rows,
-      partition,
-      batchSize: size,
-      reason,
-      wait: startedAt - rows[0]!.request.arrivedAt,
-      runTime: load.finishedAt - startedAt,
-      ...(error === undefined ? {} : { error }),
-    });
+    observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, load.finishedAt - startedAt, outcome);
     this.runAtEndOfTurn();
   }
+}
+
+/** The rows that somebody waits for. */
+function stillWanted<R extends Request>(rows: readonly Row<R>[]): readonly Row<R>[] {
+  return rows.some(({ request }) => request.isOver) ? rows.filter(({ request }) => !request.isOver) : rows;
 }

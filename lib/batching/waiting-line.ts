@@ -1,5 +1,5 @@
 /** Why a window closed, or was taken as it stood. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'drain';
+export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain';
 
 /** Rows of one lane that will run as one batch. */
 export interface Window<T> {
@@ -28,8 +28,23 @@ export class WaitingLine<T> {
 
   join(window: Window<T>): void {
     this.windows.push(window);
-    if (window.rows.length < window.size) {
+    if (window.rows.length < window.size && window.reason !== 'flush') {
       this.remember(window);
+    }
+  }
+
+  /** How many rows fit into the waiting window of the lane; any number where there is none. */
+  roomIn(lane: unknown): number {
+    const window = this.growing.get(lane)?.window;
+    return window ? window.size - window.rows.length : Infinity;
+  }
+
+  /** The waiting window of the lane grows no more. */
+  seal(lane: unknown): void {
+    const entry = this.growing.get(lane);
+    if (entry?.window) {
+      entry.window.reason = 'flush';
+      entry.window = undefined;
     }
   }
 

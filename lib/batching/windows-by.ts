@@ -1,14 +1,22 @@
-import { type Observable, type OperatorFunction, bufferTime, groupBy, merge, mergeMap, NEVER, toArray } from 'rxjs';
+import { type Observable, type OperatorFunction, bufferTime, groupBy, map, merge, mergeMap, NEVER, toArray } from 'rxjs';
 
-export interface WindowOptions<T> {
+export interface WindowOptions<T, Lane> {
   /** Items share a window only with items of their own lane. */
-  readonly lane: (item: T) => unknown;
+  readonly lane: (item: T) => Lane;
   /** The number of items that closes a window; read when the window opens. */
-  readonly size: () => number;
+  readonly size: (lane: Lane) => number;
   /** Milliseconds from the first item after which a window closes; 0 closes it at its first item. Read when it opens. */
-  readonly timeout: () => number;
+  readonly timeout: (lane: Lane) => number;
   /** Closes every open window when it emits. */
   readonly flush$?: Observable<unknown>;
+}
+
+/** A window that has closed. */
+export interface ClosedWindow<T, Lane> {
+  readonly lane: Lane;
+  readonly rows: T[];
+  /** The size that it had when it opened. */
+  readonly size: number;
 }
 
 /**
@@ -18,14 +26,25 @@ export interface WindowOptions<T> {
  * `size` items or `timeout` ms. So a lane without rows holds no timer and no memory, and the end of the source closes what
  * is open. Lossless as long as the consumer does not push into the source from inside `next`.
  */
-export function windowsBy<T>({ lane, size, timeout, flush$ = NEVER }: WindowOptions<T>): OperatorFunction<T, T[]> {
-  const closing = (lane$: Observable<T>): Observable<unknown> => {
-    const span = timeout();
-    return span === 0 ? lane$ : merge(lane$.pipe(bufferTime(span, null, size())), flush$);
+export function windowsBy<T, Lane>({
+  lane,
+  size,
+  timeout,
+  flush$ = NEVER,
+}: WindowOptions<T, Lane>): OperatorFunction<T, ClosedWindow<T, Lane>> {
+  const closing = (lane$: Observable<T> & { readonly key: Lane }): Observable<unknown> => {
+    const span = timeout(lane$.key);
+    return span === 0 ? lane$ : merge(lane$.pipe(bufferTime(span, null, size(lane$.key))), flush$);
   };
   return (items$) =>
     items$.pipe(
       groupBy(lane, { duration: closing }),
-      mergeMap((lane$) => lane$.pipe(toArray())),
+      mergeMap((lane$) => {
+        const window = { lane: lane$.key, size: size(lane$.key) };
+        return lane$.pipe(
+          toArray(),
+          map((rows) => ({ ...window, rows })),
+        );
+      }),
     );
 }

@@ -1,40 +1,54 @@
 import { InvalidServingError } from '../errors.js';
+import { lateLoad } from './late-load.js';
 import { show } from '../show.js';
 import {
-  type BatchContext,
   type BatchFunction,
   type BatchFunctionFactory,
-  type BatchOutput,
+  type BatchInfo,
+  type BatchListener,
   type BatchResult,
+  contextOf,
   type PartitionOptions,
-  WithMetadata,
+  type STEPPED,
 } from './partition.js';
+import { resultOf } from './steps.js';
 
 /** The batch functions of one partition, one for each key; built and called in the thread where this object lives. */
 export class BatchFunctions {
-  private constructor(private readonly byKey: ReadonlyMap<string, BatchFunction<unknown>>) {}
+  private readonly byKey = new Map<string, Promise<BatchFunction<unknown>>>();
 
-  static async build(
-    factory: BatchFunctionFactory<unknown>,
-    partition: number,
-    keys: readonly string[],
-    options: PartitionOptions,
-  ): Promise<BatchFunctions> {
-    const byKey = new Map<string, BatchFunction<unknown>>();
-    for (const key of keys) {
-      const built: unknown = await factory({ key, partition, options });
-      if (typeof built !== 'function') {
-        throw new InvalidServingError(
-          `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${show(built)}`,
-        );
-      }
-      byKey.set(key, built as BatchFunction<unknown>);
+  constructor(
+    private readonly factory: BatchFunctionFactory<unknown>,
+    private readonly partition: number,
+    private readonly options: PartitionOptions,
+  ) {}
+
+  /** The function for the key, built when it is first asked for. */
+  get(key: string): Promise<BatchFunction<unknown>> {
+    const known = this.byKey.get(key);
+    if (known) {
+      return known;
     }
-    return new BatchFunctions(byKey);
+    const built = this.build(key);
+    this.byKey.set(key, built);
+    // A later call may have better luck.
+    built.catch(() => this.byKey.delete(key));
+    return built;
   }
 
-  async run(rows: unknown, context: BatchContext): Promise<BatchResult> {
-    const output = await this.byKey.get(context.key)!(rows, context);
-    return output instanceof WithMetadata ? (output as BatchResult) : { output: output as BatchOutput };
+  async run(rows: unknown, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+    const batchFunction = await lateLoad(() => this.get(info.key));
+    return resultOf(batchFunction(rows, contextOf(info, listener)), info.size, listener) as Promise<BatchResult | typeof STEPPED>;
+  }
+
+  private async build(key: string): Promise<BatchFunction<unknown>> {
+    const { partition, options } = this;
+    const built: unknown = await this.factory({ key, partition, options });
+    if (typeof built !== 'function') {
+      throw new InvalidServingError(
+        `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${show(built)}`,
+      );
+    }
+    return built as BatchFunction<unknown>;
   }
 }

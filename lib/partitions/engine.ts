@@ -1,7 +1,7 @@
 import { BatchFunctions } from './batch-functions.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
-import type { DeclaredAxes, ModelSignature } from './model-signature.js';
+import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { ThreadPartition } from './thread.partition.js';
 import type { ThreadTask } from './thread-protocol.js';
@@ -14,41 +14,59 @@ export interface Opened {
   readonly signature?: ModelSignature | undefined;
 }
 
-/** Opens the partitions of a serving: one per entry of options. */
-export type Engine = (kind: ServingKind, partitions: readonly PartitionOptions[]) => Promise<Opened>;
+/**
+ * Opens the partitions of a serving: one per entry of options, ready for batches of these keys.
+ *
+ * Batches of other keys are possible too, and pay for what is built for them when they come.
+ */
+export type Engine = (kind: ServingKind, partitions: readonly PartitionOptions[], keys: readonly string[]) => Promise<Opened>;
 
 /** Batch functions in the application's own thread. */
-export function functionEngine(factory: BatchFunctionFactory, keys: readonly string[]): Engine {
-  return async (_kind, options) => ({
+export function functionEngine(factory: BatchFunctionFactory): Engine {
+  return async (_kind, options, keys) => ({
     partitions: await Promise.all(
       options.map(async (own, index) => {
-        const functions = await BatchFunctions.build(factory as BatchFunctionFactory<unknown>, index, keys, own);
-        return new FunctionPartition(functions, index);
+        const functions = new BatchFunctions(factory as BatchFunctionFactory<unknown>, index, own);
+        for (const key of keys) {
+          await functions.get(key);
+        }
+        return new FunctionPartition(functions);
       }),
     ),
   });
 }
 
-/** A handler with state of its own: initialised once, however it is then called. */
+/** A handler with state of its own: initialised once, however it is then called; inline when its first batch comes. */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
-  let initialised = false;
-  return async (kind, options) => {
+  let initialised: Promise<void> | undefined;
+  return async (kind, options, keys) => {
     const handler = handlerOf();
-    if (!initialised || kind === 'process') {
-      initialised = true;
-      await handler.init(kind, options);
+    const init = async (batchKeys: readonly string[]): Promise<void> =>
+      handler.init(
+        kind,
+        options.map((own) => ({ ...own, batchKeys })),
+      );
+    if (kind === 'process') {
+      await (initialised = init(keys));
     }
-    return { partitions: options.map((_, index) => new HandlerPartition(handler, index)) };
+    const handlerFor = async (key: string): Promise<ServingHandler> => {
+      initialised ??= init([key]);
+      // A later batch may have better luck.
+      await initialised.catch((error: unknown) => {
+        initialised = undefined;
+        throw error;
+      });
+      return handler;
+    };
+    return { partitions: options.map((_, index) => new HandlerPartition(handlerFor, index)) };
   };
 }
 
-export function modelEngine(
-  model: string | Uint8Array,
-  keys: readonly string[],
-  axes: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
-): Engine {
-  return (_kind, options) => {
-    const opening = openThreads(options.map((own, partition) => ({ partition, keys, options: own, model, ...axes, webgpuTurn })));
+export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts): Engine {
+  return (_kind, options, keys) => {
+    const opening = openThreads(
+      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports, webgpuTurn })),
+    );
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
   };
@@ -62,8 +80,8 @@ export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
 
-export function fileEngine(file: string, keys: readonly string[]): Engine {
-  return (_kind, options) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, file })));
+export function fileEngine(file: string): Engine {
+  return (_kind, options, keys) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, file })));
 }
 
 /** All threads at once; when one fails to load, the others end too. */

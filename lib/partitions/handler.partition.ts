@@ -1,17 +1,38 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
 import { show } from '../show.js';
-import type { BatchResult, Partition, PartitionOptions } from './partition.js';
+import { lateLoad } from './late-load.js';
+import {
+  type BatchContext,
+  type BatchInfo,
+  type BatchListener,
+  type BatchResult,
+  contextOf,
+  type Partition,
+  type PartitionOptions,
+  STEPPED,
+} from './partition.js';
+import { resultOf } from './steps.js';
 
 /** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
 export type ServingKind = 'inline' | 'process';
 
+/** The options of a partition of a class serving, with what its class must know to load for it. */
+export type HandlerPartitionOptions = PartitionOptions & {
+  /** The keys that batches will have; of an inline serving the key of its first batch, others may follow. */
+  readonly batchKeys: readonly string[];
+};
+
+/** What {@link ServingHandler.handleBatch} returns, or a generator that yields a list per step. */
+export type HandlerResult<Output = unknown> =
+  BatchResult<Output> | Promise<BatchResult<Output>> | AsyncGenerator<Output, void> | Generator<Output, void>;
+
 /** A serving as a Nest provider: loads once, then runs every batch. */
 export interface ServingHandler<Output = unknown> {
   /** Loads and compiles, before the first batch; `partitions` has one entry of options per partition. */
-  init(kind: ServingKind, partitions: readonly PartitionOptions[]): void | Promise<void>;
+  init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
-  handleBatch(batch: Batch, partition: number): BatchResult<Output> | Promise<BatchResult<Output>>;
+  handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
 }
 
 /** One of the partitions that a handler serves. */
@@ -19,19 +40,25 @@ export class HandlerPartition implements Partition {
   readonly prefetch = 0;
 
   constructor(
-    private readonly handler: ServingHandler,
+    private readonly handlerFor: (key: string) => Promise<ServingHandler>,
     private readonly index: number,
   ) {}
 
-  async run(batch: Batch): Promise<BatchResult> {
-    const result: unknown = await this.handler.handleBatch(batch, this.index);
-    if (typeof result !== 'object' || result === null || !('output' in result)) {
-      throw new InvalidOutputError(
-        `${this.handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
-      );
-    }
-    return result as BatchResult;
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+    const handler = await lateLoad(() => this.handlerFor(info.key));
+    const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
+    const result = await resultOf(handled, info.size, listener);
+    return result === STEPPED ? result : checked(result.output, handler);
   }
 
   async close(): Promise<void> {}
+}
+
+function checked(result: unknown, handler: ServingHandler): BatchResult {
+  if (typeof result !== 'object' || result === null || !('output' in result)) {
+    throw new InvalidOutputError(
+      `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
+    );
+  }
+  return result as BatchResult;
 }

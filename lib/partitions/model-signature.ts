@@ -4,6 +4,14 @@ import { InvalidServingError } from '../errors.js';
 /** Where the rows of a model's input or output lie, if not where its file says; by name. */
 export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number | null }>>;
 
+/** What a definition says of the inputs and outputs of its model. */
+export interface DeclaredPorts {
+  readonly inputs: DeclaredAxes;
+  readonly outputs: DeclaredAxes;
+  /** The outputs that make the reply; all, if there is no list. */
+  readonly fetches?: readonly string[] | undefined;
+}
+
 /** One input or output of a model. */
 export interface ModelPort {
   readonly name: string;
@@ -18,6 +26,8 @@ export interface ModelPort {
 export interface ModelSignature {
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
+  /** The names of the outputs that make the reply. */
+  readonly fetches: readonly string[];
   /** The number of rows that the model takes at a time, where its file fixes that. */
   readonly fixedBatch?: number;
   /** Its weights are quantised at run time over the whole batch: results depend on batch mates. */
@@ -29,11 +39,12 @@ type Metadata = readonly InferenceSession.ValueMetadata[];
 /** Reads the batch axes off the shapes in the file; what is declared wins. */
 export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
-  declared: { readonly inputs: DeclaredAxes; readonly outputs: DeclaredAxes },
+  declared: DeclaredPorts,
 ): Omit<ModelSignature, 'dynamicallyQuantised'> {
   const leading = leadingNames(session.inputMetadata);
   const inputs = portsOf('input', session.inputMetadata, declared.inputs, leading);
   const outputs = portsOf('output', session.outputMetadata, declared.outputs, leading);
+  const fetches = fetchesOf(outputs, declared.fetches);
   const sizes = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
   const size = [...sizes].find((dim) => typeof dim === 'number');
   if (sizes.size === 0) {
@@ -45,7 +56,16 @@ export function signatureOf(
       `The inputs of the model disagree on the number of rows: ${axes.join(', ')}; say where they lie: inputs: { name: { batchAxis: ... } }`,
     );
   }
-  return size === undefined ? { inputs, outputs } : { inputs, outputs, fixedBatch: size };
+  return size === undefined ? { inputs, outputs, fetches } : { inputs, outputs, fetches, fixedBatch: size };
+}
+
+function fetchesOf(outputs: readonly ModelPort[], declared?: readonly string[]): readonly string[] {
+  const names = outputs.map(({ name }) => name);
+  const unknown = declared?.find((name) => !names.includes(name));
+  if (unknown !== undefined) {
+    throw new InvalidServingError(`The model has no output "${unknown}" to fetch; it has ${names.join(', ')}`);
+  }
+  return declared ?? names;
 }
 
 /** `name: type[shape]`, as messages show it. */

@@ -5,7 +5,7 @@ import { type Container, leavesOf } from '../batch/container.js';
 import { ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
-import type { BatchFunctionFactory } from './partition.js';
+import type { BatchFunction, BatchFunctionFactory } from './partition.js';
 import type { ThreadTask } from './thread-protocol.js';
 import { inTurn } from './webgpu-turn.js';
 
@@ -21,8 +21,17 @@ export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<
   const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
   const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
-  const runRows = (rows: unknown): Promise<Container> => run(session, feedsOf(rows as Container, signature.inputs));
-  return [() => (rows) => exclusively(() => runRows(rows)), signature];
+  const batchFunction: BatchFunction<Container> = async (rows, { hooks, emit }) => {
+    const names = [...new Set([...signature.fetches, ...hooks])];
+    const outputs = await exclusively(() => run(session, feedsOf(rows, signature.inputs), names));
+    hooks.forEach((hook) => emit(hook, outputs[hook]));
+    return pick(outputs, signature.fetches);
+  };
+  return [() => batchFunction as BatchFunction<unknown>, signature];
+}
+
+function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
+  return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
 /** Sessions on WebGPU take turns; all others work side by side. */
@@ -63,21 +72,21 @@ function feedsOf(rows: Container, inputs: readonly ModelPort[]): Named<Container
   return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
 }
 
-async function runWhole(session: InferenceSession, feeds: Named<Container>): Promise<Container> {
-  return session.run(feeds as InferenceSession.FeedsType);
-}
+type RunModel = (session: InferenceSession, feeds: Named<Container>, fetches: readonly string[]) => Promise<Named<Container>>;
+
+const runWhole: RunModel = (session, feeds, fetches) => session.run(feeds as InferenceSession.FeedsType, fetches);
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
-function runInSteps({ inputs, outputs }: ModelSignature, rows: number): typeof runWhole {
+function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
-  return async (session, feeds) => {
+  return async (session, feeds, fetches) => {
     const steps: Batch[] = [];
     for (const step of Batch.concatenate([feeds], inputAxes).chunksOf(rows)) {
       const padded = step.pad(rows - step.size).consume();
-      const output = await runWhole(session, padded as Named<Container>);
+      const output = await runWhole(session, padded as Named<Container>, fetches);
       steps.push(Batch.ofOutput(output, outputAxes).slice(0, step.size));
     }
-    return Batch.merge(steps).release() as Container;
+    return Batch.merge(steps).release() as Named<Container>;
   };
 }

@@ -11,6 +11,37 @@ export interface BatchResult<Output = BatchOutput> {
   readonly metadata?: unknown;
 }
 
+/** In place of a result: the batch function was a generator, and has yielded all of it step by step. */
+export const STEPPED = Symbol('stepped');
+
+/** In a list that a generator yields: this row is over, the others go on. */
+export const DONE: unique symbol = Symbol.for('nestjs-serving:done') as never;
+
+/** The rows that a step says to be over. */
+export function endedRows(step: unknown): number[] {
+  return Array.isArray(step) ? step.flatMap((entry, row) => (entry === DONE ? [row] : [])) : [];
+}
+
+/** Hears what a batch says before it ends. */
+export interface BatchListener {
+  /** The hooks whose values somebody waits for. */
+  readonly hooks: readonly string[];
+  /**
+   * The value of a hook: one entry per row.
+   *
+   * @throws InvalidOutputError when it is not
+   */
+  hook(name: string, value: unknown): void;
+  /**
+   * What a generator has yielded: one entry per row, padding included.
+   *
+   * @throws InvalidOutputError when it is not
+   */
+  step(output: unknown, metadata: unknown): void;
+  /** Whether somebody still waits for the row. */
+  isWaiting(row: number): boolean;
+}
+
 /** One session: runs one batch at a time. */
 export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
@@ -18,7 +49,7 @@ export interface Partition {
   /** Why it can run nothing any more. */
   readonly lost?: Error | undefined;
   /** Rejects when the batch fails; the partition then goes on with the next. */
-  run(batch: Batch): Promise<BatchResult>;
+  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }
@@ -26,25 +57,60 @@ export interface Partition {
 /** The options of one partition: those of the serving's `session` with what is particular to this one. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;
 
-/** What a batch function is told about the batch beside its rows. */
-export interface BatchContext {
+/** Where a call came from. */
+export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
+
+/** What is to be known of a batch beside its rows. */
+export interface BatchInfo {
   readonly key: string;
   /** Rows, padding not counted. */
   readonly size: number;
   readonly padding: number;
   /** The index of the partition that runs it. */
   readonly partition: number;
+  /** Where its calls came from, in a serving with `separateOrigins`. */
+  readonly origin?: Origin | undefined;
+  /** The hooks that somebody waits for; `emit` ignores all others. */
+  readonly hooks: readonly string[];
 }
 
-export function contextOf({ key, size, padding }: Batch, partition: number): BatchContext {
-  return { key, size, padding, partition };
+/** What a batch function is told about the batch, and what it can say before the batch ends. */
+export interface BatchContext extends BatchInfo {
+  /**
+   * Sends a value of the hook to the calls that asked for it, each its own rows: a list with an entry per row, or tensors with
+   * the rows on axis 0. It is copied on its way out of a thread.
+   *
+   * @throws InvalidOutputError when it has not one entry per row
+   */
+  readonly emit: (hook: string, value: unknown) => void;
+  /** False once the row has been `DONE`, or its caller has left: what is computed for it is lost. */
+  readonly isWaiting: (row: number) => boolean;
 }
 
-/** Runs one batch: `rows` is a list of plain values, or a container of tensors with the rows on axis 0. */
+export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
+  return {
+    ...info,
+    emit: (hook, value) => {
+      if (info.hooks.includes(hook)) {
+        listener.hook(hook, value);
+      }
+    },
+    isWaiting: (row) => listener.isWaiting(row),
+  };
+}
+
+/** What a generator yields and a function returns. */
+type Result<Output> = Output | WithMetadata<Output>;
+
+/**
+ * Runs one batch: `rows` is a list of plain values, or a container of tensors with the rows on axis 0.
+ *
+ * A generator yields a list per step, with an entry per row, which may be `DONE`.
+ */
 export type BatchFunction<Rows = never, Output = unknown> = (
   rows: Rows,
   batch: BatchContext,
-) => Output | WithMetadata<Output> | Promise<Output | WithMetadata<Output>>;
+) => Result<Output> | Promise<Result<Output>> | AsyncGenerator<Result<Output>, void> | Generator<Result<Output>, void>;
 
 /** Where and for what a batch function is built. */
 export interface BatchFunctionSite {

@@ -1,6 +1,6 @@
 import type { WireError } from '../errors.js';
-import type { DeclaredAxes, ModelSignature } from './model-signature.js';
-import type { BatchContext, PartitionOptions } from './partition.js';
+import type { DeclaredPorts, ModelSignature } from './model-signature.js';
+import type { BatchInfo, PartitionOptions } from './partition.js';
 import type { WireValue } from './wire.js';
 
 /** What a thread is for; given to it at start. */
@@ -9,20 +9,24 @@ export type ThreadTask = {
   readonly keys: readonly string[];
   readonly options: PartitionOptions;
 } & (
-  | {
+  | ({
       readonly model: string | Uint8Array;
-      readonly inputs: DeclaredAxes;
-      readonly outputs: DeclaredAxes;
       readonly webgpuTurn: SharedArrayBuffer;
-    }
+    } & DeclaredPorts)
   | { readonly file: string }
 );
 
 /** The first message of a thread: it is loaded, or why it is not. */
 export type ThreadOpening = { readonly signature?: ModelSignature } | { readonly error: WireError };
 
-/** To the thread: run this batch, or `null`: no more will come. */
-export type ThreadRequest = { readonly rows: WireValue; readonly context: BatchContext } | null;
+/** To the thread: run this batch; nobody waits any more for these rows of the batch that runs; or `null`: no more will come. */
+export type ThreadRequest =
+  { readonly rows: WireValue; readonly info: BatchInfo } | { readonly batch: number; readonly over: readonly number[] } | null;
 
-/** From the thread, one per request and in the same order. */
-export type ThreadReply = { readonly output: WireValue; readonly metadata: unknown } | { readonly error: WireError };
+/** From the thread: what a batch says before it ends, and how it ends; the batches one after the other, as they were asked for. */
+export type ThreadReply =
+  { readonly hook: string; readonly value: WireValue } | { readonly step: WireValue; readonly metadata: unknown } | ThreadResult;
+
+/** The end of a batch. */
+export type ThreadResult =
+  { readonly output: WireValue; readonly metadata: unknown } | { readonly stepped: true } | { readonly error: WireError };

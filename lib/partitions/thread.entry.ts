@@ -1,40 +1,83 @@
-import { on } from 'node:events';
 import { parentPort, workerData } from 'node:worker_threads';
 import { InvalidServingError, toWire } from '../errors.js';
+import { Queue } from '../streaming/queue.js';
 import { BatchFunctions } from './batch-functions.js';
 import { openModel } from './onnx-model.js';
-import type { BatchFunctionFactory } from './partition.js';
-import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadTask } from './thread-protocol.js';
+import { type BatchFunctionFactory, type BatchListener, endedRows, STEPPED } from './partition.js';
+import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
 import { pack, unpack } from './wire.js';
+
+type BatchRequest = Extract<ThreadRequest, { readonly rows: unknown }>;
 
 const port = parentPort!;
 const task = workerData as ThreadTask;
+const requests = new Queue<BatchRequest>();
+/** Counts the batches, as the other side does. */
+let batch = -1;
+/** The rows of the batch that nobody waits for. */
+let over = new Set<number>();
+
 // Listening before anything is awaited, so that no batch is missed.
-const requests = on(port, 'message');
+port.on('message', (request: ThreadRequest) => {
+  if (request === null) {
+    requests.end();
+  } else if ('rows' in request) {
+    requests.push(request);
+  } else if (request.batch === batch) {
+    request.over.forEach((row) => over.add(row));
+  }
+});
 const opened = await open();
 
 if (opened) {
-  await serve(opened);
+  // One batch after the other: a batch that was handed ahead waits in the queue.
+  for await (const request of requests) {
+    batch++;
+    over = new Set();
+    post(...(await answer(opened, request)));
+  }
 }
 // Ends the thread also where the module left a timer or a connection open; no native run is under way here.
 process.exit();
 
-/** One batch after the other, in the order of arrival: a batch that was handed ahead waits in the port. */
-async function serve(functions: BatchFunctions): Promise<void> {
-  for await (const [request] of requests as AsyncIterable<[ThreadRequest]>) {
-    if (request === null) {
-      return;
+async function answer(functions: BatchFunctions, { rows, info }: BatchRequest): Promise<[ThreadResult, ArrayBuffer[]?]> {
+  const plainRows = 'list' in rows;
+  try {
+    const result = await functions.run(unpack(rows), info, listener(info.hooks, plainRows));
+    if (result === STEPPED) {
+      return [{ stepped: true }];
     }
-    await answer(functions, request);
+    const [output, transfer] = pack(result.output, plainRows);
+    const reply: ThreadResult = { output, metadata: result.metadata };
+    return [reply, transfer];
+  } catch (error) {
+    return [{ error: toWire(error) }];
   }
 }
 
-async function answer(functions: BatchFunctions, { rows, context }: Exclude<ThreadRequest, null>): Promise<void> {
+function listener(hooks: readonly string[], plainRows: boolean): BatchListener {
+  return {
+    hooks,
+    // What is said before the end is copied, since the function may go on with it.
+    hook(name, value) {
+      post({ hook: name, value: pack(value, plainRows)[0] });
+    },
+    step(output, metadata) {
+      post({ step: pack(output, true)[0], metadata });
+      endedRows(output).forEach((row) => over.add(row));
+    },
+    isWaiting: (row) => !over.has(row),
+  };
+}
+
+function post(reply: ThreadReply, transfer: ArrayBuffer[] = []): void {
   try {
-    const { output, metadata } = await functions.run(unpack(rows), context);
-    const [wire, transfer] = pack(output, 'list' in rows);
-    port.postMessage({ output: wire, metadata } satisfies ThreadReply, transfer);
+    port.postMessage(reply, transfer);
   } catch (error) {
+    // It cannot be cloned; where it is the end of a batch, that is how the batch ends.
+    if ('hook' in reply || 'step' in reply) {
+      throw error;
+    }
     port.postMessage({ error: toWire(error) } satisfies ThreadReply);
   }
 }
@@ -42,7 +85,10 @@ async function answer(functions: BatchFunctions, { rows, context }: Exclude<Thre
 async function open(): Promise<BatchFunctions | undefined> {
   try {
     const [factory, signature] = 'model' in task ? await openModel(task) : [await importFactory(task.file), undefined];
-    const functions = await BatchFunctions.build(factory, task.partition, task.keys, task.options);
+    const functions = new BatchFunctions(factory, task.partition, task.options);
+    for (const key of task.keys) {
+      await functions.get(key);
+    }
     port.postMessage({ ...(signature && { signature }) } satisfies ThreadOpening);
     return functions;
   } catch (error) {

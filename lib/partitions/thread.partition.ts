@@ -3,15 +3,19 @@ import { Worker } from 'node:worker_threads';
 import type { Batch } from '../batch/batch.js';
 import { fromWire, PartitionLostError, ServingLoadError } from '../errors.js';
 import type { ModelSignature } from './model-signature.js';
-import { type BatchOutput, type BatchResult, contextOf, type Partition } from './partition.js';
-import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadTask } from './thread-protocol.js';
+import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, type Partition, STEPPED } from './partition.js';
+import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
 import { threadUrl } from './thread-url.js';
 import { pack, unpack } from './wire.js';
 
 interface Pending {
   readonly batch: Batch;
-  readonly resolve: (reply: ThreadReply | Promise<ThreadReply>) => void;
-  readonly reject: (error: Error) => void;
+  readonly info: BatchInfo;
+  readonly listener: BatchListener;
+  readonly resolve: (result: ThreadResult | Promise<ThreadResult>) => void;
+  readonly reject: (error: unknown) => void;
+  /** The rows of which the thread knows that nobody waits for them. */
+  readonly over: Set<number>;
 }
 
 /**
@@ -27,6 +31,8 @@ export class ThreadPartition implements Partition {
   siblings: readonly ThreadPartition[] = [];
   /** The thread answers in order, so the oldest is always the next. */
   private readonly pending: Pending[] = [];
+  /** Counts the batches that have ended, as the thread does. */
+  private settled = 0;
   private readonly ended: Promise<void>;
   private failure: unknown;
 
@@ -38,7 +44,7 @@ export class ThreadPartition implements Partition {
   ) {
     this.ended = new Promise((resolve) => worker.once('exit', () => resolve(this.end())));
     worker.on('error', (error) => (this.failure = error));
-    worker.on('message', (reply: ThreadReply) => this.settle(reply));
+    worker.on('message', (reply: ThreadReply) => this.hear(reply));
     worker.unref();
   }
 
@@ -52,38 +58,66 @@ export class ThreadPartition implements Partition {
     return new ThreadPartition(worker, task, opening.signature);
   }
 
-  async run(batch: Batch): Promise<BatchResult> {
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
     if (this.lost) {
       throw this.lost;
     }
-    const reply = await this.ask(batch);
-    if ('error' in reply) {
-      throw fromWire(reply.error);
+    const result = await this.ask(batch, info, listener);
+    if ('error' in result) {
+      throw fromWire(result.error);
     }
-    return { output: unpack(reply.output) as BatchOutput, metadata: reply.metadata };
+    return 'stepped' in result ? STEPPED : { output: unpack(result.output) as BatchOutput, metadata: result.metadata };
   }
 
   close(): Promise<void> {
-    this.worker.postMessage(null satisfies ThreadRequest);
+    this.post(null);
     this.worker.ref();
     return this.ended;
   }
 
-  private async ask(batch: Batch): Promise<ThreadReply> {
+  private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<ThreadResult> {
     const [rows, transfer] = pack(batch.consume(), batch.isPlain);
-    const request: ThreadRequest = { rows, context: contextOf(batch, this.task.partition) };
     // Plain values still belong to the caller, also where they are tensors.
-    this.worker.postMessage(request, batch.isPlain ? [] : transfer);
+    this.post({ rows, info: { ...info, partition: this.task.partition } }, batch.isPlain ? [] : transfer);
     this.worker.ref();
-    return new Promise((resolve, reject) => this.pending.push({ batch, resolve, reject }));
+    return new Promise((resolve, reject) => this.pending.push({ batch, info, listener, resolve, reject, over: new Set() }));
   }
 
-  private settle(reply: ThreadReply): void {
-    const { resolve } = this.pending.shift()!;
+  private hear(reply: ThreadReply): void {
+    const running = this.pending[0]!;
+    if ('hook' in reply || 'step' in reply) {
+      this.tell(running, reply);
+      return;
+    }
+    this.pending.shift();
+    this.settled++;
     if (this.pending.length === 0) {
       this.worker.unref();
     }
-    resolve(reply);
+    running.resolve(reply);
+  }
+
+  /** What cannot be heard of a batch fails it; whoever waits for it is told when the thread is done with it. */
+  private tell(running: Pending, reply: Exclude<ThreadReply, ThreadResult>): void {
+    const { listener, info, over } = running;
+    try {
+      if ('hook' in reply) {
+        listener.hook(reply.hook, unpack(reply.value));
+        return;
+      }
+      listener.step(unpack(reply.step), reply.metadata);
+    } catch (error) {
+      running.reject(error);
+    }
+    const news = Array.from({ length: info.size }, (_, row) => row).filter((row) => !over.has(row) && !listener.isWaiting(row));
+    if (news.length > 0) {
+      news.forEach((row) => over.add(row));
+      this.post({ batch: this.settled, over: news });
+    }
+  }
+
+  private post(request: ThreadRequest, transfer: ArrayBuffer[] = []): void {
+    this.worker.postMessage(request, transfer);
   }
 
   private end(): void {
@@ -91,9 +125,9 @@ export class ThreadPartition implements Partition {
     const [held, ...ahead] = this.pending.splice(0);
     held?.reject(this.lost);
     const heir = this.siblings.find(({ lost }) => !lost);
-    for (const { batch, resolve, reject } of ahead) {
+    for (const { batch, info, listener, resolve, reject } of ahead) {
       if (heir) {
-        resolve(heir.ask(batch));
+        resolve(heir.ask(batch, info, listener));
       } else {
         reject(this.lost);
       }

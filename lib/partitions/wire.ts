@@ -2,6 +2,7 @@ import { Tensor } from 'onnxruntime-common';
 import { type Container, isContainer, leavesOf, withLeaves } from '../batch/container.js';
 import { copyOfData, type TypedData } from '../batch/tensor.js';
 import { fromWire, InvalidOutputError, isError, toWire, type WireError } from '../errors.js';
+import { DONE, endedRows } from './partition.js';
 
 /** Rows or results as they cross a thread: tensors by their parts, errors by their wire form, the rest as it is. */
 export type WireValue =
@@ -11,6 +12,8 @@ export type WireValue =
       /** The places in `list` that hold a packed container or error. */
       readonly containers: readonly number[];
       readonly errors: readonly number[];
+      /** The places of rows that are over. */
+      readonly done: readonly number[];
     }
   | { readonly other: unknown };
 
@@ -40,6 +43,9 @@ export function unpack(wire: WireValue): unknown {
   for (const index of wire.errors) {
     list[index] = fromWire(list[index] as WireError);
   }
+  for (const index of wire.done) {
+    list[index] = DONE;
+  }
   return list;
 }
 
@@ -53,6 +59,7 @@ function packValue(value: unknown, plainRows: boolean, transfer: Set<ArrayBuffer
 function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireValue {
   const containers: number[] = [];
   const errors: number[] = [];
+  const done = endedRows(rows);
   const list = rows.map((row, index) => {
     if (isContainer(row)) {
       containers.push(index);
@@ -62,9 +69,9 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
       errors.push(index);
       return toWire(row);
     }
-    return row;
+    return row === DONE ? undefined : row;
   });
-  return { list, containers, errors };
+  return { list, containers, errors, done };
 }
 
 function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {

@@ -4,14 +4,16 @@ import type { BatchAxes } from '../batch/template.js';
 import { InvalidServingError } from '../errors.js';
 import type { BatchResult } from '../partitions/partition.js';
 import { show } from '../show.js';
+import { leave, type Source, sourceOf } from '../streaming/source.js';
 import type { Prepared, ServingOptions } from './serving-definition.js';
+import type { StreamEvent } from './stream-event.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
-export type Callbacks = Pick<ServingOptions, 'name' | 'preprocess' | 'postprocess'>;
+export type Callbacks = Pick<ServingOptions, 'name' | 'preprocess' | 'postprocess' | 'postprocessStream'>;
 
-/** A call after preprocessing: its rows, and what the reply needs. */
+/** A call after preprocessing: its rows, at once or one batch after the other, and what the reply needs. */
 export interface Call {
-  readonly batch: Batch;
+  readonly rows: Batch | Source<Batch>;
   /** The input was one plain value, so the reply is its one result. */
   readonly single: boolean;
   readonly info: unknown;
@@ -23,9 +25,46 @@ export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAx
 }
 
 /** Shapes the reply from the output for the call's rows. */
-export function finishCall(callbacks: Callbacks, { single, info }: Call, { output, metadata }: BatchResult): unknown {
-  const result = single && Array.isArray(output) ? (output[0] as unknown) : output;
-  return callbacks.postprocess ? callbacks.postprocess(result, { metadata, info }) : result;
+export function finishCall(callbacks: Callbacks, call: Call, { output, metadata }: BatchResult): unknown {
+  const result = unwrap(call, output);
+  return callbacks.postprocess ? callbacks.postprocess(result, { metadata, info: call.info }) : result;
+}
+
+/** Shapes what a stream gives: all of it by `postprocessStream`, or else each output by `postprocess`. */
+export async function* finishStream(
+  callbacks: Callbacks,
+  { info }: Call,
+  events: AsyncIterable<StreamEvent<unknown, string>>,
+): AsyncGenerator<unknown, void> {
+  if (callbacks.postprocessStream) {
+    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }));
+    return;
+  }
+  for await (const event of events) {
+    const shaped = 'output' in event && callbacks.postprocess;
+    yield shaped ? { ...event, output: await callbacks.postprocess!(event.output, { metadata: event.metadata, info }) } : event;
+  }
+}
+
+/** The one result of a call with one plain value; of any other, all of them. */
+export function unwrap({ single }: Call, output: unknown): unknown {
+  return single && Array.isArray(output) ? output[0] : output;
+}
+
+async function* elementsOf(serving: string, sequence: unknown): AsyncGenerator<unknown, void> {
+  const source = sourceOf(sequence);
+  if (!source) {
+    throw new InvalidServingError(
+      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, it returned ${show(sequence)}`,
+    );
+  }
+  try {
+    for (let next = await source.next(); !next.done; next = await source.next()) {
+      yield next.value;
+    }
+  } finally {
+    leave(source);
+  }
 }
 
 async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
@@ -39,11 +78,27 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 }
 
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
+  const source = sourceOf(rows);
+  if (source) {
+    return { rows: batchesOf(source, axes), single: false, info };
+  }
+  const single = !(rows instanceof Batch) && !isContainer(rows);
+  return { rows: batchOf(rows, axes), single, info };
+}
+
+function batchOf(rows: unknown, axes?: BatchAxes): Batch {
   if (rows instanceof Batch) {
-    return { batch: rows, single: false, info };
+    return rows;
   }
-  if (isContainer(rows)) {
-    return { batch: Batch.concatenate([rows], axes), single: false, info };
-  }
-  return { batch: Batch.ofValues([rows]), single: true, info };
+  return isContainer(rows) ? Batch.ofContainer(rows, axes) : Batch.ofValues([rows]);
+}
+
+function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
+  return {
+    async next() {
+      const { done, value } = await source.next();
+      return done ? { done, value: undefined } : { done: false, value: batchOf(value, axes) };
+    },
+    return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
+  };
 }

@@ -20,20 +20,20 @@ export function createServing<Input, Output, Result, Info>(
   const erased = definition as ServingDefinition;
   const options = resolveDefinition(erased);
   const callbacks = erased as ServingOptions;
-  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, options.batchKeys, handlerOf));
+  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf));
 }
 
-function engineOf(definition: ServingDefinition, keys: readonly string[], handlerOf?: () => ServingHandler): Engine {
+function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {
   const { name } = definition;
   if ('model' in definition) {
-    const { model, inputs = {}, outputs = {} } = definition;
-    return modelEngine(modelOf(name, model), keys, { inputs, outputs });
+    const { model, inputs = {}, outputs = {}, fetches } = definition;
+    return modelEngine(modelOf(name, model), { inputs, outputs, fetches });
   }
   if ('useFile' in definition) {
-    return fileEngine(moduleOf(name, definition.useFile), keys);
+    return fileEngine(moduleOf(name, definition.useFile));
   }
   if ('useFactory' in definition) {
-    return functionEngine(definition.useFactory, keys);
+    return functionEngine(definition.useFactory);
   }
   if (handlerOf) {
     return handlerEngine(handlerOf);

@@ -1,27 +1,65 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidBatchError, InvalidInputError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
+import type { KeyOptions } from './lanes.js';
 
 /**
- * Refuses a call at the door whose rows could not run, so that it spoils no batch.
+ * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws InvalidInputError for an unknown key, or rows unlike the inputs of the model
  */
-export function checkFit(serving: string, batch: Batch, keys: readonly string[], signature?: ModelSignature): void {
+export function checkFit(
+  serving: string,
+  batch: Batch,
+  { allowedSizes }: KeyOptions,
+  keys?: readonly string[],
+  signature?: ModelSignature,
+): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
   }
-  if (!keys.includes(batch.key)) {
+  if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new InvalidInputError(
       `Serving "${serving}" has no key "${batch.key}"; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+    );
+  }
+  if (allowedSizes && batch.isPlain) {
+    throw new InvalidInputError(
+      `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain values cannot be padded; give tensors`,
     );
   }
   const fault = signature && misfit(batch, signature);
   if (fault) {
     const inputs = signature.inputs.map(describePort).join(', ');
     throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${batch.signature}]: ${fault}`);
+  }
+}
+
+/**
+ * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model does not have.
+ *
+ * @throws InvalidInputError
+ */
+export function checkHooks(
+  serving: string,
+  batch: Batch,
+  hooks: readonly string[],
+  { batchSize }: KeyOptions,
+  signature?: ModelSignature,
+): void {
+  if (batch.size > batchSize) {
+    throw new InvalidInputError(
+      `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are more than the batch size of ${batchSize}`,
+    );
+  }
+  const outputs = signature?.outputs.map(({ name }) => name);
+  const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `The model of serving "${serving}" has no output "${unknown}" that could be a hook; it has ${outputs!.join(', ')}`,
+    );
   }
 }
 

@@ -1,29 +1,44 @@
-import type { Batch } from '../batch/batch.js';
+import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
-import { Batcher, type Row } from '../batching/batcher.js';
-import { BatchFailedError, isServingError, messageOf } from '../errors.js';
+import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
+import { BatchFailedError, InvalidBatchError, isServingError, messageOf, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import { type Call, type Callbacks, finishCall, prepareCall } from './call.js';
-import { checkFit } from './fit.js';
-import { outputRows } from './output.js';
-import { BatchRequest, batchOf, joinOutput, partsOf } from './request.js';
+import { PullAhead } from '../streaming/pull-ahead.js';
+import type { Source } from '../streaming/source.js';
+import { BatchRun } from './batch-run.js';
+import { type Call, type Callbacks, finishCall, finishStream, prepareCall, unwrap } from './call.js';
+import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
+import { CallWatch } from './call-watch.js';
+import { checkFit, checkHooks } from './fit.js';
+import type { Lanes } from './lanes.js';
+import { currentOrigin } from './origin.js';
+import {
+  BatchRequest,
+  joinOutput,
+  type Part,
+  partsOf,
+  type Reply,
+  ReplyRequest,
+  type RequestOptions,
+  StreamRequest,
+} from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
-import { type BatchEvent, batchEvent } from './serving-event.js';
+import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
+import type { ServingEvents } from './serving-events.js';
+import type { StreamEvent } from './stream-event.js';
+import { examplesOf, repeated } from './warm-up.js';
 
-/** The output rows of one batch, ready to be shared out. */
-interface Answer {
-  readonly rows: Batch;
-  readonly metadata: unknown;
-}
+/** Starts the work of a request, which settles it. */
+type Submit = (request: BatchRequest) => void;
 
 /**
  * A loaded serving at work. This file is the whole line from call to reply:
  *
- *     prepareCall -> | checkFit -> batcher -> dispatch -> partition.run -> answer | -> finishCall
- *     caller's half                          shared half                          caller's half
+ *     prepareCall -> | admit -> batcher -> dispatch -> partition.run -> BatchRun | -> finishCall
+ *     caller's half                       shared half                            caller's half
  */
-export class ServingLine<Input, Output> {
+export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
@@ -31,45 +46,69 @@ export class ServingLine<Input, Output> {
   constructor(
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
+    private readonly lanes: Lanes,
     private readonly opened: Opened,
-    observe: (event: BatchEvent) => void,
+    private readonly events: ServingEvents,
+    /** The keys that calls may have; any key, where there are none. */
+    private readonly keys?: readonly string[],
   ) {
-    const { name, batchSize, batchTimeout, maxQueue } = options;
+    const { name, maxQueue } = options;
     const { partitions: slots, signature } = opened;
     this.inputAxes = axesOf(signature?.inputs ?? []);
     this.outputAxes = axesOf(signature?.outputs ?? []);
     this.batcher = new Batcher({
       name,
-      batchSize,
-      batchTimeout,
       maxQueue,
       slots,
-      dispatch: (rows, partition) => this.dispatch(rows, partition),
-      observe: (record) => observe(batchEvent(name, record.rows[0]!.request.batch.key, record)),
+      observer: this,
+      dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition),
     });
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
-  async batchedRun(input: Input): Promise<Output> {
-    const prepared = prepareCall(this.callbacks, input, this.inputAxes);
-    // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
-    const call = prepared instanceof Promise ? await prepared : prepared;
-    this.check(call);
-    const request = new BatchRequest(call.batch);
-    this.batcher.submit(request, call.batch.size);
-    return finishCall(this.callbacks, call, await request.reply) as Output;
+  batchedRun(input: unknown, options: CallOptions): Promise<unknown> {
+    return this.answer(input, options, 'batched', this.inBatches);
   }
 
   /** Runs the input alone and at once, on the first partition. */
-  async run(input: Input): Promise<Output> {
-    const call = await prepareCall(this.callbacks, input, this.inputAxes);
-    this.check(call);
-    const answers: Answer[] = [];
-    for (const batch of call.batch.chunksOf(this.options.runSize)) {
-      answers.push(await this.execute(0, batch));
+  run(input: unknown, options: CallOptions): Promise<unknown> {
+    return this.answer(input, options, 'inline', this.alone());
+  }
+
+  /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
+  async *stream(input: unknown, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
+    const watch = CallWatch.over(this.events, this.options.name, 'stream');
+    let failure: { readonly error: unknown } | undefined;
+    try {
+      options.signal?.throwIfAborted();
+      const call = await prepareCall(this.callbacks, input, this.inputAxes);
+      yield* finishStream(this.callbacks, call, this.outputs(call, options, left, watch));
+    } catch (error) {
+      failure = { error };
+      throw error;
+    } finally {
+      watch?.ended(failure);
     }
-    const output = joinOutput(answers.map(({ rows }) => rows));
-    return finishCall(this.callbacks, call, { output, metadata: answers[0]!.metadata }) as Output;
+    return undefined;
+  }
+
+  /** Runs every allowed size, and the examples, once on every partition. */
+  async warmUp(): Promise<void> {
+    const rows = await examplesOf(this.options, this.opened.signature, (input) =>
+      prepareCall(this.callbacks, input, this.inputAxes),
+    );
+    const batches = rows.flatMap((row) => {
+      const { batch, lane } = this.admit(row, {});
+      const { allowedSizes, batchSize } = lane.limits;
+      return repeated(batch, allowedSizes ?? [batchSize]).map((example) => ({ batch: example, lane }));
+    });
+    await Promise.all(
+      this.opened.partitions.map(async (_, partition) => {
+        for (const example of batches) {
+          await this.tryOut(new ReplyRequest(example), partition);
+        }
+      }),
+    );
   }
 
   /** Still takes calls, but lets none wait for others. */
@@ -89,39 +128,199 @@ export class ServingLine<Input, Output> {
     this.batcher.abandon(error);
   }
 
-  private check({ batch }: Call): void {
-    checkFit(this.options.name, batch, this.options.batchKeys, this.opened.signature);
+  batchStarted(record: BatchRecord<BatchRequest>): void {
+    if (this.events.isObserved('batch:start')) {
+      this.events.emit(batchStart(record, this.labelsOf(record)));
+    }
   }
 
-  /** Runs the rows as one batch and settles their requests; resolves with the error if that failed. */
-  private async dispatch(rows: readonly Row<BatchRequest>[], partition: number): Promise<unknown> {
-    const parts = partsOf(rows);
+  batchEnded(record: BatchRecord<BatchRequest>, runTime: number, outcome: BatchOutcome): void {
+    if (this.events.isObserved('batch:end')) {
+      this.events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
+    }
+  }
+
+  private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
+    const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
-      const answer = await this.execute(partition, batchOf(parts));
-      let start = 0;
-      for (const { request, offset, count } of parts) {
-        request.answer(offset, answer.rows.slice(start, start + count), answer.metadata);
-        start += count;
-      }
-      return undefined;
+      options.signal?.throwIfAborted();
+      const prepared = prepareCall(this.callbacks, input, this.inputAxes);
+      // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
+      const call = prepared instanceof Promise ? await prepared : prepared;
+      const { pieces, metadata } = await this.collect(call, options, submit, watch);
+      const output = joinOutput(pieces);
+      watch?.answered();
+      const reply = finishCall(this.callbacks, call, { output, metadata });
+      const answer = reply instanceof Promise ? await reply : reply;
+      watch?.ended();
+      return answer;
     } catch (error) {
-      for (const { request } of parts) {
-        request.fail(error);
-      }
-      return error;
+      watch?.ended({ error });
+      throw error;
     }
   }
 
-  private async execute(partition: number, batch: Batch): Promise<Answer> {
-    try {
-      const { output, metadata } = await this.opened.partitions[partition]!.run(batch);
-      return { rows: outputRows(output, batch, this.outputAxes), metadata };
-    } catch (cause) {
-      if (isServingError(cause)) {
-        throw cause;
-      }
-      const reason = messageOf(cause);
-      throw new BatchFailedError(`Serving "${this.options.name}": a batch of ${batch.size} rows failed: ${reason}`, { cause });
+  private collect({ rows }: Call, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
+    if (!(rows instanceof Batch)) {
+      return this.collectAll(rows, options, submit, watch);
     }
+    const request = new ReplyRequest(this.admit(rows, options, watch));
+    submit(request);
+    return options.signal ? untilAbort(options.signal, request) : request.reply;
+  }
+
+  private async collectAll(source: Source<Batch>, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
+    const pulled = this.pull(source, (batch) => {
+      const request = new ReplyRequest(this.admit(batch, options, watch));
+      // Until its turn comes, nobody waits for it.
+      request.reply.catch(() => {});
+      submit(request);
+      return request;
+    });
+    const stop = onAbort(options.signal, (reason) => pulled.stop(reason));
+    const replies: Reply[] = [];
+    try {
+      for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
+        replies.push(await next.value.reply);
+      }
+      options.signal?.throwIfAborted();
+    } catch (error) {
+      pulled.stop(error);
+      throw error;
+    } finally {
+      stop();
+    }
+    if (replies.length === 0) {
+      throw new InvalidBatchError(`Serving "${this.options.name}" was given a sequence without batches`);
+    }
+    return { pieces: replies.flatMap(({ pieces }) => pieces), metadata: replies[0]!.metadata };
+  }
+
+  private async *outputs(
+    call: Call,
+    options: StreamOptions<string>,
+    left: AbortSignal,
+    watch?: CallWatch,
+  ): AsyncGenerator<StreamEvent<unknown, string>> {
+    const submit = options.inline ? this.alone() : this.inBatches;
+    const pulled = this.pull(this.piecesOf(call, options), (batch) => {
+      const request = new StreamRequest(this.admit(batch, options, watch));
+      submit(request);
+      return request;
+    });
+    const stops = [left, options.signal].map((signal) => onAbort(signal, (reason) => pulled.stop(reason)));
+    try {
+      let offset = 0;
+      for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
+        for await (const event of next.value.events) {
+          if ('hook' in event) {
+            yield { hook: event.hook, value: unwrap(call, event.rows.release()) };
+            continue;
+          }
+          const batch = { offset: offset + event.offset, rows: event.rows.size };
+          yield { batch, output: unwrap(call, joinOutput([event.rows])), metadata: event.metadata };
+        }
+        offset += next.value.size;
+      }
+      options.signal?.throwIfAborted();
+    } finally {
+      stops.forEach((stop) => stop());
+      pulled.stop(new Error('The stream has ended'));
+    }
+  }
+
+  /** What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes only as fast as it is read. */
+  private piecesOf({ rows }: Call, { hooks }: StreamOptions<string>): Source<Batch> {
+    if (!(rows instanceof Batch)) {
+      return rows;
+    }
+    const { batchSize } = this.lanes.optionsOf(rows.key);
+    return (hooks || rows.size === 0 ? [rows] : rows.chunksOf(batchSize)).values();
+  }
+
+  /** As many rows under way as keep every partition busy while the next ones come. */
+  private pull<R extends BatchRequest>(source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
+    const largest = Math.max(...[...this.options.keys.keys()].map((key) => this.lanes.optionsOf(key).batchSize));
+    return new PullAhead({ source, start, window: 2 * this.opened.partitions.length * largest });
+  }
+
+  /** The rows as a request, if they fit the serving. */
+  private admit(batch: Batch, { origin, hooks }: StreamOptions<string>, watch?: CallWatch): RequestOptions {
+    const { name, separateOrigins } = this.options;
+    const { signature } = this.opened;
+    const lane = this.lanes.laneOf(batch, separateOrigins ? (origin ?? currentOrigin()) : undefined);
+    checkFit(name, batch, lane.limits, this.keys, signature);
+    if (hooks) {
+      checkHooks(name, batch, hooks, lane.limits, signature);
+    }
+    watch?.queued(batch.size);
+    return { batch, hooks, watch, lane };
+  }
+
+  private readonly inBatches: Submit = (request) => this.batcher.submit(request);
+
+  /** One request after the other, each cut into pieces of the size for runs. */
+  private alone(): Submit {
+    let last = Promise.resolve();
+    return (request) => {
+      last = last.then(() => this.runAlone(request));
+    };
+  }
+
+  private async runAlone(request: BatchRequest): Promise<void> {
+    const { size } = request;
+    const step = request.whole ? size : this.lanes.optionsOf(request.lane.key).runSize;
+    for (let offset = 0; offset < size && !request.isOver; offset += step) {
+      await this.dispatch([{ request, offset, count: Math.min(step, size - offset) }], 0);
+    }
+  }
+
+  /** Runs the request so that a fault is found; nobody waits for what it gives. */
+  private async tryOut(request: ReplyRequest, partition: number): Promise<void> {
+    request.isOver = true;
+    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition);
+    if (cause !== undefined) {
+      throw new ServingLoadError(
+        `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,
+        {
+          cause,
+        },
+      );
+    }
+  }
+
+  /** Runs the rows as one batch and settles their requests. */
+  private async dispatch(parts: readonly Part[], partition: number): Promise<BatchOutcome> {
+    const run = new BatchRun(parts, this.outputAxes);
+    const { size, padding } = run.batch;
+    try {
+      run.end(await this.opened.partitions[partition]!.run(run.batch, run.info(partition), run));
+      return { padding };
+    } catch (cause) {
+      const error = this.batchError(cause, size);
+      run.fail(error);
+      return { padding, error };
+    }
+  }
+
+  private batchError(cause: unknown, size: number): unknown {
+    return isServingError(cause)
+      ? cause
+      : new BatchFailedError(`Serving "${this.options.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+  }
+
+  private labelsOf({ rows }: BatchRecord<BatchRequest>): BatchLabels {
+    const { key, origin } = rows[0]!.request.lane;
+    const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
+    return { serving: this.options.name, key, origin, calls };
+  }
+}
+
+async function untilAbort(signal: AbortSignal, request: ReplyRequest): Promise<Reply> {
+  const stop = onAbort(signal, (reason) => request.fail(reason));
+  try {
+    return await request.reply;
+  } finally {
+    stop();
   }
 }

@@ -1,15 +1,20 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
-import { Subject } from 'rxjs';
-import { isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
+import type { Observable } from 'rxjs';
+import { InvalidServingError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import { type Engine, modelsLoaded } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
-import type { PartitionOptions } from '../partitions/partition.js';
+import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
+import type { CallOptions, StreamOptions } from './call-options.js';
+import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
+import { batching, checkOptions } from './option-rules.js';
 import type { ResolvedServing } from './resolve-definition.js';
-import { Serving } from './serving.js';
+import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
+import { type EventOf, ServingEvents } from './serving-events.js';
+import type { StreamEvent } from './stream-event.js';
 
 /** A serving that owns its partitions: this is its life, and {@link ServingLine} its work. */
 export class LocalServing<Input = unknown, Output = unknown>
@@ -17,17 +22,20 @@ export class LocalServing<Input = unknown, Output = unknown>
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
-  private readonly subject = new Subject<ServingEvent>();
-  readonly events$ = this.subject.asObservable();
+  private readonly events = new ServingEvents();
+  readonly events$ = this.events.all$;
+  /** The options of its keys, as they are now. */
+  private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
-  private opening: Promise<ServingLine<Input, Output>> | undefined;
-  private line: ServingLine<Input, Output> | undefined;
+  private opening: Promise<ServingLine> | undefined;
+  private line: ServingLine | undefined;
   /** For `run`: partitions of its own, so that it waits for no batch; opened when first needed. */
-  private inline: Promise<ServingLine<Input, Output>> | undefined;
-  private readonly runs = new Set<Promise<Output>>();
+  private inline: Promise<ServingLine> | undefined;
+  private readonly runs = new Set<Promise<unknown>>();
   private overrun: Promise<true> | undefined;
   private clock: NodeJS.Timeout | undefined;
   private ending: Promise<void> | undefined;
+  private isClosed = false;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -36,25 +44,61 @@ export class LocalServing<Input = unknown, Output = unknown>
   ) {
     super();
     this.name = options.name;
+    this.lanes = new Lanes(options.keys, options.otherKeys);
   }
 
-  override batchedRun(input: Input): Promise<Output> {
-    return this.line ? this.line.batchedRun(input) : Promise.reject(this.notRunning());
+  get state(): ServingState {
+    if (this.ending) {
+      return this.isClosed ? 'closed' : 'closing';
+    }
+    return this.line ? 'ready' : this.opening ? 'starting' : 'stopped';
   }
 
-  override async run(input: Input): Promise<Output> {
-    this.refuseOnceClosed();
-    this.inline ??= this.open('inline', this.options.partitions.slice(0, 1));
-    const line = await this.inline;
-    const reply = line.run(input);
+  override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.events.of(type);
+  }
+
+  override batchedRun(input: Input, options: CallOptions = {}): Promise<Output> {
+    return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
+  }
+
+  override async run(input: Input, options: CallOptions = {}): Promise<Output> {
+    const line = await this.inlineLine();
+    const reply = line.run(input, options);
     this.runs.add(reply);
-    return reply.finally(() => this.runs.delete(reply));
+    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  }
+
+  override stream<Hook extends string = never>(
+    input: Input,
+    options: StreamOptions<Hook> = {},
+  ): ServingStream<StreamEvent<Output, Hook>> {
+    return new ServingStream((left) => this.streamFrom(input, options, left));
+  }
+
+  override setBatchSize(batchSize: number, key?: string): void {
+    const keys = this.keysFor(key);
+    checkOptions(`Serving "${this.name}"`, { batchSize }, batching);
+    for (const known of keys) {
+      const largest = this.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
+      if (largest < batchSize) {
+        throw new InvalidServingError(
+          `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the allowed sizes, ${largest}`,
+        );
+      }
+    }
+    this.lanes.change(keys, { batchSize, runSize: batchSize });
+  }
+
+  override setBatchTimeout(batchTimeout: number, key?: string): void {
+    checkOptions(`Serving "${this.name}"`, { batchTimeout }, batching);
+    this.lanes.change(this.keysFor(key), { batchTimeout });
   }
 
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
     this.refuseOnceClosed();
-    this.opening ??= this.open('process', this.options.partitions);
+    this.opening ??= this.openWarm();
     this.line = await this.opening;
   }
 
@@ -82,18 +126,59 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.close();
   }
 
-  private async open(kind: ServingKind, partitions: readonly PartitionOptions[]): Promise<ServingLine<Input, Output>> {
+  private keysFor(key: string | undefined): readonly string[] {
+    const { keys } = this.lanes;
+    if (key !== undefined && !keys.includes(key)) {
+      throw new InvalidServingError(`Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`);
+    }
+    return key === undefined ? keys : [key];
+  }
+
+  private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
+    const line = options.inline ? await this.inlineLine() : this.line;
+    if (!line) {
+      throw this.notRunning();
+    }
+    return yield* line.stream(input, options, left) as AsyncGenerator<never, undefined>;
+  }
+
+  private inlineLine(): Promise<ServingLine> {
+    this.refuseOnceClosed();
+    this.inline ??= this.open('inline');
+    // A later call may have better luck.
+    this.inline.catch(() => (this.inline = undefined));
+    return this.inline;
+  }
+
+  private async open(kind: ServingKind): Promise<ServingLine> {
+    const { options, callbacks, lanes, events } = this;
+    const isShared = kind === 'process';
     try {
-      const opened = await this.engine(kind, partitions);
-      if (kind === 'process') {
+      const opened = await this.engine(
+        kind,
+        isShared ? options.partitions : options.partitions.slice(0, 1),
+        isShared ? lanes.keys : [],
+      );
+      if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }
-      return new ServingLine(this.options, this.callbacks, opened, (event) => this.subject.next(event));
+      return new ServingLine(options, callbacks, lanes, opened, events, isShared ? lanes.keys : undefined);
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
       throw this.loadError(cause);
     }
+  }
+
+  private async openWarm(): Promise<ServingLine> {
+    const line = await this.open('process');
+    try {
+      await line.warmUp();
+    } catch (cause) {
+      await line.close();
+      throw this.loadError(cause);
+    }
+    return line;
   }
 
   private loadError(cause: unknown): Error {
@@ -113,7 +198,8 @@ export class LocalServing<Input = unknown, Output = unknown>
         `Serving "${this.name}" did not finish its batches within ${this.options.shutdown} ms of shutdown; what was queued is answered as closed`,
       );
     }
-    this.subject.complete();
+    this.isClosed = true;
+    this.events.complete();
   }
 
   /** Ends the lines once their batches have run; one that is still opening, once it is open. */

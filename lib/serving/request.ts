@@ -1,7 +1,10 @@
 import { Batch } from '../batch/batch.js';
 import type { Request, Row } from '../batching/batcher.js';
-import { isError } from '../errors.js';
-import type { BatchOutput, BatchResult } from '../partitions/partition.js';
+import { isError, SlowConsumerError } from '../errors.js';
+import { type BatchOutput, DONE } from '../partitions/partition.js';
+import { Queue } from '../streaming/queue.js';
+import type { CallWatch } from './call-watch.js';
+import type { ServingLane } from './lanes.js';
 import { asOutput } from './output.js';
 
 /** A run of consecutive rows of one request that found themselves in the same batch. */
@@ -12,48 +15,250 @@ export interface Part {
   readonly count: number;
 }
 
-/** A call on its way through the batcher: its rows may run in several batches, and finish in any order. */
-export class BatchRequest implements Request {
-  arrivedAt = 0;
-  readonly lane: string;
-  readonly reply: Promise<BatchResult>;
-  private readonly answers: { offset: number; rows: Batch; metadata: unknown }[] = [];
-  private missing: number;
-  private resolve!: (result: BatchResult) => void;
-  private reject!: (error: unknown) => void;
+export interface RequestOptions {
+  readonly batch: Batch;
+  readonly lane: ServingLane;
+  /** The hooks that the caller asked for; then all rows run in one batch. */
+  readonly hooks?: readonly string[] | undefined;
+  readonly watch?: CallWatch | undefined;
+}
 
-  constructor(readonly batch: Batch) {
-    this.lane = batch.isPlain ? batch.key : `${batch.key}\0${batch.signature}`;
+/** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
+export abstract class BatchRequest implements Request {
+  arrivedAt = 0;
+  isOver = false;
+  readonly batch: Batch;
+  readonly lane: ServingLane;
+  readonly hooks: readonly string[] | undefined;
+  readonly watch: CallWatch | undefined;
+  private missing: number;
+  /** The rows that a generator has said to be over. */
+  private done: Set<number> | undefined;
+
+  constructor({ batch, lane, hooks, watch }: RequestOptions) {
+    this.batch = batch;
+    this.lane = lane;
+    this.hooks = hooks;
+    this.watch = watch;
     this.missing = batch.size;
+  }
+
+  get size(): number {
+    return this.batch.size;
+  }
+
+  get whole(): boolean {
+    return this.hooks !== undefined;
+  }
+
+  /** Takes the output rows for the part at `offset`; with the last part the request is over. */
+  answer(offset: number, rows: Batch, metadata: unknown): void {
+    if (!this.isOver) {
+      this.takeOutput(offset, rows, metadata);
+      this.endPart(offset, rows.size);
+      this.settle(rows.size);
+    }
+  }
+
+  /** Takes what a generator has yielded for the rows from `offset` on. */
+  step(offset: number, values: readonly unknown[], metadata: unknown): void {
+    const isLive = (value: unknown, i: number): boolean => value !== DONE && this.isWaiting(offset + i);
+    const live = values.map(isLive);
+    const error = values.find((value, i) => live[i] && isError(value));
+    if (error) {
+      this.fail(error);
+    } else if (live.includes(true)) {
+      const own = values.map((value, i) => (live[i] ? value : undefined));
+      this.takeStep(offset, own, live, metadata);
+    }
+    this.endRows(offset, values.length, (i) => values[i] === DONE);
+  }
+
+  /** The generator has ended, and with it the rows of the part. */
+  endSteps(offset: number, count: number): void {
+    this.endRows(offset, count, () => true);
+  }
+
+  /** Takes the value of a hook for all rows. */
+  abstract hook(name: string, rows: Batch): void;
+
+  /** Answers the call with the error. */
+  fail(error: unknown): void {
+    if (!this.isOver) {
+      this.isOver = true;
+      this.reject(error);
+    }
+  }
+
+  /** Whether the row still needs an output. */
+  isWaiting(row: number): boolean {
+    return !this.isOver && !this.done?.has(row);
+  }
+
+  protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
+  /** `values` has an entry for every row of the part; where `live` is false, the row was over already. */
+  protected abstract takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void;
+  protected abstract endPart(offset: number, count: number): void;
+  protected abstract finish(): void;
+  protected abstract reject(error: unknown): void;
+
+  private endRows(offset: number, count: number, isDone: (i: number) => boolean): void {
+    if (this.isOver) {
+      return;
+    }
+    this.done ??= new Set();
+    const before = this.done.size;
+    let waiting = 0;
+    for (let i = 0; i < count; i++) {
+      if (isDone(i)) {
+        this.done.add(offset + i);
+      }
+      waiting += this.isWaiting(offset + i) ? 1 : 0;
+    }
+    const ended = this.done.size - before;
+    if (ended > 0 && waiting === 0) {
+      this.endPart(offset, count);
+    }
+    this.settle(ended);
+  }
+
+  private settle(rows: number): void {
+    this.missing -= rows;
+    if (this.missing === 0) {
+      this.isOver = true;
+      this.finish();
+    }
+  }
+}
+
+/** The output rows of a request, batch by batch in their order. */
+export interface Reply {
+  readonly pieces: readonly Batch[];
+  readonly metadata: unknown;
+}
+
+/** A request whose caller waits for all of the output. */
+export class ReplyRequest extends BatchRequest {
+  readonly reply: Promise<Reply>;
+  private readonly answers: { offset: number; rows: Batch; metadata: unknown }[] = [];
+  /** What a generator has yielded, by row, and what it said beside the last of it. */
+  private steps: { readonly rows: unknown[][]; metadata: unknown } | undefined;
+  private resolve!: (reply: Reply) => void;
+  protected reject!: (error: unknown) => void;
+
+  constructor(options: RequestOptions) {
+    super(options);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;
     });
   }
 
-  /** Takes the output rows for the part at `offset`; with the last part the call is answered. */
-  answer(offset: number, rows: Batch, metadata: unknown): void {
+  hook(): void {}
+
+  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
     this.answers.push({ offset, rows, metadata });
-    this.missing -= rows.size;
-    if (this.missing === 0) {
-      this.finish();
+  }
+
+  protected takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void {
+    const steps = (this.steps ??= { rows: this.emptyRows(), metadata });
+    values.forEach((value, i) => live[i] && steps.rows[offset + i]!.push(value));
+    steps.metadata = metadata ?? steps.metadata;
+  }
+
+  protected endPart(): void {}
+
+  protected finish(): void {
+    const { answers } = this;
+    if (answers.length === 0) {
+      const { rows = this.emptyRows(), metadata } = this.steps ?? {};
+      this.resolve({ pieces: [Batch.ofValues(rows)], metadata });
+      return;
+    }
+    if (answers.length > 1) {
+      answers.sort((a, b) => a.offset - b.offset);
+    }
+    this.resolve({ pieces: answers.map(({ rows }) => rows), metadata: answers[0]!.metadata });
+  }
+
+  private emptyRows(): unknown[][] {
+    return Array.from({ length: this.size }, () => []);
+  }
+}
+
+/** What a request has to say, in the order of its rows. */
+export type RequestEvent =
+  { readonly offset: number; readonly rows: Batch; readonly metadata: unknown } | { readonly hook: string; readonly rows: Batch };
+
+/** The most steps and hooks that wait for their consumer: the batch goes on for others and cannot wait for him. */
+const EVENTS_AHEAD = 1024;
+
+/** A request whose caller wants the output as it comes, in the order of its rows. */
+export class StreamRequest extends BatchRequest {
+  readonly events = new Queue<RequestEvent>();
+  /** The offset of the part whose events are passed on; those of later parts are held. */
+  private turn = 0;
+  private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
+
+  hook(hook: string, rows: Batch): void {
+    this.putUnlessSlow(0, { hook, rows });
+  }
+
+  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
+    this.put(offset, { offset, rows, metadata });
+  }
+
+  protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
+    this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
+  }
+
+  protected endPart(offset: number, count: number): void {
+    this.heldAt(offset).count = count;
+    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
+      part.events.splice(0).forEach((event) => this.events.push(event));
+      if (part.count === 0) {
+        return;
+      }
+      this.held.delete(this.turn);
+      this.turn += part.count;
     }
   }
 
-  fail(error: unknown): void {
-    this.reject(error);
+  protected finish(): void {
+    this.events.end();
   }
 
-  private finish(): void {
-    if (this.answers.length > 1) {
-      this.answers.sort((a, b) => a.offset - b.offset);
+  protected reject(error: unknown): void {
+    this.events.fail(error);
+  }
+
+  private putUnlessSlow(offset: number, event: RequestEvent): void {
+    if (this.events.size < EVENTS_AHEAD) {
+      this.put(offset, event);
+    } else {
+      this.fail(
+        new SlowConsumerError(
+          `${EVENTS_AHEAD} events of a stream wait for their consumer, and the batch cannot wait for him; read faster, or collect the events`,
+        ),
+      );
     }
-    try {
-      const output = joinOutput(this.answers.map(({ rows }) => rows));
-      this.resolve({ output, metadata: this.answers[0]!.metadata });
-    } catch (error) {
-      this.reject(error);
+  }
+
+  private put(offset: number, event: RequestEvent): void {
+    if (offset === this.turn) {
+      this.events.push(event);
+    } else {
+      this.heldAt(offset).events.push(event);
     }
+  }
+
+  private heldAt(offset: number): { readonly events: RequestEvent[]; count: number } {
+    let part = this.held.get(offset);
+    if (!part) {
+      part = { events: [], count: 0 };
+      this.held.set(offset, part);
+    }
+    return part;
   }
 }
 
@@ -80,9 +285,4 @@ export function partsOf(rows: readonly Row<BatchRequest>[]): Part[] {
     start = end;
   }
   return parts;
-}
-
-/** The batch that the parts make up. */
-export function batchOf(parts: readonly Part[]): Batch {
-  return Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
 }

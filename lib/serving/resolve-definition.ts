@@ -8,19 +8,20 @@ import type { PartitionOptions } from '../partitions/partition.js';
 import { partitionPerDevice } from '../partitions/devices.js';
 import { show } from '../show.js';
 import { batching, batchingOf, checkOptions, delay, type Rule, type Rules, whole } from './option-rules.js';
-import type { ServingDefinition } from './serving-definition.js';
+import type { KeyOptions } from './lanes.js';
+import type { KeyServingOptions, ServingDefinition } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing {
   readonly name: string;
-  readonly batchSize: number;
-  /** The size of the pieces that `run` cuts its input into. */
-  readonly runSize: number;
-  readonly batchTimeout: number;
   readonly maxQueue: number;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
-  readonly batchKeys: readonly string[];
+  /** The options of each key, and of keys that are not known. */
+  readonly keys: ReadonlyMap<string, KeyOptions>;
+  readonly otherKeys: KeyOptions;
+  readonly separateOrigins: boolean;
+  readonly warmUp: readonly unknown[];
   readonly drain: boolean;
   readonly shutdown: number;
 }
@@ -36,8 +37,24 @@ const axes: Rule = {
   allowed: 'an object of { batchAxis: number | null } by name',
 };
 
+const sizes: Rule = {
+  check: (value) =>
+    Array.isArray(value) && value.length > 0 && value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
+  allowed: 'a list of whole numbers from 1 on, each larger than the one before',
+};
+const flag: Rule = { check: (value) => typeof value === 'boolean', allowed: 'true or false' };
+
+/** The options that can differ by key. */
+const perKey: Rules = {
+  batchSize: batching['batchSize']!,
+  batchTimeout: batching['batchTimeout']!,
+  allowedSizes: sizes,
+  pad: flag,
+};
+
 const common: Rules = {
   ...batching,
+  ...perKey,
   name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a string that is not empty' },
   partitions: {
     check: (value) =>
@@ -48,10 +65,17 @@ const common: Rules = {
     check: (value) => isStrings(value) && value.length > 0 && new Set(value).size === value.length,
     allowed: 'a list of different strings',
   },
-  drain: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  keyOptions: {
+    check: (value) => isRecord(value) && Object.values(value).every(isRecord),
+    allowed: 'an object of options by key',
+  },
+  warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
+  separateOrigins: flag,
+  drain: flag,
   shutdown: delay,
   preprocess: aFunction,
   postprocess: aFunction,
+  postprocessStream: aFunction,
 };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -60,6 +84,7 @@ const kinds: Readonly<Record<string, Rules>> = {
     session: anObject,
     inputs: axes,
     outputs: axes,
+    fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
   useFactory: { useFactory: aFunction },
   useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false) },
@@ -74,21 +99,51 @@ const kinds: Readonly<Record<string, Rules>> = {
  */
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
   const kind = kindOf(definition);
-  checkOptions(
-    `Serving ${show(definition.name)} with "${kind}"`,
-    { ...definition, name: definition.name },
-    { ...common, ...kinds[kind] },
-  );
-  const { name, batchKeys = [DEFAULT_KEY], drain = true, shutdown = 30_000 } = definition;
+  const owner = `Serving ${show(definition.name)} with "${kind}"`;
+  checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
+  const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
+  const { drain = true, shutdown = 30_000 } = definition;
+  const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
+  if (unknown !== undefined) {
+    throw new InvalidServingError(`${owner}: keyOptions name "${unknown}", which is none of its keys: ${batchKeys.join(', ')}`);
+  }
+  const keys = batchKeys.map((key) => {
+    const own = keyOptions[key] ?? {};
+    const ownerOfKey = `${owner}, key "${key}"`;
+    checkOptions(ownerOfKey, own, perKey);
+    return [key, keyOptionsOf(ownerOfKey, definition, own)] as const;
+  });
   return Object.freeze({
     name,
-    ...batchingOf(definition),
-    runSize: definition.batchSize ?? Infinity,
-    batchKeys: [...batchKeys],
+    maxQueue: batchingOf(definition).maxQueue,
+    keys: new Map(keys),
+    otherKeys: keyOptionsOf(owner, definition, {}),
+    separateOrigins,
+    warmUp: [...warmUp],
     drain,
     shutdown,
     partitions: partitionsOf(definition),
   });
+}
+
+/** The options of a key: its own, or else those of the serving. */
+function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingOptions): KeyOptions {
+  const padding = own.allowedSizes || own.pad !== undefined ? own : shared;
+  const given = own.batchSize ?? shared.batchSize;
+  const { batchTimeout } = batchingOf({ batchTimeout: own.batchTimeout ?? shared.batchTimeout });
+  if (padding.allowedSizes && padding.pad) {
+    throw new InvalidServingError(
+      `${owner}: pad is short for allowedSizes [batchSize] and contradicts the allowedSizes given; drop one`,
+    );
+  }
+  const batchSize = given ?? padding.allowedSizes?.at(-1) ?? batchingOf({}).batchSize;
+  const allowedSizes = padding.pad ? [batchSize] : padding.allowedSizes && [...padding.allowedSizes];
+  if (allowedSizes && allowedSizes.at(-1)! < batchSize) {
+    throw new InvalidServingError(
+      `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ${allowedSizes.at(-1)}; lower the one or extend the other`,
+    );
+  }
+  return { batchSize, batchTimeout, allowedSizes, runSize: given ?? allowedSizes?.at(-1) ?? Infinity };
 }
 
 /** The path of the model, or its bytes. */

@@ -3,11 +3,16 @@ import type { InferenceSession } from 'onnxruntime-common';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
+import type { Observable } from 'rxjs';
 import type { Serving } from './serving.js';
+import type { StreamEvent } from './stream-event.js';
 
 /** What `preprocess` makes of a caller's input. */
 export interface Prepared<Info = unknown> {
-  /** A Batch, or tensors whose batch axis counts rows, or else one plain value, which is one row. */
+  /**
+   * A Batch, or tensors whose batch axis counts rows, or one plain value, which is one row; or a lazy sequence of these: an async
+   * iterable, an Observable, a generator, or an array of batches.
+   */
   readonly batch: unknown;
   /** Private to the call: handed to `postprocess` as it is. */
   readonly info?: Info;
@@ -18,6 +23,18 @@ export interface PostprocessContext<Info = unknown> {
   /** What the batch function said of the batch; of the batch with the call's first row, if the call was split. */
   readonly metadata: unknown;
   readonly info: Info;
+}
+
+/** What can differ by key; where an option is not given, that of the serving holds. */
+export interface KeyServingOptions {
+  /** The most rows of the key that run together. */
+  readonly batchSize?: number;
+  /** Milliseconds, from its first row, for which a batch of the key that is not full waits for more rows. */
+  readonly batchTimeout?: number;
+  /** The sizes that batches of the key are padded to. */
+  readonly allowedSizes?: readonly number[];
+  /** Whether every batch of the key is padded to `batchSize`. */
+  readonly pad?: boolean;
 }
 
 /** What every serving has, however it runs its batches. */
@@ -55,6 +72,34 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default ['default']
    */
   readonly batchKeys?: readonly string[];
+  /** Options of single keys, by key. */
+  readonly keyOptions?: Readonly<Record<string, KeyServingOptions>>;
+  /**
+   * The sizes that a batch may have, for models that are compiled for fixed ones: it is padded with zero rows up to the next of
+   * them, and the output is cut back. Each size runs once before the application listens; for that a model whose inputs may
+   * have many shapes, a function, a file or a class needs `warmUp`. Rows must be tensors.
+   */
+  readonly allowedSizes?: readonly number[];
+  /**
+   * Pads every batch to `batchSize`: short for `allowedSizes: [batchSize]`.
+   *
+   * @default false
+   */
+  readonly pad?: boolean;
+  /**
+   * Inputs as callers give them. The first row of each runs once before the application listens, on every partition, in batches
+   * of the allowed sizes, or else of `batchSize` rows.
+   *
+   * @default [] models with allowed sizes run zeros
+   */
+  readonly warmUp?: readonly Input[];
+  /**
+   * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; the batch function is then
+   * told the origin.
+   *
+   * @default false
+   */
+  readonly separateOrigins?: boolean;
   /**
    * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
    *
@@ -69,8 +114,18 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   readonly shutdown?: number;
   /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
   preprocess?(input: Input): Prepared<Info> | Promise<Prepared<Info>>;
-  /** Shapes the reply from the output for the call's own rows: on the caller's side, once per call. */
+  /**
+   * Shapes the reply from the output for the call's own rows: on the caller's side, once per call; of a stream, each output.
+   */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
+  /**
+   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It gets the events as they come and
+   * returns what its consumer is to get, as an async iterable (such as an async generator gives) or an Observable.
+   */
+  postprocessStream?(
+    events: AsyncIterable<StreamEvent<Result, string>>,
+    context: { readonly info: Info },
+  ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
 /** A serving of an ONNX model: its sessions run in threads of their own. */
@@ -88,6 +143,12 @@ export interface ModelServingDefinition<
   readonly inputs?: DeclaredAxes;
   /** Batch axes of outputs for which the default, read from the model, is wrong. */
   readonly outputs?: DeclaredAxes;
+  /**
+   * The outputs that make the reply. The others are fetched only for calls that ask for them as hooks.
+   *
+   * @default all outputs
+   */
+  readonly fetches?: readonly string[];
 }
 
 /** A serving of a function that runs in the application's own thread. */

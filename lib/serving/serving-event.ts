@@ -1,13 +1,50 @@
-import type { BatchRecord, Request } from '../batching/batcher.js';
+import type { BatchOutcome, BatchRecord, Request } from '../batching/batcher.js';
 import type { CloseReason } from '../batching/waiting-line.js';
+import type { Origin } from '../partitions/partition.js';
 
-/** One batch has run. */
-export interface BatchEvent {
-  readonly type: 'batch';
+/** How a call runs. */
+export type CallMode = 'batched' | 'inline' | 'stream';
+
+/** A call has come; told before anything is done about it, in the async context of its caller. */
+export interface CallStartEvent {
+  readonly type: 'call:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
+  /** Counts the calls of the serving that somebody observes, from 1. */
+  readonly call: number;
+  readonly mode: CallMode;
+}
+
+/** A call has been answered, or has failed. */
+export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
+  readonly type: 'call:end';
+  /** The rows that it brought, as far as it came. */
+  readonly rows: number;
+  /** When it came: milliseconds since 1970. */
+  readonly startedAt: number;
+  /** Milliseconds until its rows were queued: `preprocess`, and the checks at the door. */
+  readonly preprocessing: number;
+  /** Milliseconds until the first of its rows ran. */
+  readonly waiting: number;
+  /** Milliseconds until the last of its rows had their output. */
+  readonly running: number;
+  /** Milliseconds until it was answered. */
+  readonly postprocessing: number;
+  /** Why it failed, if it did. */
+  readonly error?: unknown;
+}
+
+/** A partition has got a batch. */
+export interface BatchStartEvent {
+  readonly type: 'batch:start';
+  /** The name of the serving, or `Class.method` for a `@Batched()` method. */
+  readonly serving: string;
+  /** Counts the batches of the serving, from 0. */
+  readonly batch: number;
   readonly key: string;
-  /** The index of the partition that ran it. */
+  /** Where its calls came from, in a serving with `separateOrigins`. */
+  readonly origin?: Origin | undefined;
+  /** The index of the partition that runs it. */
   readonly partition: number;
   /** The rows in it. */
   readonly rows: number;
@@ -16,22 +53,49 @@ export interface BatchEvent {
   /** `rows / batchSize`. */
   readonly fill: number;
   /**
-   * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a partition; or the serving
-   * was closing and it had to `drain`.
+   * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a partition; `flush`: the next
+   * request did not fit and must not be split; or the serving was closing and it had to `drain`.
    */
   readonly reason: CloseReason;
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
+  /** The rows that still waited in the queue. */
+  readonly queued: number;
+  /** The calls with rows in it, as far as somebody observed them start. */
+  readonly calls: readonly number[];
+}
+
+/** One batch has run. */
+export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
+  readonly type: 'batch:end';
   /** Milliseconds that it ran, the way to its thread and back included. */
   readonly runTime: number;
+  /** The zero rows that were added to it. */
+  readonly padding: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
 }
 
-/** The event of a batch that the batcher has recorded. */
-export function batchEvent<R extends Request>(serving: string, key: string, { rows, ...record }: BatchRecord<R>): BatchEvent {
-  return { type: 'batch', serving, key, rows: rows.length, fill: rows.length / record.batchSize, ...record };
+/** What a serving tells its observers. */
+export type ServingEvent = CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent;
+
+/** What the batcher does not know of a batch. */
+export interface BatchLabels {
+  readonly serving: string;
+  readonly key: string;
+  readonly origin?: Origin | undefined;
+  readonly calls: readonly number[];
 }
 
-/** What a serving tells its observers. */
-export type ServingEvent = BatchEvent;
+export function batchStart<R extends Request>({ id, rows, ...record }: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
+  return { type: 'batch:start', batch: id, rows: rows.length, fill: rows.length / record.batchSize, ...record, ...labels };
+}
+
+export function batchEnd<R extends Request>(
+  record: BatchRecord<R>,
+  labels: BatchLabels,
+  runTime: number,
+  { padding = 0, ...outcome }: BatchOutcome,
+): BatchEndEvent {
+  return { ...batchStart(record, labels), type: 'batch:end', runTime, padding, ...outcome };
+}

@@ -1,5 +1,12 @@
 import type { Observable } from 'rxjs';
+import type { ServingStream } from '../streaming/serving-stream.js';
+import type { CallOptions, StreamOptions } from './call-options.js';
 import type { ServingEvent } from './serving-event.js';
+import type { EventOf } from './serving-events.js';
+import type { StreamEvent } from './stream-event.js';
+
+/** `ready` from the time when every partition is loaded and warm, until shutdown begins. */
+export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
 
 /**
  * A named model as its callers see it: type, injection token and contract in one.
@@ -9,15 +16,20 @@ import type { ServingEvent } from './serving-event.js';
 export abstract class Serving<Input = unknown, Output = unknown> {
   abstract readonly name: string;
 
-  /** What happens inside, one event per batch; hot. */
+  abstract readonly state: ServingState;
+
+  /** What happens inside: calls and batches, when they start and when they end; hot. */
   abstract readonly events$: Observable<ServingEvent>;
+
+  /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
+  abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
   /**
    * Runs the input alone and at once, sharing with no other caller.
    *
    * @throws ServingError what the batch function, the input or the output is at fault for
    */
-  abstract run(input: Input): Promise<Output>;
+  abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
    * Runs the rows of the input in batches with those of concurrent callers; resolves with the output for just these rows.
@@ -27,5 +39,32 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    * @throws InvalidInputError when the rows do not fit the serving
    * @throws BatchFailedError when the batch that held one of the rows failed
    */
-  abstract batchedRun(input: Input): Promise<Output>;
+  abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;
+
+  /**
+   * As {@link batchedRun} (or {@link run}, with `inline`), but gives the output of each batch, or of each step of a generator, as it
+   * comes, in the order of the call's rows; with `hooks` also what the batch function says in between.
+   *
+   * The call starts when somebody subscribes or iterates, and each who does makes a call of his own.
+   *
+   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; else as `batchedRun`, to the consumer
+   */
+  abstract stream<Hook extends string = never>(
+    input: Input,
+    options?: StreamOptions<Hook>,
+  ): ServingStream<StreamEvent<Output, Hook>>;
+
+  /**
+   * Changes how many rows run together at most, from the next window on; of one key, or of all.
+   *
+   * @throws InvalidServingError for a size that cannot be
+   */
+  abstract setBatchSize(rows: number, key?: string): void;
+
+  /**
+   * Changes how many milliseconds a window that is not full waits, from the next window on; of one key, or of all.
+   *
+   * @throws InvalidServingError for a time that cannot be
+   */
+  abstract setBatchTimeout(milliseconds: number, key?: string): void;
 }

@@ -1,5 +1,5 @@
 import { Injectable, type OnModuleDestroy } from '@nestjs/common';
-import { type ServingEvent, ServingService } from 'nestjs-serving';
+import { type BatchEndEvent, ServingService } from 'nestjs-serving';
 
 export interface Stats {
   readonly batches: number;
@@ -17,7 +17,7 @@ export class StatsService implements OnModuleDestroy {
   private readonly subscription;
 
   constructor(servings: ServingService) {
-    this.subscription = servings.events$.subscribe((event) => this.count(event));
+    this.subscription = servings.eventsOf('batch:end').subscribe((event) => this.count(event));
   }
 
   onModuleDestroy() {
@@ -32,7 +32,7 @@ export class StatsService implements OnModuleDestroy {
     return Object.fromEntries(this.stats);
   }
 
-  private count({ serving, rows, fill }: ServingEvent) {
+  private count({ serving, rows, fill }: BatchEndEvent) {
     const { batches, rows: rowsBefore, meanFill } = this.of(serving);
     this.stats.set(serving, {
       batches: batches + 1,

@@ -301,7 +301,7 @@ describe('the README', () => {
     const log = (line: string): unknown => lines.push(line);
     const servings = app!.get(ServingService);
     // #region events
-    servings.events$.subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
+    servings.eventsOf('batch:end').subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
       log(`${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ${reason}, ${wait} ms, ${runTime} ms`);
     });
     // #endregion

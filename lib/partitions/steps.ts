@@ -1,0 +1,45 @@
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import { type BatchListener, type BatchResult, STEPPED, WithMetadata } from './partition.js';
+
+type Steps = AsyncGenerator<unknown> | Generator<unknown>;
+
+/** The result of a batch function; of a generator once it has ended, or nobody waits for it any more. */
+export async function resultOf(
+  returned: unknown,
+  size: number,
+  listener: BatchListener,
+): Promise<BatchResult<unknown> | typeof STEPPED> {
+  const result = await returned;
+  return isGenerator(result) ? runSteps(result, size, listener) : withoutMark(result);
+}
+
+async function runSteps(steps: Steps, size: number, listener: BatchListener): Promise<typeof STEPPED> {
+  for await (const step of steps) {
+    const { output, metadata } = withoutMark(step);
+    listener.step(output, metadata);
+    // A caller that leaves is heard of between two steps, also in a thread.
+    await endOfTurn();
+    if (!isWanted(size, listener)) {
+      break;
+    }
+  }
+  return STEPPED;
+}
+
+function isWanted(size: number, listener: BatchListener): boolean {
+  for (let row = 0; row < size; row++) {
+    if (listener.isWaiting(row)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+function isGenerator(value: unknown): value is Steps {
+  const tag = Object.prototype.toString.call(value);
+  return tag === '[object AsyncGenerator]' || tag === '[object Generator]';
+}
+
+function withoutMark(result: unknown): BatchResult<unknown> {
+  return result instanceof WithMetadata ? (result as BatchResult<unknown>) : { output: result };
+}

@@ -1,0 +1,85 @@
+import { Batch } from '../batch/batch.js';
+import type { BatchAxes } from '../batch/template.js';
+import { InvalidOutputError } from '../errors.js';
+import { type BatchInfo, type BatchListener, type BatchResult, STEPPED } from '../partitions/partition.js';
+import { show } from '../show.js';
+import { paddingOf } from './lanes.js';
+import { outputRows } from './output.js';
+import type { BatchRequest, Part } from './request.js';
+
+/** One batch on its way through a partition: gives the requests with rows in it what it says, each its own. */
+export class BatchRun implements BatchListener {
+  readonly batch: Batch;
+  readonly hooks: readonly string[];
+  /** The request of each row and its index there; made for the batches that need it. */
+  private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
+
+  constructor(
+    private readonly parts: readonly Part[],
+    private readonly outputAxes: BatchAxes,
+  ) {
+    const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
+    const padding = paddingOf(parts[0]!.request.lane.limits, batch.size, batch.padding);
+    this.batch = padding === batch.padding ? batch : batch.pad(padding);
+    this.hooks = parts.some(({ request }) => request.hooks)
+      ? [...new Set(parts.flatMap(({ request }) => request.hooks ?? []))]
+      : [];
+    parts.forEach(({ request }) => request.watch?.running());
+  }
+
+  info(partition: number): BatchInfo {
+    const { key, size, padding } = this.batch;
+    return { key, size, padding, partition, origin: this.parts[0]!.request.lane.origin, hooks: this.hooks };
+  }
+
+  hook(name: string, value: unknown): void {
+    const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
+    const rows = outputRows(value, this.batch, { '': axis });
+    this.forEachPart(({ request }, start, end) => {
+      if (request.hooks?.includes(name)) {
+        request.hook(name, rows.slice(start, end));
+      }
+    });
+  }
+
+  step(output: unknown, metadata: unknown): void {
+    const expected = this.batch.size + this.batch.padding;
+    if (!Array.isArray(output) || output.length !== expected) {
+      const got = Array.isArray(output) ? `a list of ${output.length}` : show(output);
+      throw new InvalidOutputError(
+        `A generator must yield, step by step, a list with an entry for each of the ${expected} rows of its batch; it yielded ${got}`,
+      );
+    }
+    this.forEachPart(({ request, offset }, start, end) => request.step(offset, output.slice(start, end), metadata));
+  }
+
+  isWaiting(row: number): boolean {
+    this.rows ??= this.parts.flatMap(({ request, offset, count }) =>
+      Array.from({ length: count }, (_, i) => ({ request, index: offset + i })),
+    );
+    const owner = this.rows[row];
+    return owner !== undefined && owner.request.isWaiting(owner.index);
+  }
+
+  /** Gives each request its rows of the output. */
+  end(result: BatchResult | typeof STEPPED): void {
+    if (result === STEPPED) {
+      this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
+      return;
+    }
+    const rows = outputRows(result.output, this.batch, this.outputAxes);
+    this.forEachPart(({ request, offset }, start, end) => request.answer(offset, rows.slice(start, end), result.metadata));
+  }
+
+  fail(error: unknown): void {
+    this.parts.forEach(({ request }) => request.fail(error));
+  }
+
+  private forEachPart(tell: (part: Part, start: number, end: number) => void): void {
+    let start = 0;
+    for (const part of this.parts) {
+      tell(part, start, start + part.count);
+      start += part.count;
+    }
+  }
+}

@@ -1,0 +1,38 @@
+import type { Origin } from '../partitions/partition.js';
+
+/** What a caller may say of one call. */
+export interface CallOptions {
+  /** Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run. */
+  readonly signal?: AbortSignal | undefined;
+  /**
+   * Where the call comes from, for a serving with `separateOrigins`.
+   *
+   * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'
+   */
+  readonly origin?: Origin | undefined;
+}
+
+/** What a caller may say of one streamed call. */
+export interface StreamOptions<Hook extends string = never> extends CallOptions {
+  /** The hooks whose values are wanted. All rows of the call then run in one batch, so there can be no more than fit into one. */
+  readonly hooks?: readonly Hook[];
+  /**
+   * Runs the input alone and at once, as `run` does.
+   *
+   * @default false
+   */
+  readonly inline?: boolean;
+}
+
+/** Calls back when the signal aborts, at once if it has; the function that it returns ends that. */
+export function onAbort(signal: AbortSignal | undefined, callback: (reason: unknown) => void): () => void {
+  if (!signal) {
+    return () => {};
+  }
+  const abort = (): void => callback(signal.reason);
+  if (signal.aborted) {
+    abort();
+  }
+  signal.addEventListener('abort', abort, { once: true });
+  return () => signal.removeEventListener('abort', abort);
+}

@@ -1,0 +1,76 @@
+import type { Batch } from '../batch/batch.js';
+import type { Lane } from '../batching/batcher.js';
+import type { Origin } from '../partitions/partition.js';
+
+/** What can differ by key. */
+export interface KeyOptions {
+  readonly batchSize: number;
+  readonly batchTimeout: number;
+  /** The size of the pieces that `run` cuts its input into. */
+  readonly runSize: number;
+  /** The sizes that batches are padded to, rising. */
+  readonly allowedSizes?: readonly number[] | undefined;
+}
+
+/** Rows of one key, template and origin. */
+export interface ServingLane extends Lane {
+  readonly limits: KeyOptions;
+  readonly key: string;
+  readonly origin: Origin | undefined;
+}
+
+type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
+
+/** With more lanes than this the known ones are forgotten: rows of a forgotten lane open a new window. */
+const LANES_REMEMBERED = 1024;
+
+/** The lanes of one serving, and the options of each key, which may change while it runs. */
+export class Lanes {
+  private readonly limits: ReadonlyMap<string, Limits>;
+  private readonly lanes = new Map<string, ServingLane>();
+
+  constructor(
+    keys: ReadonlyMap<string, KeyOptions>,
+    /** For keys that are not known. */
+    private readonly others: KeyOptions,
+  ) {
+    this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
+  }
+
+  get keys(): string[] {
+    return [...this.limits.keys()];
+  }
+
+  optionsOf(key: string): KeyOptions {
+    return this.limits.get(key) ?? this.others;
+  }
+
+  /** From the next window on. */
+  change(keys: readonly string[], options: Partial<KeyOptions>): void {
+    keys.forEach((key) => Object.assign(this.limits.get(key)!, options));
+  }
+
+  /** The lane in which the rows wait. */
+  laneOf(batch: Batch, origin?: Origin): ServingLane {
+    const { key } = batch;
+    const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
+    const id = origin === undefined ? template : `${template}\0${origin}`;
+    let lane = this.lanes.get(id);
+    if (!lane) {
+      if (this.lanes.size === LANES_REMEMBERED) {
+        this.lanes.clear();
+      }
+      lane = { key, origin, limits: this.optionsOf(key) };
+      this.lanes.set(id, lane);
+    }
+    return lane;
+  }
+}
+
+/** The rows and the padding of a batch of so many rows, with the padding that its callers asked for. */
+export function paddingOf({ allowedSizes, batchSize }: KeyOptions, rows: number, padding: number): number {
+  if (allowedSizes) {
+    return (allowedSizes.find((size) => size >= rows) ?? rows) - rows;
+  }
+  return Math.min(padding, Math.max(0, batchSize - rows));
+}

@@ -1,0 +1,62 @@
+import { type Channel, channel } from 'node:diagnostics_channel';
+import { merge, type Observable, Subject } from 'rxjs';
+import type { ServingEvent } from './serving-event.js';
+
+/** The event of a type. */
+export type EventOf<Type extends ServingEvent['type']> = Extract<ServingEvent, { readonly type: Type }>;
+
+/** Where the events of one type go. */
+class Outlet {
+  readonly subject = new Subject<ServingEvent>();
+  private readonly channel: Channel;
+
+  constructor(type: ServingEvent['type']) {
+    this.channel = channel(`nestjs-serving:${type}`);
+  }
+
+  get isObserved(): boolean {
+    return this.subject.observed || this.channel.hasSubscribers;
+  }
+
+  emit(event: ServingEvent): void {
+    this.subject.next(event);
+    this.channel.publish(event);
+  }
+}
+
+/**
+ * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`: `nestjs-serving:batch:end` and its
+ * like. No event is made that nobody would see.
+ */
+export class ServingEvents {
+  private readonly outlets: Readonly<Record<ServingEvent['type'], Outlet>> = {
+    'call:start': new Outlet('call:start'),
+    'call:end': new Outlet('call:end'),
+    'batch:start': new Outlet('batch:start'),
+    'batch:end': new Outlet('batch:end'),
+  };
+  readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
+  private calls = 0;
+
+  of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.outlets[type].subject.asObservable() as Observable<never>;
+  }
+
+  /** Whether somebody observes events of the type. */
+  isObserved(type: ServingEvent['type']): boolean {
+    return this.outlets[type].isObserved;
+  }
+
+  /** A number for one more call. */
+  nextCall(): number {
+    return ++this.calls;
+  }
+
+  emit(event: ServingEvent): void {
+    this.outlets[event.type].emit(event);
+  }
+
+  complete(): void {
+    Object.values(this.outlets).forEach(({ subject }) => subject.complete());
+  }
+}

@@ -1,0 +1,88 @@
+import { Queue } from './queue.js';
+import { leave, type Source } from './source.js';
+
+/** A piece of work that has been started. */
+export interface Started {
+  /** What it counts for in the window. */
+  readonly size: number;
+  /** Ends it; nothing that it gives is waited for. */
+  fail(error: unknown): void;
+}
+
+export interface PullAheadOptions<Value, Piece extends Started> {
+  readonly source: Source<Value>;
+  /** The most that may be under way before more is pulled. */
+  readonly window: number;
+  /** Starts the work for one value. */
+  readonly start: (value: Value) => Piece;
+}
+
+/**
+ * Pulls values from a source and starts their work while less than a window of it is under way, and gives the pieces of work in
+ * their order. The window moves when the consumer asks for the next piece: who is slow to ask holds back his own source.
+ */
+export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
+  private readonly pieces = new Queue<Piece>();
+  /** What is under way, the oldest first. */
+  private underWay: Piece[] = [];
+  private size = 0;
+  private taken: Piece | undefined;
+  private isPulling = false;
+  private hasEnded = false;
+
+  constructor(private readonly options: PullAheadOptions<Value, Piece>) {}
+
+  next(): Promise<IteratorResult<Piece, undefined>> {
+    if (this.taken) {
+      this.underWay.shift();
+      this.size -= this.taken.size;
+      this.taken = undefined;
+    }
+    void this.pull();
+    return this.pieces.next().then((result) => {
+      this.taken = result.value;
+      return result;
+    });
+  }
+
+  /** Pulls no more, and ends what is under way with the error. */
+  stop(error: unknown): void {
+    this.pieces.end();
+    if (!this.hasEnded) {
+      this.hasEnded = true;
+      leave(this.options.source);
+    }
+    this.underWay.forEach((piece) => piece.fail(error));
+  }
+
+  private async pull(): Promise<void> {
+    const { source, window, start } = this.options;
+    if (this.isPulling) {
+      return;
+    }
+    this.isPulling = true;
+    try {
+      while (!this.hasEnded && this.size < window) {
+        const { done, value } = await source.next();
+        if (this.hasEnded) {
+          return;
+        }
+        if (done) {
+          this.hasEnded = true;
+          this.pieces.end();
+          return;
+        }
+        const piece = start(value);
+        this.underWay.push(piece);
+        this.size += piece.size;
+        this.pieces.push(piece);
+      }
+    } catch (error) {
+      this.hasEnded = true;
+      leave(source);
+      this.pieces.fail(error);
+    } finally {
+      this.isPulling = false;
+    }
+  }
+}

@@ -1,0 +1,43 @@
+import { Observable } from 'rxjs';
+
+/** Opens a stream; the signal says that its consumer has left. */
+export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
+
+/**
+ * The events of a call, as an Observable and as an async iterable: two views of one thing.
+ *
+ * Cold: each subscription and each iteration is a call of its own, which starts with it. Events are pulled one by one, so whoever
+ * iterates slowly holds back his own call; leaving early (`unsubscribe`, `break`) ends it and frees its work.
+ */
+export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> {
+  constructor(private readonly open: OpenStream<T>) {
+    super((subscriber) => {
+      const left = new AbortController();
+      const push = async (): Promise<void> => {
+        const events = open(left.signal);
+        for (let event = await events.next(); !event.done && !subscriber.closed; event = await events.next()) {
+          subscriber.next(event.value);
+        }
+        subscriber.complete();
+      };
+      push().catch((error: unknown) => subscriber.error(error));
+      return () => left.abort();
+    });
+  }
+
+  [Symbol.asyncIterator](): AsyncIterableIterator<T, undefined> {
+    const left = new AbortController();
+    const events = this.open(left.signal);
+    return {
+      next: () => events.next(),
+      return: async () => {
+        left.abort();
+        await events.return?.();
+        return { done: true, value: undefined };
+      },
+      [Symbol.asyncIterator]() {
+        return this;
+      },
+    };
+  }
+}

@@ -1,0 +1,64 @@
+import { isObservable, type Observable } from 'rxjs';
+import { Batch } from '../batch/batch.js';
+import { OverloadedError } from '../errors.js';
+import { Queue } from './queue.js';
+
+/** What can be pulled from, one value at a time. */
+export type Source<T> = AsyncIterator<T> | Iterator<T>;
+
+/** The most values of an Observable that wait to be pulled. */
+const OBSERVED_AHEAD = 1024;
+
+/**
+ * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as a generator gives, or an array of
+ * batches; `undefined` for all else, which is a value.
+ */
+export function sourceOf(value: unknown): Source<unknown> | undefined {
+  if (isObservable(value)) {
+    return observed(value);
+  }
+  if (typeof value !== 'object' || value === null) {
+    return undefined;
+  }
+  if (Symbol.asyncIterator in value) {
+    return (value as AsyncIterable<unknown>)[Symbol.asyncIterator]();
+  }
+  const isSequence = Array.isArray(value)
+    ? value.length > 0 && value.every((element) => element instanceof Batch)
+    : Symbol.iterator in value && 'next' in value;
+  return isSequence ? (value as Iterable<unknown>)[Symbol.iterator]() : undefined;
+}
+
+/** An Observable cannot be asked to wait: what it gives too early waits here, up to a limit. */
+function observed<T>(values$: Observable<T>): AsyncIterator<T> {
+  const waiting = new Queue<T>();
+  const subscription = values$.subscribe({
+    next(value) {
+      if (waiting.size === OBSERVED_AHEAD) {
+        waiting.fail(
+          new OverloadedError(
+            `An Observable of batches is ${OBSERVED_AHEAD} values ahead of the serving; ` +
+              'give an async iterable, which is only asked for what there is room for',
+          ),
+        );
+        subscription?.unsubscribe();
+      } else {
+        waiting.push(value);
+      }
+    },
+    error: (error) => waiting.fail(error),
+    complete: () => waiting.end(),
+  });
+  return {
+    next: () => waiting.next(),
+    return: () => {
+      subscription.unsubscribe();
+      return Promise.resolve({ done: true, value: undefined });
+    },
+  };
+}
+
+/** Tells the source that nobody will ask again, without waiting for its answer: it may be busy for long. */
+export function leave(source: Source<unknown>): void {
+  void (async () => source.return?.())().catch(() => undefined);
+}

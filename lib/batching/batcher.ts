@@ -73,7 +73,7 @@ export interface BatcherOptions<R extends Request> {
   readonly slots: readonly Slot[];
   readonly observer: BatchObserver<R>;
   /** Runs the rows and settles their requests; never rejects. */
-  dispatch(rows: readonly Row<R>[], partition: number): Promise<BatchOutcome>;
+  readonly dispatch: (rows: readonly Row<R>[], partition: number) => Promise<BatchOutcome>;
 }
 
 interface Load {

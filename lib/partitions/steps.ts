@@ -1,7 +1,7 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { type BatchListener, type BatchResult, STEPPED, WithMetadata } from './partition.js';
 
-type Steps = AsyncGenerator<unknown> | Generator<unknown>;
+type Steps = AsyncGenerator | Generator;
 
 /** The result of a batch function; of a generator once it has ended, or nobody waits for it any more. */
 export async function resultOf(

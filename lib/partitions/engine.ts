@@ -38,9 +38,10 @@ export function functionEngine(factory: BatchFunctionFactory): Engine {
 
 /** A handler with state of its own: initialised once, however it is then called; inline when its first batch comes. */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
+  let known: ServingHandler | undefined;
   let initialised: Promise<void> | undefined;
   return async (kind, options, keys) => {
-    const handler = handlerOf();
+    const handler = (known ??= handlerOf());
     const init = async (batchKeys: readonly string[]): Promise<void> =>
       handler.init(
         kind,

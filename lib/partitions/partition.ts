@@ -27,15 +27,15 @@ export interface BatchListener {
   /** The hooks whose values somebody waits for. */
   readonly hooks: readonly string[];
   /**
-   * The value of a hook: one entry per row.
+   * The value of a hook: one entry per row. It is copied, unless it is the listener's `own`.
    *
-   * @throws InvalidOutputError when it is not
+   * @throws InvalidOutputError when it has not
    */
-  hook(name: string, value: unknown): void;
+  hook(name: string, value: unknown, own?: boolean): void;
   /**
    * What a generator has yielded: one entry per row, padding included.
    *
-   * @throws InvalidOutputError when it is not
+   * @throws InvalidOutputError when it has not
    */
   step(output: unknown, metadata: unknown): void;
   /** Whether somebody still waits for the row. */
@@ -78,7 +78,7 @@ export interface BatchInfo {
 export interface BatchContext extends BatchInfo {
   /**
    * Sends a value of the hook to the calls that asked for it, each its own rows: a list with an entry per row, or tensors with
-   * the rows on axis 0. It is copied on its way out of a thread.
+   * the rows on axis 0. It is copied: the function can go on with it.
    *
    * @throws InvalidOutputError when it has not one entry per row
    */

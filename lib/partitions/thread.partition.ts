@@ -102,7 +102,7 @@ export class ThreadPartition implements Partition {
     const { listener, info, over } = running;
     try {
       if ('hook' in reply) {
-        listener.hook(reply.hook, unpack(reply.value));
+        listener.hook(reply.hook, unpack(reply.value), true);
         return;
       }
       listener.step(unpack(reply.step), reply.metadata);

@@ -19,7 +19,7 @@ export class BatchRun implements BatchListener {
     private readonly outputAxes: BatchAxes,
   ) {
     const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
-    const padding = paddingOf(parts[0]!.request.lane.limits, batch.size, batch.padding);
+    const padding = paddingOf(batch, parts[0]!.request.lane.limits, parts.length > 1);
     this.batch = padding === batch.padding ? batch : batch.pad(padding);
     this.hooks = parts.some(({ request }) => request.hooks)
       ? [...new Set(parts.flatMap(({ request }) => request.hooks ?? []))]
@@ -32,12 +32,13 @@ export class BatchRun implements BatchListener {
     return { key, size, padding, partition, origin: this.parts[0]!.request.lane.origin, hooks: this.hooks };
   }
 
-  hook(name: string, value: unknown): void {
+  hook(name: string, value: unknown, own = false): void {
     const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
     const rows = outputRows(value, this.batch, { '': axis });
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
-        request.hook(name, rows.slice(start, end));
+        const part = rows.slice(start, end);
+        request.hook(name, own ? part.release() : part.consume());
       }
     });
   }

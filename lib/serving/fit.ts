@@ -46,7 +46,7 @@ export function checkHooks(
   serving: string,
   batch: Batch,
   hooks: readonly string[],
-  { batchSize }: KeyOptions,
+  batchSize: number,
   signature?: ModelSignature,
 ): void {
   if (batch.size > batchSize) {

@@ -67,10 +67,15 @@ export class Lanes {
   }
 }
 
-/** The rows and the padding of a batch of so many rows, with the padding that its callers asked for. */
-export function paddingOf({ allowedSizes, batchSize }: KeyOptions, rows: number, padding: number): number {
+/** The most rows of one batch: shared with others, or inline. */
+export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
+  return inline ? runSize : batchSize;
+}
+
+/** The padding of a batch: up to the next allowed size, or what its callers asked for, who together cannot ask for more than fits. */
+export function paddingOf({ size, padding }: Batch, { allowedSizes, batchSize }: KeyOptions, isShared: boolean): number {
   if (allowedSizes) {
-    return (allowedSizes.find((size) => size >= rows) ?? rows) - rows;
+    return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
   }
-  return Math.min(padding, Math.max(0, batchSize - rows));
+  return isShared ? Math.min(padding, Math.max(0, batchSize - size)) : padding;
 }

@@ -1,7 +1,14 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import { BatchFailedError, InvalidBatchError, isServingError, messageOf, ServingLoadError } from '../errors.js';
+import {
+  BatchFailedError,
+  InvalidBatchError,
+  isServingError,
+  messageOf,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
 import { PullAhead } from '../streaming/pull-ahead.js';
@@ -11,7 +18,7 @@ import { type Call, type Callbacks, finishCall, finishStream, prepareCall, unwra
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
-import type { Lanes } from './lanes.js';
+import { type Lanes, largestBatch } from './lanes.js';
 import { currentOrigin } from './origin.js';
 import {
   BatchRequest,
@@ -32,6 +39,8 @@ import { examplesOf, repeated } from './warm-up.js';
 /** Starts the work of a request, which settles it. */
 type Submit = (request: BatchRequest) => void;
 
+type Stoppable = Pick<PullAhead<Batch, BatchRequest>, 'stop'>;
+
 /**
  * A loaded serving at work. This file is the whole line from call to reply:
  *
@@ -42,6 +51,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
+  /** The calls that go on submitting. */
+  private readonly pulls = new Set<Stoppable>();
+  private pullsEnded: (() => void) | undefined;
+  private closed = false;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -80,6 +93,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     const watch = CallWatch.over(this.events, this.options.name, 'stream');
     let failure: { readonly error: unknown } | undefined;
     try {
+      this.refuseOnceClosed();
       options.signal?.throwIfAborted();
       const call = await prepareCall(this.callbacks, input, this.inputAxes);
       yield* finishStream(this.callbacks, call, this.outputs(call, options, left, watch));
@@ -118,12 +132,19 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   /** Takes no more calls, runs those it has, and ends the partitions. */
   async close(): Promise<void> {
+    this.closed = true;
+    if (this.pulls.size > 0) {
+      this.drain();
+      await new Promise<void>((resolve) => (this.pullsEnded = resolve));
+    }
     await this.batcher.close();
     await Promise.all(this.opened.partitions.map((partition) => partition.close()));
   }
 
   /** Takes no more calls, and answers with the error those that no partition has taken. */
   abandon(error: Error): void {
+    this.closed = true;
+    this.pulls.forEach((pull) => pull.stop({ error }));
     void this.batcher.close();
     this.batcher.abandon(error);
   }
@@ -143,6 +164,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
+      this.refuseOnceClosed();
       options.signal?.throwIfAborted();
       const prepared = prepareCall(this.callbacks, input, this.inputAxes);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
@@ -177,18 +199,15 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       submit(request);
       return request;
     });
-    const stop = onAbort(options.signal, (reason) => pulled.stop(reason));
+    const stop = onAbort(options.signal, (error) => pulled.stop({ error }));
     const replies: Reply[] = [];
     try {
       for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
         replies.push(await next.value.reply);
       }
-      options.signal?.throwIfAborted();
-    } catch (error) {
-      pulled.stop(error);
-      throw error;
     } finally {
       stop();
+      this.endPull(pulled);
     }
     if (replies.length === 0) {
       throw new InvalidBatchError(`Serving "${this.options.name}" was given a sequence without batches`);
@@ -208,13 +227,13 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       submit(request);
       return request;
     });
-    const stops = [left, options.signal].map((signal) => onAbort(signal, (reason) => pulled.stop(reason)));
+    const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
     try {
       let offset = 0;
       for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
         for await (const event of next.value.events) {
           if ('hook' in event) {
-            yield { hook: event.hook, value: unwrap(call, event.rows.release()) };
+            yield { hook: event.hook, value: unwrap(call, event.value) };
             continue;
           }
           const batch = { offset: offset + event.offset, rows: event.rows.size };
@@ -222,39 +241,49 @@ export class ServingLine implements BatchObserver<BatchRequest> {
         }
         offset += next.value.size;
       }
-      options.signal?.throwIfAborted();
     } finally {
       stops.forEach((stop) => stop());
-      pulled.stop(new Error('The stream has ended'));
+      this.endPull(pulled);
     }
   }
 
   /** What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes only as fast as it is read. */
-  private piecesOf({ rows }: Call, { hooks }: StreamOptions<string>): Source<Batch> {
+  private piecesOf({ rows }: Call, { hooks, inline }: StreamOptions<string>): Source<Batch> {
     if (!(rows instanceof Batch)) {
       return rows;
     }
-    const { batchSize } = this.lanes.optionsOf(rows.key);
-    return (hooks || rows.size === 0 ? [rows] : rows.chunksOf(batchSize)).values();
+    const size = largestBatch(this.lanes.optionsOf(rows.key), inline);
+    return (hooks?.length || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
-  /** As many rows under way as keep every partition busy while the next ones come. */
+  /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
   private pull<R extends BatchRequest>(source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
-    const largest = Math.max(...[...this.options.keys.keys()].map((key) => this.lanes.optionsOf(key).batchSize));
-    return new PullAhead({ source, start, window: 2 * this.opened.partitions.length * largest });
+    const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
+    const window = Math.min(2 * this.opened.partitions.length * largest, this.options.maxQueue - largest + 1);
+    const pulled = new PullAhead({ source, start, window });
+    this.pulls.add(pulled);
+    return pulled;
+  }
+
+  private endPull(pulled: Stoppable): void {
+    pulled.stop();
+    this.pulls.delete(pulled);
+    if (this.pulls.size === 0) {
+      this.pullsEnded?.();
+    }
   }
 
   /** The rows as a request, if they fit the serving. */
-  private admit(batch: Batch, { origin, hooks }: StreamOptions<string>, watch?: CallWatch): RequestOptions {
+  private admit(batch: Batch, { origin, hooks, inline }: StreamOptions<string>, watch?: CallWatch): RequestOptions {
     const { name, separateOrigins } = this.options;
     const { signature } = this.opened;
     const lane = this.lanes.laneOf(batch, separateOrigins ? (origin ?? currentOrigin()) : undefined);
     checkFit(name, batch, lane.limits, this.keys, signature);
-    if (hooks) {
-      checkHooks(name, batch, hooks, lane.limits, signature);
+    if (hooks?.length) {
+      checkHooks(name, batch, hooks, largestBatch(lane.limits, inline), signature);
     }
     watch?.queued(batch.size);
-    return { batch, hooks, watch, lane };
+    return { batch, lane, watch, hooks: hooks?.length ? hooks : undefined };
   }
 
   private readonly inBatches: Submit = (request) => this.batcher.submit(request);
@@ -300,6 +329,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       const error = this.batchError(cause, size);
       run.fail(error);
       return { padding, error };
+    }
+  }
+
+  private refuseOnceClosed(): void {
+    if (this.closed) {
+      throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
     }
   }
 

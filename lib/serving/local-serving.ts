@@ -213,7 +213,12 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private abandon(): true {
-    this.line?.abandon(new ServingClosedError(`Serving "${this.name}" was closed before the call could run`));
+    const error = new ServingClosedError(`Serving "${this.name}" was closed before the call could run`);
+    this.line?.abandon(error);
+    void this.inline?.then(
+      (line) => line.abandon(error),
+      () => {},
+    );
     return true;
   }
 

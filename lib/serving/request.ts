@@ -80,7 +80,7 @@ export abstract class BatchRequest implements Request {
   }
 
   /** Takes the value of a hook for all rows. */
-  abstract hook(name: string, rows: Batch): void;
+  abstract hook(name: string, value: unknown): void;
 
   /** Answers the call with the error. */
   fail(error: unknown): void {
@@ -188,7 +188,8 @@ export class ReplyRequest extends BatchRequest {
 
 /** What a request has to say, in the order of its rows. */
 export type RequestEvent =
-  { readonly offset: number; readonly rows: Batch; readonly metadata: unknown } | { readonly hook: string; readonly rows: Batch };
+  | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
+  | { readonly hook: string; readonly value: unknown };
 
 /** The most steps and hooks that wait for their consumer: the batch goes on for others and cannot wait for him. */
 const EVENTS_AHEAD = 1024;
@@ -200,8 +201,8 @@ export class StreamRequest extends BatchRequest {
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
 
-  hook(hook: string, rows: Batch): void {
-    this.putUnlessSlow(0, { hook, rows });
+  hook(hook: string, value: unknown): void {
+    this.putUnlessSlow(0, { hook, value });
   }
 
   protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {

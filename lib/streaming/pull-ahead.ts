@@ -45,14 +45,18 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     });
   }
 
-  /** Pulls no more, and ends what is under way with the error. */
-  stop(error: unknown): void {
-    this.pieces.end();
+  /** Pulls no more and ends what is under way; with an error, who asks for more gets it. */
+  stop(reason?: { readonly error: unknown }): void {
+    if (reason) {
+      this.pieces.fail(reason.error);
+    } else {
+      this.pieces.end();
+    }
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
     }
-    this.underWay.forEach((piece) => piece.fail(error));
+    this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
   }
 
   private async pull(): Promise<void> {

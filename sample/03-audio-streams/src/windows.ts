@@ -1,7 +1,7 @@
 /** Samples that the model judges at a time: 32 ms. */
 export const chunkSamples = 512;
 
-/** Samples before a chunk that the model must see with it. Without them it hears nothing, and does not say why. */
+/** Samples before a chunk that the model must be given with it. Of the chunk alone it hears nothing, and does not say why. */
 export const contextSamples = 64;
 
 /** What the model is given: a chunk behind its context. */

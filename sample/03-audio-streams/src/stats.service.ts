@@ -1,0 +1,67 @@
+import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
+import { ServingService, type ServingEvent } from 'nestjs-serving';
+import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
+
+/** What the last batches looked like. */
+export interface Stats {
+  readonly batches: number;
+  readonly rows: number;
+  /** Mean share of a batch that was used, 0 to 1. */
+  readonly meanFill: number;
+  /** Median run of the model, in ms. */
+  readonly p50: number;
+  readonly recent: readonly ServingEvent[];
+}
+
+const kept = 60;
+
+@Injectable()
+export class StatsService implements OnModuleInit, OnModuleDestroy {
+  private readonly end$ = new Subject<void>();
+  private recent: readonly ServingEvent[] = [];
+  private batches = 0;
+  private rows = 0;
+
+  constructor(private readonly servings: ServingService) {}
+
+  onModuleInit() {
+    this.batches$.subscribe((batch) => this.count(batch));
+  }
+
+  /** Ends the streams to browsers too: the server would wait for them, and the servings end only after the server. */
+  onModuleDestroy() {
+    this.end$.next();
+  }
+
+  /** The current numbers, and again whenever batches have run, at most ten times a second. */
+  get stats$(): Observable<Stats> {
+    return this.batches$.pipe(
+      auditTime(100),
+      startWith(undefined),
+      map(() => this.stats),
+    );
+  }
+
+  get stats(): Stats {
+    const { batches, rows, recent } = this;
+    const runTimes = recent.map(({ runTime }) => runTime).toSorted((one, other) => one - other);
+    const filled = recent.reduce((sum, { fill }) => sum + fill, 0);
+    return {
+      batches,
+      rows,
+      meanFill: filled / Math.max(1, recent.length),
+      p50: runTimes[Math.floor(runTimes.length / 2)] ?? 0,
+      recent,
+    };
+  }
+
+  private get batches$(): Observable<ServingEvent> {
+    return this.servings.events$.pipe(takeUntil(this.end$));
+  }
+
+  private count(batch: ServingEvent) {
+    this.batches += 1;
+    this.rows += batch.rows;
+    this.recent = [...this.recent, batch].slice(-kept);
+  }
+}

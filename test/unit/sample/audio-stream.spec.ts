@@ -1,0 +1,80 @@
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import { ConflictException } from '@nestjs/common';
+import { BatchFailedError } from 'nestjs-serving';
+import { AudioStream } from '../../../sample/03-audio-streams/src/audio-stream.js';
+import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
+import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+describe('AudioStream', () => {
+  const start = useServings();
+  let failing: boolean;
+  let stream: AudioStream;
+
+  beforeEach(async () => {
+    failing = false;
+    const detector = await start<Judgement>({
+      name: 'vad',
+      // Answers the number of a chunk, behind that of the chunk before it, which it can know from the state alone.
+      useFactory: () => (rows: readonly unknown[]) => {
+        if (failing) {
+          throw new Error('no memory');
+        }
+        return (rows as Heard[]).map(({ window, state }) => ({
+          probability: state[0]! * 1000 + window.at(-1)!,
+          state: Float32Array.of(window.at(-1)!),
+        }));
+      },
+    });
+    stream = new AudioStream(detector);
+  });
+
+  it('hears the chunks of pieces that come all at once in their order, each with the state that the one before it left', async () => {
+    const pieces = Array.from({ length: 10 }, (_, index) => chunks(index + 1));
+    const answers = await Promise.all(pieces.map((piece) => stream.hear(piece)));
+
+    expect(answers.flat()).toEqual([1, 1002, 2003, 3004, 4005, 5006, 6007, 7008, 8009, 9010]);
+  });
+
+  it('answers nothing for a piece that completes no chunk', async () => {
+    expect(await stream.hear(chunks(1).subarray(0, 500))).toEqual([]);
+    expect(await stream.hear(chunks(1).subarray(0, 12))).toEqual([1]);
+  });
+
+  it('refuses a piece that does not begin where the stream stands, and goes on', async () => {
+    const answers = await Promise.allSettled([
+      stream.hear(chunks(1), 0),
+      stream.hear(chunks(3), 1024),
+      stream.hear(chunks(2), 512),
+      stream.hear(chunks(2), 512),
+    ]);
+
+    expect(answers).toEqual([
+      { status: 'fulfilled', value: [1] },
+      refused(512, 1024),
+      { status: 'fulfilled', value: [1002] },
+      refused(1024, 512),
+    ]);
+  });
+
+  it('is after a failure as it was before, so that the piece can be sent again', async () => {
+    const [first, second] = [chunks(1, 2, 3).subarray(0, 600), chunks(1, 2, 3).subarray(600)];
+    await stream.hear(first);
+    failing = true;
+    await expect(stream.hear(second)).rejects.toThrow(BatchFailedError);
+    failing = false;
+
+    expect(await stream.hear(second, 600)).toEqual([1002, 2003]);
+  });
+});
+
+/** A chunk of samples for each number. */
+function chunks(...numbers: number[]): Float32Array {
+  return Float32Array.from({ length: numbers.length * chunkSamples }, (_, index) => numbers[Math.floor(index / chunkSamples)]!);
+}
+
+/** How a call ended that began elsewhere than the stream. */
+function refused(position: number, given: number): PromiseRejectedResult {
+  const reason = new ConflictException(`The stream is at sample ${position}, and this piece begins at ${given}`);
+  return { status: 'rejected', reason };
+}

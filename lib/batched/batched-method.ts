@@ -78,6 +78,7 @@ export function batcherOf(name: string, { original, options = {} }: BatchedMetho
   return new Batcher({
     name,
     maxQueue,
+    nextBatch: () => events.nextBatch(),
     slots,
     observer: {
       batchStarted: (record) => events.isObserved('batch:start') && events.emit(batchStart(record, labelsOf(name, record))),

@@ -40,12 +40,11 @@ export interface Slot {
 
 /** How one batch came about. */
 export interface BatchRecord<R extends Request> {
-  /** Counts the batches of the batcher. */
   readonly id: number;
   readonly rows: readonly Row<R>[];
   readonly partition: number;
   readonly batchSize: number;
-  readonly reason: CloseReason;
+  readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
   /** The rows that still wait, those of other batches. */
@@ -70,6 +69,8 @@ export interface BatchObserver<R extends Request> {
 export interface BatcherOptions<R extends Request> {
   readonly name: string;
   readonly maxQueue: number;
+  /** A number for one more batch. */
+  readonly nextBatch: () => number;
   readonly slots: readonly Slot[];
   readonly observer: BatchObserver<R>;
   /** Runs the rows and settles their requests; never rejects. */
@@ -103,7 +104,6 @@ export class Batcher<R extends Request> {
   private turnTime: number | undefined;
   private draining = false;
   private closed = false;
-  private batches = 0;
   /** The whole request of which a window has just taken a part. */
   private cutOff: R | undefined;
 
@@ -255,12 +255,12 @@ export class Batcher<R extends Request> {
   }
 
   private async execute(rows: readonly Row<R>[], { size, reason }: Window<Row<R>>, load: Load): Promise<void> {
-    const { dispatch, observer } = this.options;
+    const { dispatch, observer, nextBatch } = this.options;
     const partition = this.loads.indexOf(load);
     const handedAt = performance.now();
     const { arrivedAt } = rows[0]!.request;
     const { queued } = this;
-    const record = { id: this.batches++, rows, partition, batchSize: size, reason, wait: handedAt - arrivedAt, queued };
+    const record = { id: nextBatch(), rows, partition, batchSize: size, reason, wait: handedAt - arrivedAt, queued };
     load.batches++;
     observer.batchStarted(record);
     const outcome = await dispatch(rows, partition);

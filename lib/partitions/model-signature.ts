@@ -44,6 +44,7 @@ export function signatureOf(
   const leading = leadingNames(session.inputMetadata);
   const inputs = portsOf('input', session.inputMetadata, declared.inputs, leading);
   const outputs = portsOf('output', session.outputMetadata, declared.outputs, leading);
+  checkOutputs(inputs, outputs, declared.outputs);
   const fetches = fetchesOf(outputs, declared.fetches);
   const sizes = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
   const size = [...sizes].find((dim) => typeof dim === 'number');
@@ -57,6 +58,24 @@ export function signatureOf(
     );
   }
   return size === undefined ? { inputs, outputs, fetches } : { inputs, outputs, fetches, fixedBatch: size };
+}
+
+/** Where rows lie on another axis in an input, several axes without names could each be that of an output; a guess could mix rows up. */
+function checkOutputs(inputs: readonly ModelPort[], outputs: readonly ModelPort[], declared: DeclaredAxes): void {
+  const unclear = outputs.find(
+    ({ name, shape }) => !Object.hasOwn(declared, name) && isUnnamed(shape[0]) && shape.filter(isUnnamed).length > 1,
+  );
+  const elsewhere = inputs.find(({ batchAxis }) => batchAxis !== null && batchAxis > 0);
+  if (unclear && elsewhere) {
+    throw new InvalidServingError(
+      `The rows of the output ${describePort(unclear)} could lie on any axis, as those of the input ${describePort(elsewhere)} lie on axis ${elsewhere.batchAxis}; ` +
+        `say where: outputs: { ${unclear.name}: { batchAxis: ... } }`,
+    );
+  }
+}
+
+function isUnnamed(dim: number | string | undefined): boolean {
+  return dim === '' || dim === '?';
 }
 
 function fetchesOf(outputs: readonly ModelPort[], declared?: readonly string[]): readonly string[] {

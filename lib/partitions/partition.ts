@@ -87,16 +87,32 @@ export interface BatchContext extends BatchInfo {
   readonly isWaiting: (row: number) => boolean;
 }
 
-export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
-  return {
-    ...info,
-    emit: (hook, value) => {
-      if (info.hooks.includes(hook)) {
+/** A context of which only the information is cloned, where it is sent on as metadata. */
+class ContextOf {
+  readonly #listener: BatchListener;
+
+  constructor(info: BatchInfo, listener: BatchListener) {
+    this.#listener = listener;
+    Object.assign(this, info);
+  }
+
+  get emit(): BatchContext['emit'] {
+    const listener = this.#listener;
+    return (hook, value) => {
+      if (listener.hooks.includes(hook)) {
         listener.hook(hook, value);
       }
-    },
-    isWaiting: (row) => listener.isWaiting(row),
-  };
+    };
+  }
+
+  get isWaiting(): BatchContext['isWaiting'] {
+    const listener = this.#listener;
+    return (row) => listener.isWaiting(row);
+  }
+}
+
+export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
+  return new ContextOf(info, listener) as unknown as BatchContext;
 }
 
 /** What a generator yields and a function returns. */

@@ -72,6 +72,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     this.batcher = new Batcher({
       name,
       maxQueue,
+      nextBatch: () => events.nextBatch(),
       slots,
       observer: this,
       dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition),
@@ -300,7 +301,14 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     const { size } = request;
     const step = request.whole ? size : this.lanes.optionsOf(request.lane.key).runSize;
     for (let offset = 0; offset < size && !request.isOver; offset += step) {
-      await this.dispatch([{ request, offset, count: Math.min(step, size - offset) }], 0);
+      const count = Math.min(step, size - offset);
+      const rows = Array.from({ length: count }, (_, i) => ({ request, index: offset + i }));
+      const id = this.events.nextBatch();
+      const record = { id, rows, partition: 0, batchSize: count, reason: 'inline', wait: 0, queued: 0 } as const;
+      this.batchStarted(record);
+      const startedAt = performance.now();
+      const outcome = await this.dispatch(partsOf(rows), 0);
+      this.batchEnded(record, performance.now() - startedAt, outcome);
     }
   }
 

@@ -39,7 +39,7 @@ export interface BatchStartEvent {
   readonly type: 'batch:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** Counts the batches of the serving, from 0. */
+  /** Counts the batches of the serving, from 1. */
   readonly batch: number;
   readonly key: string;
   /** Where its calls came from, in a serving with `separateOrigins`. */
@@ -54,9 +54,9 @@ export interface BatchStartEvent {
   readonly fill: number;
   /**
    * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a partition; `flush`: the next
-   * request did not fit and must not be split; or the serving was closing and it had to `drain`.
+   * request did not fit and must not be split; the serving was closing and it had to `drain`; or it never was open, but ran `inline`.
    */
-  readonly reason: CloseReason;
+  readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
   /** The rows that still waited in the queue. */

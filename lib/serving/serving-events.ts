@@ -37,6 +37,7 @@ export class ServingEvents {
   };
   readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
   private calls = 0;
+  private batches = 0;
 
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.outlets[type].subject.asObservable() as Observable<never>;
@@ -50,6 +51,11 @@ export class ServingEvents {
   /** A number for one more call. */
   nextCall(): number {
     return ++this.calls;
+  }
+
+  /** A number for one more batch. */
+  nextBatch(): number {
+    return ++this.batches;
   }
 
   emit(event: ServingEvent): void {

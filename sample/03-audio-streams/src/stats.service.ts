@@ -1,5 +1,5 @@
 import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
-import { ServingService, type ServingEvent } from 'nestjs-serving';
+import { ServingService, type BatchEndEvent } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
 /** What the last batches looked like. */
@@ -10,7 +10,7 @@ export interface Stats {
   readonly meanFill: number;
   /** Median run of the model, in ms. */
   readonly p50: number;
-  readonly recent: readonly ServingEvent[];
+  readonly recent: readonly BatchEndEvent[];
 }
 
 const kept = 60;
@@ -18,7 +18,7 @@ const kept = 60;
 @Injectable()
 export class StatsService implements OnModuleInit, OnModuleDestroy {
   private readonly end$ = new Subject<void>();
-  private recent: readonly ServingEvent[] = [];
+  private recent: readonly BatchEndEvent[] = [];
   private batches = 0;
   private rows = 0;
 
@@ -55,11 +55,11 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
     };
   }
 
-  private get batches$(): Observable<ServingEvent> {
-    return this.servings.events$.pipe(takeUntil(this.end$));
+  private get batches$(): Observable<BatchEndEvent> {
+    return this.servings.eventsOf('batch:end').pipe(takeUntil(this.end$));
   }
 
-  private count(batch: ServingEvent) {
+  private count(batch: BatchEndEvent) {
     this.batches += 1;
     this.rows += batch.rows;
     this.recent = [...this.recent, batch].slice(-kept);

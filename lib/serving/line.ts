@@ -1,20 +1,14 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import {
-  BatchFailedError,
-  InvalidBatchError,
-  isServingError,
-  messageOf,
-  ServingClosedError,
-  ServingLoadError,
-} from '../errors.js';
+import { BatchFailedError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import { PullAhead } from '../streaming/pull-ahead.js';
+import type { PullAhead } from '../streaming/pull-ahead.js';
+import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRun } from './batch-run.js';
-import { type Call, type Callbacks, finishCall, finishStream, prepareCall, unwrap } from './call.js';
+import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
@@ -34,12 +28,11 @@ import type { ResolvedServing } from './resolve-definition.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import type { StreamEvent } from './stream-event.js';
+import { eventsOf, replyOf } from './streamed.js';
 import { examplesOf, repeated } from './warm-up.js';
 
 /** Starts the work of a request, which settles it. */
 type Submit = (request: BatchRequest) => void;
-
-type Stoppable = Pick<PullAhead<Batch, BatchRequest>, 'stop'>;
 
 /**
  * A loaded serving at work. This file is the whole line from call to reply:
@@ -51,9 +44,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
-  /** The calls that go on submitting. */
-  private readonly pulls = new Set<Stoppable>();
-  private pullsEnded: (() => void) | undefined;
+  private readonly pulls = new Pulls();
   private closed = false;
 
   constructor(
@@ -134,10 +125,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Takes no more calls, runs those it has, and ends the partitions. */
   async close(): Promise<void> {
     this.closed = true;
-    if (this.pulls.size > 0) {
-      this.drain();
-      await new Promise<void>((resolve) => (this.pullsEnded = resolve));
-    }
+    this.drain();
+    await this.pulls.whenEnded();
     await this.batcher.close();
     await Promise.all(this.opened.partitions.map((partition) => partition.close()));
   }
@@ -145,7 +134,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Takes no more calls, and answers with the error those that no partition has taken. */
   abandon(error: Error): void {
     this.closed = true;
-    this.pulls.forEach((pull) => pull.stop({ error }));
+    this.pulls.stopAll(error);
     void this.batcher.close();
     this.batcher.abandon(error);
   }
@@ -201,19 +190,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       return request;
     });
     const stop = onAbort(options.signal, (error) => pulled.stop({ error }));
-    const replies: Reply[] = [];
     try {
-      for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
-        replies.push(await next.value.reply);
-      }
+      return await replyOf(this.options.name, pulled);
     } finally {
       stop();
-      this.endPull(pulled);
+      this.pulls.end(pulled);
     }
-    if (replies.length === 0) {
-      throw new InvalidBatchError(`Serving "${this.options.name}" was given a sequence without batches`);
-    }
-    return { pieces: replies.flatMap(({ pieces }) => pieces), metadata: replies[0]!.metadata };
   }
 
   private async *outputs(
@@ -230,21 +212,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     });
     const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
     try {
-      let offset = 0;
-      for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
-        for await (const event of next.value.events) {
-          if ('hook' in event) {
-            yield { hook: event.hook, value: unwrap(call, event.value) };
-            continue;
-          }
-          const batch = { offset: offset + event.offset, rows: event.rows.size };
-          yield { batch, output: unwrap(call, joinOutput([event.rows])), metadata: event.metadata };
-        }
-        offset += next.value.size;
-      }
+      yield* eventsOf(call, pulled);
     } finally {
       stops.forEach((stop) => stop());
-      this.endPull(pulled);
+      this.pulls.end(pulled);
     }
   }
 
@@ -261,17 +232,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private pull<R extends BatchRequest>(source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
     const window = Math.min(2 * this.opened.partitions.length * largest, this.options.maxQueue - largest + 1);
-    const pulled = new PullAhead({ source, start, window });
-    this.pulls.add(pulled);
-    return pulled;
-  }
-
-  private endPull(pulled: Stoppable): void {
-    pulled.stop();
-    this.pulls.delete(pulled);
-    if (this.pulls.size === 0) {
-      this.pullsEnded?.();
-    }
+    return this.pulls.begin({ source, start, window });
   }
 
   /** The rows as a request, if they fit the serving. */

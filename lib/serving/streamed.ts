@@ -1,0 +1,38 @@
+import { InvalidBatchError } from '../errors.js';
+import type { PullAhead } from '../streaming/pull-ahead.js';
+import type { Batch } from '../batch/batch.js';
+import { type Call, unwrap } from './call.js';
+import { joinOutput, type Reply, type ReplyRequest, type StreamRequest } from './request.js';
+import type { StreamEvent } from './stream-event.js';
+
+/** What a call gives while it runs: the events of its pieces, one piece after the other. */
+export async function* eventsOf(
+  call: Call,
+  pieces: PullAhead<Batch, StreamRequest>,
+): AsyncGenerator<StreamEvent<unknown, string>> {
+  let before = 0;
+  for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
+    for await (const event of piece.value.events) {
+      if ('hook' in event) {
+        yield { hook: event.hook, value: unwrap(call, event.value) };
+      } else {
+        const { offset, rows, metadata } = event;
+        yield { batch: { offset: before + offset, rows: rows.size }, output: unwrap(call, joinOutput([rows])), metadata };
+      }
+    }
+    before += piece.value.size;
+  }
+}
+
+/** The replies to all pieces of a call as one. */
+export async function replyOf(serving: string, pieces: PullAhead<Batch, ReplyRequest>): Promise<Reply> {
+  const replies: Reply[] = [];
+  for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
+    replies.push(await piece.value.reply);
+  }
+  const [first] = replies;
+  if (!first) {
+    throw new InvalidBatchError(`Serving "${serving}" was given a sequence without batches`);
+  }
+  return { pieces: replies.flatMap((reply) => reply.pieces), metadata: first.metadata };
+}

@@ -1,0 +1,139 @@
+import { type INestApplication, type MessageEvent, type ModuleMetadata, ServiceUnavailableException } from '@nestjs/common';
+import { createReadStream } from 'node:fs';
+import { createInterface } from 'node:readline';
+// #region imports
+import { Controller, Get, Query, Sse } from '@nestjs/common';
+import { Batch, DONE, defineServing, ServingService } from 'nestjs-serving';
+import { map, type Observable } from 'rxjs';
+// #endregion
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { Test } from '@nestjs/testing';
+import { createServing, ServingModule } from 'nestjs-serving';
+
+// #region generator
+export const writer = defineServing({
+  name: 'writer',
+  batchSize: 8,
+  useFactory: () =>
+    async function* (prompts: string[]) {
+      const words = prompts.map((prompt) => prompt.split(' ').toReversed());
+      for (let step = 0; words.some(({ length }) => step < length); step++) {
+        yield words.map((own) => own[step] ?? DONE); // an entry per row; a row that is DONE ends, the others go on
+      }
+    },
+});
+// #endregion
+
+// #region sse
+@Controller()
+export class WriterController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Sse('write')
+  write(@Query('prompt') prompt: string): Observable<MessageEvent> {
+    return this.servings.stream<string, string>('writer', prompt).pipe(map(({ output }) => ({ data: output })));
+  }
+}
+// #endregion
+
+// #region ready
+@Controller('health')
+export class HealthController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Get('ready')
+  ready(): string {
+    if (!this.servings.isReady) {
+      throw new ServiceUnavailableException();
+    }
+    return 'ready';
+  }
+}
+// #endregion
+
+// #region sequence
+export const lengths = defineServing({
+  name: 'lengths',
+  batchSize: 64,
+  preprocess(path: string) {
+    return { batch: createInterface({ input: createReadStream(path) }) }; // an async iterable: each line is a row
+  },
+  useFactory: () => (lines: string[]) => lines.map((line) => line.length),
+});
+// #endregion
+
+// #region hooks
+export const sums = defineServing({
+  name: 'sums',
+  useFactory:
+    () =>
+    (rows: number[][], { emit }) => {
+      const squares = rows.map((row) => row.map((x) => x * x));
+      emit('squares', squares); // an entry per row: each caller who asked gets its own
+      return squares.map((row) => row.reduce((sum, x) => sum + x, 0));
+    },
+});
+// #endregion
+
+describe('the manual on streams', () => {
+  let app: INestApplication | undefined;
+
+  afterEach(async () => {
+    await app?.close();
+    app = undefined;
+  });
+
+  async function start(metadata: ModuleMetadata): Promise<string> {
+    app = (await Test.createTestingModule(metadata).compile()).createNestApplication({ logger: ['error'] });
+    await app.listen(0, '127.0.0.1');
+    return app.getUrl();
+  }
+
+  it('streams what a generator yields to a browser [8.2] [8.4]', async () => {
+    const url = await start({ imports: [ServingModule.forRoot({ servings: [writer] })], controllers: [WriterController] });
+    const read = async (prompt: string): Promise<string[]> => {
+      const response = await fetch(`${url}/write?prompt=${encodeURIComponent(prompt)}`, { headers: { connection: 'close' } });
+      return [...(await response.text()).matchAll(/^data: (.*)$/gm)].map(([, data]) => data!);
+    };
+
+    expect(await Promise.all(['one', 'one two three'].map(read))).toEqual([['one'], ['three', 'two', 'one']]);
+  });
+
+  it('tells when it is ready [9.2]', async () => {
+    const url = await start({ imports: [ServingModule.forRoot({ servings: [writer] })], controllers: [HealthController] });
+
+    expect((await fetch(`${url}/health/ready`, { headers: { connection: 'close' } })).status).toBe(200);
+  });
+
+  it('takes a lazy sequence, and gives output as it comes [8.1] [8.5]', async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [lengths] })] });
+    const servings = app!.get(ServingService);
+    // #region iterate
+    let longest = 0;
+    for await (const { output } of servings.stream(lengths, 'README.md')) {
+      longest = Math.max(longest, ...(output as number[])); // lines of this file run in batches, while others are read
+    }
+    // #endregion
+    expect(longest).toBeGreaterThan(100);
+  });
+
+  it('gives the values of hooks before the output [8.3]', async () => {
+    const serving = createServing(sums);
+    await serving.start();
+    const seen: unknown[] = [];
+    // #region hooked
+    for await (const event of serving.stream(Batch.stack([[1, 2], [3]]), { hooks: ['squares'] })) {
+      seen.push('hook' in event ? event.value : event.output); // [[1, 4], [9]], then [5, 9]
+    }
+    // #endregion
+    expect(seen).toEqual([
+      [[1, 4], [9]],
+      [5, 9],
+    ]);
+    // #region change
+    serving.setBatchSize(64); // from the next window on
+    serving.setBatchTimeout(5);
+    // #endregion
+    await serving.close();
+  });
+});

@@ -82,7 +82,7 @@ function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel
   const outputAxes = axesOf(outputs);
   return async (session, feeds, fetches) => {
     const steps: Batch[] = [];
-    for (const step of Batch.concatenate([feeds], inputAxes).chunksOf(rows)) {
+    for (const step of Batch.ofContainer(feeds, inputAxes).chunksOf(rows)) {
       const padded = step.pad(rows - step.size).consume();
       const output = await runWhole(session, padded as Named<Container>, fetches);
       steps.push(Batch.ofOutput(output, outputAxes).slice(0, step.size));

@@ -40,7 +40,7 @@ import { IsInt } from 'class-validator';
 import {
   Batched,
   type BatchedOptions,
-  type BatchEvent,
+  type BatchEndEvent,
   caller,
   InvalidOutputError,
   ServingClosedError,
@@ -356,8 +356,11 @@ describeOnPlatforms('@Batched()', (listen) => {
       readonly greeting = 'Hi';
     }
     const site = await start(Polite, Young);
-    const events: BatchEvent[] = [];
-    site.app.get(ServingService).events$.subscribe((event) => events.push(event));
+    const events: BatchEndEvent[] = [];
+    site.app
+      .get(ServingService)
+      .eventsOf('batch:end')
+      .subscribe((event) => events.push(event));
 
     const replies = await Promise.all(['/polite/a', '/young/b', '/polite/c', '/young/d'].map((path) => site.get(path)));
 

@@ -179,7 +179,7 @@ describeOnPlatforms('ServingModule', (listen) => {
         listen({ imports: [ServingModule.forRoot({ servings: [marking('loud', mark, 2)] })], controllers: [Texts, Meetings] }),
       ),
     );
-    const events = sites.map(({ app }) => firstValueFrom(app.get(ServingService).events$.pipe(toArray())));
+    const events = sites.map(({ app }) => firstValueFrom(app.get(ServingService).eventsOf('batch:end').pipe(toArray())));
     const [one, other] = sites as [Site, Site];
 
     const replies = await Promise.all(
@@ -264,7 +264,7 @@ describeOnPlatforms('A class serving', (listen) => {
 
     expect(await Promise.all([reverser.batchedRun('live'), reverser.batchedRun('tar')])).toEqual(['evil', 'rat']);
 
-    expect(app.get(Dictionary).story).toEqual([['process', [{ memory: 'short' }]], 'bootstrap', [0, 2]]);
+    expect(app.get(Dictionary).story).toEqual([['process', [{ memory: 'short', batchKeys: ['default'] }]], 'bootstrap', [0, 2]]);
   });
 });
 
@@ -302,14 +302,26 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
     ];
     const { app } = await listen({ imports, controllers: [Meetings] });
     const servings = app.get(ServingService);
-    const events = firstValueFrom(servings.events$.pipe(toArray()));
+    const events = firstValueFrom(servings.eventsOf('batch:end').pipe(toArray()));
 
     const meetings = caller(app.get(Meetings));
     await Promise.all(['loud', 'quiet', 'loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')));
     await Promise.all([meetings.meet('ann'), meetings.meet('bob')]);
     await app.close();
 
-    const event = { type: 'batch', key: 'default', partition: 0, rows: 2, batchSize: 2, fill: 1, reason: 'full' };
+    const event = {
+      type: 'batch:end',
+      batch: 0,
+      key: 'default',
+      partition: 0,
+      rows: 2,
+      batchSize: 2,
+      fill: 1,
+      reason: 'full',
+      padding: 0,
+      queued: 0,
+      calls: [],
+    };
     const duration = expect.any(Number);
     expect(await events).toEqual(
       ['loud', 'quiet', 'Meetings.meet'].map((serving) => ({ ...event, serving, wait: duration, runTime: duration })),

@@ -7,6 +7,7 @@ it('exports exactly what the manual names', () => {
      "Batch",
      "BatchFailedError",
      "Batched",
+     "DONE",
      "InjectServing",
      "InvalidBatchError",
      "InvalidInputError",
@@ -23,13 +24,17 @@ it('exports exactly what the manual names', () => {
      "ServingModule",
      "ServingRpcExceptionFilter",
      "ServingService",
+     "ServingStream",
+     "SlowConsumerError",
      "UnknownServingError",
      "caller",
      "createServing",
+     "currentOrigin",
      "defineServing",
      "getServingToken",
      "isServingError",
      "withMetadata",
+     "withOrigin",
    ]
   `);
 });

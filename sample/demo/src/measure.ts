@@ -1,5 +1,5 @@
 import type { INestApplication } from '@nestjs/common';
-import { ServingService, type ServingEvent } from 'nestjs-serving';
+import { type BatchEndEvent, ServingService } from 'nestjs-serving';
 import { execFile } from 'node:child_process';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
@@ -23,8 +23,11 @@ export async function measure(app: INestApplication, load: Omit<Load, 'url'>): P
   // The first round pays for compilation and is not counted; else the application that is measured last would look best.
   await fire({ ...load, url });
 
-  const batches: ServingEvent[] = [];
-  const subscription = app.get(ServingService).events$.subscribe((event) => batches.push(event));
+  const batches: BatchEndEvent[] = [];
+  const subscription = app
+    .get(ServingService)
+    .eventsOf('batch:end')
+    .subscribe((event) => batches.push(event));
   const delay = monitorEventLoopDelay({ resolution });
   delay.enable();
   const result = await fire({ ...load, url });

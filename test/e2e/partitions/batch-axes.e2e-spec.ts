@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { Batch, type BatchEvent, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
+import { Batch, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -39,7 +39,7 @@ const ones = (...dims: number[]): Tensor => new Tensor('float32', new Float32Arr
 /** The rows of each batch that runs from now on. */
 function sizesOf(serving: LocalServing): number[] {
   const sizes: number[] = [];
-  serving.events$.subscribe(({ rows }: BatchEvent) => sizes.push(rows));
+  serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
   return sizes;
 }
 

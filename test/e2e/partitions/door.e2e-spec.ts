@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { type BatchEvent, InvalidBatchError, InvalidInputError } from 'nestjs-serving';
+import { type BatchEndEvent, InvalidBatchError, InvalidInputError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, value } from '../../fixtures/models.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -44,8 +44,8 @@ describe('The door of a serving of a model', () => {
   ])('[4.9] refuses %s alone, and those that came with it are served together', async (_, bad, type, message) => {
     const words = value('float32', 'batch', 'length', 3);
     const serving = await serve({ name: 'reader', model: echoModel({ words, mask: value('int64', 'batch', 'length') }) });
-    const batches: BatchEvent[] = [];
-    serving.events$.subscribe((event) => batches.push(event));
+    const batches: BatchEndEvent[] = [];
+    serving.eventsOf('batch:end').subscribe((event) => batches.push(event));
 
     const [first, refused, last] = await Promise.allSettled([good, bad, good].map((input) => serving.batchedRun(input)));
 
@@ -77,7 +77,7 @@ describe('The door of a serving of a model', () => {
     const serving = await serve({ name: 'reader', model: echoModel({ x: value('float32', 'batch', 'length', 3) }) });
     const inputs = [2, 5, 2, 7, 5].map((length) => sentences(1, length));
     const sizes: number[] = [];
-    serving.events$.subscribe(({ rows }) => sizes.push(rows));
+    serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
 
     const replies = await Promise.all(inputs.map((x) => serving.batchedRun({ x })));
 

@@ -56,7 +56,7 @@ describe('leavesOf', () => {
   });
 
   it('gives a bare tensor no path', () => {
-    expect(leavesOf(x)).toEqual([{ path: '', tensor: x }]);
+    expect(leavesOf(x)).toEqual([{ path: '', label: '', tensor: x }]);
   });
 });
 

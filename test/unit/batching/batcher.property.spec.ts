@@ -1,6 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batcher, type BatchRecord, type Row } from '../../../lib/batching/batcher.js';
+import { Batcher, type BatchOutcome, type BatchRecord, type Lane, type Row } from '../../../lib/batching/batcher.js';
 import { ServingClosedError } from '../../../lib/errors.js';
 import { NamedRequest, namesOf } from '../../fixtures/held-batcher.js';
 import { turn, useVirtualTime } from '../../fixtures/virtual-time.js';
@@ -42,6 +42,7 @@ type NamedRow = Row<NamedRequest>;
 class Play {
   private readonly batcher: Batcher<NamedRequest>;
   private readonly callbacks: Scenario['callbacks'];
+  private readonly lanes: readonly Lane[];
   /** Of each lane, the rows that were submitted and not dispatched. */
   private readonly queues: [NamedRow[], NamedRow[], NamedRow[]] = [[], [], []];
   /** Of each partition, the ends of the batches that it holds, of which it runs the first. */
@@ -55,15 +56,14 @@ class Play {
   constructor(private readonly options: Scenario) {
     const { batchSize, batchTimeout, partitions, prefetch, callbacks } = options;
     this.callbacks = [...callbacks];
+    this.lanes = this.queues.map(() => ({ limits: { batchSize, batchTimeout } }));
     this.held = Array.from({ length: partitions }, () => []);
     this.batcher = new Batcher<NamedRequest>({
       name: 'played',
-      batchSize,
-      batchTimeout,
       maxQueue: Infinity,
       slots: this.held.map(() => ({ prefetch })),
       dispatch: (rows, partition) => this.dispatch(rows, partition),
-      observe: (record) => this.observe(record),
+      observer: { batchStarted: () => undefined, batchEnded: (record) => this.observe(record) },
     });
   }
 
@@ -95,12 +95,12 @@ class Play {
   }
 
   private call({ lane, rows }: { readonly lane: number; readonly rows: number }): void {
-    const request = new NamedRequest(`${this.calls++}.`, lane);
+    const request = new NamedRequest(`${this.calls++}.`, { lane: this.lanes[lane]!, size: rows });
     if (this.closed) {
-      expect(() => this.batcher.submit(request, rows)).toThrow(ServingClosedError);
+      expect(() => this.batcher.submit(request)).toThrow(ServingClosedError);
     } else {
       this.queues[lane]!.push(...Array.from({ length: rows }, (_, index) => ({ request, index })));
-      this.batcher.submit(request, rows);
+      this.batcher.submit(request);
     }
   }
 
@@ -130,10 +130,10 @@ class Play {
     this.check(this.held.flat().length === 0, 'it closes when all batches have ended');
   }
 
-  private async dispatch(rows: readonly NamedRow[], partition: number): Promise<unknown> {
+  private async dispatch(rows: readonly NamedRow[], partition: number): Promise<BatchOutcome> {
     const { batchSize, prefetch, runs } = this.options;
     const held = this.held[partition]!;
-    const queue = this.queues[rows[0]!.request.lane as number]!;
+    const queue = this.queues[this.lanes.indexOf(rows[0]!.request.lane)]!;
     this.check(namesOf(queue.splice(0, rows.length)) === namesOf(rows), 'each row runs once, in the order and lane it came in');
     this.check(rows.length <= batchSize, 'no batch is too large');
     this.check(held.length <= prefetch, 'a partition takes one batch, and so many ahead');
@@ -146,7 +146,7 @@ class Play {
     await end;
     void held.shift();
     this.callBack('reply');
-    return fails ? new Error('the batch failed') : undefined;
+    return fails ? { error: new Error('the batch failed') } : {};
   }
 
   private observe({ rows, reason, wait }: BatchRecord<NamedRequest>): void {

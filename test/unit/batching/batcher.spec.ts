@@ -1,6 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
-import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/held-batcher.js';
+import { HeldBatcher, type HeldBatcherOptions, NamedRequest } from '../../fixtures/held-batcher.js';
 import { later, microtasks, runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
@@ -245,7 +245,7 @@ describe('Batcher', () => {
       const request = batcher.call('a', 4);
       batcher.slots[0]!.lost = queued;
 
-      batcher.finishBatch(0, queued);
+      batcher.finishBatch(0, { error: queued });
       await later();
       expect(request.error).toBe(queued);
       expect(batcher.running).toEqual([]);
@@ -407,7 +407,7 @@ describe('Batcher', () => {
       await later();
 
       expect(batcher.records).toEqual([
-        { rows: expect.anything(), partition: 1, batchSize: 3, reason: 'timeout', wait: 10, runTime: 25 },
+        { id: 1, rows: expect.anything(), partition: 1, batchSize: 3, reason: 'timeout', wait: 10, queued: 0, runTime: 25 },
       ]);
       expect(batcher.records[0]!.rows.map(({ request: { name }, index }) => [name, index])).toEqual([
         ['a', 0],
@@ -450,7 +450,7 @@ describe('Batcher', () => {
       const error = new Error('out of memory');
       batcher.call('a');
 
-      batcher.finishBatch(0, error);
+      batcher.finishBatch(0, { error });
       await later();
 
       expect(batcher.records[0]).toMatchObject({ error });
@@ -476,19 +476,13 @@ describe('Batcher', () => {
 
   it.each([0, 10])('[4.11] does as much for a row however many wait, with a timeout of %s', async (batchTimeout) => {
     let reads = 0;
-    const request = {
-      name: 'a',
-      arrivedAt: 0,
-      error: undefined,
-      fail: () => undefined,
-      get lane() {
-        return (reads++, 'lane');
-      },
-    };
     const readsPerRow = async (rows: number): Promise<number> => {
-      reads = 0;
       const batcher = new HeldBatcher({ batchTimeout });
-      Array.from({ length: rows }, () => batcher.submit(request, 1));
+      const lane = batcher.lane();
+      const request = new NamedRequest('a', { lane });
+      Object.defineProperty(request, 'lane', { get: () => (reads++, lane) });
+      reads = 0;
+      Array.from({ length: rows }, () => batcher.submit(request));
       await runAll(batcher);
       return reads / rows;
     };

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { type Observable, map } from 'rxjs';
 import { TestScheduler } from 'rxjs/testing';
-import { windowsBy } from '../../../lib/batching/windows-by.js';
+import { type ClosedWindow, windowsBy } from '../../../lib/batching/windows-by.js';
 
 /** Items are letters and digits; capitals, small letters and digits have a lane each. Windows of 3 items or 5 ms. */
 const laneOf = (item: string): string => (/\d/.test(item) ? 'digits' : item === item.toUpperCase() ? 'capitals' : 'letters');
@@ -103,19 +103,22 @@ describe('windowsBy', () => {
   });
 
   it('[4.8] reads size and timeout when a window opens', () => {
-    const sizes = [2, 3, 9].values();
-    const timeouts = [9, 9, 2].values();
-    const own = { ...options, size: () => sizes.next().value!, timeout: () => timeouts.next().value! };
+    const limits = { size: 2, timeout: 9 };
+    const own = { ...options, size: () => limits.size, timeout: () => limits.timeout };
+    const sized = map(({ rows, size }: ClosedWindow<string, string>) => `${rows.join('')} of ${size}`);
 
     marbles(({ hot, expectObservable }) => {
-      const items = '  -(ab)-(cde)---f--';
-      const windows = '-w----x---------y';
-      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, { w: 'ab', x: 'cde', y: 'f' });
+      const items = '  -a-b-cd-e-f-----';
+      const changes$ = hot('--s----t--------', { s: { size: 3, timeout: 9 }, t: { size: 9, timeout: 2 } });
+      const windows = '---w----x---y---';
+      changes$.subscribe((change) => Object.assign(limits, change));
+      expectObservable(hot(items).pipe(windowsBy(own), sized)).toBe(windows, { w: 'ab of 2', x: 'cde of 3', y: 'f of 9' });
     });
   });
 });
 
-const joined = (windows$: Observable<string[]>): Observable<string> => windows$.pipe(map((items) => items.join('')));
+const joined = (windows$: Observable<ClosedWindow<string, string>>): Observable<string> =>
+  windows$.pipe(map(({ rows }) => rows.join('')));
 
 /** Runs the diagrams and gives back their scheduler. */
 function marbles(run: Parameters<TestScheduler['run']>[0]): TestScheduler {

@@ -1,11 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
-import { finishCall, prepareCall } from '../../../lib/serving/call.js';
+import { type Call, finishCall, prepareCall } from '../../../lib/serving/call.js';
 import { floats } from '../../fixtures/tensors.js';
 
 const name = 'embedder';
 const x = floats([2, 1], [1, 2]);
+
+/** The rows of a call that has them at once. */
+const batchOf = ({ rows }: Call): Batch => (rows instanceof Batch ? rows : Batch.empty());
 
 describe('prepareCall', () => {
   it.each([
@@ -20,13 +23,13 @@ describe('prepareCall', () => {
     const call = await prepareCall({ name }, input);
 
     expect(call).toMatchObject({ single, info: undefined });
-    expect(call.batch.consume()).toEqual(rows);
+    expect(batchOf(call).consume()).toEqual(rows);
   });
 
   it('[1.8] counts the rows of tensors on the axes of the model', async () => {
-    const { batch } = await prepareCall({ name }, { x, state: floats([1, 2], [3, 4]) }, { state: 1 });
+    const call = await prepareCall({ name }, { x, state: floats([1, 2], [3, 4]) }, { state: 1 });
 
-    expect(batch.size).toBe(2);
+    expect(batchOf(call).size).toBe(2);
   });
 
   it.each([
@@ -36,7 +39,7 @@ describe('prepareCall', () => {
     const call = await prepareCall({ name, preprocess }, 'abc');
 
     expect(call).toMatchObject({ single: false, info: 3 });
-    expect(call.batch.consume()).toEqual(['a', 'b', 'c']);
+    expect(batchOf(call).consume()).toEqual(['a', 'b', 'c']);
   });
 
   it.each([
@@ -57,7 +60,7 @@ describe('prepareCall', () => {
 });
 
 describe('finishCall', () => {
-  const call = { batch: Batch.stack(['a']), single: false, info: undefined };
+  const call = { rows: Batch.stack(['a']), single: false, info: undefined };
 
   it('[1.5] gives back the output where nothing shapes it', () => {
     expect(finishCall({ name }, call, { output: ['A'] })).toEqual(['A']);

@@ -13,28 +13,30 @@ import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
 const partitions = [{ device: 'a' }, { device: 'b' }];
+/** What a class is told of them. */
+const sites = partitions.map((options) => ({ ...options, batchKeys: ['default'] }));
 
 describe('createServing', () => {
   const start = useServings();
 
   describe('of a function', () => {
     it('[1.1] calls the factory once per partition and key, at start and with the options of the partition', async () => {
-      const sites: BatchFunctionSite[] = [];
+      const built: BatchFunctionSite[] = [];
       const serving = await start<string[]>({
         name: 'sites',
         partitions,
         batchKeys: ['en', 'de'],
         useFactory: async (site) => {
-          sites.push(site);
+          built.push(site);
           return (rows: string[]) => rows;
         },
       });
 
-      const built = [...sites];
+      const atStart = [...built];
       await serving.batchedRun(Batch.stack(['x']).withKey('en'));
 
-      expect(sites).toEqual(built);
-      expect(sites.toSorted((a, b) => a.partition - b.partition)).toEqual([
+      expect(built).toEqual(atStart);
+      expect(built.toSorted((a, b) => a.partition - b.partition)).toEqual([
         { partition: 0, options: { device: 'a' }, key: 'en' },
         { partition: 0, options: { device: 'a' }, key: 'de' },
         { partition: 1, options: { device: 'b' }, key: 'en' },
@@ -66,7 +68,17 @@ describe('createServing', () => {
 
       await serving.batchedRun(Batch.concatenate([floats([2], [1, 2])]).pad(3));
 
-      expect(contexts).toEqual([{ key: 'default', size: 2, padding: 3, partition: 0 }]);
+      expect(contexts).toEqual([
+        {
+          key: 'default',
+          size: 2,
+          padding: 3,
+          partition: 0,
+          hooks: [],
+          emit: expect.any(Function),
+          isWaiting: expect.any(Function),
+        },
+      ]);
     });
 
     it('[9.1] fails to start when the factory fails, with the name and the reason', async () => {
@@ -112,7 +124,7 @@ describe('createServing', () => {
 
       expect(replies).toEqual(['A', 'B', 'C']);
       expect(journal).toEqual([
-        ['init', 'process', partitions],
+        ['init', 'process', sites],
         ['batch', ['a', 'b'], 0],
         ['batch', ['c'], 1],
       ]);
@@ -124,7 +136,7 @@ describe('createServing', () => {
       expect(await Promise.all([serving.run('a'), serving.run('b')])).toEqual(['A', 'B']);
 
       expect(journal).toEqual([
-        ['init', 'inline', partitions.slice(0, 1)],
+        ['init', 'inline', sites.slice(0, 1)],
         ['batch', ['a'], 0],
         ['batch', ['b'], 0],
       ]);

@@ -12,7 +12,14 @@ const port = (name: string, type: Tensor.Type, shape: ModelPort['shape'], batchA
   shape,
   batchAxis,
 });
-const signatureOf = (...inputs: ModelPort[]): ModelSignature => ({ inputs, outputs: [], dynamicallyQuantised: false });
+const signatureOf = (...inputs: ModelPort[]): ModelSignature => ({
+  inputs,
+  outputs: [],
+  fetches: [],
+  dynamicallyQuantised: false,
+});
+
+const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
 
 const image = signatureOf(port('image', 'float32', ['batch', 2]));
 const tokens = signatureOf(port('ids', 'int64', ['batch', 'length']), port('mask', 'int64', ['batch', 'length']));
@@ -35,7 +42,7 @@ describe('checkFit', () => {
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
   ])('[4.9] lets rows pass that fit: %s', (_, rows, axes, signature) => {
-    expect(() => checkFit('model', Batch.concatenate([rows], axes), ['default'], signature)).not.toThrow();
+    expect(() => checkFit('model', Batch.concatenate([rows], axes), options, ['default'], signature)).not.toThrow();
   });
 
   it.each([
@@ -70,14 +77,14 @@ describe('checkFit', () => {
       'the rows of "rate" lie on axis 0 and must lie on axis null',
     ],
   ])('[4.9] refuses rows that do not fit: %s', (_, batch, signature, fault) => {
-    const check = (): void => checkFit('model', batch, ['default'], signature);
+    const check = (): void => checkFit('model', batch, options, ['default'], signature);
 
     expect(check).toThrow(InvalidInputError);
     expect(check).toThrow(`and was given [${batch.signature}]: ${fault}`);
   });
 
   it('[4.9] says what the model takes', () => {
-    expect(() => checkFit('model', Batch.stack(['a']), ['default'], recurrent)).toThrow(
+    expect(() => checkFit('model', Batch.stack(['a']), options, ['default'], recurrent)).toThrow(
       'Serving "model" takes [x: float32[?, 1], state: float32[2, ?, 1], rate: int64[]] and was given [plain values]: ',
     );
   });
@@ -85,11 +92,11 @@ describe('checkFit', () => {
   it('[4.7] refuses an unknown key with the sorted list of those that are known', () => {
     const keys = ['en', 'de'];
 
-    expect(() => checkFit('model', Batch.stack(['a']).withKey('en'), keys)).not.toThrow();
-    expect(() => checkFit('model', Batch.stack(['a']).withKey('fr'), keys)).toThrow(
+    expect(() => checkFit('model', Batch.stack(['a']).withKey('en'), options, keys)).not.toThrow();
+    expect(() => checkFit('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
       new InvalidInputError('Serving "model" has no key "fr"; its keys are de, en'),
     );
-    expect(() => checkFit('model', Batch.stack(['a']), keys)).toThrow(
+    expect(() => checkFit('model', Batch.stack(['a']), options, keys)).toThrow(
       new InvalidInputError('Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)'),
     );
     expect(keys).toEqual(['en', 'de']);
@@ -99,7 +106,7 @@ describe('checkFit', () => {
     ['at all', Batch.empty()],
     ['in its tensors', Batch.concatenate([floats([0, 2], [])])],
   ])('[2.3] refuses a batch without rows %s', (_, batch) => {
-    expect(() => checkFit('model', batch, ['default'])).toThrow(
+    expect(() => checkFit('model', batch, options, ['default'])).toThrow(
       new InvalidBatchError('Serving "model" was given a batch without rows'),
     );
   });

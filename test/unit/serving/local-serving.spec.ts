@@ -2,6 +2,7 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import {
   Batch,
+  type BatchEndEvent,
   BatchFailedError,
   createServing,
   defineServing,
@@ -12,7 +13,6 @@ import {
   OverloadedError,
   type ServingDefinition,
   ServingClosedError,
-  type ServingEvent,
   withMetadata,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
@@ -242,7 +242,9 @@ describe('LocalServing', () => {
       await turn();
       held.next().fail(cause);
       await turn();
-      held.next().finish(['C', 'D']);
+      // Row c is that of a call that has failed: nobody waits for it.
+      expect(held.rows).toEqual([['d']]);
+      held.next().finish(['D']);
 
       const reason = new BatchFailedError('Serving "held": a batch of 2 rows failed: out of memory', { cause });
       expect(await replies).toEqual([
@@ -389,7 +391,7 @@ describe('LocalServing', () => {
     });
   });
 
-  describe('events$', () => {
+  describe('eventsOf', () => {
     it('[12.2] tells of each batch', async () => {
       const held = new HeldFunction();
       const serving = await start({
@@ -400,9 +402,9 @@ describe('LocalServing', () => {
         batchTimeout: 10,
         partitions: 2,
       });
-      const events: ServingEvent[] = [];
+      const events: BatchEndEvent[] = [];
       const ended = jest.fn();
-      serving.events$.subscribe({ next: (event) => events.push(event), complete: ended });
+      serving.eventsOf('batch:end').subscribe({ next: (event) => events.push(event), complete: ended });
       const replies = Promise.allSettled([
         serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']).withKey('de')),
         serving.batchedRun(Batch.stack(['e']).withKey('en')),
@@ -415,11 +417,13 @@ describe('LocalServing', () => {
       await replies;
       await turn();
 
-      const common = { type: 'batch', serving: 'held', batchSize: 4 };
+      const common = { type: 'batch:end', serving: 'held', batchSize: 4, padding: 0, calls: [] };
       expect(events).toEqual([
-        { ...common, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, runTime: 15 },
+        { ...common, batch: 0, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, queued: 1, runTime: 15 },
         {
           ...common,
+          batch: 1,
+          queued: 0,
           key: 'en',
           partition: 1,
           rows: 1,

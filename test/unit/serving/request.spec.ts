@@ -1,12 +1,21 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
-import { batchOf, BatchRequest, joinOutput, partsOf } from '../../../lib/serving/request.js';
+import { BatchRun } from '../../../lib/serving/batch-run.js';
+import { Lanes, type ServingLane } from '../../../lib/serving/lanes.js';
+import { type BatchRequest, joinOutput, partsOf, ReplyRequest } from '../../../lib/serving/request.js';
 import { floats } from '../../fixtures/tensors.js';
 
-const requestOf = (...rows: string[]): BatchRequest => new BatchRequest(Batch.stack(rows));
-const laneOf = (batch: Batch): string => new BatchRequest(batch).lane;
+const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
+const lanes = new Lanes(new Map([['default', options]]), options);
+const laneOf = (batch: Batch): ServingLane => lanes.laneOf(batch);
+const requestFor = (batch: Batch): ReplyRequest => new ReplyRequest({ batch, lane: laneOf(batch) });
+const requestOf = (...rows: string[]): ReplyRequest => requestFor(Batch.stack(rows));
 const rowsOf = (request: BatchRequest, ...indices: number[]) => indices.map((index) => ({ request, index }));
+const outputOf = async (request: ReplyRequest): Promise<unknown> => {
+  const { pieces, metadata } = await request.reply;
+  return { output: joinOutput(pieces), metadata };
+};
 
 describe('BatchRequest', () => {
   it('[4.6] waits with rows of its own key and kind', () => {
@@ -25,7 +34,7 @@ describe('BatchRequest', () => {
     request.answer(0, Batch.stack(['A']), 'first');
     request.answer(1, Batch.stack(['B', 'C']), 'third');
 
-    expect(await request.reply).toEqual({ output: ['A', 'B', 'C', 'D', 'E'], metadata: 'first' });
+    expect(await outputOf(request)).toEqual({ output: ['A', 'B', 'C', 'D', 'E'], metadata: 'first' });
   });
 
   it('[6.1] fails with the first of its batches that fails', async () => {
@@ -45,7 +54,7 @@ describe('BatchRequest', () => {
 
     request.answer(0, Batch.stack([1, error]), undefined);
 
-    await expect(request.reply).rejects.toBe(error);
+    await expect(outputOf(request)).rejects.toBe(error);
   });
 
   it('[6.3] fails when its batches gave outputs that cannot be joined', async () => {
@@ -54,12 +63,12 @@ describe('BatchRequest', () => {
     request.answer(0, Batch.concatenate([floats([1, 2], [1, 2])]), undefined);
     request.answer(1, Batch.concatenate([floats([1, 3], [1, 2, 3])]), undefined);
 
-    await expect(request.reply).rejects.toThrow(InvalidOutputError);
-    await expect(request.reply).rejects.toThrow('[float32[rows, 2]] and [float32[rows, 3]]');
+    await expect(outputOf(request)).rejects.toThrow(InvalidOutputError);
+    await expect(outputOf(request)).rejects.toThrow('[float32[rows, 2]] and [float32[rows, 3]]');
   });
 });
 
-describe('partsOf and batchOf', () => {
+describe('partsOf and BatchRun', () => {
   it('[4.5] [4.6] take the rows of a batch as runs of their requests, in their order', () => {
     const [one, two] = [requestOf('a', 'b', 'c'), requestOf('d', 'e')];
 
@@ -70,7 +79,7 @@ describe('partsOf and batchOf', () => {
       { request: two, offset: 0, count: 2 },
       { request: one, offset: 0, count: 1 },
     ]);
-    expect(batchOf(parts).consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
+    expect(new BatchRun(parts, {}).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
   });
 });
 

@@ -19,13 +19,14 @@ const resolve = (definition: object) => resolveDefinition(definition as ServingD
 
 describe('resolveDefinition', () => {
   it('[4.12] fills in every default', () => {
+    const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
-      batchSize: 32,
-      runSize: Infinity,
-      batchTimeout: 0,
       maxQueue: 10_000,
-      batchKeys: ['default'],
+      keys: new Map([['default', limits]]),
+      otherKeys: limits,
+      separateOrigins: false,
+      warmUp: [],
       partitions: [{}],
       drain: true,
       shutdown: 30_000,
@@ -33,9 +34,14 @@ describe('resolveDefinition', () => {
   });
 
   it('[1.9] takes what is given', () => {
-    const given = { batchSize: 8, batchTimeout: 2.5, maxQueue: 8, batchKeys: ['en', 'de'], drain: false, shutdown: 0 };
+    const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
+    const given = { maxQueue: 8, separateOrigins: true, warmUp: ['a'], drain: false, shutdown: 0 };
 
-    expect(resolve({ ...valid, ...given })).toMatchObject({ ...given, runSize: 8 });
+    const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
+
+    const limits = { ...ofKeys, runSize: 8 };
+    expect(resolved).toMatchObject({ ...given, otherKeys: limits });
+    expect(Object.fromEntries(resolved.keys)).toEqual({ en: limits, de: limits });
   });
 
   it('[1.9] takes an option that is undefined as not given', () => {
@@ -78,20 +84,25 @@ describe('resolveDefinition', () => {
   it('[1.9] is changed by nothing that happens to the definition later', () => {
     const partitions = [{ deviceId: 0 }];
     const batchKeys = ['en'];
-    const resolved = resolve({ ...valid, partitions, batchKeys });
+    const allowedSizes = [4, 8];
+    const warmUp = ['a'];
+    const resolved = resolve({ ...valid, partitions, batchKeys, allowedSizes, warmUp });
 
     partitions[0]!.deviceId = 1;
     partitions.push({ deviceId: 2 });
     batchKeys.push('de');
+    allowedSizes.push(16);
+    warmUp.push('b');
 
-    expect(resolved).toMatchObject({ partitions: [{ deviceId: 0 }], batchKeys: ['en'] });
+    expect(resolved).toMatchObject({ partitions: [{ deviceId: 0 }], warmUp: ['a'] });
+    expect([...resolved.keys]).toEqual([['en', expect.objectContaining({ allowedSizes: [4, 8] })]]);
   });
 
   it('[1.9] takes a definition that is frozen, and one that is derived from it', () => {
     const base = Object.freeze({ ...valid, batchSize: 8 });
 
-    expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({ name: 'other', batchSize: 4 });
-    expect(resolve(base)).toMatchObject({ name: 'embedder', batchSize: 8 });
+    expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({ name: 'other', otherKeys: { batchSize: 4 } });
+    expect(resolve(base)).toMatchObject({ name: 'embedder', otherKeys: { batchSize: 8 } });
   });
 
   const positive = 'allowed is a whole number from 1 to 1048576';
@@ -126,10 +137,10 @@ describe('resolveDefinition', () => {
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
-    [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are batchKeys, batchSize, batchTimeout, drain,'],
-    [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are batchKeys,'],
-    [{ session: {} }, 'unknown option "session" ({}); known are batchKeys,'],
-    [{ constructor: 1 }, 'unknown option "constructor" (1); known are batchKeys,'],
+    [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, drain,'],
+    [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
+    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
+    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
   ])('[1.9] refuses %p', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 

@@ -29,6 +29,7 @@ it('exports exactly what the manual names', () => {
      "defineServing",
      "getServingToken",
      "isServingError",
+     "lengthBuckets",
      "withMetadata",
    ]
   `);

@@ -1,5 +1,6 @@
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
+export type { Fill } from './batch/resize.js';
 export type { BatchAxes } from './batch/template.js';
 export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
@@ -42,6 +43,13 @@ export type { ServingModuleExtras, ServingModuleOptions } from './serving.module
 export { ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { createServing } from './serving/create-serving.js';
+export {
+  type LengthBucket,
+  lengthBuckets,
+  type LengthBuckets,
+  type LengthBucketsOptions,
+  type PaddingOptions,
+} from './serving/length-buckets.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './serving/origin.js';
 export { Serving, type ServingState } from './serving/serving.js';

@@ -33,6 +33,7 @@ it('exports exactly what the manual names', () => {
      "defineServing",
      "getServingToken",
      "isServingError",
+     "lengthBuckets",
      "withMetadata",
      "withOrigin",
    ]

@@ -61,6 +61,7 @@ class Play {
     this.batcher = new Batcher<NamedRequest>({
       name: 'played',
       maxQueue: Infinity,
+      nextBatch: () => 0,
       slots: this.held.map(() => ({ prefetch })),
       dispatch: (rows, partition) => this.dispatch(rows, partition),
       observer: { batchStarted: () => undefined, batchEnded: (record) => this.observe(record) },

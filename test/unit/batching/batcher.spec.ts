@@ -407,7 +407,7 @@ describe('Batcher', () => {
       await later();
 
       expect(batcher.records).toEqual([
-        { id: 1, rows: expect.anything(), partition: 1, batchSize: 3, reason: 'timeout', wait: 10, queued: 0, runTime: 25 },
+        { id: 2, rows: expect.anything(), partition: 1, batchSize: 3, reason: 'timeout', wait: 10, queued: 0, runTime: 25 },
       ]);
       expect(batcher.records[0]!.rows.map(({ request: { name }, index }) => [name, index])).toEqual([
         ['a', 0],

@@ -419,10 +419,10 @@ describe('LocalServing', () => {
 
       const common = { type: 'batch:end', serving: 'held', batchSize: 4, padding: 0, calls: [] };
       expect(events).toEqual([
-        { ...common, batch: 0, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, queued: 1, runTime: 15 },
+        { ...common, batch: 1, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, queued: 1, runTime: 15 },
         {
           ...common,
-          batch: 1,
+          batch: 2,
           queued: 0,
           key: 'en',
           partition: 1,

@@ -311,7 +311,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
 
     const event = {
       type: 'batch:end',
-      batch: 0,
+      batch: 1,
       key: 'default',
       partition: 0,
       rows: 2,

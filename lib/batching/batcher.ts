@@ -57,6 +57,8 @@ export interface BatchOutcome {
   readonly error?: unknown;
   /** The rows that were added to fill it up. */
   readonly padding?: number;
+  /** How often it yielded, where it was run by a generator. */
+  readonly steps?: number;
 }
 
 /** Hears of every batch when a partition gets it and when it has ended. */

@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
+import type { BatchOutcome } from '../batching/batcher.js';
 import { InvalidOutputError } from '../errors.js';
 import { type BatchInfo, type BatchListener, type BatchResult, STEPPED } from '../partitions/partition.js';
 import { show } from '../show.js';
@@ -11,6 +12,7 @@ import type { BatchRequest, Part } from './request.js';
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
+  private steps = 0;
   /** The request of each row and its index there; made for the batches that need it. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
@@ -45,6 +47,7 @@ export class BatchRun implements BatchListener {
 
   step(output: unknown, metadata: unknown): void {
     const expected = this.batch.size + this.batch.padding;
+    this.steps++;
     if (!Array.isArray(output) || output.length !== expected) {
       const got = Array.isArray(output) ? `a list of ${output.length}` : show(output);
       throw new InvalidOutputError(
@@ -70,6 +73,10 @@ export class BatchRun implements BatchListener {
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
     this.forEachPart(({ request, offset }, start, end) => request.answer(offset, rows.slice(start, end), result.metadata));
+  }
+
+  get outcome(): BatchOutcome {
+    return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
   fail(error: unknown): void {

@@ -290,14 +290,13 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Runs the rows as one batch and settles their requests. */
   private async dispatch(parts: readonly Part[], partition: number): Promise<BatchOutcome> {
     const run = new BatchRun(parts, this.outputAxes);
-    const { size, padding } = run.batch;
     try {
       run.end(await this.opened.partitions[partition]!.run(run.batch, run.info(partition), run));
-      return { padding };
+      return run.outcome;
     } catch (cause) {
-      const error = this.batchError(cause, size);
+      const error = this.batchError(cause, run.batch.size);
       run.fail(error);
-      return { padding, error };
+      return { ...run.outcome, error };
     }
   }
 

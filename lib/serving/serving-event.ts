@@ -72,6 +72,8 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly runTime: number;
   /** The zero rows that were added to it. */
   readonly padding: number;
+  /** How often its batch function yielded, if that is a generator. */
+  readonly steps?: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
 }

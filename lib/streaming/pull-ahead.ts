@@ -48,11 +48,15 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
   /** Pulls no more, and ends what is under way with the error. */
   stop(error: unknown): void {
     this.pieces.end();
+    this.leave();
+    this.underWay.forEach((piece) => piece.fail(error));
+  }
+
+  private leave(): void {
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
     }
-    this.underWay.forEach((piece) => piece.fail(error));
   }
 
   private async pull(): Promise<void> {
@@ -78,8 +82,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
         this.pieces.push(piece);
       }
     } catch (error) {
-      this.hasEnded = true;
-      leave(source);
+      this.leave();
       this.pieces.fail(error);
     } finally {
       this.isPulling = false;

@@ -72,7 +72,7 @@ export class BatchRun implements BatchListener {
   }
 
   fail(error: unknown): void {
-    this.parts.forEach(({ request }) => request.fail(error));
+    this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
   }
 
   private forEachPart(tell: (part: Part, start: number, end: number) => void): void {

@@ -89,6 +89,16 @@ export abstract class BatchRequest implements Request {
     }
   }
 
+  /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */
+  failPart(offset: number, count: number, error: unknown): void {
+    for (let row = offset; row < offset + count; row++) {
+      if (this.isWaiting(row)) {
+        this.fail(error);
+        return;
+      }
+    }
+  }
+
   /** Whether the row still needs an output. */
   isWaiting(row: number): boolean {
     return !this.isOver && !this.done?.has(row);

@@ -127,7 +127,7 @@ describe('ServingStream', () => {
   it('[8.2] reports no error to an observer who has left', async () => {
     const heard: unknown[] = [];
     const stream = new ServingStream((left) => ({
-      next: () => new Promise((_, reject) => left.addEventListener('abort', () => reject(left.reason))),
+      next: () => new Promise<never>((_, reject) => left.addEventListener('abort', () => reject(left.reason))),
     }));
 
     stream.subscribe({ error: (error) => heard.push(error) }).unsubscribe();

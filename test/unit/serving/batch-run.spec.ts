@@ -79,6 +79,7 @@ describe('BatchRun', () => {
     const requests = [streamOf(['a', 'b'], ['x']), streamOf(['c'], ['x'])];
 
     expect(() => runOf(...requests).hook('x', value)).toThrow(InvalidOutputError);
+    expect(() => runOf(...requests).hook('x', value)).toThrow('Hook "x": ');
 
     expect(await heard(...requests)).toEqual([[], []]);
   });

@@ -35,8 +35,7 @@ export class BatchRun implements BatchListener {
   }
 
   hook(name: string, value: unknown, own = false): void {
-    const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
-    const rows = outputRows(value, this.batch, { '': axis });
+    const rows = this.hookRows(name, value);
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
         const part = rows.slice(start, end);
@@ -80,7 +79,16 @@ export class BatchRun implements BatchListener {
   }
 
   fail(error: unknown): void {
-    this.parts.forEach(({ request }) => request.fail(error));
+    this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+  }
+
+  private hookRows(name: string, value: unknown): Batch {
+    const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
+    try {
+      return outputRows(value, this.batch, { '': axis });
+    } catch (cause) {
+      throw cause instanceof InvalidOutputError ? new InvalidOutputError(`Hook "${name}": ${cause.message}`, { cause }) : cause;
+    }
   }
 
   private forEachPart(tell: (part: Part, start: number, end: number) => void): void {

@@ -55,7 +55,6 @@ export abstract class BatchRequest implements Request {
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
-      this.endPart(offset, rows.size);
       this.settle(rows.size);
     }
   }
@@ -90,15 +89,27 @@ export abstract class BatchRequest implements Request {
     }
   }
 
+  /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */
+  failPart(offset: number, count: number, error: unknown): void {
+    for (let row = offset; row < offset + count; row++) {
+      if (this.isWaiting(row)) {
+        this.fail(error);
+        return;
+      }
+    }
+  }
+
   /** Whether the row still needs an output. */
   isWaiting(row: number): boolean {
     return !this.isOver && !this.done?.has(row);
   }
 
+  /** All that there is for the part. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
   /** `values` has an entry for every row of the part; where `live` is false, the row was over already. */
   protected abstract takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void;
-  protected abstract endPart(offset: number, count: number): void;
+  /** There will be no more steps for the part, of which there may have been none. */
+  protected abstract endSteppedPart(offset: number, count: number): void;
   protected abstract finish(): void;
   protected abstract reject(error: unknown): void;
 
@@ -117,7 +128,7 @@ export abstract class BatchRequest implements Request {
     }
     const ended = this.done.size - before;
     if (ended > 0 && waiting === 0) {
-      this.endPart(offset, count);
+      this.endSteppedPart(offset, count);
     }
     this.settle(ended);
   }
@@ -141,8 +152,8 @@ export interface Reply {
 export class ReplyRequest extends BatchRequest {
   readonly reply: Promise<Reply>;
   private readonly answers: { offset: number; rows: Batch; metadata: unknown }[] = [];
-  /** What a generator has yielded, by row, and what it said beside the last of it. */
-  private steps: { readonly rows: unknown[][]; metadata: unknown } | undefined;
+  /** What generators have yielded, by part and row, and what they said beside the last of it. */
+  private steps: Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
   private resolve!: (reply: Reply) => void;
   protected reject!: (error: unknown) => void;
 
@@ -161,29 +172,29 @@ export class ReplyRequest extends BatchRequest {
   }
 
   protected takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void {
-    const steps = (this.steps ??= { rows: this.emptyRows(), metadata });
-    values.forEach((value, i) => live[i] && steps.rows[offset + i]!.push(value));
+    this.steps ??= new Map();
+    const steps = this.steps.get(offset) ?? { rows: emptyRows(values.length), metadata };
+    values.forEach((value, i) => live[i] && steps.rows[i]!.push(value));
     steps.metadata = metadata ?? steps.metadata;
+    this.steps.set(offset, steps);
   }
 
-  protected endPart(): void {}
+  protected endSteppedPart(offset: number, count: number): void {
+    const { rows = emptyRows(count), metadata } = this.steps?.get(offset) ?? {};
+    this.takeOutput(offset, Batch.ofValues(rows), metadata);
+  }
 
   protected finish(): void {
     const { answers } = this;
-    if (answers.length === 0) {
-      const { rows = this.emptyRows(), metadata } = this.steps ?? {};
-      this.resolve({ pieces: [Batch.ofValues(rows)], metadata });
-      return;
-    }
     if (answers.length > 1) {
       answers.sort((a, b) => a.offset - b.offset);
     }
     this.resolve({ pieces: answers.map(({ rows }) => rows), metadata: answers[0]!.metadata });
   }
+}
 
-  private emptyRows(): unknown[][] {
-    return Array.from({ length: this.size }, () => []);
-  }
+function emptyRows(count: number): unknown[][] {
+  return Array.from({ length: count }, () => []);
 }
 
 /** What a request has to say, in the order of its rows. */
@@ -191,7 +202,7 @@ export type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 
-/** The most steps and hooks that wait for their consumer: the batch goes on for others and cannot wait for him. */
+/** The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for others and cannot wait. */
 const EVENTS_AHEAD = 1024;
 
 /** A request whose caller wants the output as it comes, in the order of its rows. */
@@ -200,6 +211,8 @@ export class StreamRequest extends BatchRequest {
   /** The offset of the part whose events are passed on; those of later parts are held. */
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
+  /** The number of events of later parts. */
+  private ahead = 0;
 
   hook(hook: string, value: unknown): void {
     this.putUnlessSlow(0, { hook, value });
@@ -207,22 +220,15 @@ export class StreamRequest extends BatchRequest {
 
   protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
     this.put(offset, { offset, rows, metadata });
+    this.endPart(offset, rows.size);
   }
 
   protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
     this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
   }
 
-  protected endPart(offset: number, count: number): void {
-    this.heldAt(offset).count = count;
-    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
-      part.events.splice(0).forEach((event) => this.events.push(event));
-      if (part.count === 0) {
-        return;
-      }
-      this.held.delete(this.turn);
-      this.turn += part.count;
-    }
+  protected endSteppedPart(offset: number, count: number): void {
+    this.endPart(offset, count);
   }
 
   protected finish(): void {
@@ -233,13 +239,27 @@ export class StreamRequest extends BatchRequest {
     this.events.fail(error);
   }
 
+  private endPart(offset: number, count: number): void {
+    this.heldAt(offset).count = count;
+    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
+      this.ahead -= part.events.length;
+      part.events.splice(0).forEach((event) => this.events.push(event));
+      if (part.count === 0) {
+        return;
+      }
+      this.held.delete(this.turn);
+      this.turn += part.count;
+    }
+  }
+
   private putUnlessSlow(offset: number, event: RequestEvent): void {
-    if (this.events.size < EVENTS_AHEAD) {
+    if (this.events.size + this.ahead < EVENTS_AHEAD) {
       this.put(offset, event);
     } else {
       this.fail(
         new SlowConsumerError(
-          `${EVENTS_AHEAD} events of a stream wait for their consumer, and the batch cannot wait for him; read faster, or collect the events`,
+          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier rows, and the batch cannot wait for him; ` +
+            'read faster, or collect the events',
         ),
       );
     }
@@ -250,6 +270,7 @@ export class StreamRequest extends BatchRequest {
       this.events.push(event);
     } else {
       this.heldAt(offset).events.push(event);
+      this.ahead++;
     }
   }
 

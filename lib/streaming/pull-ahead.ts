@@ -52,11 +52,15 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     } else {
       this.pieces.end();
     }
+    this.leave();
+    this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
+  }
+
+  private leave(): void {
     if (!this.hasEnded) {
       this.hasEnded = true;
       leave(this.options.source);
     }
-    this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
   }
 
   private async pull(): Promise<void> {
@@ -82,8 +86,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
         this.pieces.push(piece);
       }
     } catch (error) {
-      this.hasEnded = true;
-      leave(source);
+      this.leave();
       this.pieces.fail(error);
     } finally {
       this.isPulling = false;

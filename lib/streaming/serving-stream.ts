@@ -1,4 +1,5 @@
 import { Observable } from 'rxjs';
+import { leave } from './source.js';
 
 /** Opens a stream; the signal says that its consumer has left. */
 export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
@@ -13,15 +14,18 @@ export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> 
   constructor(private readonly open: OpenStream<T>) {
     super((subscriber) => {
       const left = new AbortController();
+      const events = open(left.signal);
       const push = async (): Promise<void> => {
-        const events = open(left.signal);
         for (let event = await events.next(); !event.done && !subscriber.closed; event = await events.next()) {
           subscriber.next(event.value);
         }
         subscriber.complete();
       };
       push().catch((error: unknown) => subscriber.error(error));
-      return () => left.abort();
+      return () => {
+        left.abort();
+        leave(events);
+      };
     });
   }
 

@@ -1,4 +1,4 @@
-import { isObservable, type Observable } from 'rxjs';
+import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
 import { OverloadedError } from '../errors.js';
 import { Queue } from './queue.js';
@@ -14,38 +14,43 @@ const OBSERVED_AHEAD = 1024;
  * batches; `undefined` for all else, which is a value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
-  if (isObservable(value)) {
-    return observed(value);
-  }
   if (typeof value !== 'object' || value === null) {
     return undefined;
   }
+  // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
     return (value as AsyncIterable<unknown>)[Symbol.asyncIterator]();
+  }
+  if (isObservable(value)) {
+    return observed(value);
   }
   const isSequence = Array.isArray(value)
     ? value.length > 0 && value.every((element) => element instanceof Batch)
     : Symbol.iterator in value && 'next' in value;
-  return isSequence ? (value as Iterable<unknown>)[Symbol.iterator]() : undefined;
+  return isSequence ? awaited(value as Iterable<unknown>) : undefined;
+}
+
+/** As `for await` reads them: where the values are promises, their values. */
+async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void> {
+  for (const value of values) {
+    yield value;
+  }
 }
 
 /** An Observable cannot be asked to wait: what it gives too early waits here, up to a limit. */
 function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   const waiting = new Queue<T>();
-  const subscription = values$.subscribe({
-    next(value) {
-      if (waiting.size === OBSERVED_AHEAD) {
-        waiting.fail(
-          new OverloadedError(
-            `An Observable of batches is ${OBSERVED_AHEAD} values ahead of the serving; ` +
-              'give an async iterable, which is only asked for what there is room for',
-          ),
-        );
-        subscription?.unsubscribe();
-      } else {
-        waiting.push(value);
-      }
-    },
+  const room = (): void => {
+    if (waiting.size === OBSERVED_AHEAD) {
+      throw new OverloadedError(
+        `An Observable of batches is ${OBSERVED_AHEAD} values ahead of the serving; ` +
+          'give an async iterable, which is only asked for what there is room for',
+      );
+    }
+  };
+  // Thrown inside the pipe, it also ends an Observable that has not returned from its subscription yet.
+  const subscription = values$.pipe(tap(room)).subscribe({
+    next: (value) => waiting.push(value),
     error: (error) => waiting.fail(error),
     complete: () => waiting.end(),
   });

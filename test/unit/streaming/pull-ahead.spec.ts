@@ -1,0 +1,207 @@
+import { describe, expect, it } from '@jest/globals';
+import { PullAhead, type Started } from '../../../lib/streaming/pull-ahead.js';
+import type { Source } from '../../../lib/streaming/source.js';
+import { turn } from '../../fixtures/virtual-time.js';
+
+class Work implements Started {
+  failure: unknown;
+
+  constructor(
+    readonly name: string,
+    readonly size: number,
+  ) {}
+
+  fail(error: unknown): void {
+    this.failure ??= error;
+  }
+}
+
+/** Pulls numbers, each the size of its work, and notes what has been started. */
+function pullFrom(source: Source<number>, window: number) {
+  const started: Work[] = [];
+  const pulled = new PullAhead({
+    source,
+    window,
+    start: (size: number) => {
+      if (size < 0) {
+        throw new RangeError(`${size} is no size`);
+      }
+      const work = new Work(`work ${started.length}`, size);
+      started.push(work);
+      return work;
+    },
+  });
+  return { pulled, started };
+}
+
+/** Gives the numbers, and notes how it was ended. */
+class Numbers implements Iterator<number> {
+  given = 0;
+  returns = 0;
+
+  constructor(private readonly numbers: readonly (number | Error)[]) {}
+
+  next(): IteratorResult<number, undefined> {
+    const value = this.numbers[this.given++];
+    if (value instanceof Error) {
+      throw value;
+    }
+    return value === undefined ? { done: true, value } : { done: false, value };
+  }
+
+  return(): IteratorResult<number, undefined> {
+    this.returns++;
+    return { done: true, value: undefined };
+  }
+}
+
+const ones = (count: number): Numbers => new Numbers(Array.from({ length: count }, () => 1));
+
+describe('PullAhead', () => {
+  it('[8.1] starts nothing before it is asked', async () => {
+    const source = ones(3);
+    pullFrom(source, 2);
+
+    await turn();
+
+    expect(source.given).toBe(0);
+  });
+
+  it('[8.1] starts as much as the window has room for, and no more until the consumer asks on', async () => {
+    const { pulled, started } = pullFrom(ones(10), 3);
+
+    const first = await pulled.next();
+    await turn();
+    expect(started).toHaveLength(3);
+    await turn();
+    expect(started).toHaveLength(3);
+    const second = await pulled.next();
+    await turn();
+
+    expect(started).toHaveLength(4);
+    expect([first.value, second.value]).toEqual(started.slice(0, 2));
+  });
+
+  it('[8.1] counts what a piece of work is, so that large ones are few', async () => {
+    const { pulled, started } = pullFrom(new Numbers([4, 4, 4, 1, 1, 1, 1, 1]), 6);
+
+    await pulled.next();
+    await turn();
+    expect(started.map(({ size }) => size)).toEqual([4, 4]);
+    for (let asked = 0; asked < 3; asked++) {
+      await pulled.next();
+    }
+    await turn();
+
+    expect(started.map(({ size }) => size)).toEqual([4, 4, 4, 1, 1, 1, 1, 1]);
+  });
+
+  it('[8.1] gives the pieces in their order to the end, and then says so to whoever asks', async () => {
+    const { pulled, started } = pullFrom(ones(4), 2);
+    const asked: unknown[] = [];
+
+    while (asked.length < 6) {
+      asked.push((await pulled.next()).value);
+    }
+
+    expect(asked).toEqual([...started, undefined, undefined]);
+    expect(started).toHaveLength(4);
+  });
+
+  it('[8.1] gives what was started before the source failed, and then its error', async () => {
+    const error = new Error('the file is broken');
+    const source = new Numbers([1, error, 1]);
+    const { pulled, started } = pullFrom(source, 5);
+
+    expect((await pulled.next()).value).toBe(started[0]);
+    await expect(pulled.next()).rejects.toBe(error);
+    await turn();
+
+    expect(started).toHaveLength(1);
+    expect(source).toMatchObject({ given: 2, returns: 1 });
+  });
+
+  it('[8.1] leaves the source when a value of it cannot be started', async () => {
+    const source = new Numbers([1, -1, 1]);
+    const { pulled, started } = pullFrom(source, 5);
+
+    expect((await pulled.next()).value).toBe(started[0]);
+    await expect(pulled.next()).rejects.toThrow('-1 is no size');
+
+    expect(source).toMatchObject({ given: 2, returns: 1 });
+  });
+
+  it('[8.2] ends what is under way when it is stopped, leaves the source once, and starts no more', async () => {
+    const source = ones(10);
+    const { pulled, started } = pullFrom(source, 3);
+    const error = new Error('left');
+    await pulled.next();
+    await pulled.next();
+    await turn();
+
+    pulled.stop(error);
+    pulled.stop(new Error('again'));
+    await turn();
+
+    expect(started).toHaveLength(4);
+    expect(started.map(({ failure }) => failure)).toEqual([undefined, error, error, error]);
+    expect(source.returns).toBe(1);
+  });
+
+  it('[8.2] leaves a source that has come to its end alone', async () => {
+    const source = ones(1);
+    const { pulled } = pullFrom(source, 3);
+    await pulled.next();
+    await pulled.next();
+
+    pulled.stop(new Error('left'));
+
+    expect(source.returns).toBe(0);
+  });
+
+  it('[8.2] waits for nothing when it is stopped while the source is', async () => {
+    let give!: (result: IteratorResult<number>) => void;
+    let returns = 0;
+    const { pulled, started } = pullFrom(
+      {
+        next: () => new Promise<IteratorResult<number>>((resolve) => (give = resolve)),
+        return: () => {
+          returns++;
+          return new Promise(() => {});
+        },
+      },
+      3,
+    );
+    const asked = pulled.next();
+
+    pulled.stop(new Error('left'));
+
+    expect(await asked).toEqual({ done: true, value: undefined });
+    give({ done: false, value: 1 });
+    await turn();
+    expect([started.length, returns]).toEqual([0, 1]);
+  });
+
+  it('[8.2] is not moved by an error of a source that it has left', async () => {
+    let fail!: (error: unknown) => void;
+    let returns = 0;
+    const { pulled } = pullFrom(
+      {
+        next: () => new Promise((_, reject) => (fail = reject)),
+        return: async () => {
+          returns++;
+          return { done: true, value: undefined };
+        },
+      },
+      3,
+    );
+    const asked = pulled.next();
+    pulled.stop(new Error('left'));
+
+    fail(new Error('closed'));
+    await turn();
+
+    expect(await asked).toEqual({ done: true, value: undefined });
+    expect(returns).toBe(1);
+  });
+});

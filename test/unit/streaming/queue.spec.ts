@@ -1,0 +1,80 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Queue } from '../../../lib/streaming/queue.js';
+
+const DONE = { done: true, value: undefined };
+const valueOf = (value: unknown) => ({ done: false, value });
+
+describe('Queue', () => {
+  it('[8.2] gives its values in their order, whether they were there or had to be waited for', async () => {
+    const queue = new Queue<number>();
+    queue.push(1);
+    queue.push(2);
+
+    const taken = [queue.next(), queue.next(), queue.next(), queue.next()];
+    queue.push(3);
+    queue.push(4);
+
+    expect(await Promise.all(taken)).toEqual([1, 2, 3, 4].map(valueOf));
+    expect(queue.size).toBe(0);
+  });
+
+  it('[8.2] gives what it has before it ends, and then says so to whoever asks', async () => {
+    const queue = new Queue<number>();
+    queue.push(1);
+    queue.end();
+    queue.push(2);
+
+    expect(await Promise.all([queue.next(), queue.next(), queue.next()])).toEqual([valueOf(1), DONE, DONE]);
+  });
+
+  it('[8.2] gives what it has before it fails, and then the error to whoever asks', async () => {
+    const queue = new Queue<number>();
+    const error = new Error('lost');
+    queue.push(1);
+    queue.fail(error);
+    queue.fail(new Error('again'));
+    queue.end();
+
+    expect(await queue.next()).toEqual(valueOf(1));
+    await expect(queue.next()).rejects.toBe(error);
+    await expect(queue.next()).rejects.toBe(error);
+  });
+
+  it.each<[string, (queue: Queue<number>) => void, PromiseSettledResult<unknown>]>([
+    ['ends', (queue) => queue.end(), { status: 'fulfilled', value: DONE }],
+    ['fails without a reason', (queue) => queue.fail(undefined), { status: 'rejected', reason: undefined }],
+  ])('[8.2] tells all who wait when it %s', async (_, close, told) => {
+    const queue = new Queue<number>();
+    const waiting = [queue.next(), queue.next()];
+
+    close(queue);
+
+    expect(await Promise.allSettled(waiting)).toEqual([told, told]);
+  });
+
+  it('[8.2] loses and repeats nothing, however values and takers take turns', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.boolean(), { maxLength: 200 }), async (turns) => {
+        const queue = new Queue<number>();
+        const taken: Promise<IteratorResult<number, undefined>>[] = [];
+        let pushed = 0;
+        for (const isPush of turns) {
+          if (isPush) {
+            queue.push(pushed++);
+          } else {
+            taken.push(queue.next());
+          }
+          expect(queue.size).toBe(Math.max(0, pushed - taken.length));
+        }
+        queue.end();
+        for await (const rest of queue) {
+          taken.push(Promise.resolve({ done: false, value: rest }));
+        }
+
+        const values = (await Promise.all(taken)).flatMap(({ done, value }) => (done ? [] : [value]));
+        expect(values).toEqual(Array.from({ length: pushed }, (_, n) => n));
+      }),
+    );
+  });
+});

@@ -4,7 +4,7 @@ import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { type BatchEvent, ServingService } from 'nestjs-serving';
+import { type BatchEndEvent, ServingService } from 'nestjs-serving';
 import { type Browser, chromium } from 'playwright-core';
 import { AppModule } from '../../sample/05-ocr/src/app.module.js';
 import { fetchModel } from '../../sample/05-ocr/src/fetch-model.js';
@@ -78,8 +78,8 @@ describeUnless(modelMissing, 'the OCR sample', () => {
   });
 
   it('[4.7] never runs lines of different widths in one batch, and runs batches in both threads', async () => {
-    const batches: BatchEvent[] = [];
-    const subscription = app.get(ServingService).events$.subscribe((event) => batches.push(event));
+    const batches: BatchEndEvent[] = [];
+    const subscription = app.get(ServingService).eventsOf('batch:end').subscribe((event) => batches.push(event));
     const asked = Array.from({ length: 48 }, (_, index) => index % lines.length);
     await Promise.all(asked.map((index) => read(images[index]!)));
     subscription.unsubscribe();

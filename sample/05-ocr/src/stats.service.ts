@@ -1,5 +1,5 @@
 import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
-import { ServingService, type ServingEvent } from 'nestjs-serving';
+import { ServingService, type BatchEndEvent } from 'nestjs-serving';
 import { auditTime, map, type Observable, startWith, Subject, takeUntil } from 'rxjs';
 
 /** What one partition has run of one key. */
@@ -15,7 +15,7 @@ export interface Lane {
 export interface Stats {
   readonly lanes: readonly Lane[];
   /** The last batches, the newest at the end. */
-  readonly recent: readonly ServingEvent[];
+  readonly recent: readonly BatchEndEvent[];
 }
 
 const kept = 60;
@@ -24,7 +24,7 @@ const kept = 60;
 export class StatsService implements OnModuleInit, OnModuleDestroy {
   private readonly end$ = new Subject<void>();
   private readonly lanes = new Map<string, Lane>();
-  private recent: readonly ServingEvent[] = [];
+  private recent: readonly BatchEndEvent[] = [];
 
   constructor(private readonly servings: ServingService) {}
 
@@ -50,11 +50,11 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
     );
   }
 
-  private get batches$(): Observable<ServingEvent> {
-    return this.servings.events$.pipe(takeUntil(this.end$));
+  private get batches$(): Observable<BatchEndEvent> {
+    return this.servings.eventsOf('batch:end').pipe(takeUntil(this.end$));
   }
 
-  private count(batch: ServingEvent) {
+  private count(batch: BatchEndEvent) {
     const { key, partition } = batch;
     const name = `${key} ${partition}`;
     const { batches, rows, runTime } = this.lanes.get(name) ?? { batches: 0, rows: 0, runTime: 0 };

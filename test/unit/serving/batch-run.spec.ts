@@ -28,8 +28,7 @@ function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
       const values: unknown[] = [];
       while (events.size > 0) {
         const { value } = await events.next();
-        const rows = joinOutput([value!.rows]);
-        values.push('hook' in value! ? { [value.hook]: rows } : rows);
+        values.push('hook' in value! ? { [value.hook]: value.value } : joinOutput([value!.rows]));
       }
       return values;
     }),

@@ -19,8 +19,7 @@ async function said(request: StreamRequest): Promise<unknown[]> {
     if (done) {
       return [...events, 'end'];
     }
-    const { rows, ...rest } = value;
-    events.push({ ...rest, rows: joinOutput([rows]) });
+    events.push('hook' in value ? value : { ...value, rows: joinOutput([value.rows]) });
   }
 }
 
@@ -126,17 +125,17 @@ describe('StreamRequest', () => {
   it('[8.3] says the values of hooks in their order, before its output', async () => {
     const request = new StreamRequest({ ...optionsOf(2), hooks: ['x', 'y'] });
 
-    request.hook('y', Batch.stack([1, 2]));
-    request.hook('x', Batch.stack([3, 4]));
-    request.hook('y', Batch.stack([5, 6]));
+    request.hook('y', [1, 2]);
+    request.hook('x', [3, 4]);
+    request.hook('y', [5, 6]);
     request.answer(0, Batch.stack(['a', 'b']), undefined);
-    request.hook('x', Batch.stack([7, 8]));
+    request.hook('x', [7, 8]);
 
     expect(request.whole).toBe(true);
     expect(await said(request)).toEqual([
-      { hook: 'y', rows: [1, 2] },
-      { hook: 'x', rows: [3, 4] },
-      { hook: 'y', rows: [5, 6] },
+      { hook: 'y', value: [1, 2] },
+      { hook: 'x', value: [3, 4] },
+      { hook: 'y', value: [5, 6] },
       { offset: 0, rows: ['a', 'b'], metadata: undefined },
       'end',
     ]);
@@ -144,7 +143,7 @@ describe('StreamRequest', () => {
 
   it.each<[string, (request: StreamRequest) => void]>([
     ['steps', (request) => request.step(0, ['a'], undefined)],
-    ['hooks', (request) => request.hook('x', Batch.stack(['a']))],
+    ['hooks', (request) => request.hook('x', ['a'])],
     ['steps of later rows', (request) => request.step(1, ['b'], undefined)],
   ])('[8.2] fails when 1024 %s wait, and not before', async (_, say) => {
     const request = new StreamRequest(optionsOf(2));

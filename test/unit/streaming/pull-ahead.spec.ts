@@ -139,8 +139,8 @@ describe('PullAhead', () => {
     await pulled.next();
     await turn();
 
-    pulled.stop(error);
-    pulled.stop(new Error('again'));
+    pulled.stop({ error });
+    pulled.stop({ error: new Error('again') });
     await turn();
 
     expect(started).toHaveLength(4);
@@ -154,7 +154,7 @@ describe('PullAhead', () => {
     await pulled.next();
     await pulled.next();
 
-    pulled.stop(new Error('left'));
+    pulled.stop({ error: new Error('left') });
 
     expect(source.returns).toBe(0);
   });
@@ -174,12 +174,21 @@ describe('PullAhead', () => {
     );
     const asked = pulled.next();
 
-    pulled.stop(new Error('left'));
+    pulled.stop();
 
     expect(await asked).toEqual({ done: true, value: undefined });
     give({ done: false, value: 1 });
     await turn();
     expect([started.length, returns]).toEqual([0, 1]);
+  });
+
+  it('[8.2] gives the error with which it is stopped to who waits for the next piece', async () => {
+    const { pulled } = pullFrom({ next: () => new Promise<never>(() => {}) }, 1);
+    const asked = pulled.next();
+
+    pulled.stop({ error: new Error('aborted') });
+
+    await expect(asked).rejects.toThrow('aborted');
   });
 
   it('[8.2] is not moved by an error of a source that it has left', async () => {
@@ -196,7 +205,7 @@ describe('PullAhead', () => {
       3,
     );
     const asked = pulled.next();
-    pulled.stop(new Error('left'));
+    pulled.stop();
 
     fail(new Error('closed'));
     await turn();

@@ -147,8 +147,8 @@ describeUnless(modelMissing, 'the OCR sample', () => {
       await page.getByLabel('Image of a line').setInputFiles({ name: 'b.png', mimeType: 'image/png', buffer: Buffer.from('b') });
       await page.locator('#lines li:first-child').getByText('Send a PNG or JPEG image of one line of text').waitFor();
 
-      await page.getByRole('button', { name: 'Read all lines ten times' }).click();
-      await page.getByText('120 of 120 lines were read right').waitFor();
+      await page.getByRole('button', { name: 'Read all lines five times' }).click();
+      await page.getByText('60 of 60 lines were read right').waitFor({ timeout: 60_000 });
       expect(await page.locator('#lanes tr').count()).toBe(5);
       expect(await page.locator('.strip i').count()).toBeGreaterThan(10);
       expect(problems).toEqual([]);
@@ -156,6 +156,6 @@ describeUnless(modelMissing, 'the OCR sample', () => {
       await page.screenshot({ path: 'test-results/ocr.png' });
       await page.emulateMedia({ colorScheme: 'dark' });
       await page.screenshot({ path: 'test-results/ocr-dark.png' });
-    });
+    }, 120_000);
   });
 });

@@ -24,7 +24,7 @@ export default async function createRecognizer({ options }: BatchFunctionSite) {
 }
 
 async function load(folder: string): Promise<Model> {
-  // One thread per session: two sessions side by side get more out of two cores than one session on both.
+  // One native thread: what uses the other cores is the other partitions.
   const session = await InferenceSession.create(join(folder, 'recognition.onnx'), { intraOpNumThreads: 1 });
   const lines = await readFile(join(folder, 'characters.txt'), 'utf8');
   // The blank of CTC comes first, and last the space, which the file has not.

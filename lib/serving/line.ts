@@ -82,7 +82,13 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     try {
       options.signal?.throwIfAborted();
       const call = await prepareCall(this.callbacks, input, this.inputAxes);
-      yield* finishStream(this.callbacks, call, this.outputs(call, options, left, watch));
+      const pulled = this.requestsOf(call, options, watch);
+      try {
+        yield* finishStream(this.callbacks, call, this.outputs(call, pulled, left, options.signal));
+      } finally {
+        // Whoever shapes the stream may not have read any of it.
+        pulled.stop(new Error('The stream has ended'));
+      }
     } catch (error) {
       failure = { error };
       throw error;
@@ -196,19 +202,22 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     return { pieces: replies.flatMap(({ pieces }) => pieces), metadata: replies[0]!.metadata };
   }
 
-  private async *outputs(
-    call: Call,
-    options: StreamOptions<string>,
-    left: AbortSignal,
-    watch?: CallWatch,
-  ): AsyncGenerator<StreamEvent<unknown, string>> {
+  private requestsOf(call: Call, options: StreamOptions<string>, watch: CallWatch | undefined): PullAhead<Batch, StreamRequest> {
     const submit = options.inline ? this.alone() : this.inBatches;
-    const pulled = this.pull(this.piecesOf(call, options), (batch) => {
+    return this.pull(this.piecesOf(call, options), (batch) => {
       const request = new StreamRequest(this.admit(batch, options, watch));
       submit(request);
       return request;
     });
-    const stops = [left, options.signal].map((signal) => onAbort(signal, (reason) => pulled.stop(reason)));
+  }
+
+  private async *outputs(
+    call: Call,
+    pulled: PullAhead<Batch, StreamRequest>,
+    left: AbortSignal,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<StreamEvent<unknown, string>> {
+    const stops = [left, signal].map((each) => onAbort(each, (reason) => pulled.stop(reason)));
     try {
       let offset = 0;
       for (let next = await pulled.next(); !next.done; next = await pulled.next()) {
@@ -222,7 +231,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
         }
         offset += next.value.size;
       }
-      options.signal?.throwIfAborted();
+      signal?.throwIfAborted();
     } finally {
       stops.forEach((stop) => stop());
       pulled.stop(new Error('The stream has ended'));

@@ -78,7 +78,19 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const watch = CallWatch.over(this.events, name, 'batched');
     const answer = new Promise((succeed, fail) => {
       watch?.queued(1);
-      batcher.submit({ lane, instance, args, watch, succeed, fail, size: 1, whole: false, isOver: false, arrivedAt: 0 });
+      batcher.submit({
+        lane,
+        instance,
+        args,
+        watch,
+        succeed,
+        fail,
+        size: 1,
+        whole: false,
+        isOver: false,
+        arrivedAt: 0,
+        waiting: 0,
+      });
     });
     return watch ? watch.follow(answer) : answer;
   }

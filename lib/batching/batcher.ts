@@ -21,6 +21,8 @@ export interface Request {
   readonly isOver: boolean;
   /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
   arrivedAt: number;
+  /** The rows that no partition has got yet; the batcher counts them. */
+  waiting: number;
   fail(error: unknown): void;
 }
 
@@ -143,6 +145,7 @@ export class Batcher<R extends Request> {
       );
     }
     this.queued += rows;
+    request.waiting = rows;
     request.arrivedAt = this.now();
     if (request.whole && this.line.roomIn(request.lane) < rows) {
       this.line.seal(request.lane);
@@ -175,11 +178,17 @@ export class Batcher<R extends Request> {
     return this.drained;
   }
 
+  /** Gives up the rows of a request that is over: their room in the queue and in their windows is free. */
+  leave(request: R): void {
+    this.queued -= request.waiting;
+    request.waiting = 0;
+    this.runAtEndOfTurn();
+  }
+
   /** Fails every row that no partition has taken yet. */
   abandon(error: Error): void {
-    const rows = this.line.clear();
-    this.queued -= rows.length;
-    for (const { request } of rows) {
+    for (const { request } of this.line.clear()) {
+      this.leave(request);
       request.fail(error);
     }
   }
@@ -223,15 +232,14 @@ export class Batcher<R extends Request> {
 
   private run(): void {
     for (let window = this.line.head; window; window = this.line.head) {
-      const rows = stillWanted(window.rows);
-      const load = rows.length === 0 ? undefined : this.loadFor(window);
-      if (rows.length > 0 && !load) {
+      this.dropLeft(window);
+      const load = window.rows.length === 0 ? undefined : this.loadFor(window);
+      if (window.rows.length > 0 && !load) {
         break;
       }
       this.line.take();
-      this.queued -= window.rows.length;
       if (load) {
-        void this.execute(rows, window, load);
+        void this.execute(window, load);
       }
     }
     const lost = this.loads.every(({ slot }) => slot.lost) && this.loads[0]?.slot.lost;
@@ -256,11 +264,26 @@ export class Batcher<R extends Request> {
     return this.loads.find(({ slot, batches }) => !slot.lost && batches > 0 && batches <= slot.prefetch);
   }
 
-  private async execute(rows: readonly Row<R>[], { size, reason }: Window<Row<R>>, load: Load): Promise<void> {
+  /** Takes the rows of those who have left out of the head, and lets others of its lane have their places. */
+  private dropLeft(head: Window<Row<R>>): void {
+    const { rows, size, reason } = head;
+    if (rows.some(({ request }) => request.isOver)) {
+      rows.splice(0, rows.length, ...rows.filter(({ request }) => !request.isOver));
+    }
+    if (reason === 'full' && rows.length < size) {
+      this.line.refillHead(rowsToMove);
+    }
+  }
+
+  private async execute({ rows, size, reason }: Window<Row<R>>, load: Load): Promise<void> {
     const { dispatch, observer, nextBatch } = this.options;
     const partition = this.loads.indexOf(load);
     const handedAt = performance.now();
     const { arrivedAt } = rows[0]!.request;
+    this.queued -= rows.length;
+    for (const { request } of rows) {
+      request.waiting--;
+    }
     const { queued } = this;
     const record = { id: nextBatch(), rows, partition, batchSize: size, reason, wait: handedAt - arrivedAt, queued };
     load.batches++;
@@ -277,7 +300,8 @@ export class Batcher<R extends Request> {
   }
 }
 
-/** The rows that somebody waits for. */
-function stillWanted<R extends Request>(rows: readonly Row<R>[]): readonly Row<R>[] {
-  return rows.some(({ request }) => request.isOver) ? rows.filter(({ request }) => !request.isOver) : rows;
+/** How many of the rows must move together: one, or all of a request that may not be split; those of one who has left may move too. */
+function rowsToMove<R extends Request>(rows: readonly Row<R>[]): number {
+  const { request } = rows[0]!;
+  return request.whole ? request.size : 1;
 }

@@ -10,6 +10,9 @@ export interface Window<T> {
   reason: CloseReason;
 }
 
+/** How far behind the head rows are looked for that could fill it up again. */
+const WINDOWS_SEARCHED = 64;
+
 /** With more lanes than this, and twice as many as have a growing window, the others are forgotten. */
 const LANES_REMEMBERED = 1024;
 
@@ -85,6 +88,25 @@ export class WaitingLine<T> {
       this.first = 0;
     }
     return window;
+  }
+
+  /**
+   * Moves rows from the next windows of the head's lane into the head until it is full or there are no more: `movable` tells how many
+   * rows there must be room for to move the first of these.
+   */
+  refillHead(movable: (rows: readonly T[]) => number): void {
+    const head = this.head!;
+    const end = Math.min(this.windows.length, this.first + WINDOWS_SEARCHED);
+    for (let i = this.first + 1; i < end && head.rows.length < head.size; i++) {
+      const { lane, rows } = this.windows[i]!;
+      while (lane === head.lane && rows.length > 0) {
+        const count = movable(rows);
+        if (count > head.size - head.rows.length) {
+          return;
+        }
+        head.rows.push(...rows.splice(0, count));
+      }
+    }
   }
 
   /** Empties the line and gives back every row that waited in it. */

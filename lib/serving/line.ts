@@ -27,7 +27,6 @@ import {
 import type { ResolvedServing } from './resolve-definition.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
-import type { StreamEvent } from './stream-event.js';
 import { eventsOf, replyOf } from './streamed.js';
 import { examplesOf, repeated } from './warm-up.js';
 
@@ -88,7 +87,15 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       this.refuseOnceClosed();
       options.signal?.throwIfAborted();
       const call = await prepareCall(this.callbacks, input, this.inputAxes);
-      yield* finishStream(this.callbacks, call, this.outputs(call, options, left, watch));
+      const pulled = this.requestsOf(call, options, watch);
+      const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
+      try {
+        yield* finishStream(this.callbacks, call, eventsOf(call, pulled));
+      } finally {
+        stops.forEach((stop) => stop());
+        // Here and not where the events are read: whoever shapes the stream may not have read any of them.
+        this.pulls.end(pulled);
+      }
     } catch (error) {
       failure = { error };
       throw error;
@@ -198,25 +205,13 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     }
   }
 
-  private async *outputs(
-    call: Call,
-    options: StreamOptions<string>,
-    left: AbortSignal,
-    watch?: CallWatch,
-  ): AsyncGenerator<StreamEvent<unknown, string>> {
+  private requestsOf(call: Call, options: StreamOptions<string>, watch: CallWatch | undefined): PullAhead<Batch, StreamRequest> {
     const submit = options.inline ? this.alone() : this.inBatches;
-    const pulled = this.pull(this.piecesOf(call, options), (batch) => {
+    return this.pull(this.piecesOf(call, options), (batch) => {
       const request = new StreamRequest(this.admit(batch, options, watch));
       submit(request);
       return request;
     });
-    const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
-    try {
-      yield* eventsOf(call, pulled);
-    } finally {
-      stops.forEach((stop) => stop());
-      this.pulls.end(pulled);
-    }
   }
 
   /** What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes only as fast as it is read. */
@@ -248,7 +243,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     return { batch, lane, watch, hooks: hooks?.length ? hooks : undefined };
   }
 
-  private readonly inBatches: Submit = (request) => this.batcher.submit(request);
+  private readonly inBatches: Submit = (request) => {
+    this.batcher.submit(request);
+    request.queue = this.batcher;
+  };
 
   /** One request after the other, each cut into pieces of the size for runs. */
   private alone(): Submit {

@@ -26,7 +26,10 @@ export interface RequestOptions {
 /** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
 export abstract class BatchRequest implements Request {
   arrivedAt = 0;
+  waiting = 0;
   isOver = false;
+  /** Where its rows wait, if they do. */
+  queue: { leave(request: BatchRequest): void } | undefined;
   readonly batch: Batch;
   readonly lane: ServingLane;
   readonly hooks: readonly string[] | undefined;
@@ -85,6 +88,7 @@ export abstract class BatchRequest implements Request {
   fail(error: unknown): void {
     if (!this.isOver) {
       this.isOver = true;
+      this.queue?.leave(this);
       this.reject(error);
     }
   }

@@ -56,9 +56,10 @@ const scenario = fc.record({
 });
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
+type CallPlan = Scenario['calls'][number];
 
 /** A call as it goes. Every row is a number of its own, in the order of the calls. */
-interface Call extends Omit<Scenario['calls'][number], 'at'> {
+interface Call extends CallPlan {
   readonly batches: readonly (readonly number[])[];
   readonly rows: readonly number[];
   readonly signal: AbortSignal;
@@ -134,7 +135,7 @@ class Play {
     return faults.length > 0 ? expect.stringMatching(faults.join('|')) : 'complete';
   }
 
-  private async call({ at: _, ...made }: Scenario['calls'][number]): Promise<void> {
+  private async call(made: CallPlan): Promise<void> {
     const sizes = made.input === 'rows' ? made.sizes.slice(0, 1) : made.sizes;
     const batches = sizes.map((size) => Array.from({ length: size }, () => this.rows++));
     const controller = new AbortController();

@@ -186,7 +186,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (!isServingError(cause)) {
       return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, { cause });
     }
-    const message = `Serving "${this.name}": ${cause.message}`;
+    const owner = `Serving "${this.name}"`;
+    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
     // What is printed of an error is its stack, which has the message in it.
     return Object.assign(cause, { message, stack: cause.stack?.replace(cause.message, () => message) });
   }

@@ -194,24 +194,25 @@ export class Batcher<R extends Request> {
   }
 
   /** The closed window with its reason, without the first rows of a request that does not fit into it as a whole. */
-  private whole({ lane, rows, size }: ClosedWindow<Row<R>, Lane>): Window<Row<R>> {
+  private whole(window: ClosedWindow<Row<R>, Lane>): Window<Row<R>> {
+    const { lane, rows, size } = window;
     const { request, index } = rows.at(-1)!;
     if (request.whole && rows.length >= size && index + 1 < request.size) {
       this.cutOff = request;
       rows.length -= index + 1;
       return { lane, rows, size, reason: 'flush' };
     }
-    return { lane, rows, size, reason: this.reasonOf(rows.length, size, lane) };
+    return { lane, rows, size, reason: this.reasonOf(window) };
   }
 
-  private reasonOf(rows: number, size: number, { limits }: Lane): CloseReason {
-    if (rows >= size) {
+  private reasonOf({ rows, size, timeout }: ClosedWindow<Row<R>, Lane>): CloseReason {
+    if (rows.length >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
     }
-    return limits.batchTimeout === 0 ? 'idle' : 'timeout';
+    return timeout === 0 ? 'idle' : 'timeout';
   }
 
   /** The time; read once while a turn of the event loop lasts, since that costs as much as queueing a row. */

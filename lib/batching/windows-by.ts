@@ -15,8 +15,9 @@ export interface WindowOptions<T, Lane> {
 export interface ClosedWindow<T, Lane> {
   readonly lane: Lane;
   readonly rows: T[];
-  /** The size that it had when it opened. */
+  /** The size and the timeout that it had when it opened. */
   readonly size: number;
+  readonly timeout: number;
 }
 
 /**
@@ -40,7 +41,7 @@ export function windowsBy<T, Lane>({
     items$.pipe(
       groupBy(lane, { duration: closing }),
       mergeMap((lane$) => {
-        const window = { lane: lane$.key, size: size(lane$.key) };
+        const window = { lane: lane$.key, size: size(lane$.key), timeout: timeout(lane$.key) };
         return lane$.pipe(
           toArray(),
           map((rows) => ({ ...window, rows })),

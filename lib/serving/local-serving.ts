@@ -9,7 +9,7 @@ import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
-import { batching, checkOptions } from './option-rules.js';
+import { batching, checkOptions, checkRoom } from './option-rules.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
@@ -79,6 +79,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   override setBatchSize(batchSize: number, key?: string): void {
     const keys = this.keysFor(key);
     checkOptions(`Serving "${this.name}"`, { batchSize }, batching);
+    checkRoom(`Serving "${this.name}"`, batchSize, this.options.maxQueue);
     for (const known of keys) {
       const largest = this.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
@@ -185,7 +186,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     if (!isServingError(cause)) {
       return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, { cause });
     }
-    const message = `Serving "${this.name}": ${cause.message}`;
+    const owner = `Serving "${this.name}"`;
+    const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
     // What is printed of an error is its stack, which has the message in it.
     return Object.assign(cause, { message, stack: cause.stack?.replace(cause.message, () => message) });
   }

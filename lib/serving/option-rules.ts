@@ -55,7 +55,10 @@ export function checkOptions(owner: string, options: object, rules: Rules): void
       throw new InvalidServingError(`${owner}: option "${option}" is ${show(value)}; allowed is ${rule.allowed}`);
     }
   }
-  const { batchSize, maxQueue } = batchingOf(options);
+}
+
+/** @throws InvalidServingError for batches that the queue could not hold */
+export function checkRoom(owner: string, batchSize: number, maxQueue: number): void {
   if (batchSize > maxQueue) {
     throw new InvalidServingError(
       `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ever fill; lower the one or raise the other`,

@@ -7,7 +7,7 @@ import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { partitionPerDevice } from '../partitions/devices.js';
 import { show } from '../show.js';
-import { batching, batchingOf, checkOptions, delay, type Rule, type Rules, whole } from './option-rules.js';
+import { batching, batchingOf, checkOptions, checkRoom, delay, type Rule, type Rules, whole } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { KeyServingOptions, ServingDefinition } from './serving-definition.js';
 
@@ -103,6 +103,9 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
   const { drain = true, shutdown = 30_000 } = definition;
+  const { maxQueue } = batchingOf(definition);
+  const otherKeys = keyOptionsOf(owner, definition, {});
+  checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
   if (unknown !== undefined) {
     throw new InvalidServingError(`${owner}: keyOptions name "${unknown}", which is none of its keys: ${batchKeys.join(', ')}`);
@@ -111,13 +114,15 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     const own = keyOptions[key] ?? {};
     const ownerOfKey = `${owner}, key "${key}"`;
     checkOptions(ownerOfKey, own, perKey);
-    return [key, keyOptionsOf(ownerOfKey, definition, own)] as const;
+    const options = keyOptionsOf(ownerOfKey, definition, own);
+    checkRoom(ownerOfKey, options.batchSize, maxQueue);
+    return [key, options] as const;
   });
   return Object.freeze({
     name,
-    maxQueue: batchingOf(definition).maxQueue,
+    maxQueue,
     keys: new Map(keys),
-    otherKeys: keyOptionsOf(owner, definition, {}),
+    otherKeys,
     separateOrigins,
     warmUp: [...warmUp],
     drain,

@@ -373,6 +373,18 @@ describe('Batcher', () => {
       expect(batcher.records.map((record) => record.reason)).toEqual([reason]);
     });
 
+    it('[4.8] [12.2] why it closed, by the timeout that it opened with', async () => {
+      const batcher = new HeldBatcher({ batchTimeout: 10 });
+
+      batcher.call('a');
+      batcher.lane('lane', { batchTimeout: 0 });
+      await runAll(batcher);
+      batcher.call('b');
+      await runAll(batcher);
+
+      expect(batcher.records.map(({ reason }) => reason)).toEqual(['timeout', 'idle']);
+    });
+
     it('[12.2] why it closed: it grew full in line', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 

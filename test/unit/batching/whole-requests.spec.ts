@@ -1,0 +1,156 @@
+import { describe, expect, it } from '@jest/globals';
+import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/held-batcher.js';
+import { later, runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+/** Letters in capitals are requests whose rows must run in one batch. */
+describe('Batcher, of requests that must run in one batch,', () => {
+  useVirtualTime();
+
+  it.each([0, 10])('[8.3] puts one that fits into the open window there, with a timeout of %s', async (batchTimeout) => {
+    const batcher = new HeldBatcher({ batchSize: 5, batchTimeout });
+
+    batcher.call('a', 2);
+    batcher.callWhole('B', 3);
+
+    expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 B2']);
+  });
+
+  it('[8.3] puts one that fits into the waiting window there', async () => {
+    const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
+
+    batcher.call('a', 2);
+    await later(10);
+    batcher.callWhole('B', 2);
+    batcher.call('c', 1);
+
+    expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 c0']);
+  });
+
+  it('[8.3] flushes the open window for one that does not fit, and starts the next with it', async () => {
+    const batcher = new HeldBatcher({ batchSize: 5, batchTimeout: 10 });
+
+    batcher.call('a', 3);
+    batcher.callWhole('B', 3);
+    await later();
+
+    expect(batcher.running).toEqual(['0: a0 a1 a2']);
+    expect(await runAll(batcher)).toEqual(['flush: a0 a1 a2', 'timeout: B0 B1 B2']);
+  });
+
+  it('[8.3] flushes the waiting window for one that does not fit', async () => {
+    const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
+
+    batcher.call('a', 3);
+    await later(10);
+    batcher.callWhole('B', 3);
+
+    expect(await runAll(batcher)).toEqual(['flush: a0 a1 a2', 'timeout: B0 B1 B2']);
+  });
+
+  it.each([0, 10])(
+    '[8.3] [4.6] lets no later row overtake it into the window that was flushed, with a timeout of %s',
+    async (batchTimeout) => {
+      const batcher = await busyBatcher({ batchSize: 5, batchTimeout });
+
+      batcher.call('a', 3);
+      await later(batchTimeout);
+      batcher.callWhole('B', 3);
+      batcher.call('c', 1);
+      batcher.call('d', 2);
+
+      expect(await runAll(batcher)).toEqual(['flush: a0 a1 a2', 'full: B0 B1 B2 c0 d0', expect.stringContaining(': d1')]);
+    },
+  );
+
+  it('[8.3] gives each its own batch where no two fit into one', async () => {
+    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
+
+    ['A', 'B', 'C'].forEach((name) => batcher.callWhole(name, 2));
+
+    expect(await runAll(batcher)).toEqual(['flush: A0 A1', 'flush: B0 B1', 'timeout: C0 C1']);
+  });
+
+  it.each([0, 10])('[8.3] fills a batch with one of its size, with a timeout of %s', async (batchTimeout) => {
+    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout });
+
+    batcher.call('a', 1);
+    batcher.callWhole('B', 3);
+    batcher.callWhole('C', 3);
+
+    expect(await runAll(batcher)).toEqual(['flush: a0', 'full: B0 B1 B2', 'full: C0 C1 C2']);
+  });
+
+  it('[8.3] splits those that may be split around it', async () => {
+    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
+
+    batcher.call('a', 4);
+    batcher.callWhole('B', 3);
+    batcher.call('c', 4);
+
+    expect(await runAll(batcher)).toEqual(['full: a0 a1 a2', 'flush: a3', 'full: B0 B1 B2', 'full: c0 c1 c2', 'timeout: c3']);
+  });
+
+  it('[8.3] flushes no window of another lane', async () => {
+    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
+
+    batcher.call('a', 2, 'left');
+    batcher.callWhole('B', 3, 'right');
+    await later();
+
+    expect(batcher.running).toEqual(['0: B0 B1 B2']);
+    expect(await runAll(batcher)).toEqual(['full: B0 B1 B2', 'timeout: a0 a1']);
+  });
+
+  it('[8.3] [4.8] flushes a window that opened when batches were smaller for one that is larger than it', async () => {
+    const batcher = new HeldBatcher({ batchSize: 2, batchTimeout: 10 });
+
+    batcher.call('a');
+    batcher.lane('lane', { batchSize: 4 });
+    batcher.callWhole('B', 4);
+
+    expect(await runAll(batcher)).toEqual(['flush: a0', 'full: B0 B1 B2 B3']);
+  });
+
+  it('[8.3] [5.5] hands no flushed window ahead, whose batch is not full', async () => {
+    const batcher = await busyBatcher({ batchSize: 3, prefetch: 1 });
+
+    batcher.call('a', 2);
+    batcher.callWhole('B', 2);
+    await later();
+
+    expect(batcher.running).toEqual(['0: busy0']);
+    await runAll(batcher);
+  });
+
+  it('[7.1] counts the rows of one that was moved to the next window once', async () => {
+    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10, maxQueue: 4 });
+
+    batcher.call('a', 2);
+    batcher.callWhole('B', 2);
+    await runAll(batcher);
+
+    expect(() => batcher.call('c', 4)).not.toThrow();
+    expect(() => batcher.call('d')).toThrow('has 4 of at most 4 rows in its queue');
+    await runAll(batcher);
+  });
+});
+
+/** A batcher whose partition runs a batch. */
+async function busyBatcher(options: HeldBatcherOptions): Promise<HeldBatcher> {
+  const batcher = new HeldBatcher(options);
+  batcher.call('busy', 1, 'busy');
+  await later(options.batchTimeout);
+  return batcher;
+}
+
+/** Finishes what runs, batch by batch, and tells why each closed and what was in it. */
+async function runAll(batcher: HeldBatcher): Promise<string[]> {
+  const ran: string[] = [];
+  for (await runTimers(); batcher.running.length > 0; await runTimers()) {
+    const [next] = batcher.running as [string];
+    batcher.finishBatch();
+    await later();
+    ran.push(`${batcher.records.at(-1)!.reason}: ${next.slice(3)}`);
+  }
+  return ran.filter((batch) => !batch.includes('busy'));
+}

@@ -272,7 +272,7 @@ export class Batcher<R extends Request> {
       rows.splice(0, rows.length, ...rows.filter(({ request }) => !request.isOver));
     }
     if (reason === 'full' && rows.length < size) {
-      this.line.refillHead(rowsToMove);
+      this.line.refillHead(moveUp);
     }
   }
 
@@ -301,8 +301,13 @@ export class Batcher<R extends Request> {
   }
 }
 
-/** How many of the rows must move together: one, or all of a request that may not be split; those of one who has left may move too. */
-function rowsToMove<R extends Request>(rows: readonly Row<R>[]): number {
+/** The next row, or all of a request that may not be split; of one who has left, nothing. */
+function moveUp<R extends Request>(rows: Row<R>[], room: number): Row<R>[] | undefined {
   const { request } = rows[0]!;
-  return request.whole ? request.size : 1;
+  if (request.isOver) {
+    rows.shift();
+    return [];
+  }
+  const count = request.whole ? request.size : 1;
+  return count > room ? undefined : rows.splice(0, count);
 }

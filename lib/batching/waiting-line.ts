@@ -91,20 +91,20 @@ export class WaitingLine<T> {
   }
 
   /**
-   * Moves rows from the next windows of the head's lane into the head until it is full or there are no more: `movable` tells how many
-   * rows there must be room for to move the first of these.
+   * Moves rows from the next windows of the head's lane up into the head, until it is full or there are no more. `moveUp` takes out of
+   * a window what may move together into so much room, or gives `undefined` where that is too much.
    */
-  refillHead(movable: (rows: readonly T[]) => number): void {
+  refillHead(moveUp: (rows: T[], room: number) => T[] | undefined): void {
     const head = this.head!;
     const end = Math.min(this.windows.length, this.first + WINDOWS_SEARCHED);
-    for (let i = this.first + 1; i < end && head.rows.length < head.size; i++) {
+    for (let i = this.first + 1; i < end; i++) {
       const { lane, rows } = this.windows[i]!;
-      while (lane === head.lane && rows.length > 0) {
-        const count = movable(rows);
-        if (count > head.size - head.rows.length) {
+      while (lane === head.lane && rows.length > 0 && head.rows.length < head.size) {
+        const moved = moveUp(rows, head.size - head.rows.length);
+        if (!moved) {
           return;
         }
-        head.rows.push(...rows.splice(0, count));
+        head.rows.push(...moved);
       }
     }
   }

@@ -19,9 +19,11 @@ export class BatchRun implements BatchListener {
   constructor(
     private readonly parts: readonly Part[],
     private readonly outputAxes: BatchAxes,
+    /** The most rows of the batch, padding included. */
+    largest: number,
   ) {
     const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
-    const padding = paddingOf(batch, parts[0]!.request.lane.limits, parts.length > 1);
+    const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
     this.batch = padding === batch.padding ? batch : batch.pad(padding);
     this.hooks = parts.some(({ request }) => request.hooks)
       ? [...new Set(parts.flatMap(({ request }) => request.hooks ?? []))]

@@ -72,10 +72,10 @@ export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false)
   return inline ? runSize : batchSize;
 }
 
-/** The padding of a batch: up to the next allowed size, or what its callers asked for, who together cannot ask for more than fits. */
-export function paddingOf({ size, padding }: Batch, { allowedSizes, batchSize }: KeyOptions, isShared: boolean): number {
+/** The padding of a batch: up to the next allowed size, or what its callers asked for as far as it fits into the largest batch. */
+export function paddingOf({ size, padding }: Batch, { allowedSizes }: KeyOptions, largest: number): number {
   if (allowedSizes) {
     return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
   }
-  return isShared ? Math.min(padding, Math.max(0, batchSize - size)) : padding;
+  return Math.min(padding, Math.max(0, largest - size));
 }

@@ -65,7 +65,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       nextBatch: () => events.nextBatch(),
       slots,
       observer: this,
-      dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition),
+      dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition, rows[0]!.request.lane.limits.batchSize),
     });
   }
 
@@ -258,7 +258,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   private async runAlone(request: BatchRequest): Promise<void> {
     const { size } = request;
-    const step = request.whole ? size : this.lanes.optionsOf(request.lane.key).runSize;
+    const { runSize: step } = request.lane.limits;
     for (let offset = 0; offset < size && !request.isOver; offset += step) {
       const count = Math.min(step, size - offset);
       const rows = Array.from({ length: count }, (_, i) => ({ request, index: offset + i }));
@@ -266,7 +266,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       const record = { id, rows, partition: 0, batchSize: count, reason: 'inline', wait: 0, queued: 0 } as const;
       this.batchStarted(record);
       const startedAt = performance.now();
-      const outcome = await this.dispatch(partsOf(rows), 0);
+      const outcome = await this.dispatch(partsOf(rows), 0, step);
       this.batchEnded(record, performance.now() - startedAt, outcome);
     }
   }
@@ -274,7 +274,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
   private async tryOut(request: ReplyRequest, partition: number): Promise<void> {
     request.isOver = true;
-    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition);
+    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition, request.size);
     if (cause !== undefined) {
       throw new ServingLoadError(
         `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,
@@ -285,9 +285,9 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     }
   }
 
-  /** Runs the rows as one batch and settles their requests. */
-  private async dispatch(parts: readonly Part[], partition: number): Promise<BatchOutcome> {
-    const run = new BatchRun(parts, this.outputAxes);
+  /** Runs the rows as one batch, which padding makes no larger than it may be, and settles their requests. */
+  private async dispatch(parts: readonly Part[], partition: number, largest: number): Promise<BatchOutcome> {
+    const run = new BatchRun(parts, this.outputAxes, largest);
     try {
       run.end(await this.opened.partitions[partition]!.run(run.batch, run.info(partition), run));
       return run.outcome;

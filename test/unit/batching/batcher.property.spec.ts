@@ -146,8 +146,12 @@ class Play {
     lane.queue.push(...Array.from({ length: size }, (_, row) => ({ request, index: row })));
     this.limitsAt.set(request, { ...lane.limits });
     this.batcher.submit(request);
+    request.batcher = this.batcher;
     if (leaves !== undefined) {
-      setTimeout(() => (request.isOver = lane.wasLeft = true), leaves);
+      setTimeout(() => {
+        lane.wasLeft = true;
+        request.leave();
+      }, leaves);
     }
   }
 

@@ -46,10 +46,10 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
 
   it('[7.3] drops a batch of nothing else while every partition is busy, and makes room in the queue', async () => {
     const batcher = await busyBatcher({ maxQueue: 3 });
-    leave(batcher.call('a', 2, 'left'));
+    const gone = batcher.call('a', 2, 'left');
     batcher.call('b', 1, 'right');
     expect(() => batcher.call('c')).toThrow('has 3 of at most 3 rows in its queue');
-    await later();
+    leave(gone);
 
     batcher.call('c', 2);
     await later();
@@ -64,19 +64,38 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     await later();
   });
 
-  it('[7.3] makes room in the queue when it takes their batch', async () => {
+  it('[7.3] makes room in the queue at once, also in a batch that others share', async () => {
     const batcher = await busyBatcher({ batchSize: 4, maxQueue: 4 });
     const gone = batcher.call('a', 3);
     batcher.call('b');
     leave(gone);
+    batcher.call('c', 3);
 
     batcher.finishBatch();
     await later();
 
-    expect(batcher.running).toEqual(['0: b0']);
-    expect(() => batcher.call('c', 4)).not.toThrow();
+    expect(batcher.running).toEqual(['0: b0 c0 c1 c2']);
     batcher.finishBatch();
     await later();
+  });
+
+  it('[7.3] lets rows of their lane move up into their places, and no row that must stay with others', async () => {
+    const batcher = await busyBatcher({ batchSize: 3 });
+    const gone = batcher.call('a', 2);
+    batcher.call('b');
+    batcher.call('c', 1, 'other');
+    const alsoGone = batcher.call('d');
+    batcher.call('e');
+    batcher.callWhole('f', 3);
+    batcher.call('g');
+    leave(gone);
+    leave(alsoGone);
+
+    for (const rows of ['b0 e0', 'c0', 'f0 f1 f2', 'g0']) {
+      batcher.finishBatch();
+      await later();
+      expect(batcher.running).toEqual([`0: ${rows}`]);
+    }
     batcher.finishBatch();
     await later();
   });
@@ -107,7 +126,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
 });
 
 function leave(request: NamedRequest): void {
-  request.isOver = true;
+  request.leave();
 }
 
 /** A batcher whose partition 0 runs a batch. */

@@ -18,6 +18,7 @@ function runOf(...requests: readonly StreamRequest[]): BatchRun {
   return new BatchRun(
     requests.map((request) => ({ request, offset: 0, count: request.size })),
     { logits: 1 },
+    4,
   );
 }
 
@@ -132,7 +133,7 @@ describe('BatchRun', () => {
 
   it('[8.4] counts the rows that fill a batch up for a step, and asks for nobody of them', () => {
     const request = new StreamRequest({ batch: Batch.concatenate([floats([3], [1, 2, 3])]), lane: padded });
-    const run = new BatchRun([{ request, offset: 0, count: 3 }], {});
+    const run = new BatchRun([{ request, offset: 0, count: 3 }], {}, 4);
 
     expect(() => run.step([1, 2, 3], undefined)).toThrow('the 4 rows of its batch');
     run.step([1, 2, 3, DONE], undefined);
@@ -147,6 +148,7 @@ describe('BatchRun', () => {
     const run = new BatchRun(
       [split, done, waiting].map((request) => ({ request, offset: 0, count: 1 })),
       {},
+      4,
     );
 
     run.step([DONE, DONE, 'd1'], undefined);

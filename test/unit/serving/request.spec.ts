@@ -79,7 +79,7 @@ describe('partsOf and BatchRun', () => {
       { request: two, offset: 0, count: 2 },
       { request: one, offset: 0, count: 1 },
     ]);
-    expect(new BatchRun(parts, {}).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
+    expect(new BatchRun(parts, {}, 8).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
   });
 });
 

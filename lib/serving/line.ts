@@ -12,7 +12,7 @@ import { type CallOptions, onAbort, type StreamOptions } from './call-options.js
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
 import type { Lanes } from './lanes.js';
-import { currentOrigin } from './origin.js';
+import { currentOrigin, withOrigin } from './origin.js';
 import {
   BatchRequest,
   joinOutput,
@@ -293,8 +293,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private async dispatch(parts: readonly Part[], partition: number): Promise<BatchOutcome> {
     const run = new BatchRun(parts, this.outputAxes);
     const { size, padding } = run.batch;
+    const info = run.info(partition);
+    const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
     try {
-      run.end(await this.opened.partitions[partition]!.run(run.batch, run.info(partition), run));
+      run.end(await (info.origin === undefined ? runBatch() : withOrigin(info.origin, runBatch)));
       return { padding };
     } catch (cause) {
       const error = this.batchError(cause, size);

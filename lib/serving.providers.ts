@@ -1,7 +1,7 @@
 import type { Provider } from '@nestjs/common';
 import { ApplicationConfig, ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from './errors.js';
-import { OriginInterceptor } from './batched/origin.interceptor.js';
+import { tellOrigins } from './batched/origin.interceptor.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
@@ -30,7 +30,7 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
         provide: token,
         inject: [handlerToken, ApplicationConfig],
         useFactory: (handler: ServingHandler, application: ApplicationConfig) => {
-          tellOrigins(definition, application);
+          tellOriginsTo(definition, application);
           return createServing(definition, () => handler);
         },
       },
@@ -80,7 +80,7 @@ function definitionsByName(
 }
 
 function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, application: ApplicationConfig): LocalServing {
-  tellOrigins(definition, application);
+  tellOriginsTo(definition, application);
   if (!('useExisting' in definition)) {
     return createServing(definition);
   }
@@ -88,11 +88,10 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, applicat
   return createServing(definition, () => moduleRef.get(definition.useExisting, { strict: false }));
 }
 
-/** Has every request of the application tell its kind; nothing is done where no serving asks. */
-function tellOrigins({ separateOrigins }: ServingDefinition, application: ApplicationConfig): void {
-  const isTold = application.getGlobalInterceptors().some((interceptor) => interceptor instanceof OriginInterceptor);
-  if (separateOrigins && !isTold) {
-    application.addGlobalInterceptor(new OriginInterceptor());
+/** Nothing is done where no serving asks. */
+function tellOriginsTo({ separateOrigins }: ServingDefinition, application: ApplicationConfig): void {
+  if (separateOrigins) {
+    tellOrigins(application);
   }
 }
 

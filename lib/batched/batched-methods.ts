@@ -1,5 +1,5 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
-import { DiscoveryService } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
@@ -9,6 +9,7 @@ import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
+import { tellOrigins } from './origin.interceptor.js';
 
 /** A method at work. */
 interface Running {
@@ -31,7 +32,14 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   constructor(
     private readonly discovery: DiscoveryService,
     private readonly registry: ServingRegistry,
-  ) {}
+    application: ApplicationConfig,
+  ) {
+    // A method of a provider hears of the request from the handler that calls it, so every handler is to tell.
+    const methods = this.discovery.getProviders().flatMap(({ metatype }) => batchedMethodsOf(metatype));
+    if (methods.some(({ options }) => options?.separateOrigins)) {
+      tellOrigins(application);
+    }
+  }
 
   onModuleInit(): void {
     for (const wrapper of [...this.discovery.getControllers(), ...this.discovery.getProviders()]) {

@@ -13,7 +13,7 @@ import { type CallOptions, onAbort, type StreamOptions } from './call-options.js
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
 import { type Lanes, largestBatch } from './lanes.js';
-import { currentOrigin } from './origin.js';
+import { currentOrigin, withOrigin } from './origin.js';
 import {
   BatchRequest,
   joinOutput,
@@ -288,8 +288,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Runs the rows as one batch, which padding makes no larger than it may be, and settles their requests. */
   private async dispatch(parts: readonly Part[], partition: number, largest: number): Promise<BatchOutcome> {
     const run = new BatchRun(parts, this.outputAxes, largest);
+    const info = run.info(partition);
+    const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
     try {
-      run.end(await this.opened.partitions[partition]!.run(run.batch, run.info(partition), run));
+      run.end(await (info.origin === undefined ? runBatch() : withOrigin(info.origin, runBatch)));
       return run.outcome;
     } catch (cause) {
       const error = this.batchError(cause, run.batch.size);

@@ -116,6 +116,10 @@ describe('The allowed sizes of a model', () => {
   });
 });
 
+const example = (key: string): Batch => Batch.concatenate([rows(1)]).withKey(key);
+const runs = (partition: number): string[] =>
+  ['a: 1 rows and 0', 'a: 3 rows and 0', 'b: 2 rows and 0'].map((run) => `${partition} ${run}`);
+
 describe('The warm-up of threads', () => {
   let folder: string;
   let diary: string;
@@ -127,7 +131,6 @@ describe('The warm-up of threads', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  const example = (key: string): Batch => Batch.concatenate([rows(1)]).withKey(key);
   const definition = (fails?: string): FileServingDefinition => ({
     name: 'sizes',
     useFile: worker('sizes'),
@@ -138,8 +141,6 @@ describe('The warm-up of threads', () => {
     warmUp: [example('a'), example('b')],
   });
   const entries = async (): Promise<string[]> => (await readFile(diary, 'utf8')).trim().split('\n');
-  const runs = (partition: number): string[] =>
-    ['a: 1 rows and 0', 'a: 3 rows and 0', 'b: 2 rows and 0'].map((run) => `${partition} ${run}`);
 
   it('[2.4] [9.2] runs every size of every key once on every partition before the application listens', async () => {
     const app = await create(definition());

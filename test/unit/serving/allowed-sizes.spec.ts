@@ -19,6 +19,8 @@ const rowsFrom = (first: number, count: number): Tensor =>
   floats([count, 2], Array.from({ length: count }, (_, i) => [first + i, -first - i]).flat());
 const zeros = (count: number): number[] => Array.from({ length: count }, () => 0);
 
+const nest = (x: Tensor): Container => ({ y: x, more: [x, { again: x }] });
+
 interface Seen extends Pick<BatchContext, 'size' | 'padding' | 'key' | 'partition'> {
   readonly data: number[];
 }
@@ -122,7 +124,6 @@ describe('allowedSizes and pad', () => {
   });
 
   it('[2.4] [2.2] cut every leaf of the output back: nested, and lists', async () => {
-    const nest = (x: Tensor): Container => ({ y: x, more: [x, { again: x }] });
     const serving = await start({ name: 'nest', pad: true, batchSize: 4, useFactory: () => (x: Tensor) => nest(x) });
     const list = await start({
       name: 'list',
@@ -181,8 +182,8 @@ describe('allowedSizes and pad', () => {
   });
 
   it('[2.4] [4.7] [1.9] are refused at boot where they contradict the options of a key', () => {
-    const create = (own: object): unknown =>
-      createServing(echo({ batchSize: 8, batchKeys: ['own'], keyOptions: { own } }).definition);
+    const shared = { batchSize: 8, batchKeys: ['own'] };
+    const create = (own: object): unknown => createServing(echo({ ...shared, keyOptions: { own } }).definition);
 
     expect(() => create({ allowedSizes: [2, 4] })).toThrow(
       'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
@@ -192,9 +193,10 @@ describe('allowedSizes and pad', () => {
   });
 });
 
+const keysOf = (...keys: string[]): Batch[] => keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
+
 describe('warmUp', () => {
   const start = useServings();
-  const keysOf = (...keys: string[]): Batch[] => keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
 
   it('[2.4] [9.2] runs every allowed size of every key once on every partition, with the first row of the example', async () => {
     const { definition, seen } = echo({
@@ -293,7 +295,7 @@ describe('warmUp', () => {
       useFactory:
         () =>
         (x: Tensor, { key, size }: BatchContext) =>
-          (key === 'b' && size === 2 ? fault() : x) as Tensor,
+          key === 'b' && size === 2 ? fault() : x,
     });
 
     const started = serving.start();

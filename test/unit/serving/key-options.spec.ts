@@ -254,11 +254,11 @@ describe('setBatchSize and setBatchTimeout', () => {
   });
 
   it('[4.8] [7.1] refuse a size that the queue cannot hold', () => {
-    const servingOf = (maxQueue: number) => createServing({ name: 'upper', useFactory: upper, maxQueue });
+    const [small, large] = [40, 20_000].map((maxQueue) => createServing({ name: 'upper', useFactory: upper, maxQueue }));
 
-    expect(() => servingOf(40).setBatchSize(41)).toThrow(
+    expect(() => small!.setBatchSize(41)).toThrow(
       'Serving "upper": batchSize 41 is more than maxQueue 40, so no batch could ever fill',
     );
-    expect(() => servingOf(20_000).setBatchSize(20_000)).not.toThrow();
+    expect(() => large!.setBatchSize(20_000)).not.toThrow();
   });
 });

@@ -1,7 +1,14 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import { BatchFailedError, InvalidBatchError, isServingError, messageOf, ServingLoadError } from '../errors.js';
+import {
+  BatchFailedError,
+  InvalidBatchError,
+  isServingError,
+  messageOf,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
 import { PullAhead } from '../streaming/pull-ahead.js';
@@ -42,6 +49,9 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
+  /** Requests that run alone, or wait for others of their call. */
+  private readonly lone = new Set<Promise<void>>();
+  private isClosed = false;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -124,7 +134,9 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   /** Takes no more calls, runs those it has, and ends the partitions. */
   async close(): Promise<void> {
+    this.isClosed = true;
     await this.batcher.close();
+    await Promise.all(this.lone);
     await Promise.all(this.opened.partitions.map((partition) => partition.close()));
   }
 
@@ -272,7 +284,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private alone(): Submit {
     let last = Promise.resolve();
     return (request) => {
-      last = last.then(() => this.runAlone(request));
+      if (this.isClosed) {
+        throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
+      }
+      const run = last.then(() => this.runAlone(request));
+      this.lone.add(run);
+      last = run.finally(() => this.lone.delete(run));
     };
   }
 

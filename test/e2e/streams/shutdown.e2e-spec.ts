@@ -56,6 +56,31 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 describe('A stream, when its serving is closed', () => {
   const start = useServings();
 
+  it('[9.3] [3.1] gives what runs alone, and then says that there will be no more', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    const outputs: unknown[] = [];
+    const reading = (async () => {
+      for await (const { output } of serving.stream(Batch.stack(['a', 'b', 'c', 'd']), { inline: true })) {
+        outputs.push(output);
+      }
+    })();
+    const failed = expect(reading).rejects.toThrow(ServingClosedError);
+    await until(() => held.batches.length === 1);
+    let isClosed = false;
+
+    const closed = serving.close().then(() => (isClosed = true));
+    for (let batches = 0; batches < 2; batches++) {
+      await until(() => held.batches.length === 1);
+      expect(isClosed).toBe(false);
+      const { rows, finish } = held.next();
+      finish(rows);
+    }
+    await Promise.all([failed, closed]);
+
+    expect(outputs).toEqual([['a'], ['b']]);
+  });
+
   it('[9.3] [8.2] gives what has been submitted, and then says that there will be no more', async () => {
     const held = new HeldFunction();
     const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });

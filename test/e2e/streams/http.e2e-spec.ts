@@ -1,0 +1,190 @@
+import { once } from 'node:events';
+import { get, type IncomingMessage } from 'node:http';
+import { beforeEach, expect, it } from '@jest/globals';
+import { Controller, Get, type MessageEvent, Param, Query, Sse } from '@nestjs/common';
+import { DONE, InvalidInputError, type OutputEvent, ServingModule, ServingService } from 'nestjs-serving';
+import { map, type Observable } from 'rxjs';
+import { describeOnPlatforms, type Site } from '../../fixtures/platforms.js';
+import { until } from '../../fixtures/streams.js';
+
+/** Generators under way, and those that have ended. */
+const generators = { begun: 0, ended: 0 };
+
+/** Yields the letters of each text, or of "forever" without end. */
+const speller = {
+  name: 'speller',
+  partitions: 2,
+  batchTimeout: 1,
+  preprocess: (text: string) => {
+    if (text === 'refused') {
+      throw new InvalidInputError('This text is refused');
+    }
+    return { batch: text };
+  },
+  useFactory: () =>
+    async function* (texts: string[]) {
+      generators.begun++;
+      try {
+        for (let step = 0; ; step++) {
+          if (texts.includes('broken')) {
+            throw new RangeError('no memory');
+          }
+          const letters = texts.map((text) => (text === 'forever' ? `${step}` : (text[step] ?? DONE)));
+          yield letters;
+          if (step === 2 && texts.includes('half')) {
+            throw new RangeError('no memory');
+          }
+        }
+      } finally {
+        generators.ended++;
+      }
+    },
+};
+
+@Controller()
+class LettersController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Sse('events/:text')
+  events(@Param('text') text: string): Observable<MessageEvent> {
+    return this.servings.stream<string, string>('speller', text).pipe(map(({ output }) => ({ data: { output } })));
+  }
+
+  @Get('letters/:text')
+  async *letters(@Param('text') text: string, @Query('end') end = '\n'): AsyncGenerator<string> {
+    for await (const { output } of this.servings.stream<string, string>('speller', text)) {
+      yield `${output}${end}`;
+    }
+  }
+
+  @Get('last/:text')
+  last(@Param('text') text: string): Observable<OutputEvent> {
+    return this.servings.stream('speller', text);
+  }
+}
+
+const metadata = { imports: [ServingModule.forRoot({ servings: [speller] })], controllers: [LettersController] };
+
+/** What an event source understands of a body. */
+const eventsIn = (body: unknown): unknown[] =>
+  String(body)
+    .split('\n\n')
+    .flatMap((event) => event.match(/^data: (.*)$/m)?.[1] ?? []);
+
+/** A response that is read as it comes. */
+async function open(site: Site, path: string): Promise<IncomingMessage> {
+  const [response] = (await once(get((await site.app.getUrl()) + path), 'response')) as [IncomingMessage];
+  response.setEncoding('utf8');
+  return response;
+}
+
+beforeEach(() => {
+  Object.assign(generators, { begun: 0, ended: 0 });
+});
+
+describeOnPlatforms('Streams', (listen) => {
+  it('[8.2] [10.4] are sent event by event with @Sse()', async () => {
+    const site = await listen(metadata);
+
+    const { status, headers, body } = await site.get('/events/abc');
+
+    expect([status, headers.get('content-type')]).toEqual([200, 'text/event-stream']);
+    expect(eventsIn(body)).toEqual(['a', 'b', 'c'].map((output) => JSON.stringify({ output })));
+  });
+
+  it('[8.2] [10.4] are sent piece by piece where a handler generates them', async () => {
+    const site = await listen(metadata);
+
+    expect(await site.get('/letters/abc')).toMatchObject({ status: 200, body: 'a\nb\nc\n' });
+    expect(await site.get('/letters/abc?end=.')).toMatchObject({ status: 200, body: 'a.b.c.' });
+  });
+
+  it('[8.2] [10.4] end with their last event where a handler returns one as it is', async () => {
+    const site = await listen(metadata);
+
+    expect(await site.get('/last/abc')).toMatchObject({ status: 200, body: { output: 'c' } });
+  });
+
+  it('[8.2] share their batches among clients, each of whom gets his own', async () => {
+    const site = await listen(metadata);
+    const texts = Array.from({ length: 50 }, (_, n) => `text ${n}`);
+
+    const replies = await Promise.all(texts.map((text, n) => site.get(n % 2 ? `/letters/${text}?end=` : `/events/${text}`)));
+
+    const letters = replies.map(({ body }, n) =>
+      n % 2
+        ? body
+        : eventsIn(body)
+            .map((data) => (JSON.parse(String(data)) as { output: string }).output)
+            .join(''),
+    );
+    expect(letters).toEqual(texts);
+    expect(generators.begun).toBeLessThan(50);
+  });
+
+  it.each(['events', 'letters'])('[8.2] end with their client, and so does their work: %s', async (path) => {
+    const site = await listen(metadata);
+    const responses = await Promise.all([open(site, `/${path}/forever`), open(site, `/${path}/forever`)]);
+    await Promise.all(
+      responses.map(async (response) => {
+        await once(response, 'data');
+      }),
+    );
+
+    responses.forEach((response) => response.destroy());
+    await until(() => generators.ended === generators.begun);
+
+    expect(await site.get('/letters/abc')).toMatchObject({ status: 200, body: 'a\nb\nc\n' });
+  });
+
+  it.each(['events', 'letters'])('[8.2] of others go on when one client leaves: %s', async (path) => {
+    const site = await listen(metadata);
+    const leaving = await open(site, `/${path}/forever`);
+    const staying = await open(site, `/${path}/forever`);
+    await Promise.all([once(leaving, 'data'), once(staying, 'data')]);
+
+    leaving.destroy();
+    for (let pieces = 0; pieces < 20; pieces++) {
+      await once(staying, 'data');
+    }
+
+    expect(generators.begun).toBeGreaterThan(generators.ended);
+    staying.destroy();
+    await until(() => generators.ended === generators.begun);
+  });
+
+  it.each(['events', 'letters', 'last'])('[6.1] [8.2] that are refused have the status of the fault: %s', async (path) => {
+    const site = await listen(metadata);
+
+    expect(await site.get(`/${path}/refused`)).toMatchObject({
+      status: 400,
+      body: { statusCode: 400, message: 'This text is refused' },
+    });
+    expect(generators.begun).toBe(0);
+  });
+
+  it.each(['letters', 'last'])('[6.1] [8.2] that fail before they begin have the status of the fault: %s', async (path) => {
+    const site = await listen(metadata);
+
+    const { status, body } = await site.get(`/${path}/broken`);
+
+    expect(status).toBe(500);
+    expect(JSON.stringify(body)).not.toContain('no memory');
+  });
+
+  it('[6.1] [8.2] that fail later say so in an event, without what a stranger must not see', async () => {
+    const site = await listen(metadata);
+
+    const { status, body } = await site.get('/events/half');
+
+    expect(status).toBe(200);
+    expect(eventsIn(body)).toEqual([...['h', 'a', 'l'].map((output) => JSON.stringify({ output })), 'Internal Server Error']);
+  });
+
+  it('[6.1] [8.2] that fail later break off where a handler generates them', async () => {
+    const site = await listen(metadata);
+
+    await expect(site.get('/letters/half')).rejects.toThrow();
+    expect(await site.get('/letters/abc')).toMatchObject({ status: 200 });
+  });
+});

@@ -1,0 +1,117 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, type LocalServing, ServingClosedError, type ServingOptions, type ServingStream } from 'nestjs-serving';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { stepped, type SteppedRow } from '../../fixtures/stepped.js';
+import { iterated, outputsOf, until } from '../../fixtures/streams.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { turn } from '../../fixtures/virtual-time.js';
+
+const steps = await stepped('steps');
+const row = (name: string, count: number): SteppedRow => ({ name, steps: count });
+
+/** Starts to read, and resolves when the first event is there. */
+async function begin<T>(stream: ServingStream<T>): Promise<{ rest: Promise<T[]> }> {
+  const events = stream[Symbol.asyncIterator]();
+  const { value } = await events.next();
+  return { rest: iterated(events).then((more) => [value as T, ...more]) };
+}
+
+describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s, when its serving is closed', (host) => {
+  const start = useServings();
+  const serve = (options: Partial<ServingOptions>): Promise<LocalServing> =>
+    start({ ...steps[host]({ counts: new Int32Array(new SharedArrayBuffer(8)) }), batchSize: 2, ...options });
+
+  it('[9.3] [8.4] goes on to its end, and so do those who wait', async () => {
+    const serving = await serve({ drain: true });
+    const running = await begin(serving.stream(row('a', 20)));
+    const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
+    await turn();
+
+    const closed = serving.close();
+    await expect(iterated(serving.stream(row('d', 1)))).rejects.toThrow(ServingClosedError);
+
+    expect(await running.rest).toHaveLength(20);
+    expect(outputsOf(await waiting)).toEqual([
+      ['b0', 'c0'],
+      ['b1', undefined],
+    ]);
+    await closed;
+    expect(serving.state).toBe('closed');
+  });
+
+  it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
+    const serving = await serve({ drain: false });
+    const running = await begin(serving.stream(row('a', 20)));
+    const waiting = iterated(serving.stream(row('b', 2)));
+    await turn();
+
+    const closed = serving.close();
+
+    await expect(waiting).rejects.toThrow(ServingClosedError);
+    expect(await running.rest).toHaveLength(20);
+    await closed;
+  });
+});
+
+describe('A stream, when its serving is closed', () => {
+  const start = useServings();
+
+  it('[9.3] [3.1] gives what runs alone, and then says that there will be no more', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    const outputs: unknown[] = [];
+    const reading = (async () => {
+      for await (const { output } of serving.stream(Batch.stack(['a', 'b', 'c', 'd']), { inline: true })) {
+        outputs.push(output);
+      }
+    })();
+    const failed = expect(reading).rejects.toThrow(ServingClosedError);
+    await until(() => held.batches.length === 1);
+    let isClosed = false;
+
+    const closed = serving.close().then(() => (isClosed = true));
+    for (let batches = 0; batches < 2; batches++) {
+      await until(() => held.batches.length === 1);
+      expect(isClosed).toBe(false);
+      const { rows, finish } = held.next();
+      finish(rows);
+    }
+    await Promise.all([failed, closed]);
+
+    expect(outputs).toEqual([['a'], ['b']]);
+  });
+
+  it('[9.3] [8.2] gives what has been submitted, and then says that there will be no more', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+    let left = false;
+    const endless = function* () {
+      try {
+        for (let n = 0; ; n++) {
+          yield `${n}`;
+        }
+      } finally {
+        left = true;
+      }
+    };
+    const outputs: unknown[] = [];
+    const reading = (async () => {
+      for await (const { output } of serving.stream(endless())) {
+        outputs.push(output);
+      }
+    })();
+    const failed = expect(reading).rejects.toThrow(ServingClosedError);
+    await until(() => held.batches.length === 1);
+
+    const closed = serving.close();
+    for (let batches = 0; batches < 2; batches++) {
+      await until(() => held.batches.length === 1);
+      const { rows, finish } = held.next();
+      finish(rows);
+    }
+    await Promise.all([failed, closed]);
+
+    expect(outputs).toEqual([['0'], ['1']]);
+    expect(left).toBe(true);
+  });
+});

@@ -165,6 +165,19 @@ describe('As Nx.Serving runs batches', () => {
       await next;
     });
 
+    it('[4.5] [4.6] a call of just the batch size fills up the window that waits, and does not push it out half empty', async () => {
+      const { serving, batches } = await held({ batchSize: 3, batchTimeout: 100 });
+      const replies = [serving.batchedRun(numbers(1, 1)), serving.batchedRun(numbers(2, 3))];
+      await turn();
+      const first = batches.rows;
+      await goOn(batches);
+      await later(100);
+
+      expect([...first, ...batches.rows]).toEqual([floats([3], [1, 2, 3]), floats([1], [4])]);
+      await goOn(batches);
+      expect(await Promise.all(replies)).toEqual([doubledNumbers(1, 1), doubledNumbers(2, 3)]);
+    });
+
     it('[4.3] with a timeout of 0 a row runs at once on an idle partition, and rows coalesce while it is busy', async () => {
       const { serving, batches } = await held({ batchSize: 4, batchTimeout: 0 });
       const replies = [serving.batchedRun(numbers(1, 1))];

@@ -1,0 +1,379 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import {
+  Batch,
+  type BatchResult,
+  type HandlerResult,
+  InvalidBatchError,
+  type LocalServing,
+  type ServingDefinition,
+} from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { doubled, doublingClass, goOn } from '../../fixtures/doubling.js';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { watchedBatches } from '../../fixtures/watched-batches.js';
+import { worker } from '../../fixtures/worker.js';
+
+/** A batch of so many rows with the numbers from `first` on. */
+const numbers = (first: number, rows: number): Batch =>
+  Batch.concatenate([
+    floats(
+      [rows],
+      Array.from({ length: rows }, (_, i) => first + i),
+    ),
+  ]);
+const doubledNumbers = (first: number, rows: number): unknown => doubled(numbers(first, rows).consume());
+
+describe('As Nx.Serving runs batches', () => {
+  useVirtualTime();
+  const serve = useServings();
+
+  const held = async (
+    options: Partial<ServingDefinition> = {},
+  ): Promise<{ batches: HeldFunction<never>; serving: LocalServing }> => {
+    const batches = new HeldFunction<never>();
+    return { batches, serving: await serve({ name: 'held', useFactory: batches.useFactory, ...options }) };
+  };
+
+  describe.each<[string, Partial<ServingDefinition>]>([
+    ['a function', { useFactory: () => doubled }],
+    ['a class', { useClass: doublingClass().Doubling }],
+    ['a file', { useFile: worker('doubling') }],
+  ])('%s', (_, how) => {
+    const definition = (options: Partial<ServingDefinition>) => ({ name: 'batched', ...how, ...options }) as ServingDefinition;
+
+    it('[3.2] answers a call of one row', async () => {
+      const serving = await serve(definition({}));
+
+      expect(await serving.batchedRun(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(floats([1, 3], [2, 4, 6]));
+    });
+
+    it('[3.2] [4.1] runs two calls of 2 rows as one full batch of 4, long before the timeout', async () => {
+      const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
+      const batches = watchedBatches(serving);
+
+      const replies = await Promise.all([11, 21].map((first) => serving.batchedRun(numbers(first, 2))));
+      await turn();
+
+      expect(replies).toEqual([doubledNumbers(11, 2), doubledNumbers(21, 2)]);
+      expect(batches.map(({ rows, padding, reason }) => [rows, padding, reason])).toEqual([[4, 0, 'full']]);
+    });
+
+    it.each([
+      [6, [3, 3]],
+      [5, [3, 2]],
+    ])('[4.5] runs a call of %i rows as batches of %j', async (rows, sizes) => {
+      const serving = await serve(definition({ batchSize: 3, batchTimeout: 100 }));
+      const batches = watchedBatches(serving);
+
+      const reply = serving.batchedRun(numbers(1, rows));
+      await later(100);
+
+      expect(await reply).toEqual(doubledNumbers(1, rows));
+      await turn();
+      expect(batches.map((batch) => batch.rows)).toEqual(sizes);
+      expect(batches.every(({ padding }) => padding === 0)).toBe(true);
+    });
+
+    it('[1.7] [4.5] runs calls of 3, 4 and 5 containers as two batches of 6, each with its own rows back', async () => {
+      const serving = await serve(definition({ batchSize: 6, batchTimeout: 10_000 }));
+      const batches = watchedBatches(serving);
+      const inputs = [numbers(11, 3), numbers(21, 4), numbers(31, 5)].map((rows) => [rows.consume(), { b: rows.consume() }]);
+
+      const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
+      await turn();
+
+      expect(replies).toEqual(inputs.map(doubled));
+      expect(batches.map(({ rows }) => rows)).toEqual([6, 6]);
+    });
+
+    it('[1.5] [3.2] gives each call of a shared batch its own output, metadata and info', async () => {
+      const serving = await serve(
+        definition({
+          batchSize: 4,
+          batchTimeout: 10_000,
+          preprocess: (input) => ({ batch: Batch.stack(input as Tensor[]), info: input }),
+          postprocess: (output, { info }) => ({ output, info }),
+        }),
+      );
+      const inputs = [1, 5].map((n) => [floats([2], [n, n + 1]), floats([2], [n + 2, n + 3])]);
+
+      expect(await Promise.all(inputs.map((input) => serving.batchedRun(input)))).toEqual([
+        { output: floats([2, 2], [2, 4, 6, 8]), info: inputs[0] },
+        { output: floats([2, 2], [10, 12, 14, 16]), info: inputs[1] },
+      ]);
+    });
+
+    it('[2.4] pads full and partial batches to the batch size when asked, and gives no results of padding', async () => {
+      const serving = await serve(definition({ batchSize: 4, batchTimeout: 100, pad: true }));
+      const batches = watchedBatches(serving);
+      const partial = Promise.all([11, 21].map((first) => serving.batchedRun(Batch.stack([floats([2], [first, first + 1])]))));
+      await later(100);
+
+      expect(await partial).toEqual([floats([1, 2], [22, 24]), floats([1, 2], [42, 44])]);
+      expect(await serving.batchedRun(numbers(1, 4))).toEqual(doubledNumbers(1, 4));
+      await turn();
+      expect(batches.map(({ rows, padding }) => [rows, padding])).toEqual([
+        [2, 2],
+        [4, 0],
+      ]);
+    });
+  });
+
+  it('[4.6] a class gets the rows of all callers in the order of their arrival', async () => {
+    const { Doubling, batches } = doublingClass();
+    const serving = await serve({ name: 'class', useClass: Doubling, batchSize: 4 });
+
+    await Promise.all([numbers(1, 1), numbers(2, 2), numbers(4, 1)].map((rows) => serving.batchedRun(rows)));
+
+    expect(batches.map(({ batch, partition }) => [batch.consume(), partition])).toEqual([[floats([4], [1, 2, 3, 4]), 0]]);
+  });
+
+  describe('windows', () => {
+    it('[4.1] a window waits its timeout, which later rows do not reset', async () => {
+      const { serving, batches } = await held({ batchSize: 4, batchTimeout: 100 });
+      const replies = [serving.batchedRun(numbers(1, 1))];
+      await later(99);
+      replies.push(serving.batchedRun(numbers(2, 1)));
+      await turn();
+      expect(batches.rows).toEqual([]);
+      await later(1);
+
+      expect(batches.rows).toEqual([floats([2], [1, 2])]);
+      await goOn(batches);
+      await Promise.all(replies);
+    });
+
+    it('[4.1] the timer of a window that filled up is gone, and the next window has a whole one', async () => {
+      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100 });
+      const first = serving.batchedRun(numbers(1, 1));
+      await later(60);
+      const filling = serving.batchedRun(numbers(2, 1));
+      await turn();
+      await goOn(batches);
+      await Promise.all([first, filling]);
+      expect(jest.getTimerCount()).toBe(0);
+
+      const next = serving.batchedRun(numbers(3, 1));
+      await later(99);
+      expect(batches.rows).toEqual([]);
+      await later(1);
+      expect(batches.rows).toEqual([floats([1], [3])]);
+      await goOn(batches);
+      await next;
+    });
+
+    it('[4.5] [4.6] a call of just the batch size fills up the window that waits, and does not push it out half empty', async () => {
+      const { serving, batches } = await held({ batchSize: 3, batchTimeout: 100 });
+      const replies = [serving.batchedRun(numbers(1, 1)), serving.batchedRun(numbers(2, 3))];
+      await turn();
+      const first = batches.rows;
+      await goOn(batches);
+      await later(100);
+
+      expect([...first, ...batches.rows]).toEqual([floats([3], [1, 2, 3]), floats([1], [4])]);
+      await goOn(batches);
+      expect(await Promise.all(replies)).toEqual([doubledNumbers(1, 1), doubledNumbers(2, 3)]);
+    });
+
+    it('[4.3] with a timeout of 0 a row runs at once on an idle partition, and rows coalesce while it is busy', async () => {
+      const { serving, batches } = await held({ batchSize: 4, batchTimeout: 0 });
+      const replies = [serving.batchedRun(numbers(1, 1))];
+      await turn();
+      expect(batches.rows).toEqual([floats([1], [1])]);
+      for (const first of [2, 3, 4]) {
+        replies.push(serving.batchedRun(numbers(first, 1)));
+        await turn();
+      }
+      await goOn(batches);
+
+      expect(batches.rows).toEqual([floats([3], [2, 3, 4])]);
+      await goOn(batches);
+      await Promise.all(replies);
+    });
+
+    it('[4.2] a window whose timeout passed while all partitions were busy keeps its place and goes on growing', async () => {
+      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100, batchKeys: ['a', 'b'] });
+      const call = (first: number, key: string): Promise<unknown> => serving.batchedRun(numbers(first, 1).withKey(key));
+      const replies = [serving.batchedRun(numbers(1, 2).withKey('a')), call(3, 'a')];
+      await later(100);
+      replies.push(call(5, 'b'));
+      await later(100);
+      // Both wait, that of 'a' for longer; it takes one row more and is still the first.
+      replies.push(call(4, 'a'));
+      await turn();
+      const order: unknown[] = [];
+      for (let batch = 0; batch < 3; batch++) {
+        order.push(batches.rows[0]);
+        await goOn(batches);
+      }
+
+      expect(order).toEqual([floats([2], [1, 2]), floats([2], [3, 4]), floats([1], [5])]);
+      expect(await Promise.all(replies)).toHaveLength(4);
+    });
+
+    it('[4.4] full windows of all keys run in the order in which they filled up', async () => {
+      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 10_000, batchKeys: ['a', 'b'] });
+      const call = (first: number, rows: number, key: string): Promise<unknown> =>
+        serving.batchedRun(numbers(first, rows).withKey(key));
+      const replies = [call(1, 1, 'a'), call(3, 2, 'b'), call(2, 1, 'a'), call(5, 2, 'b')];
+      const order: unknown[] = [];
+      for (let batch = 0; batch < 3; batch++) {
+        await turn();
+        order.push(batches.rows[0]);
+        await goOn(batches);
+      }
+
+      expect(order).toEqual([floats([2], [3, 4]), floats([2], [1, 2]), floats([2], [5, 6])]);
+      await Promise.all(replies);
+    });
+
+    it('[4.2] [4.4] calls of 2, 2 and 1 rows run one after the other on one partition, the last when its timeout has passed', async () => {
+      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100 });
+      const replies = [numbers(1, 2), numbers(3, 2), numbers(5, 1)].map((rows) => serving.batchedRun(rows));
+      const order: unknown[] = [];
+      for (let batch = 0; batch < 3; batch++) {
+        await later(50);
+        expect(batches.batches).toHaveLength(1);
+        order.push(batches.rows[0]);
+        await goOn(batches);
+      }
+
+      expect(order).toEqual([floats([2], [1, 2]), floats([2], [3, 4]), floats([1], [5])]);
+      expect(await Promise.all(replies)).toEqual([doubledNumbers(1, 2), doubledNumbers(3, 2), doubledNumbers(5, 1)]);
+    });
+  });
+
+  describe('keys', () => {
+    it('[4.7] a full window of one key runs while that of another still waits for its own rows', async () => {
+      const serving = await serve({
+        name: 'keys',
+        batchSize: 3,
+        batchTimeout: 10_000,
+        batchKeys: ['double', 'half'],
+        useFactory: ({ key }) =>
+          key === 'double'
+            ? doubled
+            : (rows: Tensor) =>
+                new Tensor(
+                  'float32',
+                  [...(rows.data as Float32Array)].map((n) => n / 2),
+                  rows.dims,
+                ),
+      });
+      const answered = jest.fn();
+      const waiting = serving.batchedRun(numbers(0, 2).withKey('double'));
+      void waiting.then(answered);
+
+      expect(await serving.batchedRun(numbers(0, 3).withKey('half'))).toEqual(floats([3], [0, 0.5, 1]));
+      expect(answered).not.toHaveBeenCalled();
+      expect(await serving.batchedRun(numbers(9, 1).withKey('double'))).toEqual(floats([1], [18]));
+      expect(await waiting).toEqual(floats([2], [0, 2]));
+    });
+  });
+
+  describe('failures', () => {
+    it('[6.1] a batch that throws fails its caller with what was thrown, and the next batch runs', async () => {
+      const { serving, batches } = await held();
+      const cause = new RangeError('oops');
+      const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({ code: 'SERVING_BATCH_FAILED', cause });
+      await turn();
+      batches.next().fail(cause);
+      await failed;
+
+      const next = serving.batchedRun(numbers(1, 3));
+      await turn();
+      await goOn(batches);
+      expect(await next).toEqual(doubledNumbers(1, 3));
+    });
+
+    it('[4.5] [6.1] of calls with 2 and 3 rows in batches of 4 only the one that was split fails when the second batch does', async () => {
+      const { serving, batches } = await held({ batchSize: 4, batchTimeout: 100 });
+      const replies = Promise.allSettled([numbers(1, 2), numbers(3, 3)].map((rows) => serving.batchedRun(rows)));
+      await turn();
+      await goOn(batches);
+      await later(100);
+      batches.next().fail(new RangeError('oops'));
+
+      expect(await replies).toEqual([
+        { status: 'fulfilled', value: doubledNumbers(1, 2) },
+        { status: 'rejected', reason: expect.objectContaining({ code: 'SERVING_BATCH_FAILED' }) },
+      ]);
+      await later(100);
+      expect(batches.batches).toEqual([]);
+    });
+
+    it('[4.6] [6.1] when the first batch of a split call fails, its other rows do not run', async () => {
+      const { serving, batches } = await held({ batchSize: 2 });
+      const failed = expect(serving.batchedRun(numbers(1, 6))).rejects.toThrow('oops');
+      await turn();
+      batches.next().fail(new RangeError('oops'));
+      await failed;
+      await turn();
+
+      expect(batches.batches).toEqual([]);
+    });
+
+    it('[6.3] an output without the rows of the batch fails its callers, and the next batch runs', async () => {
+      const { serving, batches } = await held();
+      const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({
+        code: 'SERVING_INVALID_OUTPUT',
+        message: expect.stringContaining('shape [2]; axis 0 must have the 3 rows of the batch'),
+      });
+      await turn();
+      batches.next().finish(floats([2], [1, 2]));
+      await failed;
+
+      const next = serving.batchedRun(numbers(1, 1));
+      await turn();
+      await goOn(batches);
+      expect(await next).toEqual(doubledNumbers(1, 1));
+    });
+
+    it('[2.3] a batch without rows is refused, and disturbs nobody', async () => {
+      const serving = await serve({ name: 'double', useFactory: () => doubled, batchSize: 2 });
+
+      const [empty, good] = await Promise.allSettled([Batch.empty(), numbers(1, 1)].map((rows) => serving.batchedRun(rows)));
+
+      expect(empty).toMatchObject({ reason: expect.any(InvalidBatchError) });
+      expect(good).toEqual({ status: 'fulfilled', value: doubledNumbers(1, 1) });
+    });
+  });
+
+  describe('partitions', () => {
+    it('[5.1] batches run side by side, one on each partition', async () => {
+      const { Doubling, batches } = doublingClass();
+      let release!: () => void;
+      const released = new Promise<void>((resolve) => (release = resolve));
+      class Waiting extends Doubling {
+        override handleBatch(batch: Batch, partition: number): HandlerResult {
+          const result = super.handleBatch(batch, partition);
+          return released.then(() => result as BatchResult);
+        }
+      }
+      const serving = await serve({ name: 'class', useClass: Waiting, partitions: 2, batchSize: 2 });
+      const replies = [1, 3, 5].map((first) => serving.batchedRun(numbers(first, 2)));
+      await turn();
+
+      expect(batches.map(({ batch, partition }) => [partition, batch.consume()])).toEqual([
+        [0, floats([2], [1, 2])],
+        [1, floats([2], [3, 4])],
+      ]);
+      release();
+      expect(await Promise.all(replies)).toEqual([1, 3, 5].map((first) => doubledNumbers(first, 2)));
+    });
+
+    it('[5.1] an idle serving uses its partitions in turn', async () => {
+      const serving = await serve({ name: 'double', useFactory: () => doubled, partitions: 3 });
+      const batches = watchedBatches(serving);
+      for (let call = 0; call < 4; call++) {
+        await serving.batchedRun(1);
+        await turn();
+      }
+
+      expect(batches.map(({ partition }) => partition)).toEqual([0, 1, 2, 0]);
+    });
+  });
+});

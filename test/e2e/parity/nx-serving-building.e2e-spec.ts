@@ -1,0 +1,351 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import type { INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import {
+  Batch,
+  type BatchFunctionSite,
+  createServing,
+  defineServing,
+  getServingToken,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidOutputError,
+  InvalidServingError,
+  type Prepared,
+  type ServingDefinition,
+  ServingLoadError,
+  ServingModule,
+  ServingService,
+  UnknownServingError,
+  withMetadata,
+} from 'nestjs-serving';
+import { availableParallelism } from 'node:os';
+import { doubled, doublingClass } from '../../fixtures/doubling.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { watchedBatches } from '../../fixtures/watched-batches.js';
+import { worker } from '../../fixtures/worker.js';
+
+const double = () => doubled;
+const pair = (): Batch => Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]);
+const doubledPair = floats([2, 2], [2, 4, 6, 8]);
+
+const applicationOf = async (...servings: ServingDefinition[]): Promise<INestApplication> => {
+  const testing = await Test.createTestingModule({ imports: [ServingModule.forRoot({ servings })] }).compile();
+  return testing.createNestApplication({ logger: false });
+};
+
+describe('As Nx.Serving builds its servings', () => {
+  const serve = useServings();
+
+  it('[1.1] a factory builds the batch function once per partition and key, with the options of the partition', async () => {
+    const sites: BatchFunctionSite[] = [];
+    const partitions = [{ deviceId: 0 }, { deviceId: 1 }];
+    const serving = await serve({
+      name: 'sites',
+      useFactory: (site) => (sites.push(site), doubled),
+      batchKeys: ['short', 'long'],
+      partitions,
+    });
+    for (const key of ['short', 'long', 'short']) {
+      await serving.batchedRun(pair().withKey(key));
+    }
+
+    expect(sites.toSorted((a, b) => a.partition - b.partition)).toEqual(
+      partitions.flatMap((options, partition) => ['short', 'long'].map((key) => ({ key, partition, options }))),
+    );
+  });
+
+  it('[1.1] a factory may give every key a function of its own', async () => {
+    const serving = await serve({
+      name: 'by key',
+      batchKeys: ['double', 'half'],
+      useFactory: ({ key }) => (key === 'double' ? doubled : (rows: number[]) => rows.map((row) => row / 2)),
+    });
+    const call = (key: string) => serving.batchedRun(Batch.stack([3, 5]).withKey(key));
+
+    expect(await Promise.all([call('double'), call('half')])).toEqual([
+      [6, 10],
+      [1.5, 2.5],
+    ]);
+  });
+
+  it('[1.1] [9.1] a factory that returns no function fails the start, which says what it returned', async () => {
+    const serving = createServing({ name: 'no function', useFactory: (() => floats([1], [1])) as never });
+
+    await expect(serving.start()).rejects.toThrow(
+      /^Serving "no function": The factory must return a function that runs a batch; for partition 0 and key "default" it returned /,
+    );
+  });
+
+  it('[1.2] a class is initialised once, as a process, with the options and keys of every partition', async () => {
+    const { Doubling, inits, batches } = doublingClass();
+    const serving = await serve({
+      name: 'class',
+      useClass: Doubling,
+      partitions: [{ gpu: 'a' }, { gpu: 'b' }],
+      batchKeys: ['x', 'y'],
+    });
+
+    expect(await serving.batchedRun(pair().withKey('y'))).toEqual(doubledPair);
+
+    const batchKeys = ['x', 'y'];
+    expect(inits).toEqual([
+      [
+        'process',
+        [
+          { gpu: 'a', batchKeys },
+          { gpu: 'b', batchKeys },
+        ],
+      ],
+    ]);
+    expect(batches).toEqual([{ batch: expect.objectContaining({ size: 2, padding: 0, key: 'y' }), partition: 0 }]);
+    expect(batches[0]!.batch.consume()).toEqual(floats([2, 2], [1, 2, 3, 4]));
+  });
+
+  it('[1.2] [9.1] an init that throws fails the start', async () => {
+    const { Doubling } = doublingClass();
+    const cause = new RangeError('no such device');
+    class Failing extends Doubling {
+      override init(): void {
+        throw cause;
+      }
+    }
+
+    await expect(createServing({ name: 'failing', useClass: Failing }).start()).rejects.toThrow(
+      new ServingLoadError('Serving "failing" could not start: no such device', { cause }),
+    );
+  });
+
+  it.each(['run', 'batchedRun'] as const)(
+    '[1.2] [6.3] a handleBatch that returns no { output } fails %s with the names of class and serving and the value',
+    async (method) => {
+      class Wrong {
+        init(): void {}
+        handleBatch(): never {
+          return 'no output' as never;
+        }
+      }
+      const serving = await serve({ name: 'wrong', useClass: Wrong });
+
+      await expect(serving[method](pair())).rejects.toThrow(
+        new InvalidOutputError('Wrong.handleBatch must return { output, metadata? }, it returned "no output"'),
+      );
+    },
+  );
+
+  it.each<[string, Partial<ServingDefinition>, unknown]>([
+    ['a function gives none', { useFactory: double }, undefined],
+    [
+      'a function gives it beside its output',
+      { useFactory: () => (rows: unknown) => withMetadata(doubled(rows), { on: 'cpu' }) },
+      { on: 'cpu' },
+    ],
+    ['a class gives it in its result', { useClass: doublingClass().Doubling }, 'doubled'],
+    ['a file gives it from its thread', { useFile: worker('doubling') }, 'doubled'],
+  ])('[1.6] metadata reach postprocess: %s', async (_, definition, metadata) => {
+    const serving = await serve({
+      name: 'said',
+      ...definition,
+      postprocess: (_output, said) => said.metadata,
+    } as ServingDefinition);
+
+    expect(await serving.batchedRun(1)).toEqual(metadata);
+  });
+
+  it('[1.5] preprocess and postprocess run once per call, with info that is private to it', async () => {
+    const seen: unknown[] = [];
+    const serving = await serve(
+      defineServing({
+        name: 'pre and post',
+        batchSize: 2,
+        preprocess: (numbers: number[]) => (seen.push(['pre', numbers]), { batch: Batch.stack(numbers), info: { of: numbers } }),
+        useFactory: double,
+        postprocess: (output: number[], { info }) => (seen.push(['post', output]), [output, info]),
+      }),
+    );
+    const inputs = [[1, 2, 3], [4]];
+
+    const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
+
+    expect(replies).toEqual([
+      [[2, 4, 6], { of: [1, 2, 3] }],
+      [[8], { of: [4] }],
+    ]);
+    expect((replies as { of: unknown }[][])[0]![1]!.of).toBe(inputs[0]);
+    expect(seen).toEqual([
+      ['pre', [1, 2, 3]],
+      ['pre', [4]],
+      ['post', [2, 4, 6]],
+      ['post', [8]],
+    ]);
+  });
+
+  it.each([[undefined], [[1, 2]], ['a batch']])(
+    '[1.5] a preprocess that returns %j fails that call, naming the callback and the value, and runs nothing',
+    async (prepared) => {
+      const batchFunction = jest.fn(doubled);
+      const serving = await serve({
+        name: 'prepares',
+        useFactory: () => batchFunction,
+        preprocess: (input) => (input === 1 ? { batch: input } : prepared) as Prepared,
+      });
+
+      const [good, bad] = await Promise.allSettled([serving.batchedRun(1), serving.batchedRun(2)]);
+
+      expect(good).toEqual({ status: 'fulfilled', value: 2 });
+      expect(bad).toEqual({
+        status: 'rejected',
+        reason: expect.objectContaining({
+          code: 'SERVING_INVALID',
+          message: expect.stringMatching(/^Serving "prepares": preprocess must return \{ batch, info\? \}, it returned /),
+        }),
+      });
+      expect(batchFunction.mock.calls.map(([rows]) => rows)).toEqual([[1]]);
+    },
+  );
+
+  it.each<[string, unknown]>([
+    ['a batch', pair()],
+    ['tensors', floats([2, 2], [1, 2, 3, 4])],
+    ['a sequence of batches', [Batch.stack([floats([2], [1, 2])]), Batch.stack([floats([2], [3, 4])])]],
+  ])('[1.5] without preprocess %s is taken as it is', async (_, input) => {
+    const serving = await serve({ name: 'plain', useFactory: double });
+
+    expect(await serving.batchedRun(input)).toEqual(doubledPair);
+  });
+
+  it.each(['run', 'batchedRun'] as const)(
+    '[2.3] %s refuses a batch without rows, also one that preprocess makes',
+    async (method) => {
+      const batchFunction = jest.fn(doubled);
+      const plain = await serve({ name: 'plain', useFactory: () => batchFunction });
+      const prepares = await serve({
+        name: 'prepares',
+        useFactory: () => batchFunction,
+        preprocess: () => ({ batch: Batch.empty() }),
+      });
+
+      for (const serving of [plain, prepares]) {
+        await expect(serving[method](Batch.empty())).rejects.toThrow(InvalidBatchError);
+      }
+      expect(batchFunction).not.toHaveBeenCalled();
+    },
+  );
+
+  it('[1.9] a definition derived from another leaves it as it was', async () => {
+    const base = defineServing({ name: 'base', useFactory: double, batchSize: 2 });
+    const derived = { ...base, name: 'derived', batchSize: 4 };
+    const [small, large] = [await serve(base), await serve(derived)];
+    const [ofSmall, ofLarge] = [watchedBatches(small), watchedBatches(large)];
+
+    await Promise.all([small, large].map((serving) => serving.batchedRun(Batch.stack([1, 2, 3, 4]))));
+
+    expect([ofSmall, ofLarge].map((batches) => batches.map(({ rows }) => rows))).toEqual([[2, 2], [4]]);
+  });
+
+  it.each<[string, object, RegExp]>([
+    ['without a name', { name: undefined }, /option "name" is undefined; allowed is a string that is not empty/],
+    ['with an unknown option', { hibernateAfter: 1 }, /unknown option "hibernateAfter" \(1\); known are /],
+    ['with a batch size of 0', { batchSize: 0 }, /option "batchSize" is 0; allowed is a whole number from 1 to /],
+    ['with a negative timeout', { batchTimeout: -1 }, /option "batchTimeout" is -1; allowed is milliseconds from 0 to /],
+    [
+      'with two batch sizes that contradict each other',
+      { batchSize: 30, allowedSizes: [15] },
+      /batchSize 30 .* allowedSizes, 15/,
+    ],
+    [
+      'with a postprocess that is no function',
+      { postprocess: 'upper' },
+      /option "postprocess" is "upper"; allowed is a function/,
+    ],
+    [
+      'with options for a key that it has not',
+      { keyOptions: { de: {} } },
+      /keyOptions name "de", which is none of its keys: default/,
+    ],
+    ['with two ways to run a batch', { useFile: worker('echo') }, /has useFactory and useFile; give exactly one of /],
+    ['with no way to run a batch', { useFactory: undefined }, /has nothing to run its batches; give exactly one of /],
+  ])('[1.9] a definition %s is refused with the serving, the option and what is allowed', (_, options, message) => {
+    const definition = { name: 'wrong', useFactory: double, ...options } as ServingDefinition;
+
+    expect(() => createServing(definition)).toThrow(InvalidServingError);
+    expect(() => createServing(definition)).toThrow(message);
+  });
+
+  it('[4.12] what is not set is measured: batches of 32, no waiting, one partition', async () => {
+    const serving = await serve({ name: 'defaults', useFactory: double });
+    const batches = watchedBatches(serving);
+
+    await serving.batchedRun(Batch.stack(Array.from({ length: 33 }, (_, i) => i)));
+
+    expect(batches.map(({ rows, batchSize, reason, partition }) => [rows, batchSize, reason, partition])).toEqual([
+      [32, 32, 'full', 0],
+      [1, 32, 'idle', 0],
+    ]);
+  });
+
+  it('[5.1] partitions can be as many as the cores leave room for', async () => {
+    const { Doubling, inits } = doublingClass();
+    await serve({ name: 'per device', useClass: Doubling, partitions: true });
+
+    expect(inits.map(([, partitions]) => partitions.length)).toEqual([Math.max(1, availableParallelism() - 1)]);
+  });
+
+  it('[8.2] the same serving streams and does not, as each call says', async () => {
+    const serving = await serve({ name: 'both', useFactory: double });
+    const events: unknown[] = [];
+    for await (const event of serving.stream(pair())) {
+      events.push(event);
+    }
+
+    expect(await serving.batchedRun(pair())).toEqual(doubledPair);
+    expect(events).toEqual([{ batch: { offset: 0, rows: 2 }, output: doubledPair, metadata: undefined }]);
+  });
+
+  describe('in an application', () => {
+    it('[9.1] [9.2] a serving is initialised before the application is, and ready only then', async () => {
+      const { Doubling, inits } = doublingClass();
+      const application = await applicationOf({ name: 'early', useClass: Doubling });
+      const servings = application.get(ServingService);
+      const before = [inits.length, servings.isReady];
+
+      await application.init();
+
+      expect([before, [inits.length, servings.isReady]]).toEqual([
+        [0, false],
+        [1, true],
+      ]);
+      expect(await servings.batchedRun('early', pair())).toEqual(doubledPair);
+      await application.close();
+    });
+
+    it('[10.5] two servings of one name are refused, with the name', async () => {
+      const twin = { name: 'twin', useFactory: double };
+
+      await expect(async () => applicationOf(twin, { ...twin })).rejects.toThrow(
+        new InvalidServingError('Serving "twin" is registered more than once; names are unique in an application'),
+      );
+    });
+
+    it('[10.5] a name that nobody registered is unknown, and the error lists the others', async () => {
+      const application = await applicationOf({ name: 'known', useFactory: double });
+      await application.init();
+
+      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(UnknownServingError);
+      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(/"unknown".*known/);
+      expect(await application.get<{ run(input: number): Promise<number> }>(getServingToken('known')).run(2)).toBe(4);
+      await application.close();
+    });
+  });
+
+  it('[4.7] an unknown key is refused at the door, with the sorted list of those that are known', async () => {
+    const batchFunction = jest.fn(doubled);
+    const serving = await serve({ name: 'keyed', useFactory: () => batchFunction, batchKeys: ['long', 'double'] });
+
+    await expect(serving.batchedRun(pair())).rejects.toThrow(
+      new InvalidInputError('Serving "keyed" has no key "default"; its keys are double, long; name one: batch.withKey(key)'),
+    );
+    expect(batchFunction).not.toHaveBeenCalled();
+  });
+});

@@ -1,0 +1,229 @@
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import { describe, expect, it } from '@jest/globals';
+import {
+  Batch,
+  createServing,
+  type HandlerResult,
+  type LocalServing,
+  type ServingDefinition,
+  withMetadata,
+} from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { doubled, doublingClass } from '../../fixtures/doubling.js';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { worker } from '../../fixtures/worker.js';
+
+/** A batch function that doubles, and the sizes of the batches that it gets. */
+function noted(): { readonly useFactory: () => (rows: Tensor) => unknown; readonly sizes: (number | undefined)[] } {
+  const sizes: (number | undefined)[] = [];
+  return { sizes, useFactory: () => (rows) => (sizes.push(rows.dims[0]), doubled(rows)) };
+}
+
+const three = Batch.concatenate([floats([3], [1, 2, 3])]);
+
+describe('As Nx.Serving runs inline', () => {
+  const serve = useServings();
+
+  describe.each<[string, Partial<ServingDefinition>]>([
+    ['a function', { useFactory: () => doubled }],
+    ['a class', { useClass: doublingClass().Doubling }],
+    ['a file', { useFile: worker('doubling') }],
+  ])('%s', (_, how) => {
+    const runOf = async (options: Partial<ServingDefinition> = {}): Promise<LocalServing['run']> => {
+      const serving = await serve({ name: 'inline', ...how, ...options } as ServingDefinition);
+      return (input) => serving.run(input);
+    };
+
+    it('[3.1] runs one stacked tensor as a batch of one row', async () => {
+      const run = await runOf();
+
+      expect(await run(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(floats([1, 3], [2, 4, 6]));
+    });
+
+    it('[1.7] [3.1] takes and gives containers, leaf by leaf', async () => {
+      const run = await runOf();
+
+      expect(await run(Batch.concatenate([[floats([3], [1, 2, 3]), { b: floats([3, 1], [4, 5, 6]) }]]))).toEqual([
+        floats([3], [2, 4, 6]),
+        { b: floats([3, 1], [8, 10, 12]) },
+      ]);
+    });
+
+    it('[2.4] [3.1] gives no results of padding, in no leaf', async () => {
+      const run = await runOf({ batchSize: 4, pad: true });
+
+      expect(await run({ x: floats([3], [1, 2, 3]), y: floats([3, 1], [4, 5, 6]) })).toEqual({
+        x: floats([3], [2, 4, 6]),
+        y: floats([3, 1], [8, 10, 12]),
+      });
+    });
+
+    it('[3.1] joins the outputs of a sequence of batches in its order', async () => {
+      const run = await runOf();
+
+      expect(await run([[1, 2], [3]].map((values) => Batch.concatenate([floats([values.length], values)])))).toEqual(
+        floats([3], [2, 4, 6]),
+      );
+    });
+  });
+
+  it('[3.1] [4.7] any key runs, and the function is built for the key of the batch', async () => {
+    const keys: string[] = [];
+    const serving = createServing({ name: 'keys', useFactory: ({ key }) => (keys.push(key), doubled) });
+
+    expect(await serving.run(three.withKey('foo'))).toEqual(floats([3], [2, 4, 6]));
+    expect(await serving.run(three.withKey('bar'))).toEqual(floats([3], [2, 4, 6]));
+    await serving.run(three.withKey('foo'));
+
+    expect(keys).toEqual(['foo', 'bar']);
+  });
+
+  it('[3.1] [4.7] a sequence may mix keys, each run by its own function', async () => {
+    const serving = createServing({
+      name: 'keys',
+      useFactory:
+        ({ key }) =>
+        (rows: string[]) =>
+          rows.map((row) => key + row),
+    });
+
+    expect(await serving.run(['a', 'b', 'a'].map((key, i) => Batch.stack([String(i)]).withKey(key)))).toEqual(['a0', 'b1', 'a2']);
+  });
+
+  it('[1.2] a class that is not started is initialised inline, with the key of the first batch, on one partition', async () => {
+    const { Doubling, inits, batches } = doublingClass();
+    const serving = createServing({ name: 'class', useClass: Doubling, partitions: [{ gpu: 0 }, { gpu: 1 }] });
+
+    expect(inits).toEqual([]);
+    await serving.run(three.withKey('first'));
+    await serving.run(three.withKey('second'));
+
+    expect(inits).toEqual([['inline', [{ gpu: 0, batchKeys: ['first'] }]]]);
+    expect(batches.map(({ batch, partition }) => [batch.key, batch.size, batch.padding, partition])).toEqual([
+      ['first', 3, 0, 0],
+      ['second', 3, 0, 0],
+    ]);
+  });
+
+  it('[1.2] a class that has been started is not initialised again, nor made twice', async () => {
+    let made = 0;
+    const { Doubling, inits } = doublingClass();
+    class Counted extends Doubling {
+      readonly number = ++made;
+      override handleBatch(): HandlerResult {
+        return { output: [this.number], metadata: '' };
+      }
+    }
+    const serving = await serve({ name: 'class', useClass: Counted });
+
+    expect([await serving.batchedRun(1), await serving.run(1)]).toEqual([1, 1]);
+    expect(inits.map(([kind]) => kind)).toEqual(['process']);
+  });
+
+  it('[3.1] without a batch size a call of any size runs whole', async () => {
+    const { useFactory, sizes } = noted();
+
+    await createServing({ name: 'whole', useFactory }).run(floats([100], Array.from({ length: 100 }, Number)));
+
+    expect(sizes).toEqual([100]);
+  });
+
+  it('[3.1] a batch size cuts a larger call into consecutive pieces, one after the other, joined in order', async () => {
+    const held = new HeldFunction<never>();
+    const serving = createServing({ name: 'pieces', useFactory: held.useFactory, batchSize: 2 });
+    const reply = serving.run(three);
+    const seen: unknown[] = [];
+    for (let piece = 0; piece < 2; piece++) {
+      await endOfTurn();
+      expect(held.batches).toHaveLength(1);
+      const { rows, finish } = held.next();
+      seen.push(rows);
+      finish(doubled(rows));
+    }
+
+    expect(await reply).toEqual(floats([3], [2, 4, 6]));
+    expect(seen).toEqual([floats([2], [1, 2]), floats([1], [3])]);
+  });
+
+  it('[2.2] [3.1] nothing is padded unless asked for', async () => {
+    const { useFactory, sizes } = noted();
+    const serving = createServing({ name: 'unpadded', useFactory, batchSize: 4 });
+
+    await serving.run(three);
+    expect(await serving.run(three.pad(1))).toEqual(floats([3], [2, 4, 6]));
+
+    expect(sizes).toEqual([3, 4]);
+  });
+
+  it('[4.5] [8.1] an element of a sequence may be larger than the batch size: it is cut as a call is', async () => {
+    const { useFactory, sizes } = noted();
+    const serving = createServing({ name: 'cut', useFactory, batchSize: 1 });
+
+    expect(await serving.run([Batch.concatenate([floats([2], [1, 2])]), Batch.concatenate([floats([1], [3])])])).toEqual(
+      floats([3], [2, 4, 6]),
+    );
+    expect(sizes).toEqual([1, 1, 1]);
+  });
+
+  it('[8.1] a sequence without batches is refused', async () => {
+    const serving = createServing({ name: 'nothing', useFactory: () => doubled });
+
+    await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({ code: 'SERVING_INVALID_BATCH' });
+  });
+
+  it('[1.6] the metadata are those of the piece with the first row', async () => {
+    let batch = 0;
+    const serving = createServing({
+      name: 'pieces',
+      batchSize: 2,
+      useFactory: () => (rows: unknown) => withMetadata(doubled(rows), batch++),
+      postprocess: (_, { metadata }) => metadata,
+    });
+
+    expect([await serving.run(three), await serving.run(three)]).toEqual([0, 2]);
+  });
+
+  it('[1.5] preprocess and postprocess see what they see in batches: input, output, metadata and info', async () => {
+    const { Doubling, batches } = doublingClass();
+    const serving = createServing({
+      name: 'pre and post',
+      useClass: Doubling,
+      preprocess: (rows) => ({ batch: Batch.stack(rows as Tensor[]), info: ['info', rows] }),
+      postprocess: (output, { metadata, info }) => ({ output, metadata, info }),
+    });
+    const input = [floats([2], [1, 2]), floats([2], [3, 4])];
+
+    expect(await serving.run(input)).toEqual({
+      output: floats([2, 2], [2, 4, 6, 8]),
+      metadata: 'doubled',
+      info: ['info', input],
+    });
+    expect(batches.map(({ batch }) => batch.consume())).toEqual([floats([2, 2], [1, 2, 3, 4])]);
+  });
+
+  it('[3.1] calls that run at the same time share nothing', async () => {
+    const { useFactory, sizes } = noted();
+    const serving = await serve({ name: 'alone', useFactory, batchTimeout: 10_000 });
+
+    await Promise.all([serving.run(three), serving.run(three)]);
+
+    expect(sizes).toEqual([3, 3]);
+  });
+
+  it('[3.1] [6.1] a call fails alone when its batch does', async () => {
+    const serving = createServing({
+      name: 'fails',
+      useFactory:
+        () =>
+        ([row]: number[]) =>
+          row === 1 ? Promise.reject(new RangeError('oops')) : [row],
+    });
+
+    const [failed, answered] = await Promise.allSettled([serving.run(1), serving.run(2)]);
+
+    expect(failed).toMatchObject({ reason: { code: 'SERVING_BATCH_FAILED', cause: new RangeError('oops') } });
+    expect(answered).toEqual({ status: 'fulfilled', value: 2 });
+  });
+});

@@ -128,6 +128,11 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     this.batcher.abandon(error);
   }
 
+  /** The rows that no partition has taken yet. */
+  get depth(): number {
+    return this.batcher.depth;
+  }
+
   batchStarted(record: BatchRecord<BatchRequest>): void {
     if (this.events.isObserved('batch:start')) {
       this.events.emit(batchStart(record, this.labelsOf(record)));
@@ -312,7 +317,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private labelsOf({ rows }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = rows[0]!.request.lane;
     const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
-    return { serving: this.options.name, key, origin, calls };
+    return { serving: this.options.name, key, origin, calls: [...new Set(calls)] };
   }
 }
 

@@ -84,7 +84,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       const call = await prepareCall(this.callbacks, input, this.inputAxes);
       yield* finishStream(this.callbacks, call, this.outputs(call, options, left, watch));
     } catch (error) {
-      failure = { error };
+      // Whoever leaves early has what he wanted.
+      failure = left.aborted ? undefined : { error };
       throw error;
     } finally {
       watch?.ended(failure);

@@ -1,6 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import type { CallEndEvent, LocalServing, ServingDefinition, ServingEvent } from 'nestjs-serving';
+import type { CallEndEvent, ServingDefinition, ServingEvent } from 'nestjs-serving';
+import { firstValueFrom, take, toArray } from 'rxjs';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
@@ -8,15 +9,6 @@ const echo: ServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory
 
 describe('what a serving tells', () => {
   const start = useServings();
-
-  /** How each of the calls ended. */
-  async function endsOf(serving: LocalServing, calls: () => readonly Promise<unknown>[]): Promise<CallEndEvent[]> {
-    const ends: CallEndEvent[] = [];
-    const subscription = serving.eventsOf('call:end').subscribe((event) => ends.push(event));
-    await Promise.allSettled(calls());
-    subscription.unsubscribe();
-    return ends;
-  }
 
   it('[12.1] the stage in which a call ended', async () => {
     const serving = await start({
@@ -37,7 +29,9 @@ describe('what a serving tells', () => {
       useFactory: () => (rows: string[]) => rows.map((row) => (row === 'bad' ? new Error('a bad row') : row)),
     });
     const texts = ['unreadable', 'fine', 'unspeakable', 'bad', 'fine', 'too many'];
-    const ends = await endsOf(serving, () => texts.map((text) => serving.batchedRun(text)));
+    const ends: CallEndEvent[] = [];
+    serving.eventsOf('call:end').subscribe((event) => ends.push(event));
+    await Promise.allSettled(texts.map((text) => serving.batchedRun(text)));
     const stages = ends.toSorted((a, b) => a.call - b.call).map(({ stage, error }) => [stage, error && (error as Error).message]);
     expect(stages).toEqual([
       ['preprocessing', 'cannot read that'],
@@ -55,6 +49,27 @@ describe('what a serving tells', () => {
     serving.events$.subscribe((event) => event.type === 'batch:start' && calls.push(event.calls));
     await Promise.all([serving.batchedRun(['a', 'b', 'c'].values()), serving.batchedRun('d')]);
     expect(calls).toEqual([[2, 1]]);
+  });
+
+  it('[8.2] [12.1] a stream that its consumer leaves has not failed, however he leaves', async () => {
+    const serving = await start({
+      ...echo,
+      useFactory: () =>
+        async function* (rows: string[]) {
+          for (;;) {
+            yield rows;
+          }
+        },
+    });
+    const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(3), toArray()));
+    await firstValueFrom(serving.stream('a'));
+    for await (const event of serving.stream('b')) {
+      expect(event).toMatchObject({ output: 'b' });
+      break;
+    }
+    const signal = AbortSignal.abort(new Error('too late'));
+    await expect(firstValueFrom(serving.stream('c', { signal }))).rejects.toThrow('too late');
+    expect((await ends).map(({ error }) => error)).toEqual([undefined, undefined, new Error('too late')]);
   });
 
   it('[12.3] how many rows wait in its queue', async () => {

@@ -72,6 +72,7 @@ export type {
   BatchStartEvent,
   CallEndEvent,
   CallMode,
+  CallStage,
   CallStartEvent,
   ServingEvent,
 } from './serving/serving-event.js';

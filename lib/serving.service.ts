@@ -42,6 +42,13 @@ export class ServingService implements OnModuleInit {
     );
   }
 
+  /** How many rows wait now, by the name of the serving or `Class.method`. */
+  queueDepths(): ReadonlyMap<string, number> {
+    // A handle that a test puts in place of a serving may be without a queue.
+    const servings = [...this.registry.all.values()].flatMap((serving) => [...(serving.queueDepths?.() ?? [])]);
+    return new Map([...this.methods.queueDepths(), ...servings]);
+  }
+
   /** Whether every serving is loaded and warm and none is shutting down: what a readiness probe asks. */
   get isReady(): boolean {
     // A handle that a test puts in place of a serving may be without a state.

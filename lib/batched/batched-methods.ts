@@ -75,6 +75,13 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     this.events.complete();
   }
 
+  /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
+  queueDepths(): ReadonlyMap<string, number> {
+    const depths = new Map<string, number>();
+    this.all().forEach(({ name, batcher }) => depths.set(name, (depths.get(name) ?? 0) + batcher.depth));
+    return depths;
+  }
+
   /** One call of a batched method of `instance`. */
   async call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
     if (method.serving !== undefined) {

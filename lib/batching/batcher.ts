@@ -131,6 +131,11 @@ export class Batcher<R extends Request> {
       });
   }
 
+  /** The rows that no partition has taken yet. */
+  get depth(): number {
+    return this.queued;
+  }
+
   /** Queues all rows of the request, or throws and queues none. */
   submit(request: R): void {
     const { name, maxQueue } = this.options;

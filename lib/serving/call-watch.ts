@@ -1,4 +1,4 @@
-import type { CallMode } from './serving-event.js';
+import type { CallMode, CallStage } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 
 /** Notes when a call passes the stages of the line, and tells it at the end. */
@@ -67,7 +67,18 @@ export class CallWatch {
       waiting: ranAt - queuedAt,
       running: answeredAt - ranAt,
       postprocessing: endedAt - answeredAt,
+      stage: this.stage,
       ...failure,
     });
+  }
+
+  private get stage(): CallStage {
+    if (this.answeredAt !== undefined) {
+      return 'postprocessing';
+    }
+    if (this.ranAt !== undefined) {
+      return 'running';
+    }
+    return this.queuedAt === undefined ? 'preprocessing' : 'waiting';
   }
 }

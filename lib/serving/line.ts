@@ -97,7 +97,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
         this.pulls.end(pulled);
       }
     } catch (error) {
-      failure = { error };
+      // Whoever leaves early has what he wanted.
+      failure = left.aborted ? undefined : { error };
       throw error;
     } finally {
       watch?.ended(failure);
@@ -144,6 +145,11 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     this.pulls.stopAll(error);
     void this.batcher.close();
     this.batcher.abandon(error);
+  }
+
+  /** The rows that no partition has taken yet. */
+  get depth(): number {
+    return this.batcher.depth;
   }
 
   batchStarted(record: BatchRecord<BatchRequest>): void {
@@ -315,7 +321,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private labelsOf({ rows }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = rows[0]!.request.lane;
     const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
-    return { serving: this.options.name, key, origin, calls };
+    return { serving: this.options.name, key, origin, calls: [...new Set(calls)] };
   }
 }
 

@@ -58,6 +58,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.events.of(type);
   }
 
+  override queueDepths(): ReadonlyMap<string, number> {
+    return new Map(this.line ? [[this.name, this.line.depth]] : []);
+  }
+
   override batchedRun(input: Input, options: CallOptions = {}): Promise<Output> {
     return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
   }

@@ -5,6 +5,9 @@ import type { Origin } from '../partitions/partition.js';
 /** How a call runs. */
 export type CallMode = 'batched' | 'inline' | 'stream';
 
+/** Where a call stands: what comes before its rows are queued, then their wait, then their run, then what shapes the answer. */
+export type CallStage = 'preprocessing' | 'waiting' | 'running' | 'postprocessing';
+
 /** A call has come; told before anything is done about it, in the async context of its caller. */
 export interface CallStartEvent {
   readonly type: 'call:start';
@@ -30,6 +33,8 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly running: number;
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
+  /** The stage in which it ended; those after it took no time. What a stream postprocesses is part of `running`. */
+  readonly stage: CallStage;
   /** Why it failed, if it did. */
   readonly error?: unknown;
 }
@@ -61,7 +66,7 @@ export interface BatchStartEvent {
   readonly wait: number;
   /** The rows that still waited in the queue. */
   readonly queued: number;
-  /** The calls with rows in it, as far as somebody observed them start. */
+  /** The calls with rows in it, each once, as far as somebody observed them start. */
   readonly calls: readonly number[];
 }
 

@@ -24,6 +24,11 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
+  /** How many rows wait in its queue, by its name; nothing for a handle that has no queue of its own. */
+  queueDepths(): ReadonlyMap<string, number> {
+    return new Map();
+  }
+
   /**
    * Runs the input alone and at once, sharing with no other caller.
    *

@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, realpath, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -41,6 +41,20 @@ describe('the packed package', () => {
 
   it('has types that resolve, as checked by attw', async () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
+  });
+
+  it('loads OpenTelemetry only for its own entry point, which names what is missing', async () => {
+    const app = join(folder, 'no-opentelemetry');
+    const installed = join(app, 'node_modules/nestjs-serving');
+    await mkdir(installed, { recursive: true });
+    await mkdir(join(app, 'node_modules/@nestjs'));
+    await run('tar', ['-xzf', tarball, '-C', installed, '--strip-components', '1']);
+    for (const name of ['@nestjs/common', '@nestjs/core', 'onnxruntime-common', 'reflect-metadata', 'rxjs']) {
+      await symlink(await realpath(join(root, 'node_modules', name)), join(app, 'node_modules', name));
+    }
+    const load = (name: string) => run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], { cwd: app });
+    await load('nestjs-serving');
+    await expect(load('nestjs-serving/opentelemetry')).rejects.toThrow("Cannot find package '@opentelemetry/api'");
   });
 
   it.each(['11', '12'])(

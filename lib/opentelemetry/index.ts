@@ -1,0 +1,6 @@
+export {
+  type ObservedServings,
+  observeWithOpenTelemetry,
+  type ServingOpenTelemetryOptions,
+} from './observe-with-opentelemetry.js';
+export { ServingOpenTelemetryModule } from './serving-opentelemetry.module.js';

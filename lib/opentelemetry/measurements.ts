@@ -1,0 +1,80 @@
+import type { Counter, Histogram, Meter, ObservableCallback } from '@opentelemetry/api';
+import { isServingError } from '../errors.js';
+import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../serving/serving-event.js';
+import { errorType } from './attributes.js';
+
+/** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */
+const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
+const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
+
+/** How many rows wait, by serving. */
+export type QueueDepths = () => ReadonlyMap<string, number>;
+
+/** Counts and measures calls and batches; the depth of queues is asked for when metrics are collected. */
+export class Measurements {
+  private readonly callDuration: Histogram;
+  private readonly rejections: Counter;
+  private readonly batchSize: Histogram;
+  private readonly batchFill: Histogram;
+  private readonly batchWait: Histogram;
+  private readonly batchRun: Histogram;
+  private readonly padding: Counter;
+  /** Ends what it has begun. */
+  readonly close: () => void;
+
+  constructor(meter: Meter, queueDepths: QueueDepths) {
+    const histogram = (name: string, unit: string, boundaries: number[], description: string): Histogram =>
+      meter.createHistogram(name, { unit, description, advice: { explicitBucketBoundaries: boundaries } });
+    this.callDuration = histogram('serving.call.duration', 's', seconds, 'Duration of calls, from their arrival to their answer');
+    this.batchSize = histogram('serving.batch.size', '{row}', rows, 'Rows of a batch, without padding');
+    this.batchFill = histogram('serving.batch.fill', '1', tenths, 'Rows of a batch as a fraction of those that it had room for');
+    this.batchWait = histogram('serving.batch.wait.duration', 's', seconds, 'How long the oldest row of a batch waited');
+    this.batchRun = histogram('serving.batch.run.duration', 's', seconds, 'How long a batch ran, the way to its thread included');
+    this.rejections = meter.createCounter('serving.call.rejections', {
+      unit: '{call}',
+      description: 'Calls that were refused, or given up by the serving, before any of their rows ran',
+    });
+    this.padding = meter.createCounter('serving.batch.padding', {
+      unit: '{row}',
+      description: 'Rows that were added to batches to fill them up',
+    });
+    const depth = meter.createObservableUpDownCounter('serving.queue.depth', {
+      unit: '{row}',
+      description: 'Rows that no partition has taken yet',
+    });
+    const observe: ObservableCallback = (result) =>
+      queueDepths().forEach((waiting, serving) => result.observe(waiting, { 'serving.name': serving }));
+    depth.addCallback(observe);
+    this.close = () => depth.removeCallback(observe);
+  }
+
+  observe(event: ServingEvent): void {
+    if (event.type === 'call:end') {
+      this.callEnded(event);
+    } else if (event.type === 'batch:end') {
+      this.batchEnded(event);
+    }
+  }
+
+  private callEnded(event: CallEndEvent): void {
+    const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
+    const attributes = { 'serving.name': serving, ...errorType(event) };
+    const duration = preprocessing + waiting + running + postprocessing;
+    this.callDuration.record(duration / 1000, { ...attributes, 'serving.call.mode': mode });
+    if ((stage === 'preprocessing' || stage === 'waiting') && isServingError(error)) {
+      this.rejections.add(1, attributes);
+    }
+  }
+
+  private batchEnded(event: BatchEndEvent): void {
+    const attributes = { 'serving.name': event.serving, 'serving.batch.key': event.key };
+    const closed = { ...attributes, 'serving.batch.close_reason': event.reason };
+    const run = { ...attributes, 'serving.partition.id': event.partition, ...errorType(event) };
+    this.batchSize.record(event.rows, closed);
+    this.batchFill.record(event.fill, closed);
+    this.batchWait.record(event.wait / 1000, attributes);
+    this.batchRun.record(event.runTime / 1000, run);
+    this.padding.add(event.padding, attributes);
+  }
+}

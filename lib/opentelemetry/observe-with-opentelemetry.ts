@@ -1,0 +1,50 @@
+import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
+import { finalize, merge, type Observable, type Subscription } from 'rxjs';
+import type { ServingEvent } from '../serving/serving-event.js';
+import type { EventOf } from '../serving/serving-events.js';
+import { SCOPE } from './attributes.js';
+import { Measurements } from './measurements.js';
+import { Spans } from './spans.js';
+
+/** What can be observed: a `Serving`, or the `ServingService` for all of an application. */
+export interface ObservedServings {
+  eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
+  queueDepths(): ReadonlyMap<string, number>;
+}
+
+/** Where spans and metrics go. */
+export interface ServingOpenTelemetryOptions {
+  /** @default the global one, also one that is registered later */
+  readonly tracerProvider?: TracerProvider;
+  /** @default the global one, as it is when the observation begins */
+  readonly meterProvider?: MeterProvider;
+}
+
+/**
+ * Makes OpenTelemetry spans and metrics of what servings tell. It ends with the servings, or when the subscription is unsubscribed;
+ * spans that are open then are ended.
+ *
+ * A fault of a tracer or meter goes to OpenTelemetry's own `diag`, and never to a call.
+ */
+export function observeWithOpenTelemetry(source: ObservedServings, options: ServingOpenTelemetryOptions = {}): Subscription {
+  const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } = options;
+  const spans = new Spans(tracerProvider.getTracer(SCOPE));
+  const measurements = new Measurements(meterProvider.getMeter(SCOPE), () => source.queueDepths());
+  const observers = [spans, measurements];
+  return merge(
+    source.eventsOf('call:start'),
+    source.eventsOf('call:end'),
+    source.eventsOf('batch:start'),
+    source.eventsOf('batch:end'),
+  )
+    .pipe(finalize(() => observers.forEach((each) => guarded(() => each.close()))))
+    .subscribe((event) => observers.forEach((each) => guarded(() => each.observe(event))));
+}
+
+function guarded(work: () => void): void {
+  try {
+    work();
+  } catch (error) {
+    diag.error(`${SCOPE}: what was observed could not be told`, error);
+  }
+}

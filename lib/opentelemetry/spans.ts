@@ -1,0 +1,146 @@
+import {
+  type Context,
+  context,
+  type HrTime,
+  type Link,
+  type Span,
+  type SpanContext,
+  SpanStatusCode,
+  trace,
+  type Tracer,
+} from '@opentelemetry/api';
+import { isError, messageOf } from '../errors.js';
+import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../serving/serving-event.js';
+import { batchAttributes, batchEndAttributes, errorType, methodOf, stages } from './attributes.js';
+
+/** A call that has not ended. */
+interface OpenCall {
+  readonly span: Span;
+  /** That of its caller, with the span in it. */
+  readonly context: Context;
+  /** Milliseconds since 1970. */
+  readonly startedAt: number;
+  /** The batches that have taken rows of it. */
+  readonly batches: SpanContext[];
+}
+
+/**
+ * A span per call under that of its caller, with a child per stage; and a span per batch. A batch belongs to many callers, so it has
+ * no parent: it has a link to the span of each call with rows in it, and the execution of each of these calls has one to the batch.
+ */
+export class Spans {
+  private readonly calls = new Map<string, OpenCall>();
+  private readonly batches = new Map<string, Span>();
+
+  constructor(private readonly tracer: Tracer) {}
+
+  observe(event: ServingEvent): void {
+    switch (event.type) {
+      case 'call:start':
+        return this.callStarted(event);
+      case 'call:end':
+        return this.callEnded(event);
+      case 'batch:start':
+        return this.batchStarted(event);
+      case 'batch:end':
+        return this.batchEnded(event);
+    }
+  }
+
+  /** Ends the spans whose ends nobody will tell. */
+  close(): void {
+    [...this.batches.values()].forEach((span) => span.end());
+    [...this.calls.values()].forEach(({ span }) => span.end());
+    this.batches.clear();
+    this.calls.clear();
+  }
+
+  private callStarted({ serving, call, mode }: CallStartEvent): void {
+    const attributes = { 'serving.name': serving, 'serving.call.mode': mode };
+    const parent = context.active();
+    // As the SDK does: the monotonic clock has its own idea of when 1970 was, and other spans would not fit.
+    const startedAt = Date.now();
+    const span = this.tracer.startSpan(`${methodOf[mode]} ${serving}`, { attributes, startTime: hrTime(startedAt) }, parent);
+    if (span.isRecording()) {
+      this.calls.set(callId(serving, call), { span, context: trace.setSpan(parent, span), startedAt, batches: [] });
+    }
+  }
+
+  private callEnded(event: CallEndEvent): void {
+    const id = callId(event.serving, event.call);
+    const open = this.calls.get(id);
+    if (!open) {
+      return;
+    }
+    this.calls.delete(id);
+    const endedAt = this.tellStages(event, open);
+    open.span.setAttribute('serving.call.rows', event.rows);
+    fail(open.span, event, hrTime(endedAt));
+    open.span.end(hrTime(endedAt));
+  }
+
+  /** Makes a span of each stage that the call has reached; gives the time when the last one ended. */
+  private tellStages(event: CallEndEvent, open: OpenCall): number {
+    let at = open.startedAt;
+    for (const [stage, name] of stages) {
+      const isLast = stage === event.stage;
+      const links = stage === 'running' ? open.batches.map(linkTo) : [];
+      const attributes = { 'serving.name': event.serving, ...(isLast ? errorType(event) : {}) };
+      const span = this.tracer.startSpan(`${name} ${event.serving}`, { attributes, links, startTime: hrTime(at) }, open.context);
+      at += event[stage];
+      if (isLast && 'error' in event) {
+        span.setStatus({ code: SpanStatusCode.ERROR });
+      }
+      span.end(hrTime(at));
+      if (isLast) {
+        break;
+      }
+    }
+    return at;
+  }
+
+  private batchStarted(event: BatchStartEvent): void {
+    const members = event.calls.flatMap((call) => this.calls.get(callId(event.serving, call)) ?? []);
+    const links = members.map(({ span }) => linkTo(span.spanContext()));
+    const span = this.tracer.startSpan(`batch ${event.serving}`, { root: true, attributes: batchAttributes(event), links });
+    members.forEach(({ batches }) => batches.push(span.spanContext()));
+    this.batches.set(batchId(event), span);
+  }
+
+  private batchEnded(event: BatchEndEvent): void {
+    const id = batchId(event);
+    const span = this.batches.get(id);
+    this.batches.delete(id);
+    span?.setAttributes(batchEndAttributes(event));
+    fail(span, event);
+    span?.end();
+  }
+}
+
+function fail(span: Span | undefined, event: CallEndEvent | BatchEndEvent, time?: HrTime): void {
+  if ('error' in event) {
+    const { error } = event;
+    span?.setAttributes(errorType(event));
+    span?.recordException(isError(error) ? error : messageOf(error), time);
+    span?.setStatus({ code: SpanStatusCode.ERROR, message: messageOf(error) });
+  }
+}
+
+function linkTo(spanContext: SpanContext): Link {
+  return { context: spanContext };
+}
+
+function callId(serving: string, call: number): string {
+  return `${serving}\0${call}`;
+}
+
+/** Methods of two classes can have one name, and so two batches one number; but no two calls have. */
+function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
+  return `${serving}\0${batch}\0${first}`;
+}
+
+/** As seconds and nanoseconds: a lone number could also be taken for one of `performance.now()`, and a Date has no microseconds. */
+function hrTime(milliseconds: number): HrTime {
+  const seconds = Math.floor(milliseconds / 1000);
+  return [seconds, Math.floor((milliseconds - seconds * 1000) * 1e6)];
+}

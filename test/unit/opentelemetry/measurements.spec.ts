@@ -1,0 +1,137 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, type CallEndEvent, type FunctionServingDefinition, type LocalServing, type ServingError } from 'nestjs-serving';
+import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
+import type { Tensor } from 'onnxruntime-common';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { useTelemetry } from '../../fixtures/telemetry.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+const echo: FunctionServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
+
+/** Fails in every stage, as its input says. */
+const touchy: FunctionServingDefinition<string> = {
+  name: 'touchy',
+  batchSize: 1,
+  maxQueue: 3,
+  preprocess(text: string) {
+    if (text === 'unreadable') {
+      throw new TypeError('cannot read that');
+    }
+    if (text === 'too many') {
+      return { batch: Batch.stack(['a', 'b', 'c', 'd']) };
+    }
+    return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
+  },
+  useFactory: () => (rows: string[]) =>
+    rows.map((row) => {
+      if (row === 'worse') {
+        throw new Error('a bad batch');
+      }
+      return row === 'bad' ? new RangeError('a bad row') : row;
+    }),
+};
+
+/** What a histogram has of so many values with that sum. */
+const histogram = (count: number, sum: unknown): unknown => expect.objectContaining({ count, sum });
+
+describe('metrics', () => {
+  const telemetry = useTelemetry();
+  const start = useServings();
+
+  const observe = (serving: LocalServing) => observeWithOpenTelemetry(serving, telemetry());
+  const depth = async (): Promise<unknown> => (await telemetry().measured()).get('serving.queue.depth')!.points[0]!.value;
+
+  it('[12.3] calls by how they came and how they ended', async () => {
+    const serving = await start(touchy);
+    const ends: CallEndEvent[] = [];
+    serving.eventsOf('call:end').subscribe((event) => ends.push(event));
+    observe(serving);
+    await Promise.allSettled(['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) => serving.batchedRun(input)));
+    await serving.run('a');
+    const codes = ends.map(({ error }) => (error === undefined ? [] : ((error as ServingError).code ?? (error as Error).name)));
+    expect(codes.flat().toSorted()).toEqual([
+      'RangeError',
+      'SERVING_BATCH_FAILED',
+      'SERVING_INVALID_INPUT',
+      'SERVING_OVERLOADED',
+      'TypeError',
+    ]);
+    const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
+    expect(unit).toBe('s');
+    expect(points).toHaveLength(ends.length);
+    ends.forEach(({ mode, preprocessing, waiting, running, postprocessing }, i) => {
+      const type = codes[i]!.length === 0 ? {} : { 'error.type': codes[i] };
+      const attributes = { 'serving.name': 'touchy', 'serving.call.mode': mode, ...type };
+      const duration = (preprocessing + waiting + running + postprocessing) / 1000;
+      expect(points).toContainEqual({ attributes, value: histogram(1, duration) });
+    });
+  });
+
+  it('[12.3] the calls that were refused, by the reason', async () => {
+    const serving = await start(touchy);
+    observe(serving);
+    await Promise.allSettled(['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) => serving.batchedRun(input)));
+    const { unit, points } = (await telemetry().measured()).get('serving.call.rejections')!;
+    expect(unit).toBe('{call}');
+    expect(
+      points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
+    ).toEqual([
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+    ]);
+  });
+
+  it('[12.3] size, fill, wait, run time and padding of batches', async () => {
+    const serving = await start({
+      name: 'echo',
+      batchSize: 4,
+      pad: true,
+      warmUp: [floats([1, 1], [0])],
+      useFactory: () => (tensor: Tensor) => tensor,
+    });
+    const events: number[] = [];
+    serving.eventsOf('batch:end').subscribe(({ wait, runTime }) => events.push(wait, runTime));
+    observe(serving);
+    await serving.batchedRun(floats([3, 1], [1, 2, 3]));
+    const measured = await telemetry().measured();
+    const attributes = { 'serving.name': 'echo', 'serving.batch.key': 'default' };
+    const closed = { ...attributes, 'serving.batch.close_reason': 'idle' };
+    const [wait, runTime] = events as [number, number];
+    const expected: [name: string, unit: string, attributes: object, value: unknown][] = [
+      ['serving.batch.size', '{row}', closed, histogram(1, 3)],
+      ['serving.batch.fill', '1', closed, histogram(1, 0.75)],
+      ['serving.batch.wait.duration', 's', attributes, histogram(1, wait / 1000)],
+      ['serving.batch.run.duration', 's', { ...attributes, 'serving.partition.id': 0 }, histogram(1, runTime / 1000)],
+      ['serving.batch.padding', '{row}', attributes, 1],
+    ];
+    for (const [name, unit, ofPoint, value] of expected) {
+      expect([name, measured.get(name)]).toEqual([name, { unit, points: [{ attributes: ofPoint, value }] }]);
+    }
+  });
+
+  it('[12.3] a failed batch by its reason', async () => {
+    const serving = await start({ ...echo, useFactory: () => () => Promise.reject(new Error('no')) });
+    observe(serving);
+    await serving.batchedRun('a').catch(() => {});
+    const { points } = (await telemetry().measured()).get('serving.batch.run.duration')!;
+    expect(points).toMatchObject([{ attributes: { 'error.type': 'SERVING_BATCH_FAILED' } }]);
+  });
+
+  it('[12.3] the depth of the queue, whenever metrics are collected', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ ...echo, useFactory: held.useFactory });
+    observe(serving);
+    expect(await depth()).toBe(0);
+    const calls = ['a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row));
+    while (held.batches.length === 0) {
+      await new Promise(setImmediate);
+    }
+    expect(await depth()).toBe(3);
+    for (let finished = 0; finished < 3; await new Promise(setImmediate)) {
+      finished += held.batches.splice(0).map(({ rows, finish }) => finish(rows)).length;
+    }
+    await Promise.all(calls);
+    expect(await depth()).toBe(0);
+  });
+});

@@ -1,0 +1,262 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { context, type HrTime, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
+import type { Tensor } from 'onnxruntime-common';
+import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
+import { Batch, type FunctionServingDefinition, type LocalServing, type ServingDefinition } from 'nestjs-serving';
+import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
+import type { Subscription } from 'rxjs';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { useContexts, useTelemetry } from '../../fixtures/telemetry.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+const echo: FunctionServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
+
+const names = (spans: readonly ReadableSpan[]): string[] => spans.map(({ name }) => name);
+const idOf = (span: ReadableSpan): string => span.spanContext().spanId;
+const linksOf = ({ links }: ReadableSpan): string[] => links.map((link) => link.context.spanId);
+const nanoseconds = ([seconds, rest]: HrTime): bigint => BigInt(seconds) * 1_000_000_000n + BigInt(rest);
+
+describe('spans', () => {
+  const telemetry = useTelemetry();
+  const start = useServings();
+  const subscriptions: Subscription[] = [];
+  useContexts();
+
+  afterEach(() => subscriptions.splice(0).forEach((subscription) => subscription.unsubscribe()));
+
+  function observe(serving: LocalServing): Subscription {
+    const { tracerProvider, meterProvider } = telemetry();
+    const subscription = observeWithOpenTelemetry(serving, { tracerProvider, meterProvider });
+    subscriptions.push(subscription);
+    return subscription;
+  }
+
+  async function started(definition: ServingDefinition): Promise<LocalServing> {
+    const serving = await start(definition);
+    observe(serving);
+    return serving;
+  }
+
+  /** Calls as somebody does whose work has a span of that name. */
+  function within<T>(name: string, call: () => Promise<T>): Promise<T> {
+    const span = telemetry().tracerProvider.getTracer('caller').startSpan(name, {}, ROOT_CONTEXT);
+    return context.with(trace.setSpan(ROOT_CONTEXT, span), call).finally(() => span.end());
+  }
+
+  const only = (name: string): ReadableSpan => {
+    const spans = telemetry().named(name);
+    expect(spans).toHaveLength(1);
+    return spans[0]!;
+  };
+
+  it('[12.1] a call is a child of what its caller does, and its stages are its children', async () => {
+    const serving = await started(echo);
+    await within('request', () => serving.batchedRun(Batch.stack(['a', 'b'])));
+    const call = only('batchedRun echo');
+    expect(names(telemetry().childrenOf(only('request')))).toEqual(['batchedRun echo']);
+    expect(names(telemetry().childrenOf(call))).toEqual(['preprocess echo', 'queue echo', 'execute echo', 'postprocess echo']);
+    expect(call.kind).toBe(SpanKind.INTERNAL);
+    expect(call.status).toEqual({ code: SpanStatusCode.UNSET });
+    expect(call.instrumentationScope.name).toBe('nestjs-serving');
+    expect(call.attributes).toEqual({ 'serving.name': 'echo', 'serving.call.mode': 'batched', 'serving.call.rows': 2 });
+  });
+
+  it('[12.1] the stages follow one another without a gap, from the start of the call to its end', async () => {
+    const serving = await started(echo);
+    const before = BigInt(Date.now()) * 1_000_000n;
+    await serving.batchedRun('a');
+    const after = BigInt(Date.now() + 1) * 1_000_000n;
+    const call = only('batchedRun echo');
+    const stages = telemetry().childrenOf(call);
+    const starts = stages.map(({ startTime }) => nanoseconds(startTime));
+    const ends = stages.map(({ endTime }) => nanoseconds(endTime));
+    expect([...starts, nanoseconds(call.endTime)]).toEqual([nanoseconds(call.startTime), ...ends]);
+    expect(starts[0]).toBeGreaterThanOrEqual(before);
+    expect(ends.at(-1)).toBeLessThanOrEqual(after);
+  });
+
+  it('[12.1] a batch has a trace of its own and a link to each call in it; their executions have one to it', async () => {
+    const serving = await started(echo);
+    await Promise.all(['one', 'two'].map((name) => within(name, () => serving.batchedRun('a'))));
+    const batch = only('batch echo');
+    const calls = telemetry().named('batchedRun echo');
+    const traces = [batch, ...calls].map((span) => span.spanContext().traceId);
+    expect(batch.parentSpanContext).toBeUndefined();
+    expect(new Set(traces).size).toBe(3);
+    expect(linksOf(batch)).toEqual(calls.map(idOf));
+    expect(telemetry().named('execute echo').map(linksOf)).toEqual([[idOf(batch)], [idOf(batch)]]);
+    expect(telemetry().named('queue echo').flatMap(linksOf)).toEqual([]);
+  });
+
+  it('[12.1] a call that runs in several batches has a link to each', async () => {
+    const serving = await started(echo);
+    await Promise.all([serving.batchedRun(Batch.stack(['a', 'b', 'c'])), serving.batchedRun('d')]);
+    const batches = telemetry().named('batch echo');
+    const [long, short] = telemetry()
+      .named('batchedRun echo')
+      .toSorted((a, b) => Number(b.attributes['serving.call.rows']) - Number(a.attributes['serving.call.rows']));
+    expect(batches.map(linksOf)).toEqual([[idOf(long!)], [idOf(long!), idOf(short!)]]);
+    const executions = [long!, short!].map((call) =>
+      telemetry()
+        .childrenOf(call)
+        .find(({ name }) => name === 'execute echo')!,
+    );
+    expect(executions.map(linksOf)).toEqual([batches.map(idOf), [idOf(batches[1]!)]]);
+  });
+
+  it('[12.2] a batch says all that is known of it', async () => {
+    const serving = await started({
+      name: 'echo',
+      batchSize: 4,
+      pad: true,
+      separateOrigins: true,
+      warmUp: [floats([1, 1], [0])],
+      useFactory: () => (tensor: Tensor) => tensor,
+    });
+    const times: number[] = [];
+    serving.eventsOf('batch:end').subscribe(({ wait, runTime }) => times.push(wait / 1000, runTime / 1000));
+    await Promise.all([serving.batchedRun(floats([2, 1], [1, 2])), serving.batchedRun(floats([1, 1], [3]))]);
+    expect(only('batch echo').attributes).toEqual({
+      'serving.name': 'echo',
+      'serving.batch.id': 0,
+      'serving.batch.key': 'default',
+      'serving.batch.origin': 'in-process',
+      'serving.batch.rows': 3,
+      'serving.batch.capacity': 4,
+      'serving.batch.fill': 0.75,
+      'serving.batch.close_reason': 'idle',
+      'serving.batch.padding': 1,
+      'serving.batch.wait': times[0],
+      'serving.batch.run_time': times[1],
+      'serving.partition.id': 0,
+      'serving.queue.depth': 0,
+    });
+  });
+
+  it('[12.1] a failed batch and its calls tell why', async () => {
+    const serving = await started({
+      ...echo,
+      useFactory: () => () => {
+        throw new TypeError('no such word');
+      },
+    });
+    await Promise.allSettled([serving.batchedRun('a'), serving.batchedRun('b')]);
+    const message = 'Serving "echo": a batch of 2 rows failed: no such word';
+    for (const span of [only('batch echo'), ...telemetry().named('batchedRun echo')]) {
+      expect(span.status).toEqual({ code: SpanStatusCode.ERROR, message });
+      expect(span.attributes).toMatchObject({ 'error.type': 'SERVING_BATCH_FAILED' });
+      expect(span.events).toMatchObject([{ name: 'exception', attributes: { 'exception.message': message } }]);
+    }
+    for (const call of telemetry().named('batchedRun echo')) {
+      const stages = telemetry().childrenOf(call);
+      expect(names(stages)).toEqual(['preprocess echo', 'queue echo', 'execute echo']);
+      expect(stages.map(({ status }) => status.code)).toEqual([0, 0, SpanStatusCode.ERROR]);
+      expect(call.events[0]!.time).toEqual(call.endTime);
+    }
+  });
+
+  it.each([
+    ['the code of an error of this package', 'too many', ['SERVING_OVERLOADED', 'queue echo']],
+    ['the name of any other', 'no text', ['TypeError', 'preprocess echo']],
+    ['a word of OpenTelemetry for what is no error', 'a word', ['_OTHER', 'preprocess echo']],
+  ])('[12.1] a call that fails before it runs has as its error.type %s', async (_, text, [type, stage]) => {
+    const serving = await started({
+      ...echo,
+      maxQueue: 2,
+      preprocess(input) {
+        if (input === 'no text') {
+          throw new TypeError('cannot read that');
+        }
+        if (input === 'a word') {
+          // oxlint-disable-next-line no-throw-literal
+          throw input;
+        }
+        return { batch: Batch.stack(['a', 'b', 'c']) };
+      },
+    });
+    await serving.batchedRun(text).catch(() => {});
+    const call = only('batchedRun echo');
+    const last = telemetry().childrenOf(call).at(-1)!;
+    expect(call.attributes['error.type']).toBe(type);
+    expect([last.attributes['error.type'], last.name]).toEqual([type, stage]);
+    expect(call.status.code).toBe(SpanStatusCode.ERROR);
+  });
+
+  it('[12.1] a call that runs alone and one that streams have spans, too', async () => {
+    const serving = await started({
+      ...echo,
+      useFactory: () =>
+        async function* (rows: string[]) {
+          yield rows.map((row) => `${row}1`);
+          yield rows.map((row) => `${row}2`);
+        },
+    });
+    await within('one', () => serving.run('a'));
+    const outputs = await within('two', async () => {
+      const seen: unknown[] = [];
+      for await (const event of serving.stream('b')) {
+        seen.push((event as { output: unknown }).output);
+      }
+      return seen;
+    });
+    expect(outputs).toEqual(['b1', 'b2']);
+    expect(names(telemetry().childrenOf(only('one')))).toEqual(['run echo']);
+    expect(names(telemetry().childrenOf(only('two')))).toEqual(['stream echo']);
+    const stages = ['preprocess echo', 'queue echo', 'execute echo'];
+    expect(names(telemetry().childrenOf(only('stream echo')))).toEqual(stages);
+    expect(names(telemetry().childrenOf(only('run echo')))).toEqual([...stages, 'postprocess echo']);
+    expect(linksOf(only('batch echo'))).toEqual([idOf(only('stream echo'))]);
+  });
+
+  it('[12.1] a stream that its consumer leaves has an end', async () => {
+    const serving = await started({
+      ...echo,
+      useFactory: () =>
+        async function* (rows: string[]) {
+          for (;;) {
+            yield rows;
+          }
+        },
+    });
+    for await (const event of serving.stream('a')) {
+      expect(event).toMatchObject({ output: 'a' });
+      break;
+    }
+    expect(only('stream echo').status.code).toBe(SpanStatusCode.UNSET);
+  });
+
+  it('[12.1] of a call that is not sampled nothing is told', async () => {
+    const serving = await start(echo);
+    const unsampled = { traceId: '1'.repeat(32), spanId: '2'.repeat(16), traceFlags: 0 };
+    observe(serving);
+    await Promise.all([
+      context.with(trace.setSpanContext(ROOT_CONTEXT, unsampled), () => serving.batchedRun('a')),
+      serving.batchedRun('b'),
+    ]);
+    expect(names(telemetry().spans).toSorted()).toEqual([
+      'batch echo',
+      'batchedRun echo',
+      'execute echo',
+      'postprocess echo',
+      'preprocess echo',
+      'queue echo',
+    ]);
+    expect(linksOf(only('batch echo'))).toEqual([idOf(only('batchedRun echo'))]);
+  });
+
+  it('[12.1] what is open when the observation ends, ends with it', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ ...echo, useFactory: held.useFactory });
+    const subscription = observe(serving);
+    const call = serving.batchedRun('a');
+    while (held.batches.length === 0) {
+      await new Promise(setImmediate);
+    }
+    subscription.unsubscribe();
+    expect(names(telemetry().spans)).toEqual(['batch echo', 'batchedRun echo']);
+    held.next().finish(['a']);
+    expect(await call).toBe('a');
+    expect(telemetry().spans).toHaveLength(2);
+  });
+});

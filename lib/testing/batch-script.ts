@@ -5,6 +5,7 @@ import type { ServingOptions } from '../serving/serving-definition.js';
 import { HeldBatch } from './held-batch.js';
 import type { ResultsOf, RowsOf } from './rows-of.js';
 import { type Hold, scriptedEngine } from './scripted-engine.js';
+import { modelStandIn } from './stand-in.js';
 
 /**
  * In place of what runs a serving's batches: holds each of them until the test ends it.
@@ -44,15 +45,15 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 
   /**
-   * A serving whose batches it holds, not started.
+   * A serving whose batches it holds, not started. Of a definition it takes all but what would run the batches.
    *
    * @throws InvalidServingError when an option is at fault
    */
   createServing<Input = Row, Output = Result>(options: ServingOptions<Input, Output>): LocalServing<Input, Output> {
-    const erased = options as ServingOptions;
-    // A definition must say what runs its batches, and this is not said by an option.
-    const resolved = resolveDefinition({ ...erased, useFactory: () => () => undefined });
-    return new LocalServing<Input, Output>(resolved, erased, scriptedEngine(this.hold));
+    const standIn = modelStandIn(options);
+    // A definition must say what runs its batches, and that these are held is not said by an option.
+    const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });
+    return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
 
   private readonly hold: Hold = (rows, context, lose) => {

@@ -5,6 +5,7 @@ import {
   InvalidOutputError,
   type LocalServing,
   PartitionLostError,
+  type ServingDefinition,
   type ServingOptions,
   type StreamEvent,
 } from 'nestjs-serving';
@@ -66,6 +67,22 @@ describe('BatchScript', () => {
       (await script.next()).finish(['A']);
 
       expect(await reply).toBe('A');
+    });
+
+    it('of a definition, in place of its model', async () => {
+      const script = new BatchScript<Tensor, Tensor>();
+      const serving = await start(script, {
+        name: 'modelled',
+        model: new TextEncoder().encode('no model at all'),
+        warmUp: [1],
+        preprocess: (x) => ({ batch: floats([1, 1], [x as number]) }),
+        postprocess: (y) => (y as Tensor).data[0],
+      } as ServingDefinition);
+
+      const reply = serving.batchedRun(3);
+      (await script.next()).finish((x) => x);
+
+      expect(await reply).toBe(3);
     });
 
     it('and gives each once by next, which waits for it', async () => {

@@ -7,7 +7,7 @@ import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
-import type { ServingDefinition } from './serving/serving-definition.js';
+import type { ServingDefinition, ServingOptions } from './serving/serving-definition.js';
 
 /** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
@@ -23,7 +23,7 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
         },
       ];
     }
-    const handlerToken = `ServingHandler:${definition.name}`;
+    const handlerToken = getHandlerToken(definition.name);
     return [
       { provide: handlerToken, useClass: definition.useClass },
       {
@@ -36,6 +36,11 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       },
     ];
   });
+}
+
+/** The injection token of the handler that Nest creates for a class serving. */
+export function getHandlerToken(name: string): string {
+  return `ServingHandler:${name}`;
 }
 
 /** One provider per name, whose definition comes from the options factory. */
@@ -89,7 +94,10 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, applicat
 }
 
 /** Nothing is done where no serving asks. */
-function tellOriginsTo({ separateOrigins }: ServingDefinition, application: ApplicationConfig): void {
+export function tellOriginsTo(
+  { separateOrigins }: Pick<ServingOptions, 'separateOrigins'>,
+  application: ApplicationConfig,
+): void {
   if (separateOrigins) {
     tellOrigins(application);
   }

@@ -1,3 +1,4 @@
+import { AsyncResource } from 'node:async_hooks';
 import { Subject } from 'rxjs';
 import { OverloadedError, ServingClosedError } from '../errors.js';
 import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
@@ -80,6 +81,9 @@ export interface BatcherOptions<R extends Request> {
   /** Runs the rows and settles their requests; never rejects. */
   readonly dispatch: (rows: readonly Row<R>[], partition: number) => Promise<BatchOutcome>;
 }
+
+/** A batch is of several callers, and runs in the async context of none of them. */
+const outside = new AsyncResource('nestjs-serving');
 
 interface Load {
   readonly slot: Slot;
@@ -231,7 +235,7 @@ export class Batcher<R extends Request> {
       setImmediate(() => {
         this.turnEnds = false;
         this.turnTime = undefined;
-        this.run();
+        outside.runInAsyncScope(() => this.run());
       });
     }
   }

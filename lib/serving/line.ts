@@ -44,6 +44,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
   private readonly pulls = new Pulls();
+  /** Calls whose `preprocess` goes on. */
+  private readonly preparing = new Set<Promise<Call>>();
   private closed = false;
 
   constructor(
@@ -86,7 +88,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     try {
       this.refuseOnceClosed();
       options.signal?.throwIfAborted();
-      const call = await prepareCall(this.callbacks, input, this.inputAxes);
+      const call = await this.prepare(input);
       const pulled = this.requestsOf(call, options, watch);
       const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
       try {
@@ -134,6 +136,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   async close(): Promise<void> {
     this.closed = true;
     this.drain();
+    await Promise.allSettled(this.preparing);
     await this.pulls.whenEnded();
     await this.batcher.close();
     await Promise.all(this.opened.partitions.map((partition) => partition.close()));
@@ -169,7 +172,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     try {
       this.refuseOnceClosed();
       options.signal?.throwIfAborted();
-      const prepared = prepareCall(this.callbacks, input, this.inputAxes);
+      const prepared = this.prepare(input);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { pieces, metadata } = await this.collect(call, options, submit, watch);
@@ -183,6 +186,16 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       watch?.ended({ error });
       throw error;
     }
+  }
+
+  private prepare(input: unknown): Call | Promise<Call> {
+    const prepared = prepareCall(this.callbacks, input, this.inputAxes);
+    if (prepared instanceof Promise) {
+      this.preparing.add(prepared);
+      const forget = (): unknown => this.preparing.delete(prepared);
+      prepared.then(forget, forget);
+    }
+    return prepared;
   }
 
   private collect({ rows }: Call, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {

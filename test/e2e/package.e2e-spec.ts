@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
-import { copyFile, mkdir, mkdtemp, readdir, readFile, realpath, rm, symlink, writeFile } from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
+import { copyFile, cp, mkdir, mkdtemp, readdir, realpath, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -8,6 +9,9 @@ import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../..', import.meta.url));
+const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  devDependencies: Record<string, string>;
+};
 
 describe('the packed package', () => {
   let folder: string;
@@ -33,6 +37,8 @@ describe('the packed package', () => {
     expect(files).toContain('package/dist/index.js');
     expect(files).toContain('package/dist/index.d.ts');
     expect(files).toContain('package/dist/partitions/thread.entry.js');
+    expect(files).toContain('package/dist/testing/index.js');
+    expect(files).toContain('package/dist/testing/index.d.ts');
   });
 
   it('passes publint', async () => {
@@ -61,11 +67,10 @@ describe('the packed package', () => {
     'serves a model in an empty application with Nest %s',
     async (major) => {
       const app = join(folder, `nest-${major}`);
-      await mkdir(app);
-      await copyFile(join(root, 'test/fixtures/consumer/app.mjs'), join(app, 'app.mjs'));
+      await cp(join(root, 'test/fixtures/consumer'), app, { recursive: true });
       await copyFile(join(root, 'sample/01-digits/model/digits.onnx'), join(app, 'digits.onnx'));
       await copyFile(join(root, '.npmrc'), join(app, '.npmrc'));
-      await writeFile(join(app, 'package.json'), JSON.stringify(await manifest(major)));
+      await writeFile(join(app, 'package.json'), JSON.stringify(manifest(major)));
       await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline'], { cwd: app });
       const { stdout } = await run('node', ['app.mjs'], { cwd: app });
       const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[] };
@@ -74,14 +79,18 @@ describe('the packed package', () => {
         shapes: Array.from({ length: 40 }, () => '1x10'),
         doubled: [2, 4, 6],
       });
+
+      // Without a test runner and without @nestjs/testing first, then with both.
+      await run('node', ['script.mjs'], { cwd: app });
+      await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', ...testingPackages(major)], {
+        cwd: app,
+      });
+      await run('node', ['--test', 'app.test.mjs'], { cwd: app });
     },
     240_000,
   );
 
-  async function manifest(major: string): Promise<object> {
-    const { devDependencies } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as {
-      devDependencies: Record<string, string>;
-    };
+  function manifest(major: string): object {
     const nest = `^${major}.0.0`;
     return {
       private: true,
@@ -98,3 +107,8 @@ describe('the packed package', () => {
     };
   }
 });
+
+/** With the @nestjs/testing of that version. */
+function testingPackages(major: string): string[] {
+  return [`@nestjs/testing@^${major}.0.0`, `@sinonjs/fake-timers@${devDependencies['@sinonjs/fake-timers']}`];
+}

@@ -79,7 +79,10 @@ describeUnless(modelMissing, 'the OCR sample', () => {
 
   it('[4.7] never runs lines of different widths in one batch, and runs batches in both threads', async () => {
     const batches: BatchEndEvent[] = [];
-    const subscription = app.get(ServingService).eventsOf('batch:end').subscribe((event) => batches.push(event));
+    const subscription = app
+      .get(ServingService)
+      .eventsOf('batch:end')
+      .subscribe((event) => batches.push(event));
     const asked = Array.from({ length: 48 }, (_, index) => index % lines.length);
     await Promise.all(asked.map((index) => read(images[index]!)));
     subscription.unsubscribe();

@@ -1,5 +1,6 @@
 import { expect, it } from '@jest/globals';
 import * as api from '../../lib/index.js';
+import * as testing from '../../lib/testing/index.js';
 
 it('exports exactly what the manual names', () => {
   expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`
@@ -36,6 +37,18 @@ it('exports exactly what the manual names', () => {
      "lengthBuckets",
      "withMetadata",
      "withOrigin",
+   ]
+  `);
+});
+
+it('exports for tests exactly what the manual names', () => {
+  expect(Object.keys(testing).toSorted()).toMatchInlineSnapshot(`
+   [
+     "BatchScript",
+     "VirtualTime",
+     "overrideServing",
+     "recordBatches",
+     "settle",
    ]
   `);
 });

@@ -1,9 +1,9 @@
-import { describe, expect, it, jest } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batcher, type BatchOutcome, type BatchRecord, type Lane, type Row } from '../../../lib/batching/batcher.js';
 import { ServingClosedError } from '../../../lib/errors.js';
 import { NamedRequest, namesOf } from '../../fixtures/held-batcher.js';
-import { turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();
@@ -115,9 +115,8 @@ class Play {
     if (closing) {
       setTimeout(() => this.close(closing.abandons), closing.at);
     }
-    for (await turn(); jest.getTimerCount() > 0; await turn()) {
+    for (await turn(); timers() > 0; await nextTimer()) {
       this.checkIdle();
-      jest.advanceTimersToNextTimer();
     }
     this.close(false);
     await turn();

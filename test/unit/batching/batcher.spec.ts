@@ -1,7 +1,7 @@
-import { describe, expect, it, jest } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
 import { HeldBatcher, type HeldBatcherOptions, NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, microtasks, runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { later, microtasks, runTimers, timers, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();
@@ -33,18 +33,18 @@ describe('Batcher', () => {
 
     it('[4.1] and owns no timer while it has none open', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10 });
-      expect(jest.getTimerCount()).toBe(0);
+      expect(timers()).toBe(0);
 
       batcher.call('a', 4);
       await later(10);
       batcher.finishBatch();
       await later();
       expect(batcher.running).toEqual(['0: a3']);
-      expect(jest.getTimerCount()).toBe(0);
+      expect(timers()).toBe(0);
 
       batcher.finishBatch();
       await later();
-      expect(jest.getTimerCount()).toBe(0);
+      expect(timers()).toBe(0);
     });
 
     it('[4.2] but lets one whose timeout has passed grow while all partitions are busy', async () => {
@@ -295,7 +295,7 @@ describe('Batcher', () => {
     batcher.call('b');
     expect(await runAll(batcher)).toEqual(['0: a0', '0: b0']);
     expect(batcher.records.map(({ reason }) => reason)).toEqual(['drain', 'drain']);
-    expect(jest.getTimerCount()).toBe(0);
+    expect(timers()).toBe(0);
   });
 
   describe('closes', () => {

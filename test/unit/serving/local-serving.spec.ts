@@ -15,8 +15,8 @@ import {
   ServingClosedError,
   withMetadata,
 } from 'nestjs-serving';
+import { BatchScript } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
-import { HeldFunction } from '../../fixtures/held-function.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
@@ -68,13 +68,13 @@ describe('LocalServing', () => {
     });
 
     it('[1.7] [4.5] joins tensors that ran in several batches, which finish in any order', async () => {
-      const held = new HeldFunction<never>();
-      const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 3 });
+      const script = new BatchScript<{ x: Tensor }>();
+      const serving = await start(script.createServing({ name: 'held', batchSize: 2, partitions: 3 }));
 
       const reply = serving.batchedRun({ x: floats([5, 1], [1, 2, 3, 4, 5]) });
       await turn();
-      for (const batch of held.batches.toReversed()) {
-        const { x } = batch.rows as unknown as { x: Tensor };
+      for (const batch of script.batches.toReversed()) {
+        const { x } = batch.rows;
         batch.finish([
           x,
           floats(
@@ -146,19 +146,19 @@ describe('LocalServing', () => {
 
   describe('run', () => {
     it('[3.1] runs at once and alone, started or not, while every partition is busy', async () => {
-      const held = new HeldFunction();
-      const serving = await start({ name: 'held', useFactory: held.useFactory, batchTimeout: 10_000 });
+      const script = new BatchScript<string>();
+      const serving = await start(script.createServing({ name: 'held', batchTimeout: 10_000 }));
       const queued = serving.batchedRun('queued');
 
       const replies = ['a', 'b'].map((text) => serving.run(text));
       await turn();
-      expect(held.rows).toEqual([['a'], ['b']]);
-      held.next().finish(['A']);
-      held.next().finish(['B']);
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['a'], ['b']]);
+      (await script.next()).finish(['A']);
+      (await script.next()).finish(['B']);
       expect(await Promise.all(replies)).toEqual(['A', 'B']);
 
       await later(10_000);
-      held.next().finish(['Q']);
+      (await script.next()).finish(['Q']);
       expect(await queued).toBe('Q');
       expect(await createServing(upper().definition).run('a')).toBe('A');
     });
@@ -234,17 +234,17 @@ describe('LocalServing', () => {
 
   describe('failures', () => {
     it('[6.1] of a batch fail those with rows in it, and the serving lives on', async () => {
-      const held = new HeldFunction();
-      const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
+      const script = new BatchScript<string>();
+      const serving = await start(script.createServing({ name: 'held', batchSize: 2 }));
       const cause = new Error('out of memory');
 
       const replies = Promise.allSettled(['a', 'bc', 'd'].map((text) => serving.batchedRun(Batch.stack(text.split('')))));
       await turn();
-      held.next().fail(cause);
+      (await script.next()).fail(cause);
       await turn();
       // Row c is that of a call that has failed: nobody waits for it.
-      expect(held.rows).toEqual([['d']]);
-      held.next().finish(['D']);
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['d']]);
+      (await script.next()).finish(['D']);
 
       const reason = new BatchFailedError('Serving "held": a batch of 2 rows failed: out of memory', { cause });
       expect(await replies).toEqual([
@@ -330,8 +330,8 @@ describe('LocalServing', () => {
         },
       },
     ])('[9.3] $promise, after what runs', async ({ options, queued }) => {
-      const held = new HeldFunction();
-      const serving = await start({ name: 'held', useFactory: held.useFactory, ...options });
+      const script = new BatchScript<string>();
+      const serving = await start(script.createServing({ name: 'held', ...options }));
       const ended = jest.fn();
       const replies = Promise.allSettled([serving.batchedRun('a'), turn().then(() => serving.batchedRun('b'))]);
       await turn();
@@ -340,10 +340,10 @@ describe('LocalServing', () => {
       void serving.close().then(ended);
       await later(29_999);
       expect(ended).not.toHaveBeenCalled();
-      expect(held.rows).toEqual([['a']]);
-      held.next().finish(['A']);
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['a']]);
+      (await script.next()).finish(['A']);
       await turn();
-      held.next()?.finish(['B']);
+      script.batches[0]?.finish(['B']);
       await turn();
 
       expect(ended).toHaveBeenCalledTimes(1);
@@ -352,8 +352,8 @@ describe('LocalServing', () => {
 
     it('[9.3] answers as closed what does not fit into the time for shutdown', async () => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
-      const held = new HeldFunction();
-      const serving = await start({ name: 'held', useFactory: held.useFactory, shutdown: 500 });
+      const script = new BatchScript<string>();
+      const serving = await start(script.createServing({ name: 'held', shutdown: 500 }));
       const running = serving.batchedRun('a');
       await turn();
       const queued = expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
@@ -363,7 +363,7 @@ describe('LocalServing', () => {
       await Promise.all([closing, queued]);
       expect(warnings).toHaveBeenCalledWith(expect.stringContaining('"held" did not finish its batches within 500 ms'));
 
-      held.next().finish(['A']);
+      (await script.next()).finish(['A']);
       expect(await running).toBe('A');
       warnings.mockRestore();
     });
@@ -393,15 +393,10 @@ describe('LocalServing', () => {
 
   describe('eventsOf', () => {
     it('[12.2] tells of each batch', async () => {
-      const held = new HeldFunction();
-      const serving = await start({
-        name: 'held',
-        useFactory: held.useFactory,
-        batchKeys: ['en', 'de'],
-        batchSize: 4,
-        batchTimeout: 10,
-        partitions: 2,
-      });
+      const script = new BatchScript<string>();
+      const serving = await start(
+        script.createServing({ name: 'held', batchKeys: ['en', 'de'], batchSize: 4, batchTimeout: 10, partitions: 2 }),
+      );
       const events: BatchEndEvent[] = [];
       const ended = jest.fn();
       serving.eventsOf('batch:end').subscribe({ next: (event) => events.push(event), complete: ended });
@@ -410,10 +405,10 @@ describe('LocalServing', () => {
         serving.batchedRun(Batch.stack(['e']).withKey('en')),
       ]);
       await later(15);
-      held.next().finish(['A', 'B', 'C', 'D']);
+      (await script.next()).finish(['A', 'B', 'C', 'D']);
       await later(5);
       const fault = new Error('out of memory');
-      held.next().fail(fault);
+      (await script.next()).fail(fault);
       await replies;
       await turn();
 

@@ -1,0 +1,133 @@
+import { PartitionLostError, ServingError } from '../errors.js';
+import { type BatchContext, withMetadata } from '../partitions/partition.js';
+import { Queue } from '../streaming/queue.js';
+import type { ResultsOf, RowsOf } from './rows-of.js';
+
+/** How the partition of a held batch hears of it. */
+export interface BatchEnding {
+  readonly resolve: (result: unknown) => void;
+  readonly reject: (error: unknown) => void;
+  /** Ends the partition for good. */
+  readonly lose: (error: Error) => void;
+  /** Called when the batch has ended. */
+  readonly ended: () => unknown;
+}
+
+/** A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or step by step until its `end`. */
+export class HeldBatch<Row = unknown, Result = unknown> {
+  private steps: Queue<unknown> | undefined;
+  private isHeld = true;
+
+  constructor(
+    /** A list of plain values, or tensors with the rows on their batch axis, padding included. */
+    readonly rows: RowsOf<Row>,
+    private readonly context: BatchContext,
+    private readonly ending: BatchEnding,
+  ) {}
+
+  get key(): string {
+    return this.context.key;
+  }
+
+  /** The number of rows, padding not counted. */
+  get size(): number {
+    return this.context.size;
+  }
+
+  get padding(): number {
+    return this.context.padding;
+  }
+
+  get partition(): number {
+    return this.context.partition;
+  }
+
+  /** Where its calls came from, in a serving with `separateOrigins`. */
+  get origin(): BatchContext['origin'] {
+    return this.context.origin;
+  }
+
+  /** The hooks that somebody waits for. */
+  get hooks(): readonly string[] {
+    return this.context.hooks;
+  }
+
+  /** Whether somebody waits for the row. */
+  isWaiting(row: number): boolean {
+    return this.context.isWaiting(row);
+  }
+
+  /** Ends it with the output, or with what the function makes of its rows. Where that has not one result per row, its callers fail. */
+  finish(output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>), metadata?: unknown): void {
+    this.check();
+    const result = typeof output === 'function' ? (output as (rows: RowsOf<Row>) => unknown)(this.rows) : output;
+    this.leave();
+    this.ending.resolve(withMetadata(result, metadata));
+  }
+
+  /** Ends it as a batch function that throws. */
+  fail(error: unknown): void {
+    this.check();
+    this.leave();
+    if (this.steps) {
+      this.steps.fail(error);
+    } else {
+      this.ending.reject(error);
+    }
+  }
+
+  /** Ends it as a thread that dies: its callers get a PartitionLostError, and its partition never runs another batch. */
+  crash(): void {
+    this.check();
+    const error = new PartitionLostError(`Partition ${this.partition} has crashed, as its script says`);
+    this.ending.lose(error);
+    this.fail(error);
+  }
+
+  /** Sends a value of the hook to the calls that asked for it: a list with an entry per row, or tensors with the rows on axis 0. */
+  emit(hook: string, value: unknown): void {
+    this.check();
+    this.context.emit(hook, value);
+  }
+
+  /** Yields a list with an entry per row, as a generator does; `DONE` ends that row. Ends itself when nobody waits any more. */
+  step(values: readonly unknown[], metadata?: unknown): void {
+    this.check();
+    if (!this.steps) {
+      this.steps = new Queue();
+      this.ending.resolve(this.generate(this.steps));
+    }
+    this.steps.push(metadata === undefined ? values : withMetadata(values, metadata));
+  }
+
+  /** Ends it after its last step. */
+  end(): void {
+    this.check();
+    if (!this.steps) {
+      throw new ServingError(`The batch of ${this.size} rows has had no step; end it with finish, fail or crash`);
+    }
+    this.leave();
+    this.steps.end();
+  }
+
+  private async *generate(steps: Queue<unknown>): AsyncGenerator<unknown, void> {
+    try {
+      yield* steps;
+    } finally {
+      this.leave();
+    }
+  }
+
+  private check(): void {
+    if (!this.isHeld) {
+      throw new ServingError(
+        `The batch of ${this.size} rows of key "${this.key}" has ended already, or nobody waits for it any more`,
+      );
+    }
+  }
+
+  private leave(): void {
+    this.isHeld = false;
+    this.ending.ended();
+  }
+}

@@ -1,0 +1,85 @@
+import { ApplicationConfig } from '@nestjs/core';
+import { InvalidServingError } from '../errors.js';
+import { getServingToken } from '../serving.decorator.js';
+import { getHandlerToken, tellOriginsTo } from '../serving.providers.js';
+import { createServing } from '../serving/create-serving.js';
+import type { LocalServing } from '../serving/local-serving.js';
+import type { FunctionServingDefinition, ServingOptions } from '../serving/serving-definition.js';
+import type { BatchScript } from './batch-script.js';
+import { expectServing } from './expect-serving.js';
+import type { RowsOf, TypedBatchFunction } from './rows-of.js';
+import { modelStandIn, servingStandIn } from './stand-in.js';
+import type { TestingBuilder } from './testing-builder.js';
+
+/**
+ * Replaces a serving of the application under test, wherever it is registered. Its model, file or class is then not loaded, and not
+ * even made.
+ *
+ * A definition gives the types, and its options (batch size, timeout, keys) hold for the replacement. With the name alone
+ * the replacement has the default options.
+ *
+ * The application does not start when it has no such serving.
+ */
+export function overrideServing<Builder extends TestingBuilder, Input = unknown, Output = unknown, Result = unknown>(
+  builder: Builder,
+  serving: string | ServingOptions<Input, Output, Result>,
+): ServingOverride<Builder, Input, Output, Result> {
+  if (typeof serving === 'string') {
+    return new ServingOverride(builder, { name: serving });
+  }
+  const definition = serving as ServingOptions;
+  return new ServingOverride(builder, servingStandIn(definition), modelStandIn(definition));
+}
+
+/** What a serving is to be replaced with. `useFunction` and `useScript` give the builder back. */
+export class ServingOverride<Builder extends TestingBuilder, Input, Output, Result> {
+  constructor(
+    private readonly builder: Builder,
+    private readonly standIn: ServingOptions,
+    /** The same with the callbacks of the definition, where there is one. */
+    private readonly withCallbacks?: ServingOptions,
+  ) {}
+
+  /**
+   * Keeps `preprocess`, `postprocess` and `postprocessStream` of the definition, so that the replacement gets the rows that the model
+   * would get, and returns what the model would return.
+   *
+   * @throws InvalidServingError when the serving is given by its name
+   */
+  keepCallbacks(): ServingOverride<Builder, unknown, Result, Result> {
+    const { withCallbacks } = this;
+    if (!withCallbacks) {
+      throw new InvalidServingError(
+        `overrideServing knows no callbacks of "${this.standIn.name}", which it was given by name; give it the definition`,
+      );
+    }
+    return new ServingOverride(this.builder, withCallbacks, withCallbacks);
+  }
+
+  /** Runs each batch by the function: it gets what callers pass, in a list, and returns what each of them gets, or an Error. */
+  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- where no definition says what rows are, the function does
+  useFunction<Rows = RowsOf<Input>>(run: TypedBatchFunction<unknown extends Input ? Rows : RowsOf<Input>, Output>): Builder {
+    const definition = { ...this.standIn, useFactory: () => run } as FunctionServingDefinition;
+    return this.use(() => createServing(definition));
+  }
+
+  /** Has the script hold each batch until the test ends it. */
+  useScript(script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript): Builder {
+    return this.use(() => script.createServing(this.standIn));
+  }
+
+  private use(create: () => LocalServing): Builder {
+    const { builder, standIn } = this;
+    const factory = (application: ApplicationConfig): LocalServing => {
+      tellOriginsTo(standIn, application);
+      return create();
+    };
+    builder.overrideProvider(getServingToken(standIn)).useFactory({ factory, inject: [ApplicationConfig] });
+    builder.overrideProvider(getHandlerToken(standIn.name)).useValue({});
+    expectServing(builder, standIn.name);
+    return builder;
+  }
+}
+
+/** A script for whatever rows. */
+type AnyScript = Pick<BatchScript, 'createServing'>;

@@ -1,0 +1,292 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import {
+  Batch,
+  DONE,
+  InvalidOutputError,
+  type LocalServing,
+  PartitionLostError,
+  type ServingDefinition,
+  type ServingOptions,
+  type StreamEvent,
+} from 'nestjs-serving';
+import { BatchScript, type HeldBatch, settle } from 'nestjs-serving/testing';
+import type { Tensor } from 'onnxruntime-common';
+import { floats } from '../../fixtures/tensors.js';
+
+describe('BatchScript', () => {
+  const servings: LocalServing[] = [];
+
+  afterEach(() => Promise.all(servings.splice(0).map((serving) => serving.close())));
+
+  async function start<Row, Result>(
+    script: BatchScript<Row, Result>,
+    options: Partial<ServingOptions> = {},
+  ): Promise<LocalServing> {
+    const serving = script.createServing<unknown, unknown>({ name: 'scripted', ...options });
+    servings.push(serving);
+    await serving.start();
+    return serving;
+  }
+
+  describe('holds batches', () => {
+    it('in the order in which they came, until the test ends them', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { batchSize: 2, partitions: 2 });
+
+      const replies = Promise.all(['a', 'b', 'c'].map((row) => serving.batchedRun(row)));
+      await settle();
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['a', 'b'], ['c']]);
+      script.batches[1]!.finish(['C']);
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['a', 'b']]);
+      script.batches[0]!.finish((rows) => rows.map((row) => row.toUpperCase()));
+
+      expect(await replies).toEqual(['A', 'B', 'C']);
+    });
+
+    it('and tells of each its rows, key, size, padding, partition, origin and hooks', async () => {
+      const script = new BatchScript<Tensor>();
+      const serving = await start(script, { batchKeys: ['a', 'b'], partitions: 2, separateOrigins: true, allowedSizes: [2, 4] });
+      const three = Batch.concatenate([floats([3], [1, 2, 3])]);
+
+      const replies = Promise.all([
+        serving.batchedRun(three.withKey('a'), { origin: 'http' }),
+        read(serving.stream(three.withKey('b'), { hooks: ['layer'], origin: 'ws' })),
+      ]);
+      const [a, b] = [await script.next(), await script.next()];
+      const common = { size: 3, padding: 1, rows: floats([4], [1, 2, 3, 0]) };
+      expect(seenOf(a)).toEqual({ ...common, key: 'a', partition: 0, origin: 'http', hooks: [] });
+      expect(seenOf(b)).toEqual({ ...common, key: 'b', partition: 1, origin: 'ws', hooks: ['layer'] });
+      script.release((rows) => rows);
+      await replies;
+    });
+
+    it('also those of inline runs', async () => {
+      const script = new BatchScript<string>();
+      const reply = script.createServing({ name: 'inline' }).run('a');
+
+      (await script.next()).finish(['A']);
+
+      expect(await reply).toBe('A');
+    });
+
+    it('of a definition, in place of its model', async () => {
+      const script = new BatchScript<Tensor, Tensor>();
+      const serving = await start(script, {
+        name: 'modelled',
+        model: new TextEncoder().encode('no model at all'),
+        warmUp: [1],
+        preprocess: (x) => ({ batch: floats([1, 1], [x as number]) }),
+        postprocess: (y) => (y as Tensor).data[0],
+      } as ServingDefinition);
+
+      const reply = serving.batchedRun(3);
+      (await script.next()).finish((x) => x);
+
+      expect(await reply).toBe(3);
+    });
+
+    it('and gives each once by next, which waits for it', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { batchSize: 1, partitions: 3 });
+      const waiting = script.next();
+
+      const replies = Promise.all(['a', 'b', 'c'].map((row) => serving.batchedRun(row)));
+      const batches = [await waiting, await script.next(), await script.next()];
+
+      expect(batches.map(({ rows }) => rows)).toEqual([['a'], ['b'], ['c']]);
+      batches.forEach((batch) => batch.finish((rows) => rows));
+      await replies;
+    });
+
+    it('until it is released, and then none', async () => {
+      const script = new BatchScript<number, number>();
+      const serving = await start(script);
+      const held = serving.batchedRun(1);
+      await script.next();
+
+      script.release((rows) => rows.map((row) => -row));
+
+      expect(await Promise.all([held, serving.batchedRun(2)])).toEqual([-1, -2]);
+      expect(script.batches).toEqual([]);
+    });
+  });
+
+  describe('ends a batch', () => {
+    it('with metadata', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { postprocess: (output, { metadata }) => [output, metadata] });
+
+      const reply = serving.batchedRun('a');
+      (await script.next()).finish(['A'], { version: 3 });
+
+      expect(await reply).toEqual(['A', { version: 3 }]);
+    });
+
+    it('with an error for one row, or for all of them', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+      const fault = new RangeError('no such word');
+      const call = () => Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
+
+      const one = call();
+      (await script.next()).finish(['A', fault]);
+      expect(await one).toEqual([
+        { status: 'fulfilled', value: 'A' },
+        { status: 'rejected', reason: fault },
+      ]);
+      const all = call();
+      (await script.next()).fail(fault);
+      const failed = { status: 'rejected', reason: expect.objectContaining({ code: 'SERVING_BATCH_FAILED', cause: fault }) };
+      expect(await all).toEqual([failed, failed]);
+    });
+
+    it('with too few results', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
+      (await script.next()).finish(['A']);
+
+      const reason = new InvalidOutputError('A batch of 2 rows needs 2 results; the batch function returned 1');
+      expect(await replies).toEqual([
+        { status: 'rejected', reason },
+        { status: 'rejected', reason },
+      ]);
+    });
+
+    it('once', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const reply = serving.batchedRun('a');
+      const batch = await script.next();
+      batch.finish(['A']);
+
+      for (const late of [
+        () => batch.finish(['B']),
+        () => batch.fail(new Error('late')),
+        () => batch.crash(),
+        () => batch.step(['B']),
+      ]) {
+        expect(late).toThrow('The batch of 1 rows of key "default" has ended already');
+      }
+      expect(await reply).toBe('A');
+    });
+  });
+
+  describe('crashes a partition', () => {
+    it('which loses its batch, and leaves what comes then to the others', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { batchSize: 1, partitions: 2 });
+
+      const lost = serving.batchedRun('a');
+      (await script.next()).crash();
+      await expect(lost).rejects.toThrow(PartitionLostError);
+      const replies = Promise.all(['b', 'c'].map((row) => serving.batchedRun(row)));
+      for (const row of ['b', 'c']) {
+        const batch = await script.next();
+        expect([batch.partition, batch.rows]).toEqual([1, [row]]);
+        batch.finish((rows) => rows);
+      }
+
+      expect(await replies).toEqual(['b', 'c']);
+    });
+
+    it('and when none is left, all calls fail, those in the queue too', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { batchSize: 1 });
+
+      const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
+      (await script.next()).crash();
+
+      const lost = { status: 'rejected', reason: expect.any(PartitionLostError) };
+      expect(await replies).toEqual([lost, lost]);
+      await expect(serving.batchedRun('c')).rejects.toThrow(PartitionLostError);
+      expect(script.batches).toEqual([]);
+    });
+
+    it('in the middle of a stream', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const events = read(serving.stream('a'));
+      const batch = await script.next();
+      batch.step(['A']);
+      batch.crash();
+
+      await expect(events).rejects.toThrow(PartitionLostError);
+    });
+  });
+
+  describe('streams', () => {
+    it('hooks to those who asked, then the output', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const streams = Promise.all([read(serving.stream('a', { hooks: ['layer'] })), read(serving.stream('b'))]);
+      const batch = await script.next();
+      batch.emit('layer', [0.1, 0.2]);
+      expect(() => batch.emit('layer', [0.1])).toThrow(InvalidOutputError);
+      batch.finish(['A', 'B']);
+
+      expect(await streams).toEqual([[{ hook: 'layer', value: 0.1 }, 'A'], ['B']]);
+    });
+
+    it('steps as a generator does, each row until it is done', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const replies = Promise.all([serving.batchedRun('a'), read(serving.stream('b')), read(serving.stream('c'))]);
+      const batch = await script.next();
+      batch.step(['a1', 'b1', 'c1']);
+      await settle();
+      expect(script.batches).toEqual([batch]);
+      batch.step(['a2', DONE, 'c2']);
+      batch.end();
+
+      expect(await replies).toEqual([['a1', 'a2'], ['b1'], ['c1', 'c2']]);
+    });
+
+    it('until nobody waits any more', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const words = serving.stream('a')[Symbol.asyncIterator]();
+      const first = words.next();
+      const batch = await script.next();
+      batch.step(['a1']);
+      await first;
+      await words.return!();
+      expect(batch.isWaiting(0)).toBe(false);
+      batch.step(['a2']);
+      await settle();
+
+      expect(script.batches).toEqual([]);
+      expect(() => batch.step(['a3'])).toThrow('nobody waits for it any more');
+    });
+
+    it('nothing without a step', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const reply = serving.batchedRun('a');
+      const batch = await script.next();
+      expect(() => batch.end()).toThrow('has had no step');
+      batch.finish(['A']);
+      await reply;
+    });
+  });
+});
+
+function seenOf({ key, size, padding, partition, origin, hooks, rows }: HeldBatch<Tensor>): object {
+  return { key, size, padding, partition, origin, hooks, rows };
+}
+
+/** The hooks and outputs of a stream. */
+async function read(stream: AsyncIterable<StreamEvent<unknown, string>>): Promise<unknown[]> {
+  const events: unknown[] = [];
+  for await (const event of stream) {
+    events.push('output' in event ? event.output : event);
+  }
+  return events;
+}

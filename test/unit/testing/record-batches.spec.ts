@@ -1,0 +1,23 @@
+import { expect, it } from '@jest/globals';
+import { createServing } from 'nestjs-serving';
+import { recordBatches, settle } from 'nestjs-serving/testing';
+
+it('recordBatches lists the batches that have ended, those that failed too', async () => {
+  const fault = new Error('out of memory');
+  const serving = createServing({
+    name: 'letters',
+    batchSize: 2,
+    useFactory: () => (rows: string[]) => (rows.includes('c') ? Promise.reject(fault) : rows),
+  });
+  await serving.start();
+  const batches = recordBatches(serving);
+
+  await Promise.allSettled(['a', 'b', 'c'].map((row) => serving.batchedRun(row)));
+  await settle();
+
+  expect(batches.map(({ rows, fill, reason, error }) => ({ rows, fill, reason, error }))).toEqual([
+    { rows: 2, fill: 1, reason: 'full', error: undefined },
+    { rows: 1, fill: 0.5, reason: 'idle', error: expect.objectContaining({ cause: fault }) },
+  ]);
+  await serving.close();
+});

@@ -48,7 +48,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   get state(): ServingState {
-    if (this.ending) {
+    if (this.overrun) {
       return this.isClosed ? 'closed' : 'closing';
     }
     return this.line ? 'ready' : this.opening ? 'starting' : 'stopped';
@@ -103,8 +103,14 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** Loads every partition; resolves when the serving can be called. */
   async start(): Promise<void> {
     this.refuseOnceClosed();
-    this.opening ??= this.openWarm();
-    this.line = await this.opening;
+    const opening = (this.opening ??= this.openWarm());
+    try {
+      this.line = await opening;
+    } catch (error) {
+      // A later start may have better luck.
+      this.opening = this.opening === opening ? undefined : this.opening;
+      throw error;
+    }
   }
 
   /** Takes no more calls; resolves when queued and running batches have ended as `drain` and `shutdown` say. */

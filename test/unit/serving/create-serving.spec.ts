@@ -81,6 +81,58 @@ describe('createServing', () => {
       ]);
     });
 
+    it('[1.1] [3.1] [4.7] is called inline for any key, when its first batch comes', async () => {
+      const built: BatchFunctionSite[] = [];
+      const serving = await start<string[]>({
+        name: 'sites',
+        partitions,
+        batchKeys: ['en', 'de'],
+        useFactory: (site) => {
+          built.push(site);
+          return (rows: string[]) => rows.map((row) => `${row} ${site.key}`);
+        },
+      });
+      expect(built.splice(0)).toHaveLength(4);
+
+      const replies = await Promise.all(['fr', 'fr', 'en'].map((key) => serving.run(Batch.stack(['x']).withKey(key))));
+
+      expect(replies).toEqual([['x fr'], ['x fr'], ['x en']]);
+      expect(built).toEqual([
+        { partition: 0, options: { device: 'a' }, key: 'fr' },
+        { partition: 0, options: { device: 'a' }, key: 'en' },
+      ]);
+    });
+
+    it('[1.1] [6.5] fails a batch for which it cannot be built, and is tried again for the next', async () => {
+      const cause = new Error('no memory');
+      const attempts: string[] = [];
+      const serving = createServing<string, string, unknown, unknown>({
+        name: 'late',
+        useFactory: ({ key }) => {
+          attempts.push(key);
+          return attempts.length === 1 ? Promise.reject(cause) : (rows: string[]) => rows;
+        },
+      });
+
+      await expect(serving.run('a')).rejects.toThrow(
+        new ServingLoadError('Cannot load what the batch needs: no memory', { cause }),
+      );
+      expect(await serving.run('a')).toBe('a');
+      expect(attempts).toEqual(['default', 'default']);
+      await serving.close();
+    });
+
+    it('[1.1] [1.9] fails a batch for which it returns no function', async () => {
+      const serving = createServing({ name: 'wrong', useFactory: (() => undefined) as never });
+
+      await expect(serving.run('a')).rejects.toThrow(
+        new InvalidServingError(
+          'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
+        ),
+      );
+      await serving.close();
+    });
+
     it('[9.1] fails to start when the factory fails, with the name and the reason', async () => {
       const cause = new Error('no memory');
       const serving = createServing({ name: 'failing', useFactory: () => Promise.reject(cause) });
@@ -151,6 +203,63 @@ describe('createServing', () => {
       expect(journal).toHaveLength(3);
     });
 
+    it('[1.2] [4.7] is told its keys: all at start, inline that of the first batch', async () => {
+      const batchKeys = ['en', 'de'];
+      await start({ name: 'upper', useClass: Upper, batchKeys });
+      expect(journal).toEqual([['init', 'process', [{ batchKeys }]]]);
+
+      const inline = createServing({ name: 'upper', useClass: Upper, batchKeys });
+      await inline.run(Batch.stack(['a']).withKey('fr'));
+      await inline.run(Batch.stack(['a']).withKey('en'));
+
+      expect(journal).toEqual([
+        ['init', 'inline', [{ batchKeys: ['fr'] }]],
+        ['batch', ['a'], 0],
+        ['batch', ['a'], 0],
+      ]);
+      await inline.close();
+    });
+
+    it('[1.2] is initialised for its partitions at start, also where it has run inline before', async () => {
+      const kinds: unknown[] = [];
+      class Twice extends Upper {
+        override async init(...args: unknown[]): Promise<void> {
+          kinds.push(args[0]);
+          await super.init(...args);
+        }
+      }
+      const serving = createServing({ name: 'upper', useClass: Twice });
+
+      await serving.run('a');
+      await serving.start();
+      await Promise.all([serving.batchedRun('b'), serving.run('c')]);
+
+      expect(kinds).toEqual(['inline', 'process']);
+      await serving.close();
+    });
+
+    it('[1.2] [6.5] fails the run for which it cannot be initialised, and is tried again for the next', async () => {
+      const cause = new Error('no weights');
+      let attempts = 0;
+      class Late extends Upper {
+        override init(...args: unknown[]): Promise<void> {
+          return attempts++ === 0 ? Promise.reject(cause) : super.init(...args);
+        }
+      }
+      const serving = createServing<string, string, unknown, unknown>({ name: 'late', useClass: Late });
+
+      const replies = await Promise.allSettled([serving.run('a'), serving.run('b')]);
+
+      const reason = new ServingLoadError('Cannot load what the batch needs: no weights', { cause });
+      expect(replies).toEqual([
+        { status: 'rejected', reason },
+        { status: 'rejected', reason },
+      ]);
+      expect(await serving.run('a')).toBe('A');
+      expect(attempts).toBe(2);
+      await serving.close();
+    });
+
     it('[1.2] [1.6] hands its metadata to postprocess', async () => {
       const serving = await start({
         name: 'upper',
@@ -161,16 +270,23 @@ describe('createServing', () => {
       expect(await serving.batchedRun('a')).toEqual(['A', 2]);
     });
 
-    it('[1.2] fails a batch for which it returns no output', async () => {
+    it.each<[string, () => unknown, string]>([
+      ['a list', () => ['A'], `[ 'A' ]`],
+      ['a promise of a list', () => Promise.resolve(['A']), `[ 'A' ]`],
+      ['nothing', () => undefined, 'undefined'],
+      ['null', async () => null, 'null'],
+      ['text', () => 'A', '"A"'],
+      ['metadata alone', () => ({ metadata: 1 }), '{ metadata: 1 }'],
+    ])('[1.2] [1.6] fails a batch for which it returns no output: %s', async (_, result, shown) => {
       class Wrong extends Upper {
         override handleBatch(): never {
-          return ['A'] as never;
+          return result() as never;
         }
       }
       const serving = await start({ name: 'wrong', useClass: Wrong });
 
       await expect(serving.batchedRun('a')).rejects.toThrow(
-        new InvalidOutputError(`Wrong.handleBatch must return { output, metadata? }, it returned [ 'A' ]`),
+        new InvalidOutputError(`Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`),
       );
     });
 
@@ -184,6 +300,57 @@ describe('createServing', () => {
 
       await expect(createServing({ name: 'failing', useClass: Failing }).start()).rejects.toThrow(
         new ServingLoadError('Serving "failing" could not start: no weights', { cause }),
+      );
+    });
+  });
+
+  describe('of a generator', () => {
+    it.each<[string, unknown, string]>([
+      ['text', 'ab', 'it yielded "ab"'],
+      ['nothing', undefined, 'it yielded undefined'],
+      ['an object', { output: ['a', 'b'] }, `it yielded { output: [ 'a', 'b' ] }`],
+      ['a list that is too short', ['a'], 'it yielded a list of 1'],
+      ['a list that is too long', ['a', 'b', 'c'], 'it yielded a list of 3'],
+      ['a tensor', floats([2], [1, 2]), 'it yielded'],
+    ])('[8.4] [1.6] fails the batch for which it yields %s', async (_, step, message) => {
+      const serving = await start({
+        name: 'steps',
+        useFactory: () =>
+          async function* (rows: string[]) {
+            yield rows;
+            yield step;
+          },
+      });
+
+      const reply = serving.batchedRun(Batch.stack(['a', 'b']));
+
+      await expect(reply).rejects.toThrow(InvalidOutputError);
+      await expect(reply).rejects.toThrow(
+        'A generator must yield, step by step, a list with an entry for each of the 2 rows of its batch; ',
+      );
+      await expect(reply).rejects.toThrow(message);
+    });
+  });
+
+  describe('with postprocessStream', () => {
+    it.each<[string, unknown, string]>([
+      ['nothing', undefined, 'undefined'],
+      ['a number', 3, '3'],
+      ['a list', ['a'], `[ 'a' ]`],
+      ['a promise', Promise.resolve(), 'Promise { undefined'],
+    ])('[1.5] [8.2] fails the call for which it returns %s', async (_, result, shown) => {
+      const serving = await start({
+        name: 'shaped',
+        useFactory: () => (rows: string[]) => rows,
+        postprocessStream: () => result as never,
+      });
+
+      const events = serving.stream('a')[Symbol.asyncIterator]();
+
+      const first = events.next();
+      await expect(first).rejects.toThrow(InvalidServingError);
+      await expect(first).rejects.toThrow(
+        `Serving "shaped": postprocessStream must return an async iterable or an Observable, it returned ${shown}`,
       );
     });
   });

@@ -191,9 +191,9 @@ describe('ReplyRequest', () => {
     request.step(0, ['a1', 'b1'], 'of the first batch');
     request.step(0, [DONE, 'b2'], undefined);
     request.step(0, ['a3', 'b3'], undefined);
-    request.endSteps(0, 2);
     request.step(2, ['c2'], undefined);
     request.endSteps(2, 1);
+    request.endSteps(0, 2);
 
     const { pieces, metadata } = await request.reply;
     expect(joinOutput(pieces)).toEqual([['a1'], ['b1', 'b2', 'b3'], ['c1', 'c2']]);

@@ -342,6 +342,25 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       expect(await running).toEqual(doubledNumbers(1));
     });
 
+    it('[7.1] [7.3] rows that left are counted once: the limit is the same after them', async () => {
+      const { held, serving } = await hold({ batchSize: 2, maxQueue: 6 });
+      const failed = expect(serving.batchedRun(numbers(1, 2, 3, 4, 5, 6))).rejects.toThrow('oops');
+      await turn();
+      held.next().fail(new RangeError('oops'));
+      await failed;
+      await turn();
+      while (held.batches.length > 0) {
+        await goOn(held);
+      }
+      const calls = Promise.allSettled([numbers(1, 2, 3, 4, 5, 6), numbers(7)].map((rows) => serving.batchedRun(rows)));
+      await turn();
+      while (held.batches.length > 0) {
+        await goOn(held);
+      }
+
+      expect(await calls).toMatchObject([{ status: 'fulfilled' }, { reason: expect.any(OverloadedError) }]);
+    });
+
     it('[7.3] rows whose caller has left leave their slot to others', async () => {
       const { held, serving } = await hold({ batchSize: 2 });
       const running = serving.batchedRun(numbers(1));

@@ -1,3 +1,4 @@
+import type { Batch } from '../batch/batch.js';
 import type { BatchContext } from '../partitions/partition.js';
 import { LocalServing } from '../serving/local-serving.js';
 import { resolveDefinition } from '../serving/resolve-definition.js';
@@ -28,6 +29,11 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return [...this.held];
   }
 
+  /** The rows of these batches. */
+  get rows(): readonly RowsOf<Row>[] {
+    return this.batches.map(({ rows }) => rows);
+  }
+
   /** The oldest batch that no `next` has given yet; waits until one comes. */
   async next(): Promise<HeldBatch<Row, Result>> {
     const batch = this.batches.find((held) => !this.taken.has(held));
@@ -49,7 +55,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
    *
    * @throws InvalidServingError when an option is at fault
    */
-  createServing<Input = Row, Output = Result>(options: ServingOptions<Input, Output>): LocalServing<Input, Output> {
+  createServing<Input = Row | Batch, Output = Result>(options: ServingOptions<Input, Output>): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
     // A definition must say what runs its batches, and that these are held is not said by an option.
     const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });

@@ -14,6 +14,7 @@ const writer = defineServing({
   name: 'writer',
   model,
   batchSize: 8,
+  separateOrigins: true,
   preprocess: (prompt: string) => ({ batch: prompt }),
   postprocess: (text: string) => text,
 });
@@ -83,6 +84,18 @@ describeOnPlatforms('an application under test', (listen) => {
     expect(batches.map(({ serving, rows, reason }) => ({ serving, rows, reason }))).toEqual([
       { serving: 'embedder', rows: 3, reason: 'full' },
     ]);
+  });
+
+  it('[4.10] tells the script where calls come from', async () => {
+    await start();
+
+    const reply = site.get('/write/a');
+    const batch = await script.next();
+    const { origin } = batch;
+    batch.finish(['A']);
+    await reply;
+
+    expect(origin).toBe('http');
   });
 
   it('gives each client its own row of the batch that the test ends', async () => {

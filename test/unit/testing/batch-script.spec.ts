@@ -35,9 +35,9 @@ describe('BatchScript', () => {
 
       const replies = Promise.all(['a', 'b', 'c'].map((row) => serving.batchedRun(row)));
       await settle();
-      expect(script.batches.map(({ rows }) => rows)).toEqual([['a', 'b'], ['c']]);
+      expect(script.rows).toEqual([['a', 'b'], ['c']]);
       script.batches[1]!.finish(['C']);
-      expect(script.batches.map(({ rows }) => rows)).toEqual([['a', 'b']]);
+      expect(script.rows).toEqual([['a', 'b']]);
       script.batches[0]!.finish((rows) => rows.map((row) => row.toUpperCase()));
 
       expect(await replies).toEqual(['A', 'B', 'C']);

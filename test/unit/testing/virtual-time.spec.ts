@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { BatchScript, recordBatches, settle, VirtualTime } from 'nestjs-serving/testing';
 
 describe('VirtualTime', () => {
@@ -78,4 +78,24 @@ describe('VirtualTime', () => {
     expect(setTimeout).not.toBe(faked);
     await new Promise((resolve) => setTimeout(resolve, 1));
   });
+});
+
+it('settle does with the fake timers of Jest what VirtualTime does by itself', async () => {
+  jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
+  const script = new BatchScript<string>();
+  const serving = script.createServing({ name: 'waiting', batchTimeout: 50 });
+  await serving.start();
+
+  const reply = serving.batchedRun('a');
+  await settle();
+  await jest.advanceTimersByTimeAsync(49);
+  await settle();
+  expect(script.batches).toEqual([]);
+  await jest.advanceTimersByTimeAsync(1);
+  await settle();
+  script.release((rows) => rows);
+
+  expect(await reply).toBe('a');
+  await serving.close();
+  jest.useRealTimers();
 });

@@ -7,7 +7,10 @@ import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';
+// #region testing-imports
 import { Test } from '@nestjs/testing';
+import { BatchScript, overrideServing, recordBatches, VirtualTime } from 'nestjs-serving/testing';
+// #endregion
 import { caller, createServing, getServingToken } from 'nestjs-serving';
 
 // #region model
@@ -283,16 +286,57 @@ describe('the README', () => {
 
   it('shows a test without a model', async () => {
     // #region testing
-    const testing = await Test.createTestingModule({ imports: [AppModule] })
-      .overrideProvider(getServingToken('digits'))
-      .useFactory({
-        factory: () => createServing({ name: 'digits', useFactory: () => (images: number[][]) => images.map(() => 7) }),
-      })
+    const testing = await overrideServing(Test.createTestingModule({ imports: [AppModule] }), digits)
+      .useFunction((images) => images.map((pixels) => pixels.length % 10))
       .compile();
     // #endregion
     app = testing.createNestApplication({ logger: ['error'] });
     await app.listen(0, '127.0.0.1');
-    expect(await post('/digits', { pixels: [] })).toEqual({ status: 201, body: { digit: 7 } });
+    expect(await post('/digits', { pixels: [1, 2, 3] })).toEqual({ status: 201, body: { digit: 3 } });
+  });
+
+  it('shows a test with a script', async () => {
+    // #region script
+    const script = BatchScript.of(digits);
+    const testing = await overrideServing(Test.createTestingModule({ imports: [AppModule] }), digits)
+      .useScript(script)
+      .compile();
+    // #endregion
+    app = testing.createNestApplication({ logger: ['error'] });
+    await app.listen(0, '127.0.0.1');
+    // #region held
+    const first = post('/digits', { pixels: [1] });
+    const running = await script.next(); // resolves when there is a batch: { rows: [[1]], size: 1, key: 'default', partition: 0, ... }
+    const second = post('/digits', { pixels: [2] });
+
+    running.finish([1]);
+    expect(await first).toEqual({ status: 201, body: { digit: 1 } });
+
+    (await script.next()).crash();
+    expect(await second).toMatchObject({ status: 503 });
+    // #endregion
+  });
+
+  it('shows a test of time', async () => {
+    const builder = Test.createTestingModule({ imports: [AppModule] });
+    // #region time
+    const time = await VirtualTime.install();
+    const testing = await overrideServing(builder, { ...digits, batchTimeout: 50 })
+      .useFunction((images) => images.map(() => 7))
+      .compile();
+    const servings = (await testing.init()).get(ServingService);
+    const batches = recordBatches(servings);
+
+    const replies = [[1], [2], [3]].map((pixels) => servings.batchedRun(digits, pixels));
+    await time.advance(49);
+    expect(batches).toEqual([]);
+    await time.advance(1);
+    expect(batches).toMatchObject([{ rows: 3, reason: 'timeout', wait: 50 }]);
+
+    await testing.close();
+    time.restore();
+    // #endregion
+    expect(await Promise.all(replies)).toEqual([7, 7, 7]);
   });
 
   it('shows events [12.2]', async () => {

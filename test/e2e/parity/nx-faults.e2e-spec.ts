@@ -1,5 +1,5 @@
 import { getEventListeners } from 'node:events';
-import { describe, expect, it, jest } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
   type BatchEndEvent,
@@ -20,7 +20,7 @@ import { HeldFunction } from '../../fixtures/held-function.js';
 import { linearModel } from '../../fixtures/models.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { later, passTime, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 import { watchedBatches } from '../../fixtures/watched-batches.js';
 import { worker } from '../../fixtures/worker.js';
 
@@ -164,7 +164,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       const first = serving.batchedRun(1);
       await later(70);
       await Promise.all([first, serving.batchedRun(2)]);
-      expect(jest.getTimerCount()).toBe(0);
+      expect(timers()).toBe(0);
     }
     const alone = serving.batchedRun(3);
     await later(99);

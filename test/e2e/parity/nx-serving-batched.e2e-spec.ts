@@ -1,4 +1,4 @@
-import { describe, expect, it, jest } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
   type BatchResult,
@@ -12,7 +12,7 @@ import { doubled, doublingClass, goOn } from '../../fixtures/doubling.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { later, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 import { watchedBatches } from '../../fixtures/watched-batches.js';
 import { worker } from '../../fixtures/worker.js';
 
@@ -154,7 +154,7 @@ describe('As Nx.Serving runs batches', () => {
       await turn();
       await goOn(batches);
       await Promise.all([first, filling]);
-      expect(jest.getTimerCount()).toBe(0);
+      expect(timers()).toBe(0);
 
       const next = serving.batchedRun(numbers(3, 1));
       await later(99);

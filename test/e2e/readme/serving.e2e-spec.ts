@@ -7,6 +7,11 @@ import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';
+import { trace } from '@opentelemetry/api';
+import { Telemetry } from '../../fixtures/telemetry.js';
+// #region telemetry-imports
+import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
+// #endregion
 // #region testing-imports
 import { Test } from '@nestjs/testing';
 import { BatchScript, overrideServing, recordBatches, VirtualTime } from 'nestjs-serving/testing';
@@ -43,6 +48,11 @@ export class DigitsController {
   controllers: [DigitsController],
 })
 export class AppModule {}
+// #endregion
+
+// #region telemetry
+@Module({ imports: [ServingModule.forRoot({ servings: [digits] }), ServingOpenTelemetryModule] })
+export class TracedModule {}
 // #endregion
 
 // #region handle
@@ -337,6 +347,18 @@ describe('the README', () => {
     time.restore();
     // #endregion
     expect(await Promise.all(replies)).toEqual([7, 7, 7]);
+  });
+
+  it('traces calls and batches [12.1]', async () => {
+    const telemetry = new Telemetry();
+    trace.setGlobalTracerProvider(telemetry.tracerProvider);
+    await start({ imports: [TracedModule] });
+    await app!.get(ServingService).batchedRun(digits, blank);
+    await app!.close();
+    trace.disable();
+
+    expect(telemetry.spans.map(({ name }) => name)).toEqual(expect.arrayContaining(['batchedRun digits', 'batch digits']));
+    await telemetry.shutdown();
   });
 
   it('shows events [12.2]', async () => {

@@ -119,7 +119,7 @@ describe('spans', () => {
     await Promise.all([serving.batchedRun(floats([2, 1], [1, 2])), serving.batchedRun(floats([1, 1], [3]))]);
     expect(only('batch echo').attributes).toEqual({
       'serving.name': 'echo',
-      'serving.batch.id': 0,
+      'serving.batch.id': 1,
       'serving.batch.key': 'default',
       'serving.batch.origin': 'in-process',
       'serving.batch.rows': 3,

@@ -138,7 +138,7 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
     const time = expect.any(Number);
     const batch = {
       serving: 'echo',
-      batch: 0,
+      batch: 1,
       key: 'default',
       origin: undefined,
       partition: 0,

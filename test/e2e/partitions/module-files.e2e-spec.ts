@@ -57,6 +57,20 @@ describe('A serving of a module file', () => {
     ]);
   });
 
+  it('[1.4] [3.1] [4.7] [6.5] is set up late for other keys of lone calls; where that fails, a later call may succeed', async () => {
+    const serving = await serve<string[]>({ name: 'late', useFile: worker('late'), batchKeys: ['en'] });
+    const call = (key: string): Promise<string[]> => serving.run(Batch.stack(['row']).withKey(key));
+
+    expect(await call('en')).toEqual(['row, 1 time']);
+    await expect(call('fr')).rejects.toThrow(ServingLoadError);
+    await expect(call('de')).rejects.toThrow('Cannot load what the batch needs: no weights for de');
+    expect(await Promise.all(['fr', 'de', 'fr'].map((key) => call(key)))).toEqual([
+      ['row, 2 times'],
+      ['row, 2 times'],
+      ['row, 2 times'],
+    ]);
+  });
+
   it('[3.1] runs a lone call in a thread of its own', async () => {
     const serving = await serve<Site>({ name: 'site', useFile: site });
 

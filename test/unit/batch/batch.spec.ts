@@ -46,6 +46,13 @@ describe('Batch', () => {
       expect(batch.slice(1, 2).consume()).toEqual({ state: floats([2, 1, 2], [5, 6, 9, 10]), x: floats([1], [20]) });
     });
 
+    it('[1.8] finds the axis of a nested leaf by its path', () => {
+      const state = floats([1, 2], [1, 2]);
+      const item = { state: [state, { deep: state }] };
+
+      expect(Batch.concatenate([item], { 'state.0': 1, 'state.1.deep': 1 }).size).toBe(2);
+    });
+
     it('[1.8] keeps one copy of a leaf that the rows share', () => {
       const rate = floats([], [16]);
       const items = [
@@ -236,6 +243,21 @@ describe('Batch', () => {
       ['half a row of padding', () => Batch.stack([x]).pad(0.5), 'Cannot pad with 0.5 rows'],
       ['padding for plain values', () => Batch.stack(['a']).pad(1), 'Cannot pad plain values'],
       ['plain values for a padding', () => Batch.empty().pad(1).stack(['a']), 'Cannot pad plain values'],
+      [
+        'an axis for a name that the item lacks',
+        () => Batch.concatenate([{ x, y: x }], { x: 0, z: 1 }),
+        'The axes name "z", and the item has no such leaf; it has x, y',
+      ],
+      [
+        'an axis for a name, of a bare tensor',
+        () => Batch.concatenate([x], { x: 0 }),
+        'The axes name "x", and the item has no such leaf; it has one without a name',
+      ],
+      [
+        'an axis for a name that only one of the items has',
+        () => Batch.concatenate([{ x }, { y: x }], { x: 0 }),
+        'The axes name "x", and the item has no such leaf; it has y',
+      ],
       ['to split off nothing', () => Batch.stack([x]).split(0), 'Cannot split after 0 rows'],
     ])('[2.3] %s', (_, make, message) => {
       expect(make).toThrow(InvalidBatchError);

@@ -45,6 +45,7 @@ describe('As Nx.Serving tells what it does', () => {
       waiting: 0,
       running: 20,
       postprocessing: 300,
+      stage: 'postprocessing',
     });
     expect((events.at(-1) as { startedAt: number }).startedAt).toBeCloseTo(startedAt, -1);
   });

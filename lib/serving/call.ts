@@ -16,6 +16,8 @@ export interface Call {
   readonly rows: Batch | Source<Batch>;
   /** The input was one plain value, so the reply is its one result. */
   readonly single: boolean;
+  /** The batches may go on for ever. */
+  readonly isOpen: boolean;
   readonly info: unknown;
 }
 
@@ -80,10 +82,10 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   const source = sourceOf(rows);
   if (source) {
-    return { rows: batchesOf(source, axes), single: false, info };
+    return { rows: batchesOf(source, axes), single: false, isOpen: !Array.isArray(rows), info };
   }
   const single = !(rows instanceof Batch) && !isContainer(rows);
-  return { rows: batchOf(rows, axes), single, info };
+  return { rows: batchOf(rows, axes), single, isOpen: false, info };
 }
 
 function batchOf(rows: unknown, axes?: BatchAxes): Batch {

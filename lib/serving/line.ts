@@ -47,6 +47,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Calls whose `preprocess` goes on. */
   private readonly preparing = new Set<Promise<Call>>();
   private closed = false;
+  private abandoned: Error | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -90,7 +91,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       options.signal?.throwIfAborted();
       const call = await this.prepare(input);
       const pulled = this.requestsOf(call, options, watch);
-      const stops = [onAbort(left, () => pulled.stop()), onAbort(options.signal, (error) => pulled.stop({ error }))];
+      const stops = [
+        onAbort(left, () => this.pulls.end(pulled)),
+        onAbort(options.signal, (error) => this.pulls.end(pulled, { error })),
+      ];
       try {
         yield* finishStream(this.callbacks, call, eventsOf(call, pulled));
       } finally {
@@ -137,7 +141,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     this.closed = true;
     this.drain();
     await Promise.allSettled(this.preparing);
-    await this.pulls.whenEnded();
+    await this.pulls.close(this.closedError());
     await this.batcher.close();
     await Promise.all(this.opened.partitions.map((partition) => partition.close()));
   }
@@ -145,7 +149,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   /** Takes no more calls, and answers with the error those that no partition has taken. */
   abandon(error: Error): void {
     this.closed = true;
-    this.pulls.stopAll(error);
+    this.abandoned = error;
+    this.pulls.finishAll(error);
     void this.batcher.close();
     this.batcher.abandon(error);
   }
@@ -198,24 +203,30 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     return prepared;
   }
 
-  private collect({ rows }: Call, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
-    if (!(rows instanceof Batch)) {
-      return this.collectAll(rows, options, submit, watch);
+  private collect(call: Call, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
+    if (!(call.rows instanceof Batch)) {
+      return this.collectAll(call, call.rows, options, submit, watch);
     }
-    const request = new ReplyRequest(this.admit(rows, options, watch));
+    const request = new ReplyRequest(this.admit(call.rows, options, watch));
     submit(request);
     return options.signal ? untilAbort(options.signal, request) : request.reply;
   }
 
-  private async collectAll(source: Source<Batch>, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
-    const pulled = this.pull(source, (batch) => {
+  private async collectAll(
+    call: Call,
+    source: Source<Batch>,
+    options: CallOptions,
+    submit: Submit,
+    watch?: CallWatch,
+  ): Promise<Reply> {
+    const pulled = this.pull(call, source, (batch) => {
       const request = new ReplyRequest(this.admit(batch, options, watch));
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
       submit(request);
       return request;
     });
-    const stop = onAbort(options.signal, (error) => pulled.stop({ error }));
+    const stop = onAbort(options.signal, (error) => this.pulls.end(pulled, { error }));
     try {
       return await replyOf(this.options.name, pulled);
     } finally {
@@ -226,7 +237,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   private requestsOf(call: Call, options: StreamOptions<string>, watch: CallWatch | undefined): PullAhead<Batch, StreamRequest> {
     const submit = options.inline ? this.alone() : this.inBatches;
-    return this.pull(this.piecesOf(call, options), (batch) => {
+    return this.pull(call, this.piecesOf(call, options), (batch) => {
       const request = new StreamRequest(this.admit(batch, options, watch));
       submit(request);
       return request;
@@ -243,10 +254,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   }
 
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
-  private pull<R extends BatchRequest>(source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
+  private pull<R extends BatchRequest>({ isOpen }: Call, source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
     const window = Math.min(2 * this.opened.partitions.length * largest, this.options.maxQueue - largest + 1);
-    return this.pulls.begin({ source, start, window });
+    return this.pulls.begin({ source, start, window, isOpen });
   }
 
   /** The rows as a request, if they fit the serving. */
@@ -276,6 +287,9 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   }
 
   private async runAlone(request: BatchRequest): Promise<void> {
+    if (this.abandoned) {
+      request.fail(this.abandoned);
+    }
     const { size } = request;
     const { runSize: step } = request.lane.limits;
     for (let offset = 0; offset < size && !request.isOver; offset += step) {
@@ -321,8 +335,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   private refuseOnceClosed(): void {
     if (this.closed) {
-      throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
+      throw this.closedError();
     }
+  }
+
+  private closedError(): Error {
+    return new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
   }
 
   private batchError(cause: unknown, size: number): unknown {

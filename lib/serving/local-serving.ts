@@ -155,9 +155,12 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private inlineLine(): Promise<ServingLine> {
     this.refuseOnceClosed();
-    this.inline ??= this.open('inline');
-    // A later call may have better luck.
-    this.inline.catch(() => (this.inline = undefined));
+    if (!this.inline) {
+      const opening = this.open('inline');
+      this.inline = opening;
+      // A later call may have better luck.
+      opening.catch(() => (this.inline = this.inline === opening ? undefined : this.inline));
+    }
     return this.inline;
   }
 

@@ -13,6 +13,8 @@ export interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
   /** The most that may be under way before more is pulled. */
   readonly window: number;
+  /** The source may go on for ever. */
+  readonly isOpen: boolean;
   /** Starts the work for one value. */
   readonly start: (value: Value) => Piece;
 }
@@ -31,6 +33,10 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
   private hasEnded = false;
 
   constructor(private readonly options: PullAheadOptions<Value, Piece>) {}
+
+  get isOpen(): boolean {
+    return this.options.isOpen;
+  }
 
   next(): Promise<IteratorResult<Piece, undefined>> {
     if (this.taken) {
@@ -54,6 +60,12 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     }
     this.leave();
     this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
+  }
+
+  /** Pulls no more; what is under way goes on, and who asks for more gets the error. */
+  finish(error: unknown): void {
+    this.pieces.fail(error);
+    this.leave();
   }
 
   private leave(): void {

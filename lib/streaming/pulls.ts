@@ -1,8 +1,10 @@
 import { PullAhead, type PullAheadOptions, type Started } from './pull-ahead.js';
 
+type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen'>;
+
 /** The pulls of a serving that are going on. */
 export class Pulls {
-  private readonly going = new Set<Pick<PullAhead<never, never>, 'stop'>>();
+  private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
 
   begin<Value, Piece extends Started>(options: PullAheadOptions<Value, Piece>): PullAhead<Value, Piece> {
@@ -11,21 +13,23 @@ export class Pulls {
     return pulled;
   }
 
-  /** Nobody will ask for more of it. */
-  end(pulled: Pick<PullAhead<never, never>, 'stop'>): void {
-    pulled.stop();
+  /** Nobody waits for more of it; with an error, who asks gets that. */
+  end(pulled: Pulled, reason?: { readonly error: unknown }): void {
+    pulled.stop(reason);
     this.going.delete(pulled);
     if (this.going.size === 0) {
       this.allEnded?.();
     }
   }
 
-  stopAll(error: unknown): void {
-    this.going.forEach((pulled) => pulled.stop({ error }));
+  /** Pulls nothing more, and tells those who ask for more the error; what is under way goes on. */
+  finishAll(error: unknown): void {
+    this.going.forEach((pulled) => pulled.finish(error));
   }
 
-  /** Resolves when none goes on any more. */
-  async whenEnded(): Promise<void> {
+  /** Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. */
+  async close(error: unknown): Promise<void> {
+    this.going.forEach((pulled) => pulled.isOpen && pulled.finish(error));
     if (this.going.size > 0) {
       await new Promise<void>((resolve) => (this.allEnded = resolve));
     }

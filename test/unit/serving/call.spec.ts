@@ -38,7 +38,7 @@ describe('prepareCall', () => {
   ])('[1.5] takes what preprocess gives: %s', async (_, preprocess) => {
     const call = await prepareCall({ name, preprocess }, 'abc');
 
-    expect(call).toMatchObject({ single: false, info: 3 });
+    expect(call).toMatchObject({ single: false, isOpen: false, info: 3 });
     expect(batchOf(call).consume()).toEqual(['a', 'b', 'c']);
   });
 
@@ -60,12 +60,12 @@ describe('prepareCall', () => {
 });
 
 describe('finishCall', () => {
-  const call = { rows: Batch.stack(['a']), single: false, info: undefined };
+  const call = { rows: Batch.stack(['a']), single: false, isOpen: false, info: undefined };
 
   it('[1.5] gives back the output where nothing shapes it', () => {
     expect(finishCall({ name }, call, { output: ['A'] })).toEqual(['A']);
-    expect(finishCall({ name }, { ...call, single: true }, { output: ['A'] })).toBe('A');
-    expect(finishCall({ name }, { ...call, single: true }, { output: x })).toBe(x);
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, { output: ['A'] })).toBe('A');
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, { output: x })).toBe(x);
   });
 
   it('[1.5] [1.6] gives postprocess the output, the metadata of the batch and the info of preprocess', async () => {

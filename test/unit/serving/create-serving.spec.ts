@@ -337,7 +337,7 @@ describe('createServing', () => {
       ['nothing', undefined, 'undefined'],
       ['a number', 3, '3'],
       ['a list', ['a'], `[ 'a' ]`],
-      ['a promise', Promise.resolve(), 'Promise { undefined'],
+      ['a promise', Promise.resolve(), 'a promise'],
     ])('[1.5] [8.2] fails the call for which it returns %s', async (_, result, shown) => {
       const serving = await start({
         name: 'shaped',

@@ -22,6 +22,7 @@ function pullFrom(source: Source<number>, window: number) {
   const pulled = new PullAhead({
     source,
     window,
+    isOpen: true,
     start: (size: number) => {
       if (size < 0) {
         throw new RangeError(`${size} is no size`);

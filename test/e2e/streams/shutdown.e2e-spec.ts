@@ -41,7 +41,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
   it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
     const serving = await serve({ drain: false, batchSize: 1 });
-    const running = await begin(serving.stream(row('a', 20)));
+    const running = await begin(serving.stream(row('a', 10_000)));
     // A thread has been handed one batch ahead, and runs it.
     const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
     const waiting = iterated(serving.stream(row('c', 2)));
@@ -50,7 +50,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     const closed = serving.close();
 
     await expect(waiting).rejects.toThrow(ServingClosedError);
-    expect(await running.rest).toHaveLength(20);
+    expect(await running.rest).toHaveLength(10_000);
     await Promise.all([ahead, closed]);
   });
 });

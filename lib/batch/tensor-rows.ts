@@ -14,6 +14,8 @@ interface Chunk {
 /** Rows that are tensors or containers of tensors: references into the items they came in. */
 export class TensorRows implements Rows {
   readonly size: number;
+  /** Where each chunk starts; made when a part is first asked for. */
+  private starts: Uint32Array | undefined;
 
   private constructor(
     readonly template: Template,
@@ -38,17 +40,13 @@ export class TensorRows implements Rows {
       return this;
     }
     const chunks: Chunk[] = [];
-    let offset = 0;
-    for (const chunk of this.chunks) {
-      const from = Math.max(start, offset);
-      const to = Math.min(end, offset + chunk.count);
-      if (from < to) {
-        chunks.push({ leaves: chunk.leaves, start: chunk.start + from - offset, count: to - from });
-      }
-      offset += chunk.count;
-      if (offset >= end) {
-        break;
-      }
+    const last = Math.min(end, this.size);
+    for (let at = this.chunkAt(start), from = start; from < last; at++) {
+      const chunk = this.chunks[at]!;
+      const offset = from - this.starts![at]!;
+      const count = Math.min(chunk.count - offset, last - from);
+      chunks.push({ leaves: chunk.leaves, start: chunk.start + offset, count });
+      from += count;
     }
     return new TensorRows(this.template, chunks);
   }
@@ -73,6 +71,21 @@ export class TensorRows implements Rows {
     return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
   }
 
+  /** The chunk that holds the row, found by bisection: a batch of many items is cut into many pieces. */
+  private chunkAt(row: number): number {
+    const starts = (this.starts ??= startsOf(this.chunks));
+    let low = 0;
+    for (let high = starts.length - 1; low < high;) {
+      const middle = (low + high + 1) >>> 1;
+      if (starts[middle]! <= row) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
   private gather(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
     if (axis === null) {
       return copyOf(like);
@@ -90,4 +103,10 @@ export class TensorRows implements Rows {
     const leaf = this.template.axes.findIndex((axis) => axis !== null);
     return leaves[leaf]?.dims[this.template.axes[leaf]!];
   }
+}
+
+function startsOf(chunks: readonly Chunk[]): Uint32Array {
+  const starts = new Uint32Array(chunks.length);
+  chunks.forEach(({ count }, i) => (starts[i + 1] = starts[i]! + count));
+  return starts;
 }

@@ -1,4 +1,4 @@
-import { type Observable, type OperatorFunction, bufferTime, groupBy, map, merge, mergeMap, NEVER, toArray } from 'rxjs';
+import { type Observable, type OperatorFunction, bufferTime, groupBy, merge, mergeMap, NEVER, reduce } from 'rxjs';
 
 export interface WindowOptions<T, Lane> {
   /** Items share a window only with items of their own lane. */
@@ -41,11 +41,14 @@ export function windowsBy<T, Lane>({
     items$.pipe(
       groupBy(lane, { duration: closing }),
       mergeMap((lane$) => {
-        const window = { lane: lane$.key, size: size(lane$.key), timeout: timeout(lane$.key) };
-        return lane$.pipe(
-          toArray(),
-          map((rows) => ({ ...window, rows })),
-        );
+        const { key } = lane$;
+        const window: ClosedWindow<T, Lane> = { lane: key, size: size(key), timeout: timeout(key), rows: [] };
+        return lane$.pipe(reduce(withRow, window));
       }),
     );
+}
+
+function withRow<T, Lane>(window: ClosedWindow<T, Lane>, row: T): ClosedWindow<T, Lane> {
+  window.rows.push(row);
+  return window;
 }

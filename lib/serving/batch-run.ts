@@ -21,6 +21,8 @@ export class BatchRun implements BatchListener {
     private readonly outputAxes: BatchAxes,
     /** The most rows of the batch, padding included. */
     largest: number,
+    /** Why its steps are not wanted any more. */
+    private readonly cut: () => Error | undefined = () => undefined,
   ) {
     const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
     const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
@@ -54,6 +56,11 @@ export class BatchRun implements BatchListener {
       throw new InvalidOutputError(
         `A generator must yield, step by step, a list with an entry for each of the ${expected} rows of its batch; it yielded ${got}`,
       );
+    }
+    const cut = this.cut();
+    if (cut) {
+      this.fail(cut);
+      return;
     }
     this.forEachPart(({ request, offset }, start, end) => request.step(offset, output.slice(start, end), metadata));
   }

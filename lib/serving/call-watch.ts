@@ -20,8 +20,7 @@ export class CallWatch {
 
   /** A watch over one more call, where somebody observes calls. */
   static over(events: ServingEvents, serving: string, mode: CallMode): CallWatch | undefined {
-    const isObserved = events.isObserved('call:start') || events.isObserved('call:end');
-    return isObserved ? new CallWatch(events, serving, events.nextCall(), mode) : undefined;
+    return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode) : undefined;
   }
 
   queued(rows: number): void {

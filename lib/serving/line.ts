@@ -12,18 +12,12 @@ import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
-import { type Lanes, largestBatch } from './lanes.js';
+import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin, withOrigin } from './origin.js';
-import {
-  BatchRequest,
-  joinOutput,
-  type Part,
-  partsOf,
-  type Reply,
-  ReplyRequest,
-  type RequestOptions,
-  StreamRequest,
-} from './request.js';
+import { BatchRequest, type Part, partsOf } from './request.js';
+import { releaseOutput } from './output.js';
+import { type Reply, ReplyRequest } from './reply-request.js';
+import { StreamRequest } from './stream-request.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
@@ -48,6 +42,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private readonly preparing = new Set<Promise<Call>>();
   private closed = false;
   private abandoned: Error | undefined;
+  /** What generators that still run are ended with. */
+  private cut: Error | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -118,14 +114,14 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       prepareCall(this.callbacks, input, this.inputAxes),
     );
     const batches = rows.flatMap((row) => {
-      const { batch, lane } = this.admit(row, {});
+      const lane = this.admit(row, {});
       const { allowedSizes, batchSize } = lane.limits;
-      return repeated(batch, allowedSizes ?? [batchSize]).map((example) => ({ batch: example, lane }));
+      return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
     });
     await Promise.all(
       this.opened.partitions.map(async (_, partition) => {
-        for (const example of batches) {
-          await this.tryOut(new ReplyRequest(example), partition);
+        for (const { batch, lane } of batches) {
+          await this.tryOut(new ReplyRequest(batch, lane), partition);
         }
       }),
     );
@@ -160,6 +156,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     return this.batcher.depth;
   }
 
+  /** As {@link abandon}; and a generator, which may never end by itself, ends at its next step. */
+  cutShort(error: Error): void {
+    this.abandon(error);
+    this.cut = error;
+  }
+
   batchStarted(record: BatchRecord<BatchRequest>): void {
     if (this.events.isObserved('batch:start')) {
       this.events.emit(batchStart(record, this.labelsOf(record)));
@@ -180,8 +182,8 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       const prepared = this.prepare(input);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const { pieces, metadata } = await this.collect(call, options, submit, watch);
-      const output = joinOutput(pieces);
+      const { rows, metadata } = await this.collect(call, options, submit, watch);
+      const output = releaseOutput(rows);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, { output, metadata });
       const answer = reply instanceof Promise ? await reply : reply;
@@ -207,7 +209,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     if (!(call.rows instanceof Batch)) {
       return this.collectAll(call, call.rows, options, submit, watch);
     }
-    const request = new ReplyRequest(this.admit(call.rows, options, watch));
+    const request = new ReplyRequest(call.rows, this.admit(call.rows, options, watch), watch);
     submit(request);
     return options.signal ? untilAbort(options.signal, request) : request.reply;
   }
@@ -220,7 +222,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     watch?: CallWatch,
   ): Promise<Reply> {
     const pulled = this.pull(call, source, (batch) => {
-      const request = new ReplyRequest(this.admit(batch, options, watch));
+      const request = new ReplyRequest(batch, this.admit(batch, options, watch), watch);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
       submit(request);
@@ -238,7 +240,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   private requestsOf(call: Call, options: StreamOptions<string>, watch: CallWatch | undefined): PullAhead<Batch, StreamRequest> {
     const submit = options.inline ? this.alone() : this.inBatches;
     return this.pull(call, this.piecesOf(call, options), (batch) => {
-      const request = new StreamRequest(this.admit(batch, options, watch));
+      const request = new StreamRequest(batch, this.admit(batch, options, watch), watch, askedHooks(options));
       submit(request);
       return request;
     });
@@ -260,17 +262,18 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     return this.pulls.begin({ source, start, window, isOpen });
   }
 
-  /** The rows as a request, if they fit the serving. */
-  private admit(batch: Batch, { origin, hooks, inline }: StreamOptions<string>, watch?: CallWatch): RequestOptions {
+  /** The lane for the rows, if they fit the serving. */
+  private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
     const { name, separateOrigins } = this.options;
     const { signature } = this.opened;
-    const lane = this.lanes.laneOf(batch, separateOrigins ? (origin ?? currentOrigin()) : undefined);
+    const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
     checkFit(name, batch, lane.limits, this.keys, signature);
-    if (hooks?.length) {
-      checkHooks(name, batch, hooks, largestBatch(lane.limits, inline), signature);
+    const hooks = askedHooks(options);
+    if (hooks) {
+      checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);
     }
     watch?.queued(batch.size);
-    return { batch, lane, watch, hooks: hooks?.length ? hooks : undefined };
+    return lane;
   }
 
   private readonly inBatches: Submit = (request) => {
@@ -320,7 +323,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
 
   /** Runs the rows as one batch, which padding makes no larger than it may be, and settles their requests. */
   private async dispatch(parts: readonly Part[], partition: number, largest: number): Promise<BatchOutcome> {
-    const run = new BatchRun(parts, this.outputAxes, largest);
+    const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
     const info = run.info(partition);
     const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
     try {
@@ -354,6 +357,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
     return { serving: this.options.name, key, origin, calls: [...new Set(calls)] };
   }
+}
+
+function askedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
+  return hooks?.length ? hooks : undefined;
 }
 
 async function untilAbort(signal: AbortSignal, request: ReplyRequest): Promise<Reply> {

@@ -16,6 +16,9 @@ import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
 import type { StreamEvent } from './stream-event.js';
 
+/** One for all calls that have none of their own. */
+const NONE: CallOptions = {};
+
 /** A serving that owns its partitions: this is its life, and {@link ServingLine} its work. */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
@@ -62,7 +65,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return new Map(this.line ? [[this.name, this.line.depth]] : []);
   }
 
-  override batchedRun(input: Input, options: CallOptions = {}): Promise<Output> {
+  override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
     return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
   }
 
@@ -125,7 +128,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** Nest waits next for the clients of its servers, and some of them for rows that are queued here: the clock runs from now. */
   beforeApplicationShutdown(): void {
     const { drain, shutdown } = this.options;
-    this.overrun ??= new Promise((resolve) => (this.clock = setTimeout(() => resolve(this.abandon()), shutdown)));
+    this.overrun ??= new Promise((resolve) => (this.clock = setTimeout(() => resolve(this.cutShort()), shutdown)));
     if (drain) {
       this.line?.drain();
     } else {
@@ -227,14 +230,22 @@ export class LocalServing<Input = unknown, Output = unknown>
     await Promise.all([closed, ...opened.map((line) => (line === atWork ? undefined : line?.close()))]);
   }
 
-  private abandon(): true {
+  private abandon(): void {
     const error = new ServingClosedError(`Serving "${this.name}" was closed before the call could run`);
-    this.line?.abandon(error);
-    void this.inline?.then(
-      (line) => line.abandon(error),
-      () => {},
-    );
+    this.forEachLine((line) => line.abandon(error));
+  }
+
+  private cutShort(): true {
+    const error = new ServingClosedError(`Serving "${this.name}" was closed before the call had ended`);
+    this.forEachLine((line) => line.cutShort(error));
     return true;
+  }
+
+  private forEachLine(tell: (line: ServingLine) => void): void {
+    if (this.line) {
+      tell(this.line);
+    }
+    void this.inline?.then(tell, () => {});
   }
 
   private refuseOnceClosed(): void {

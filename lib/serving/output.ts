@@ -1,7 +1,8 @@
 import { Batch } from '../batch/batch.js';
 import { isContainer, leavesOf } from '../batch/container.js';
 import { axisOf, type BatchAxes } from '../batch/template.js';
-import { InvalidBatchError, InvalidOutputError } from '../errors.js';
+import { InvalidBatchError, InvalidOutputError, isError } from '../errors.js';
+import type { BatchOutput } from '../partitions/partition.js';
 import { isRowList } from '../partitions/wire.js';
 
 /**
@@ -44,4 +45,14 @@ export function asOutput(make: () => Batch): Batch {
   } catch (cause) {
     throw cause instanceof InvalidBatchError ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause }) : cause;
   }
+}
+
+/** The rows in storage of their own; throws the error that a batch function put in place of a row's result. */
+export function releaseOutput(rows: Batch): BatchOutput {
+  const output = rows.release();
+  const error = Array.isArray(output) ? output.find(isError) : undefined;
+  if (error) {
+    throw error;
+  }
+  return output;
 }

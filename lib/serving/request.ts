@@ -1,11 +1,9 @@
-import { Batch } from '../batch/batch.js';
+import type { Batch } from '../batch/batch.js';
 import type { Request, Row } from '../batching/batcher.js';
-import { isError, SlowConsumerError } from '../errors.js';
-import { type BatchOutput, DONE } from '../partitions/partition.js';
-import { Queue } from '../streaming/queue.js';
+import { isError } from '../errors.js';
+import { DONE } from '../partitions/partition.js';
 import type { CallWatch } from './call-watch.js';
 import type { ServingLane } from './lanes.js';
-import { asOutput } from './output.js';
 
 /** A run of consecutive rows of one request that found themselves in the same batch. */
 export interface Part {
@@ -15,14 +13,6 @@ export interface Part {
   readonly count: number;
 }
 
-export interface RequestOptions {
-  readonly batch: Batch;
-  readonly lane: ServingLane;
-  /** The hooks that the caller asked for; then all rows run in one batch. */
-  readonly hooks?: readonly string[] | undefined;
-  readonly watch?: CallWatch | undefined;
-}
-
 /** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
 export abstract class BatchRequest implements Request {
   arrivedAt = 0;
@@ -30,19 +20,17 @@ export abstract class BatchRequest implements Request {
   isOver = false;
   /** Where its rows wait, if they do. */
   queue: { leave(request: BatchRequest): void } | undefined;
-  readonly batch: Batch;
-  readonly lane: ServingLane;
-  readonly hooks: readonly string[] | undefined;
-  readonly watch: CallWatch | undefined;
   private missing: number;
   /** The rows that a generator has said to be over. */
   private done: Set<number> | undefined;
 
-  constructor({ batch, lane, hooks, watch }: RequestOptions) {
-    this.batch = batch;
-    this.lane = lane;
-    this.hooks = hooks;
-    this.watch = watch;
+  constructor(
+    readonly batch: Batch,
+    readonly lane: ServingLane,
+    readonly watch?: CallWatch,
+    /** The hooks that the caller asked for; then all rows run in one batch. */
+    readonly hooks?: readonly string[],
+  ) {
     this.missing = batch.size;
   }
 
@@ -144,158 +132,6 @@ export abstract class BatchRequest implements Request {
       this.finish();
     }
   }
-}
-
-/** The output rows of a request, batch by batch in their order. */
-export interface Reply {
-  readonly pieces: readonly Batch[];
-  readonly metadata: unknown;
-}
-
-/** A request whose caller waits for all of the output. */
-export class ReplyRequest extends BatchRequest {
-  readonly reply: Promise<Reply>;
-  private readonly answers: { offset: number; rows: Batch; metadata: unknown }[] = [];
-  /** What generators have yielded, by part and row, and what they said beside the last of it. */
-  private steps: Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
-  private resolve!: (reply: Reply) => void;
-  protected reject!: (error: unknown) => void;
-
-  constructor(options: RequestOptions) {
-    super(options);
-    this.reply = new Promise((resolve, reject) => {
-      this.resolve = resolve;
-      this.reject = reject;
-    });
-  }
-
-  hook(): void {}
-
-  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
-    this.answers.push({ offset, rows, metadata });
-  }
-
-  protected takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void {
-    this.steps ??= new Map();
-    const steps = this.steps.get(offset) ?? { rows: emptyRows(values.length), metadata };
-    values.forEach((value, i) => live[i] && steps.rows[i]!.push(value));
-    steps.metadata = metadata ?? steps.metadata;
-    this.steps.set(offset, steps);
-  }
-
-  protected endSteppedPart(offset: number, count: number): void {
-    const { rows = emptyRows(count), metadata } = this.steps?.get(offset) ?? {};
-    this.takeOutput(offset, Batch.ofValues(rows), metadata);
-  }
-
-  protected finish(): void {
-    const { answers } = this;
-    if (answers.length > 1) {
-      answers.sort((a, b) => a.offset - b.offset);
-    }
-    this.resolve({ pieces: answers.map(({ rows }) => rows), metadata: answers[0]!.metadata });
-  }
-}
-
-function emptyRows(count: number): unknown[][] {
-  return Array.from({ length: count }, () => []);
-}
-
-/** What a request has to say, in the order of its rows. */
-export type RequestEvent =
-  | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
-  | { readonly hook: string; readonly value: unknown };
-
-/** The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for others and cannot wait. */
-const EVENTS_AHEAD = 1024;
-
-/** A request whose caller wants the output as it comes, in the order of its rows. */
-export class StreamRequest extends BatchRequest {
-  readonly events = new Queue<RequestEvent>();
-  /** The offset of the part whose events are passed on; those of later parts are held. */
-  private turn = 0;
-  private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
-  /** The number of events of later parts. */
-  private ahead = 0;
-
-  hook(hook: string, value: unknown): void {
-    this.putUnlessSlow(0, { hook, value });
-  }
-
-  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
-    this.put(offset, { offset, rows, metadata });
-    this.endPart(offset, rows.size);
-  }
-
-  protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
-    this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
-  }
-
-  protected endSteppedPart(offset: number, count: number): void {
-    this.endPart(offset, count);
-  }
-
-  protected finish(): void {
-    this.events.end();
-  }
-
-  protected reject(error: unknown): void {
-    this.events.fail(error);
-  }
-
-  private endPart(offset: number, count: number): void {
-    this.heldAt(offset).count = count;
-    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
-      this.ahead -= part.events.length;
-      part.events.splice(0).forEach((event) => this.events.push(event));
-      if (part.count === 0) {
-        return;
-      }
-      this.held.delete(this.turn);
-      this.turn += part.count;
-    }
-  }
-
-  private putUnlessSlow(offset: number, event: RequestEvent): void {
-    if (this.events.size + this.ahead < EVENTS_AHEAD) {
-      this.put(offset, event);
-    } else {
-      this.fail(
-        new SlowConsumerError(
-          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier rows, and the batch cannot wait for him; ` +
-            'read faster, or collect the events',
-        ),
-      );
-    }
-  }
-
-  private put(offset: number, event: RequestEvent): void {
-    if (offset === this.turn) {
-      this.events.push(event);
-    } else {
-      this.heldAt(offset).events.push(event);
-      this.ahead++;
-    }
-  }
-
-  private heldAt(offset: number): { readonly events: RequestEvent[]; count: number } {
-    let part = this.held.get(offset);
-    if (!part) {
-      part = { events: [], count: 0 };
-      this.held.set(offset, part);
-    }
-    return part;
-  }
-}
-
-/** The rows in storage of their own; throws the error that a batch function put in place of a row's result. */
-export function joinOutput(pieces: readonly Batch[]): BatchOutput {
-  const output = asOutput(() => Batch.merge(pieces)).release();
-  const error = Array.isArray(output) ? output.find(isError) : undefined;
-  if (error) {
-    throw error;
-  }
-  return output;
 }
 
 /** The rows of a batch as runs of the requests they belong to, in their order. */

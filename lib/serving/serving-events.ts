@@ -36,11 +36,18 @@ export class ServingEvents {
     'batch:end': new Outlet('batch:end'),
   };
   readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
+  private readonly callStarts = this.outlets['call:start'];
+  private readonly callEnds = this.outlets['call:end'];
   private calls = 0;
   private batches = 0;
 
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.outlets[type].subject.asObservable() as Observable<never>;
+  }
+
+  /** Whether somebody observes when calls start or end; asked for every call. */
+  get observesCalls(): boolean {
+    return this.callStarts.isObserved || this.callEnds.isObserved;
   }
 
   /** Whether somebody observes events of the type. */

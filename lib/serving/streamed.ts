@@ -1,8 +1,10 @@
 import { InvalidBatchError } from '../errors.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
-import type { Batch } from '../batch/batch.js';
+import { Batch } from '../batch/batch.js';
 import { type Call, unwrap } from './call.js';
-import { joinOutput, type Reply, type ReplyRequest, type StreamRequest } from './request.js';
+import { asOutput, releaseOutput } from './output.js';
+import type { Reply, ReplyRequest } from './reply-request.js';
+import type { StreamRequest } from './stream-request.js';
 import type { StreamEvent } from './stream-event.js';
 
 /** What a call gives while it runs: the events of its pieces, one piece after the other. */
@@ -17,7 +19,7 @@ export async function* eventsOf(
         yield { hook: event.hook, value: unwrap(call, event.value) };
       } else {
         const { offset, rows, metadata } = event;
-        yield { batch: { offset: before + offset, rows: rows.size }, output: unwrap(call, joinOutput([rows])), metadata };
+        yield { batch: { offset: before + offset, rows: rows.size }, output: unwrap(call, releaseOutput(rows)), metadata };
       }
     }
     before += piece.value.size;
@@ -34,5 +36,5 @@ export async function replyOf(serving: string, pieces: PullAhead<Batch, ReplyReq
   if (!first) {
     throw new InvalidBatchError(`Serving "${serving}" was given a sequence without batches`);
   }
-  return { pieces: replies.flatMap((reply) => reply.pieces), metadata: first.metadata };
+  return { rows: asOutput(() => Batch.merge(replies.map(({ rows }) => rows))), metadata: first.metadata };
 }

@@ -1,5 +1,5 @@
 import DataLoader from 'dataloader';
-import { createServing } from 'nestjs-serving';
+import { Batch, createServing } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { rowsPerSecond } from '../harness/callers.js';
 import { compare, type Measurement } from '../harness/measurement.js';
@@ -12,7 +12,13 @@ const few = 1_000;
 
 /** P2: what it costs to collect rows and hand replies back, with no model behind it. */
 export async function engine(plan: Plan): Promise<Measurement[]> {
-  return [await againstDataloader(plan), await asTheQueueGrows(plan), await asTheShapesMultiply(plan)];
+  return [
+    await againstDataloader(plan),
+    await asTheQueueGrows(plan),
+    await asTheShapesMultiply(plan),
+    await asTheKeysMultiply(plan),
+    await asItIsStreamed(plan),
+  ];
 }
 
 async function againstDataloader({ rounds, seconds }: Plan): Promise<Measurement> {
@@ -68,6 +74,44 @@ async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
   });
 }
 
+/** What the rows of a serving with keys cost, against those of one without. */
+async function asTheKeysMultiply({ rounds }: Plan): Promise<Measurement> {
+  const keys = Array.from({ length: 16 }, (_, index) => `key ${index}`);
+  const options = { useFactory: () => identity<number[]>, batchSize, maxQueue: many };
+  const keyed = createServing({ name: 'keyed', ...options, batchKeys: keys });
+  const plain = createServing({ name: 'plain', ...options });
+  await Promise.all([keyed.start(), plain.start()]);
+  const one = Batch.stack([1]);
+  const ofKeys = keys.map((key) => one.withKey(key));
+  const sides = await interleave(rounds, {
+    [`${keys.length} keys`]: () => costPerRow(many, many, (index) => keyed.batchedRun(ofKeys[index % keys.length])),
+    'no keys': () => costPerRow(many, many, () => plain.batchedRun(one)),
+  });
+  await Promise.all([keyed.close(), plain.close()]);
+
+  return compare({ figure: 'P2', title: 'cost of a row as keys multiply', by: 'ratio', sides, sideUnit: 'µs' });
+}
+
+/** What the rows of one large call cost when its output is read as it comes, against a reply. */
+async function asItIsStreamed({ rounds }: Plan): Promise<Measurement> {
+  const serving = createServing({ name: 'streamed', useFactory: () => identity<number[]>, batchSize, maxQueue: many });
+  await serving.start();
+  const batch = Batch.stack(Array.from({ length: many }, (_, index) => index));
+  const sides = await interleave(rounds, {
+    streamed: () => costPerRow(many, 1, () => readAll(serving.stream(batch)), many),
+    replied: () => costPerRow(many, 1, () => serving.batchedRun(batch), many),
+  });
+  await serving.close();
+
+  return compare({ figure: 'P2', title: 'cost of a row of a large call, streamed', by: 'ratio', sides, sideUnit: 'µs' });
+}
+
+async function readAll(events: AsyncIterable<unknown>): Promise<void> {
+  for await (const _ of events) {
+    // Reading is all there is to do.
+  }
+}
+
 function identity<T>(rows: T): T {
   return rows;
 }
@@ -80,10 +124,15 @@ function newDataloader(): DataLoader<number, number> {
   return new DataLoader(async (rows) => rows, { cache: false, maxBatchSize: batchSize });
 }
 
-/** Microseconds a row, when `waiting` rows are always put into the queue at once. */
-async function costPerRow(rows: number, waiting: number, call: (index: number) => Promise<unknown>): Promise<number> {
+/** Microseconds a row, when `waiting` calls are always under way, each of so many rows. */
+async function costPerRow(
+  rows: number,
+  waiting: number,
+  call: (index: number) => Promise<unknown>,
+  rowsPerCall = 1,
+): Promise<number> {
   const start = performance.now();
-  for (let done = 0; done < rows; done += waiting) {
+  for (let done = 0; done < rows; done += waiting * rowsPerCall) {
     await Promise.all(Array.from({ length: waiting }, (_, index) => call(index)));
   }
   return ((performance.now() - start) / rows) * 1000;

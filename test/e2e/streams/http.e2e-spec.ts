@@ -73,7 +73,7 @@ const eventsIn = (body: unknown): unknown[] =>
 
 /** A response that is read as it comes. */
 async function open(site: Site, path: string): Promise<IncomingMessage> {
-  const [response] = (await once(get((await site.app.getUrl()) + path), 'response')) as [IncomingMessage];
+  const [response] = (await once(get((await site.app.getUrl()) + path, { agent: false }), 'response')) as [IncomingMessage];
   response.setEncoding('utf8');
   return response;
 }
@@ -151,6 +151,19 @@ describeOnPlatforms('Streams', (listen) => {
     expect(generators.begun).toBeGreaterThan(generators.ended);
     staying.destroy();
     await until(() => generators.ended === generators.begun);
+  });
+
+  it.each(['events', 'letters'])('[9.3] [8.4] do not keep an application from ending: %s', async (path) => {
+    const servings = [{ ...speller, shutdown: 50 }];
+    const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
+    const response = await open(site, `/${path}/forever`);
+    const ended = new Promise((resolve) => response.on('error', () => {}).on('close', resolve));
+    await once(response, 'data');
+
+    await site.app.close();
+    await ended;
+
+    expect(generators).toEqual({ begun: 1, ended: 1 });
   });
 
   it.each(['events', 'letters', 'last'])('[6.1] [8.2] that are refused have the status of the fault: %s', async (path) => {

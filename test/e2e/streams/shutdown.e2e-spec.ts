@@ -55,6 +55,26 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
   });
 });
 
+describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s, when the time for shutdown is over', (host) => {
+  const start = useServings();
+
+  it.each([
+    ['in batches, drained', false, true],
+    ['in batches, not drained', false, false],
+    ['alone', true, true],
+  ])('[9.3] [8.4] ends at its next step, and its callers are told: %s', async (_, inline, drain) => {
+    const counts = new Int32Array(new SharedArrayBuffer(8));
+    const serving = await start({ ...steps[host]({ counts }), drain, shutdown: 20 });
+    const running = await begin(serving.stream(row('a', 1e9), { inline }));
+    const told = expect(running.rest).rejects.toThrow(ServingClosedError);
+
+    await serving.close();
+
+    await told;
+    await until(() => counts[1] === 1);
+  });
+});
+
 describe('A stream, when its serving is closed', () => {
   const start = useServings();
 

@@ -3,7 +3,9 @@ import { Batch, DONE, InvalidOutputError } from 'nestjs-serving';
 import { STEPPED } from '../../../lib/partitions/partition.js';
 import { BatchRun } from '../../../lib/serving/batch-run.js';
 import type { ServingLane } from '../../../lib/serving/lanes.js';
-import { joinOutput, ReplyRequest, StreamRequest } from '../../../lib/serving/request.js';
+import { releaseOutput } from '../../../lib/serving/output.js';
+import { ReplyRequest } from '../../../lib/serving/reply-request.js';
+import { StreamRequest } from '../../../lib/serving/stream-request.js';
 import { floats } from '../../fixtures/tensors.js';
 
 const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
@@ -11,7 +13,7 @@ const padded: ServingLane = { ...lane, limits: { ...lane.limits, allowedSizes: [
 
 /** A stream of so many rows, alone or as part of a batch. */
 function streamOf(rows: readonly unknown[], hooks?: readonly string[]): StreamRequest {
-  return new StreamRequest({ batch: Batch.stack(rows), lane, hooks });
+  return new StreamRequest(Batch.stack(rows), lane, undefined, hooks);
 }
 
 function runOf(...requests: readonly StreamRequest[]): BatchRun {
@@ -29,7 +31,7 @@ function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
       const values: unknown[] = [];
       while (events.size > 0) {
         const { value } = await events.next();
-        values.push('hook' in value! ? { [value.hook]: value.value } : joinOutput([value!.rows]));
+        values.push('hook' in value! ? { [value.hook]: value.value } : releaseOutput(value!.rows));
       }
       return values;
     }),
@@ -132,7 +134,7 @@ describe('BatchRun', () => {
   });
 
   it('[8.4] counts the rows that fill a batch up for a step, and asks for nobody of them', () => {
-    const request = new StreamRequest({ batch: Batch.concatenate([floats([3], [1, 2, 3])]), lane: padded });
+    const request = new StreamRequest(Batch.concatenate([floats([3], [1, 2, 3])]), padded);
     const run = new BatchRun([{ request, offset: 0, count: 3 }], {}, 4);
 
     expect(() => run.step([1, 2, 3], undefined)).toThrow('the 4 rows of its batch');
@@ -143,7 +145,7 @@ describe('BatchRun', () => {
 
   it('[8.4] [6.1] fails only those of whose rows something was still to come', async () => {
     const error = new Error('out of memory');
-    const split = new ReplyRequest({ batch: Batch.stack(['a', 'b']), lane });
+    const split = new ReplyRequest(Batch.stack(['a', 'b']), lane);
     const [done, waiting] = [streamOf(['c']), streamOf(['d'])];
     const run = new BatchRun(
       [split, done, waiting].map((request) => ({ request, offset: 0, count: 1 })),
@@ -155,7 +157,7 @@ describe('BatchRun', () => {
     run.fail(error);
     split.answer(1, Batch.stack(['B']), undefined);
 
-    expect(joinOutput((await split.reply).pieces)).toEqual([[], 'B']);
+    expect(releaseOutput((await split.reply).rows)).toEqual([[], 'B']);
     expect(await done.events.next()).toEqual({ done: true, value: undefined });
     expect(await heard(waiting)).toEqual([[['d1']]]);
     await expect(waiting.events.next()).rejects.toBe(error);

@@ -3,18 +3,20 @@ import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { BatchRun } from '../../../lib/serving/batch-run.js';
 import { Lanes, type ServingLane } from '../../../lib/serving/lanes.js';
-import { type BatchRequest, joinOutput, partsOf, ReplyRequest } from '../../../lib/serving/request.js';
+import { type BatchRequest, partsOf } from '../../../lib/serving/request.js';
+import { releaseOutput } from '../../../lib/serving/output.js';
+import { ReplyRequest } from '../../../lib/serving/reply-request.js';
 import { floats } from '../../fixtures/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
 const lanes = new Lanes(new Map([['default', options]]), options);
 const laneOf = (batch: Batch): ServingLane => lanes.laneOf(batch);
-const requestFor = (batch: Batch): ReplyRequest => new ReplyRequest({ batch, lane: laneOf(batch) });
+const requestFor = (batch: Batch): ReplyRequest => new ReplyRequest(batch, laneOf(batch));
 const requestOf = (...rows: string[]): ReplyRequest => requestFor(Batch.stack(rows));
 const rowsOf = (request: BatchRequest, ...indices: number[]) => indices.map((index) => ({ request, index }));
 const outputOf = async (request: ReplyRequest): Promise<unknown> => {
-  const { pieces, metadata } = await request.reply;
-  return { output: joinOutput(pieces), metadata };
+  const { rows, metadata } = await request.reply;
+  return { output: releaseOutput(rows), metadata };
 };
 
 describe('BatchRequest', () => {
@@ -83,10 +85,12 @@ describe('partsOf and BatchRun', () => {
   });
 });
 
-describe('joinOutput', () => {
+describe('releaseOutput', () => {
   it('[4.6] gives each caller tensors in storage of its own', () => {
     const output = Batch.concatenate([floats([2], [1, 2])]);
-    const [mine, yours] = [output.slice(0, 1), output.slice(0, 1)].map((rows) => joinOutput([rows]) as ReturnType<typeof floats>);
+    const [mine, yours] = [output.slice(0, 1), output.slice(0, 1)].map(
+      (rows) => releaseOutput(rows) as ReturnType<typeof floats>,
+    );
 
     mine!.data[0] = 9;
 

@@ -1,10 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, SlowConsumerError } from 'nestjs-serving';
 import type { ServingLane } from '../../../lib/serving/lanes.js';
-import { joinOutput, ReplyRequest, StreamRequest } from '../../../lib/serving/request.js';
+import { releaseOutput } from '../../../lib/serving/output.js';
+import { ReplyRequest } from '../../../lib/serving/reply-request.js';
+import { StreamRequest } from '../../../lib/serving/stream-request.js';
 
 const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 32, runSize: 32, batchTimeout: 0 } };
-const optionsOf = (rows: number) => ({ batch: Batch.stack(Array.from({ length: rows }, (_, n) => n)), lane });
+const numbers = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, n) => n));
 
 /** What the request has said by now, with its rows as they would be handed out; `end` or the error last. */
 async function said(request: StreamRequest): Promise<unknown[]> {
@@ -19,13 +21,13 @@ async function said(request: StreamRequest): Promise<unknown[]> {
     if (done) {
       return [...events, 'end'];
     }
-    events.push('hook' in value ? value : { ...value, rows: joinOutput([value.rows]) });
+    events.push('hook' in value ? value : { ...value, rows: releaseOutput(value.rows) });
   }
 }
 
 describe('StreamRequest', () => {
   it('[8.2] says the outputs of its batches in the order of its rows, in whatever order they finish', async () => {
-    const request = new StreamRequest(optionsOf(6));
+    const request = new StreamRequest(numbers(6), lane);
 
     request.answer(4, Batch.stack(['e', 'f']), 'third');
     request.answer(1, Batch.stack(['b', 'c', 'd']), 'second');
@@ -33,7 +35,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.2] says what it held back as soon as its turn has come', async () => {
-    const request = new StreamRequest(optionsOf(6));
+    const request = new StreamRequest(numbers(6), lane);
 
     request.answer(4, Batch.stack(['e', 'f']), 'third');
     request.answer(1, Batch.stack(['b', 'c', 'd']), 'second');
@@ -49,7 +51,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] says the steps of one batch when those of the batches before it are over', async () => {
-    const request = new StreamRequest(optionsOf(3));
+    const request = new StreamRequest(numbers(3), lane);
 
     request.step(2, ['c1'], undefined);
     request.step(0, ['a1', 'b1'], 1);
@@ -68,7 +70,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] goes on with the next batch while its generator yields for others', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     request.step(1, ['b1'], undefined);
     request.step(0, ['a1'], undefined);
@@ -79,7 +81,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] says nothing more of rows that are over', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     request.step(0, ['a1', DONE], undefined);
     request.step(0, ['a2', 'b2'], undefined);
@@ -94,7 +96,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] ends without a word where its generator yields nothing', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     request.endSteps(0, 2);
 
@@ -102,7 +104,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] [6.2] fails with the error that stands for one of its rows, after what came before', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
     const error = new RangeError('b is no number');
 
     request.step(0, ['a1', 'b1'], undefined);
@@ -113,7 +115,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.4] is not failed by an error for a row that is over', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     request.step(0, ['a1', DONE], undefined);
     request.step(0, ['a2', new RangeError('b is no number')], undefined);
@@ -123,7 +125,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.3] says the values of hooks in their order, before its output', async () => {
-    const request = new StreamRequest({ ...optionsOf(2), hooks: ['x', 'y'] });
+    const request = new StreamRequest(numbers(2), lane, undefined, ['x', 'y']);
 
     request.hook('y', [1, 2]);
     request.hook('x', [3, 4]);
@@ -146,7 +148,7 @@ describe('StreamRequest', () => {
     ['hooks', (request) => request.hook('x', ['a'])],
     ['steps of later rows', (request) => request.step(1, ['b'], undefined)],
   ])('[8.2] fails when 1024 %s wait, and not before', async (_, say) => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     for (let n = 0; n < 1024; n++) {
       say(request);
@@ -159,7 +161,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.2] fails for what waits and not for what has been', async () => {
-    const request = new StreamRequest(optionsOf(2));
+    const request = new StreamRequest(numbers(2), lane);
 
     for (let n = 0; n < 3000; n++) {
       request.step(1, ['b'], undefined);
@@ -173,7 +175,7 @@ describe('StreamRequest', () => {
   });
 
   it('[8.2] is never too slow for outputs, of which there is one for each of its rows at most', async () => {
-    const request = new StreamRequest(optionsOf(2000));
+    const request = new StreamRequest(numbers(2000), lane);
 
     for (let n = 0; n < 2000; n++) {
       request.answer(n, Batch.stack([n]), undefined);
@@ -185,7 +187,7 @@ describe('StreamRequest', () => {
 
 describe('ReplyRequest', () => {
   it('[8.4] collects the steps of each row, in the order of the rows', async () => {
-    const request = new ReplyRequest(optionsOf(3));
+    const request = new ReplyRequest(numbers(3), lane);
 
     request.step(2, ['c1'], 'of the second batch');
     request.step(0, ['a1', 'b1'], 'of the first batch');
@@ -195,27 +197,27 @@ describe('ReplyRequest', () => {
     request.endSteps(2, 1);
     request.endSteps(0, 2);
 
-    const { pieces, metadata } = await request.reply;
-    expect(joinOutput(pieces)).toEqual([['a1'], ['b1', 'b2', 'b3'], ['c1', 'c2']]);
+    const { rows, metadata } = await request.reply;
+    expect(releaseOutput(rows)).toEqual([['a1'], ['b1', 'b2', 'b3'], ['c1', 'c2']]);
     expect(metadata).toBe('of the first batch');
   });
 
   it('[8.4] has an empty list for a row without steps', async () => {
-    const request = new ReplyRequest(optionsOf(2));
+    const request = new ReplyRequest(numbers(2), lane);
 
     request.step(1, [DONE], undefined);
     request.endSteps(0, 1);
 
-    expect(joinOutput((await request.reply).pieces)).toEqual([[], []]);
+    expect(releaseOutput((await request.reply).rows)).toEqual([[], []]);
   });
 
   it('[8.4] loses no row where one batch was stepped and another was not', async () => {
-    const request = new ReplyRequest(optionsOf(3));
+    const request = new ReplyRequest(numbers(3), lane);
 
     request.answer(0, Batch.stack(['a', 'b']), undefined);
     request.step(2, ['c1'], undefined);
     request.endSteps(2, 1);
 
-    expect(joinOutput((await request.reply).pieces)).toEqual(['a', 'b', ['c1']]);
+    expect(releaseOutput((await request.reply).rows)).toEqual(['a', 'b', ['c1']]);
   });
 });

@@ -1,0 +1,91 @@
+import { Batch } from '../batch/batch.js';
+import { SlowConsumerError } from '../errors.js';
+import { Queue } from '../streaming/queue.js';
+import { BatchRequest } from './request.js';
+
+/** What a request has to say, in the order of its rows. */
+export type RequestEvent =
+  | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
+  | { readonly hook: string; readonly value: unknown };
+
+/** The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for others and cannot wait. */
+const EVENTS_AHEAD = 1024;
+
+/** A request whose caller wants the output as it comes, in the order of its rows. */
+export class StreamRequest extends BatchRequest {
+  readonly events = new Queue<RequestEvent>();
+  /** The offset of the part whose events are passed on; those of later parts are held. */
+  private turn = 0;
+  private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
+  /** The number of events of later parts. */
+  private ahead = 0;
+
+  hook(hook: string, value: unknown): void {
+    this.putUnlessSlow(0, { hook, value });
+  }
+
+  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
+    this.put(offset, { offset, rows, metadata });
+    this.endPart(offset, rows.size);
+  }
+
+  protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
+    this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
+  }
+
+  protected endSteppedPart(offset: number, count: number): void {
+    this.endPart(offset, count);
+  }
+
+  protected finish(): void {
+    this.events.end();
+  }
+
+  protected reject(error: unknown): void {
+    this.events.fail(error);
+  }
+
+  private endPart(offset: number, count: number): void {
+    this.heldAt(offset).count = count;
+    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
+      this.ahead -= part.events.length;
+      part.events.splice(0).forEach((event) => this.events.push(event));
+      if (part.count === 0) {
+        return;
+      }
+      this.held.delete(this.turn);
+      this.turn += part.count;
+    }
+  }
+
+  private putUnlessSlow(offset: number, event: RequestEvent): void {
+    if (this.events.size + this.ahead < EVENTS_AHEAD) {
+      this.put(offset, event);
+    } else {
+      this.fail(
+        new SlowConsumerError(
+          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier rows, and the batch cannot wait for him; ` +
+            'read faster, or collect the events',
+        ),
+      );
+    }
+  }
+
+  private put(offset: number, event: RequestEvent): void {
+    if (offset === this.turn) {
+      this.events.push(event);
+    } else {
+      this.heldAt(offset).events.push(event);
+      this.ahead++;
+    }
+  }
+
+  private heldAt(offset: number): { readonly events: RequestEvent[]; count: number } {
+    let part = this.held.get(offset);
+    if (!part) {
+      part = { events: [], count: 0 };
+      this.held.set(offset, part);
+    }
+    return part;
+  }
+}

@@ -10,6 +10,7 @@ import { map, type Observable } from 'rxjs';
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { createServing, ServingModule } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 
 // #region generator
 export const writer = defineServing({
@@ -94,6 +95,25 @@ export const texts = defineServing({
 });
 // #endregion
 
+// #region sizes
+export const compiled = defineServing({
+  name: 'compiled',
+  model: 'sample/01-digits/model/digits.onnx',
+  allowedSizes: [1, 8, 32], // 3 rows run as 8, and 3 results come back
+});
+// #endregion
+
+// #region origins
+export const audited = defineServing({
+  name: 'audited',
+  separateOrigins: true,
+  useFactory:
+    () =>
+    (rows: string[], { origin }) =>
+      rows.map((row) => `${row}, by ${origin}`),
+});
+// #endregion
+
 describe('the manual on streams', () => {
   let app: INestApplication | undefined;
 
@@ -162,5 +182,27 @@ describe('the manual on streams', () => {
     const replies = await Promise.all(['short', 'a'.repeat(20), 'b'.repeat(200)].map((text) => serving.batchedRun(text)));
     expect(replies).toEqual([16, 32, 64].map((length) => [`ran with rows of ${length}, as key ${length}`]));
     await serving.close();
+  });
+
+  it('pads to allowed sizes [2.4]', async () => {
+    const serving = createServing(compiled);
+    await serving.start();
+    const batches = recordBatches(serving);
+    const { probabilities } = (await serving.batchedRun({
+      image: new Tensor('float32', new Float32Array(3 * 784), [3, 784]),
+    })) as { probabilities: Tensor };
+    expect(probabilities.dims).toEqual([3, 10]);
+    await serving.close();
+    expect(batches).toMatchObject([{ rows: 3, padding: 5 }]);
+  });
+
+  it('keeps origins apart [4.10]', async () => {
+    const serving = createServing(audited);
+    await serving.start();
+    const batches = recordBatches(serving);
+    const replies = await Promise.all([serving.batchedRun('a'), serving.batchedRun('b', { origin: 'nightly' })]);
+    expect(replies).toEqual(['a, by in-process', 'b, by nightly']);
+    await serving.close();
+    expect(batches).toHaveLength(2);
   });
 });

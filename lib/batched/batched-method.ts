@@ -5,8 +5,9 @@ import { InvalidOutputError, isError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
 import type { CallWatch } from '../serving/call-watch.js';
 import { batchingOf } from '../serving/option-rules.js';
-import { withOrigin } from '../serving/origin.js';
-import { batchEnd, type BatchLabels, batchStart } from '../serving/serving-event.js';
+import { inOriginOf } from '../serving/origin.js';
+import { batchObserver } from '../serving/batch-observer.js';
+import type { BatchLabels } from '../serving/serving-event.js';
 import type { ServingEvents } from '../serving/serving-events.js';
 
 /** How the calls of a method batch. */
@@ -80,11 +81,7 @@ export function batcherOf(name: string, { original, options = {} }: BatchedMetho
     maxQueue,
     nextBatch: () => events.nextBatch(),
     slots,
-    observer: {
-      batchStarted: (record) => events.isObserved('batch:start') && events.emit(batchStart(record, labelsOf(name, record))),
-      batchEnded: (record, runTime, outcome) =>
-        events.isObserved('batch:end') && events.emit(batchEnd(record, labelsOf(name, record), runTime, outcome)),
-    },
+    observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record)),
     dispatch: (rows) => runMethod(name, original, rows),
   });
 }
@@ -105,7 +102,7 @@ async function runMethod(
   calls.forEach(({ watch }) => watch?.running());
   try {
     const run = (): unknown => method.apply(instance, columnsOf(calls, method.length));
-    const results: unknown = await (lane.origin === undefined ? run() : withOrigin(lane.origin, run));
+    const results: unknown = await inOriginOf(lane, run);
     if (!Array.isArray(results) || results.length !== calls.length) {
       const got = Array.isArray(results) ? `${results.length} results` : typeof results;
       throw new InvalidOutputError(

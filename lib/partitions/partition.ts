@@ -87,13 +87,12 @@ export interface BatchContext extends BatchInfo {
   readonly isWaiting: (row: number) => boolean;
 }
 
-/** A context of which only the information is cloned, where it is sent on as metadata. */
-class ContextOf {
+/** What a batch function can say: no part of what is cloned, where a context is sent on as metadata. */
+class Saying {
   readonly #listener: BatchListener;
 
-  constructor(info: BatchInfo, listener: BatchListener) {
+  constructor(listener: BatchListener) {
     this.#listener = listener;
-    Object.assign(this, info);
   }
 
   get emit(): BatchContext['emit'] {
@@ -112,7 +111,7 @@ class ContextOf {
 }
 
 export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
-  return new ContextOf(info, listener) as unknown as BatchContext;
+  return Object.assign(new Saying(listener), info);
 }
 
 /** What a generator yields and a function returns. */

@@ -97,7 +97,7 @@ export class ThreadPartition implements Partition {
     running.resolve(reply);
   }
 
-  /** What cannot be heard of a batch fails it; whoever waits for it is told when the thread is done with it. */
+  /** What cannot be heard of a batch fails it at once; the thread hears with the next step that nobody waits, and may be busy with it until then. */
   private tell(running: Pending, reply: Exclude<ThreadReply, ThreadResult>): void {
     const { listener, info, over } = running;
     try {

@@ -7,19 +7,20 @@ import { axesOf } from '../partitions/model-signature.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
+import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
 import { checkFit, checkHooks } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
-import { currentOrigin, withOrigin } from './origin.js';
+import { currentOrigin, inOriginOf } from './origin.js';
 import { BatchRequest, type Part, partsOf } from './request.js';
 import { releaseOutput } from './output.js';
 import { type Reply, ReplyRequest } from './reply-request.js';
 import { StreamRequest } from './stream-request.js';
 import type { ResolvedServing } from './resolve-definition.js';
-import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
+import type { BatchLabels } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import { eventsOf, replyOf } from './streamed.js';
 import { examplesOf, repeated } from './warm-up.js';
@@ -33,8 +34,9 @@ type Submit = (request: BatchRequest) => void;
  *     prepareCall -> | admit -> batcher -> dispatch -> partition.run -> BatchRun | -> finishCall
  *     caller's half                       shared half                            caller's half
  */
-export class ServingLine implements BatchObserver<BatchRequest> {
+export class ServingLine {
   private readonly batcher: Batcher<BatchRequest>;
+  private readonly observer: BatchObserver<BatchRequest>;
   private readonly inputAxes: BatchAxes;
   private readonly outputAxes: BatchAxes;
   private readonly pulls = new Pulls();
@@ -58,12 +60,13 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     const { partitions: slots, signature } = opened;
     this.inputAxes = axesOf(signature?.inputs ?? []);
     this.outputAxes = axesOf(signature?.outputs ?? []);
+    this.observer = batchObserver(events, (record) => this.labelsOf(record));
     this.batcher = new Batcher({
       name,
       maxQueue,
       nextBatch: () => events.nextBatch(),
       slots,
-      observer: this,
+      observer: this.observer,
       dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition, rows[0]!.request.lane.limits.batchSize),
     });
   }
@@ -162,18 +165,6 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     this.cut = error;
   }
 
-  batchStarted(record: BatchRecord<BatchRequest>): void {
-    if (this.events.isObserved('batch:start')) {
-      this.events.emit(batchStart(record, this.labelsOf(record)));
-    }
-  }
-
-  batchEnded(record: BatchRecord<BatchRequest>, runTime: number, outcome: BatchOutcome): void {
-    if (this.events.isObserved('batch:end')) {
-      this.events.emit(batchEnd(record, this.labelsOf(record), runTime, outcome));
-    }
-  }
-
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
@@ -247,12 +238,12 @@ export class ServingLine implements BatchObserver<BatchRequest> {
   }
 
   /** What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes only as fast as it is read. */
-  private piecesOf({ rows }: Call, { hooks, inline }: StreamOptions<string>): Source<Batch> {
+  private piecesOf({ rows }: Call, options: StreamOptions<string>): Source<Batch> {
     if (!(rows instanceof Batch)) {
       return rows;
     }
-    const size = largestBatch(this.lanes.optionsOf(rows.key), inline);
-    return (hooks?.length || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
+    const size = largestBatch(this.lanes.optionsOf(rows.key), options.inline);
+    return (askedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
@@ -300,10 +291,10 @@ export class ServingLine implements BatchObserver<BatchRequest> {
       const rows = Array.from({ length: count }, (_, i) => ({ request, index: offset + i }));
       const id = this.events.nextBatch();
       const record = { id, rows, partition: 0, batchSize: count, reason: 'inline', wait: 0, queued: 0 } as const;
-      this.batchStarted(record);
+      this.observer.batchStarted(record);
       const startedAt = performance.now();
       const outcome = await this.dispatch(partsOf(rows), 0, step);
-      this.batchEnded(record, performance.now() - startedAt, outcome);
+      this.observer.batchEnded(record, performance.now() - startedAt, outcome);
     }
   }
 
@@ -327,7 +318,7 @@ export class ServingLine implements BatchObserver<BatchRequest> {
     const info = run.info(partition);
     const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
     try {
-      run.end(await (info.origin === undefined ? runBatch() : withOrigin(info.origin, runBatch)));
+      run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
       const error = this.batchError(cause, run.batch.size);

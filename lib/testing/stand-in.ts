@@ -35,7 +35,7 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
   // Not the devices of another machine, and nothing that runs before the test does.
   const partitions = definition.partitions === true ? 1 : definition.partitions;
-  return { ...(Object.fromEntries(kept) as unknown as ServingOptions), partitions, warmUp: undefined };
+  return { ...Object.fromEntries(kept), name: definition.name, partitions, warmUp: undefined };
 }
 
 /** As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers pass, which may not be tensors to pad. */

@@ -1,5 +1,10 @@
 import { types } from 'node:util';
 
+export interface ServingErrorOptions extends ErrorOptions {
+  /** Whole seconds after which the call may be worth another try. */
+  readonly retryAfter?: number | undefined;
+}
+
 /**
  * The base of every error this package raises.
  *
@@ -9,6 +14,15 @@ export class ServingError extends Error {
   override readonly name: string = 'ServingError';
   readonly code: string = 'SERVING_ERROR';
   readonly statusCode: number = 500;
+  /** Whole seconds after which the call may be worth another try; over HTTP the header `Retry-After`. */
+  declare readonly retryAfter?: number;
+
+  constructor(message?: string, { retryAfter, ...options }: ServingErrorOptions = {}) {
+    super(message, options);
+    if (retryAfter !== undefined) {
+      this.retryAfter = retryAfter;
+    }
+  }
 
   /** With `expose` the sign of an HTTP error, as the package http-errors makes them. */
   get status(): number {
@@ -21,9 +35,9 @@ export class ServingError extends Error {
   }
 
   /** What crosses a wire: no stack and no cause, which may hold what a stranger must not see. */
-  toJSON(): { name: string; code: string; statusCode: number; message: string } {
-    const { name, code, statusCode, message } = this;
-    return { name, code, statusCode, message };
+  toJSON(): { name: string; code: string; statusCode: number; message: string; retryAfter?: number } {
+    const { name, code, statusCode, message, retryAfter } = this;
+    return { name, code, statusCode, message, ...(retryAfter !== undefined && { retryAfter }) };
   }
 }
 
@@ -65,6 +79,34 @@ export class InvalidInputError extends ServingError {
   override readonly statusCode = 400;
 }
 
+/** More rows in one call than the serving would ever take. */
+export class RequestTooLargeError extends ServingError {
+  override readonly name = 'RequestTooLargeError';
+  override readonly code = 'SERVING_TOO_LARGE';
+  override readonly statusCode = 413;
+}
+
+/** The caller has gone: its HTTP connection closed before there was an answer. */
+export class CallCancelledError extends ServingError {
+  override readonly name = 'CallCancelledError';
+  override readonly code = 'SERVING_CANCELLED';
+  override readonly statusCode = 499;
+}
+
+/** The call was not answered within its `timeout`. */
+export class DeadlineExceededError extends ServingError {
+  override readonly name = 'DeadlineExceededError';
+  override readonly code = 'SERVING_DEADLINE_EXCEEDED';
+  override readonly statusCode = 504;
+}
+
+/** Refused on arrival: by what the serving has learned of itself, the call could not be answered within its `timeout`. */
+export class DeadlineUnreachableError extends ServingError {
+  override readonly name = 'DeadlineUnreachableError';
+  override readonly code = 'SERVING_DEADLINE_UNREACHABLE';
+  override readonly statusCode = 503;
+}
+
 /** The queue of the serving is full. */
 export class OverloadedError extends ServingError {
   override readonly name = 'OverloadedError';
@@ -98,7 +140,21 @@ export class InvalidOutputError extends ServingError {
   override readonly code = 'SERVING_INVALID_OUTPUT';
 }
 
-/** The thread of a partition ended while it held the batch. */
+/** A batch ran longer than `runTimeout`. */
+export class RunTimeoutError extends ServingError {
+  override readonly name = 'RunTimeoutError';
+  override readonly code = 'SERVING_RUN_TIMEOUT';
+  override readonly statusCode = 504;
+}
+
+/** No partition of the serving works, and none is expected back at once: the circuit is open. */
+export class ServingUnavailableError extends ServingError {
+  override readonly name = 'ServingUnavailableError';
+  override readonly code = 'SERVING_UNAVAILABLE';
+  override readonly statusCode = 503;
+}
+
+/** The thread or process of a partition ended while it held the batch. */
 export class PartitionLostError extends ServingError {
   override readonly name = 'PartitionLostError';
   override readonly code = 'SERVING_PARTITION_LOST';
@@ -126,6 +182,7 @@ export interface WireError {
   readonly message: string;
   readonly stack?: string;
   readonly code?: string;
+  readonly retryAfter?: number;
   readonly cause?: WireError;
 }
 
@@ -138,11 +195,17 @@ const classes = new Map(
     ProviderUnavailableError,
     InvalidBatchError,
     InvalidInputError,
+    RequestTooLargeError,
+    CallCancelledError,
+    DeadlineExceededError,
+    DeadlineUnreachableError,
     OverloadedError,
     ServingClosedError,
     SlowConsumerError,
     BatchFailedError,
     InvalidOutputError,
+    RunTimeoutError,
+    ServingUnavailableError,
     PartitionLostError,
   ].map((type) => [new type().code, type]),
 );
@@ -153,13 +216,14 @@ export function toWire(error: unknown, depth = 8): WireError {
     return { name: 'Error', message: String(error) };
   }
   const code = 'code' in error && typeof error.code === 'string' ? { code: error.code } : {};
+  const retryAfter = error instanceof ServingError && error.retryAfter !== undefined ? { retryAfter: error.retryAfter } : {};
   const stack = error.stack === undefined ? {} : { stack: error.stack };
   const cause = error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
-  return { name: error.name, message: error.message, ...stack, ...code, ...cause };
+  return { name: error.name, message: error.message, ...stack, ...code, ...retryAfter, ...cause };
 }
 
-export function fromWire({ name, message, stack, code, cause }: WireError): Error {
-  const options = cause === undefined ? {} : { cause: fromWire(cause) };
+export function fromWire({ name, message, stack, code, retryAfter, cause }: WireError): Error {
+  const options = { retryAfter, ...(cause !== undefined && { cause: fromWire(cause) }) };
   const type = code === undefined ? undefined : classes.get(code);
   const error = type ? new type(message, options) : Object.assign(new Error(message, options), { name });
   if (code !== undefined && !type) {

@@ -8,6 +8,9 @@ export { type Caller, caller } from './batched/caller.js';
 export type { CloseReason } from './batching/waiting-line.js';
 export {
   BatchFailedError,
+  CallCancelledError,
+  DeadlineExceededError,
+  DeadlineUnreachableError,
   InvalidBatchError,
   InvalidInputError,
   InvalidOutputError,
@@ -16,9 +19,13 @@ export {
   OverloadedError,
   PartitionLostError,
   ProviderUnavailableError,
+  RequestTooLargeError,
+  RunTimeoutError,
   ServingClosedError,
   ServingError,
+  type ServingErrorOptions,
   ServingLoadError,
+  ServingUnavailableError,
   SlowConsumerError,
   UnknownServingError,
 } from './errors.js';

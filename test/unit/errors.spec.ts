@@ -2,6 +2,9 @@ import { describe, expect, it } from '@jest/globals';
 import { runInNewContext } from 'node:vm';
 import {
   BatchFailedError,
+  CallCancelledError,
+  DeadlineExceededError,
+  DeadlineUnreachableError,
   fromWire,
   InvalidBatchError,
   InvalidInputError,
@@ -12,9 +15,13 @@ import {
   OverloadedError,
   PartitionLostError,
   ProviderUnavailableError,
+  RequestTooLargeError,
+  RunTimeoutError,
   ServingClosedError,
   ServingError,
   ServingLoadError,
+  ServingUnavailableError,
+  SlowConsumerError,
   toWire,
   UnknownServingError,
 } from '../../lib/errors.js';
@@ -27,8 +34,15 @@ const errors = [
   { type: ProviderUnavailableError, code: 'SERVING_PROVIDER_UNAVAILABLE', statusCode: 500 },
   { type: InvalidBatchError, code: 'SERVING_INVALID_BATCH', statusCode: 400 },
   { type: InvalidInputError, code: 'SERVING_INVALID_INPUT', statusCode: 400 },
+  { type: RequestTooLargeError, code: 'SERVING_TOO_LARGE', statusCode: 413 },
+  { type: CallCancelledError, code: 'SERVING_CANCELLED', statusCode: 499 },
+  { type: DeadlineExceededError, code: 'SERVING_DEADLINE_EXCEEDED', statusCode: 504 },
+  { type: DeadlineUnreachableError, code: 'SERVING_DEADLINE_UNREACHABLE', statusCode: 503 },
   { type: OverloadedError, code: 'SERVING_OVERLOADED', statusCode: 503 },
   { type: ServingClosedError, code: 'SERVING_CLOSED', statusCode: 503 },
+  { type: SlowConsumerError, code: 'SERVING_SLOW_CONSUMER', statusCode: 503 },
+  { type: RunTimeoutError, code: 'SERVING_RUN_TIMEOUT', statusCode: 504 },
+  { type: ServingUnavailableError, code: 'SERVING_UNAVAILABLE', statusCode: 503 },
   { type: BatchFailedError, code: 'SERVING_BATCH_FAILED', statusCode: 500 },
   { type: InvalidOutputError, code: 'SERVING_INVALID_OUTPUT', statusCode: 500 },
   { type: PartitionLostError, code: 'SERVING_PARTITION_LOST', statusCode: 503 },
@@ -47,24 +61,32 @@ describe('ServingError', () => {
   });
 
   it.each(errors)('[6.5] $name shows its message to an HTTP client only where that is at fault', ({ type, statusCode }) => {
-    expect(new type().expose).toBe(statusCode === 400);
+    expect(new type().expose).toBe(statusCode < 500);
   });
 
   it.each(errors)('[6.5] $name crosses a thread as what it is', ({ type }) => {
-    const error = new type('it failed', { cause: new InvalidBatchError('uneven', { cause: new RangeError('3 > 2') }) });
+    const cause = new InvalidBatchError('uneven', { cause: new RangeError('3 > 2') });
+    const error = new type('it failed', { cause, retryAfter: 3 });
 
     const received = fromWire(structuredClone(toWire(error)));
 
     expect(received).toBeInstanceOf(type);
+    expect(received).toHaveProperty('retryAfter', 3);
     expect(received.stack).toBe(error.stack);
     expect(chainOf(received)).toEqual(chainOf(error));
     expect(chainOf(received)).toHaveLength(3);
   });
 
   it.each(errors)('[6.5] $name crosses a wire without stack and cause', ({ type, name, code, statusCode }) => {
-    const error = new type('it failed', { cause: new Error('password') });
+    const cause = new Error('password');
 
-    expect(JSON.parse(JSON.stringify(error))).toEqual({ name, code, statusCode, message: 'it failed' });
+    expect(JSON.parse(JSON.stringify(new type('it failed', { cause })))).toEqual({
+      name,
+      code,
+      statusCode,
+      message: 'it failed',
+    });
+    expect(JSON.parse(JSON.stringify(new type('it failed', { cause, retryAfter: 3 })))).toHaveProperty('retryAfter', 3);
   });
 });
 

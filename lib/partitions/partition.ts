@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
+import { PartitionLostError } from '../errors.js';
 
 /** What a batch function gives back: one result per row, as a list or as tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
@@ -42,12 +43,19 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
 }
 
+/** The partition went away before it began with the batch. */
+export class NotStartedError extends PartitionLostError {}
+
 /** One session: runs one batch at a time. */
 export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
   readonly prefetch: number;
-  /** Why it can run nothing any more. */
+  /** Why it takes no batch now; it is expected back. */
+  readonly away?: Error | undefined;
+  /** Why it takes no batch now, nor soon. */
   readonly lost?: Error | undefined;
+  /** Has the listener called whenever one of these has changed. */
+  onChange?(listener: () => void): void;
   /** Rejects when the batch fails; the partition then goes on with the next. */
   run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
   /** Ends it after the batches it holds. */

@@ -47,6 +47,9 @@ export class Admission {
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, Waiting>();
   private readonly known = new Map<Limits, Known>();
+  /** What is known of these limits was asked for last, and is most often asked for next. */
+  private lastLimits: Limits | undefined;
+  private last!: Known;
 
   constructor(private readonly options: AdmissionOptions) {}
 
@@ -99,44 +102,43 @@ export class Admission {
   }
 
   private checkRoom(request: Request, work: Work): void {
-    const { name, maxQueue, maxQueueCost = Infinity } = this.options;
+    const { maxQueue, maxQueueCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
-    const subject = `Serving "${name}"`;
-    if (size > maxQueue || cost > maxQueueCost) {
-      const what = size > maxQueue ? `${maxQueue} rows and never ${size}` : `a cost of ${maxQueueCost} and never ${cost}`;
-      throw new RequestTooLargeError(
-        `${subject} has room in its queue for ${what}; give fewer at a time, or raise ${size > maxQueue ? 'maxQueue' : 'maxQueueCost'}`,
-      );
+    const rows = this.rows + size;
+    if (size > maxQueue) {
+      throw this.tooLarge(`${maxQueue} rows and never ${size}`, 'maxQueue');
     }
-    const refuse = (why: string, excess: number): never => {
-      throw new OverloadedError(`${subject} ${why}`, { retryAfter: this.secondsFor(excess, request, work) });
-    };
-    if (this.rows + size > maxQueue) {
-      refuse(
-        `has ${this.rows} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`,
-        this.rows + size - maxQueue,
-      );
+    if (cost > maxQueueCost) {
+      throw this.tooLarge(`a cost of ${maxQueueCost} and never ${cost}`, 'maxQueueCost');
+    }
+    if (rows > maxQueue) {
+      const why = `has ${this.rows} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`;
+      throw this.overloaded(why, rows - maxQueue, request, work);
     }
     if (this.cost + cost > maxQueueCost) {
-      const excess = this.cost + cost - maxQueueCost;
-      refuse(
-        `has rows in its queue that cost ${this.cost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`,
-        (this.rows * excess) / this.cost,
-      );
+      const why = `has rows in its queue that cost ${this.cost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`;
+      throw this.overloaded(why, (this.rows * (this.cost + cost - maxQueueCost)) / this.cost, request, work);
     }
-    if (priority < 0 && this.rows + size > maxQueue / 2) {
-      refuse(
-        `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`,
-        this.rows + size - maxQueue / 2,
-      );
+    if (priority < 0 && rows > maxQueue / 2) {
+      const why = `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`;
+      throw this.overloaded(why, rows - maxQueue / 2, request, work);
     }
-    const own = (this.tenants.get(tenant) ?? 0) + size;
-    if (tenant !== '' && own > maxQueue - this.rows) {
-      refuse(
-        `would have ${own} rows of tenant "${tenant}" in its queue, which has room for ${maxQueue - this.rows}, and a tenant may have no more than is left to others; call again later`,
-        own - (maxQueue - this.rows),
-      );
+    const room = maxQueue - this.rows;
+    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) + size;
+    if (own > room) {
+      const why = `would have ${own} rows of tenant "${tenant}" in its queue, which has room for ${room}, and a tenant may have no more than is left to others; call again later`;
+      throw this.overloaded(why, own - room, request, work);
     }
+  }
+
+  private tooLarge(what: string, option: string): Error {
+    return new RequestTooLargeError(
+      `Serving "${this.options.name}" has room in its queue for ${what}; give fewer at a time, or raise ${option}`,
+    );
+  }
+
+  private overloaded(why: string, excess: number, request: Request, work: Work): Error {
+    return new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter: this.secondsFor(excess, request, work) });
   }
 
   /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
@@ -199,12 +201,12 @@ export class Admission {
   }
 
   private knownOf(limits: Limits): Known {
-    let known = this.known.get(limits);
-    if (!known) {
-      known = { pace: new Pace(), rows: 0 };
-      this.known.set(limits, known);
+    if (this.lastLimits !== limits) {
+      this.lastLimits = limits;
+      this.last = this.known.get(limits) ?? { pace: new Pace(), rows: 0 };
+      this.known.set(limits, this.last);
     }
-    return known;
+    return this.last;
   }
 
   private waitingOf(priority: number): Waiting {

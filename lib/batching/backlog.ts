@@ -52,8 +52,9 @@ export class Backlog<R extends Request> {
   /** Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. */
   take(room: number, now: number): Part<R>[] {
     const parts: Part<R>[] = [];
+    let last: Part<R> | undefined;
     for (let free = room, level = this.next(now); level && free > 0; level = this.next(now)) {
-      const part = level.rows.take(free);
+      const part = level.rows.take(free, now);
       if (!part) {
         break;
       }
@@ -61,10 +62,11 @@ export class Backlog<R extends Request> {
       free -= count;
       this.rows -= count;
       request.ready -= count;
-      const last = parts.at(-1);
       if (last?.request === request && last.offset + last.count === offset) {
-        parts[parts.length - 1] = { request, offset: last.offset, count: last.count + count };
+        last = { request, offset: last.offset, count: last.count + count };
+        parts[parts.length - 1] = last;
       } else {
+        last = part;
         parts.push(part);
       }
     }
@@ -92,7 +94,8 @@ export class Backlog<R extends Request> {
   }
 
   private levelOf(priority: number): Level<R> {
-    let level = this.levels.find((known) => known.priority === priority);
+    const [first] = this.levels;
+    let level = first?.priority === priority ? first : this.levels.find((known) => known.priority === priority);
     if (!level) {
       level = { priority, rows: new FairQueue(this.order.weights) };
       this.levels.push(level);
@@ -102,8 +105,8 @@ export class Backlog<R extends Request> {
 
   /** The level whose next rows go first: those that would have come first, had each level a head start. */
   private next(now: number): Level<R> | undefined {
-    if (this.levels.length === 1) {
-      return this.levels[0]!.rows.peek(now) && this.levels[0];
+    if (this.levels.length < 2) {
+      return this.levels[0];
     }
     let next: Level<R> | undefined;
     let first = Infinity;

@@ -35,23 +35,19 @@ export class FairQueue<R extends Request> {
     flow.parts.push(part);
   }
 
-  /** The rows that are next, without those for which nobody waits. */
+  /** The rows that are next, of those for which somebody waits. */
   peek(now: number): Part<R> | undefined {
-    for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
-      const part = nextLive(flow.parts, now);
-      if (part || this.next.length === 1) {
-        return part;
-      }
-      this.next.pop();
-      this.flows.delete(flow.tenant);
-    }
-    return undefined;
+    const flow = this.nextFlow(now);
+    return flow?.parts.peek();
   }
 
-  /** Takes as many as there is room for of the rows that `peek` gave; of a request that must run whole, all of them or nothing. */
-  take(room: number): Part<R> | undefined {
-    const flow = this.next.peek()!;
-    const part = flow.parts.peek()!;
+  /** Takes the rows that are next, as many as there is room for; of a request that must run whole, all of them or nothing. */
+  take(room: number, now: number): Part<R> | undefined {
+    const flow = this.nextFlow(now);
+    const part = flow?.parts.peek();
+    if (!flow || !part) {
+      return undefined;
+    }
     const { request, offset } = part;
     if (request.whole && request.size - offset > room) {
       return undefined;
@@ -81,18 +77,34 @@ export class FairQueue<R extends Request> {
       yield* parts;
     }
   }
+
+  /** The flow whose turn it is; flows without rows are forgotten, but for the last, which is there again soon. */
+  private nextFlow(now: number): Flow<R> | undefined {
+    for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
+      if (hasRows(flow.parts, now)) {
+        return flow;
+      }
+      if (this.next.length === 1) {
+        return undefined;
+      }
+      this.next.pop();
+      this.flows.delete(flow.tenant);
+    }
+    return undefined;
+  }
 }
 
-function nextLive<R extends Request>(parts: Fifo<Part<R>>, now: number): Part<R> | undefined {
+/** Whether there are rows for which somebody waits; those before them are forgotten. */
+function hasRows<R extends Request>(parts: Fifo<Part<R>>, now: number): boolean {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
     if (!request.isOver && request.deadline <= now) {
       request.expire();
     }
     if (!request.isOver) {
-      return part;
+      return true;
     }
     parts.shift();
   }
-  return undefined;
+  return false;
 }

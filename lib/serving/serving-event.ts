@@ -98,8 +98,9 @@ export interface BatchLabels {
   readonly calls: readonly number[];
 }
 
-export function batchStart<R extends Request>({ id, parts: _, ...record }: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
-  return { type: 'batch:start', batch: id, fill: record.rows / record.batchSize, ...record, ...labels };
+export function batchStart<R extends Request>(record: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
+  const { id, partition, rows, batchSize, reason, wait, queued } = record;
+  return { type: 'batch:start', batch: id, partition, rows, batchSize, fill: rows / batchSize, reason, wait, queued, ...labels };
 }
 
 export function batchEnd<R extends Request>(

@@ -1,0 +1,99 @@
+import type { INestApplication } from '@nestjs/common';
+// #region imports
+import { Body, Controller, Headers, Post } from '@nestjs/common';
+import { defineServing, ServingService } from 'nestjs-serving';
+// #endregion
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { Test } from '@nestjs/testing';
+import { createServing, DeadlineExceededError, OverloadedError, ServingModule } from 'nestjs-serving';
+import { BatchScript, recordBatches } from 'nestjs-serving/testing';
+
+// #region definition
+export const embedder = defineServing({
+  name: 'embedder',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.length),
+  maxQueue: 2000, // rows that may wait; more are refused at once
+  timeout: 1000, // ms in which a call must be answered, unless it says otherwise
+  tenantWeights: { gold: 3 }, // everybody else has a weight of 1
+  idempotent: true, // a batch may run twice: it is tried again when its partition is lost, and in halves when it fails
+});
+// #endregion
+
+// #region call
+@Controller('embed')
+export class EmbedController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Post()
+  embed(@Body() { text }: { text: string }, @Headers('x-plan') plan: string) {
+    return this.servings.batchedRun(embedder, text, {
+      timeout: 200, // ms; a call that could not be answered by then is refused on arrival
+      priority: 1, // before calls of priority 0, but for those that have waited a second longer
+      tenant: plan, // tenants share the serving fairly, however much each of them asks for
+    });
+  }
+
+  @Post('all')
+  embedAll(@Body() { texts }: { texts: string[] }) {
+    return Promise.all(texts.map((text) => this.servings.batchedRun(embedder, text, { priority: -1, timeout: 60_000 })));
+  }
+}
+// #endregion
+
+describe('The manual on overload', () => {
+  let app: INestApplication | undefined;
+  afterEach(() => app?.close());
+
+  it('[7.2] [7.4] shows calls that have a time, a priority and a tenant', async () => {
+    const module = { imports: [ServingModule.forRoot({ servings: [embedder] })], controllers: [EmbedController] };
+    app = (await Test.createTestingModule(module).compile()).createNestApplication();
+    await app.listen(0);
+    const post = async (path: string, body: object): Promise<unknown> => {
+      const headers = { 'content-type': 'application/json', 'x-plan': 'gold' };
+      const response = await fetch(`${await app!.getUrl()}${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+      return response.json();
+    };
+
+    expect(await post('/embed', { text: 'abc' })).toBe(3);
+    expect(await post('/embed/all', { texts: ['a', 'bc'] })).toEqual([1, 2]);
+  });
+
+  it('[7.1] [7.2] [7.4] is true of full queues, of time that is over and of urgent calls', async () => {
+    const script = new BatchScript<string, number>();
+    const serving = script.createServing({ ...embedder, batchSize: 2, maxQueue: 4 });
+    await serving.start();
+    const batches = recordBatches(serving);
+    const first = serving.batchedRun('first');
+    const running = await script.next();
+
+    const late = serving.batchedRun('late', { timeout: 0 });
+    const low = ['a', 'b', 'c'].map((text) => serving.batchedRun(text));
+    const urgent = serving.batchedRun('urgent', { priority: 1 });
+
+    await expect(late).rejects.toThrow(DeadlineExceededError);
+    const refused = serving.batchedRun('d');
+    await expect(refused).rejects.toThrow(OverloadedError);
+    await expect(refused).rejects.toHaveProperty('retryAfter', 1);
+    running.finish([5]);
+    expect((await script.next()).rows).toEqual(['urgent', 'a']);
+    script.release((texts) => texts.map(({ length }) => length));
+    expect(await Promise.all([first, urgent, ...low])).toEqual([5, 6, 1, 1, 1]);
+    expect(batches).toHaveLength(3);
+    await serving.close();
+  });
+
+  it('[6.4] shows a row that fails alone', async () => {
+    // #region isolate
+    const serving = createServing({
+      name: 'ratios',
+      idempotent: true,
+      useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor), // throws for 0n, and so for its batch
+    });
+    await serving.start();
+    const replies = await Promise.allSettled([1n, 0n, 4n].map((divisor) => serving.batchedRun(divisor)));
+    // 100n, a BatchFailedError, 25n
+    // #endregion
+    expect(replies).toMatchObject([{ value: 100n }, { reason: { code: 'SERVING_BATCH_FAILED' } }, { value: 25n }]);
+    await serving.close();
+  });
+});

@@ -37,8 +37,12 @@ export interface Row<R extends Request> {
 export interface Slot {
   /** How many full batches it takes ahead while another one runs. */
   readonly prefetch: number;
-  /** Why it can run nothing any more. */
+  /** Why it takes no batch now; it soon comes back by itself, and rows wait for it. */
+  readonly away?: Error | undefined;
+  /** Why it can run nothing; it may come back, but rows do not wait for that. */
   readonly lost?: Error | undefined;
+  /** Calls the listener whenever either has changed. */
+  onChange?(listener: () => void): void;
 }
 
 /** How one batch came about. */
@@ -120,6 +124,7 @@ export class Batcher<R extends Request> {
     this.loads = slots.map((slot) => ({ slot, batches: 0, finishedAt: 0 }));
     this.idle = [...this.loads];
     this.drained = new Promise((resolve) => (this.finish = resolve));
+    slots.forEach((slot) => slot.onChange?.(() => this.runAtEndOfTurn()));
     this.rows$
       .pipe(
         windowsBy({
@@ -263,15 +268,14 @@ export class Batcher<R extends Request> {
 
   /** The partition that has been idle longest; for a full window also a busy one that takes it ahead. */
   private loadFor(window: Window<Row<R>>): Load | undefined {
-    for (let load = this.idle.shift(); load; load = this.idle.shift()) {
-      if (!load.slot.lost) {
-        return load;
-      }
+    const idle = this.idle.findIndex(({ slot }) => isUp(slot));
+    if (idle >= 0) {
+      return this.idle.splice(idle, 1)[0];
     }
     if (window.rows.length < window.size) {
       return undefined;
     }
-    return this.loads.find(({ slot, batches }) => !slot.lost && batches > 0 && batches <= slot.prefetch);
+    return this.loads.find(({ slot, batches }) => isUp(slot) && batches > 0 && batches <= slot.prefetch);
   }
 
   /** Takes the rows of those who have left out of the head, and lets others of its lane have their places. */
@@ -308,6 +312,10 @@ export class Batcher<R extends Request> {
     observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, load.finishedAt - startedAt, outcome);
     this.runAtEndOfTurn();
   }
+}
+
+function isUp({ away, lost }: Slot): boolean {
+  return !away && !lost;
 }
 
 /** The next row, or all of a request that may not be split; of one who has left, nothing. */

@@ -1,9 +1,18 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import { BatchFailedError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
+import {
+  BatchFailedError,
+  isServingError,
+  messageOf,
+  PartitionLostError,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
+import type { Partition } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
@@ -111,7 +120,7 @@ export class ServingLine {
     return undefined;
   }
 
-  /** Runs every allowed size, and the examples, once on every partition. */
+  /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */
   async warmUp(): Promise<void> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
       prepareCall(this.callbacks, input, this.inputAxes),
@@ -122,10 +131,13 @@ export class ServingLine {
       return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
     });
     await Promise.all(
-      this.opened.partitions.map(async (_, partition) => {
-        for (const { batch, lane } of batches) {
-          await this.tryOut(new ReplyRequest(batch, lane), partition);
-        }
+      this.opened.partitions.map((partition, index) => {
+        const warm = async (runner: Partition): Promise<void> => {
+          for (const { batch, lane } of batches) {
+            await this.tryOut(new ReplyRequest(batch, lane), index, runner);
+          }
+        };
+        return partition.warmUp ? partition.warmUp(warm) : warm(partition);
       }),
     );
   }
@@ -159,10 +171,21 @@ export class ServingLine {
     return this.batcher.depth;
   }
 
-  /** As {@link abandon}; and a generator, which may never end by itself, ends at its next step. */
+  get partitions(): readonly PartitionStatus[] {
+    return this.opened.partitions.map(statusOf);
+  }
+
+  /** As {@link abandon}; and what may never end by itself is ended: a generator at its next step, a process at once. */
   cutShort(error: Error): void {
     this.abandon(error);
     this.cut = error;
+    for (const partition of this.opened.partitions) {
+      if (partition.kill) {
+        // Told to close, it is not started again.
+        void partition.close();
+        partition.kill();
+      }
+    }
   }
 
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
@@ -299,9 +322,9 @@ export class ServingLine {
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  private async tryOut(request: ReplyRequest, partition: number): Promise<void> {
+  private async tryOut(request: ReplyRequest, partition: number, runner: Partition): Promise<void> {
     request.isOver = true;
-    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition, request.size);
+    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition, request.size, runner);
     if (cause !== undefined) {
       throw new ServingLoadError(
         `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,
@@ -313,10 +336,15 @@ export class ServingLine {
   }
 
   /** Runs the rows as one batch, which padding makes no larger than it may be, and settles their requests. */
-  private async dispatch(parts: readonly Part[], partition: number, largest: number): Promise<BatchOutcome> {
+  private async dispatch(
+    parts: readonly Part[],
+    partition: number,
+    largest: number,
+    runner: Partition = this.opened.partitions[partition]!,
+  ): Promise<BatchOutcome> {
     const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
     const info = run.info(partition);
-    const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
+    const runBatch = () => runner.run(run.batch, info, run);
     try {
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
@@ -338,6 +366,9 @@ export class ServingLine {
   }
 
   private batchError(cause: unknown, size: number): unknown {
+    if (this.cut && cause instanceof PartitionLostError) {
+      return this.cut;
+    }
     return isServingError(cause)
       ? cause
       : new BatchFailedError(`Serving "${this.options.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });

@@ -1,10 +1,11 @@
 import type { Type } from '@nestjs/common';
-import { Batcher, type BatchOutcome, type BatchRecord, type Lane, type Request, type Row } from '../batching/batcher.js';
+import { Batcher, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
+import type { Lane, Part, Request } from '../batching/request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
 import type { CallWatch } from '../serving/call-watch.js';
-import { batchingOf } from '../serving/option-rules.js';
+import { batchingOf, DEFAULT_AGEING } from '../serving/option-rules.js';
 import { inOriginOf } from '../serving/origin.js';
 import { batchObserver } from '../serving/batch-observer.js';
 import type { BatchLabels } from '../serving/serving-event.js';
@@ -64,12 +65,44 @@ export interface MethodLane extends Lane {
 }
 
 /** One call of a batched method. */
-export interface MethodCall extends Request {
-  readonly lane: MethodLane;
-  readonly instance: object;
-  readonly args: readonly unknown[];
-  readonly watch: CallWatch | undefined;
-  succeed(result: unknown): void;
+export class MethodCall implements Request {
+  readonly size = 1;
+  readonly whole = false;
+  readonly priority = 0;
+  readonly tenant = '';
+  readonly deadline = Infinity;
+  readonly cost = 0;
+  arrivedAt = 0;
+  waiting = 0;
+  ready = 0;
+  isOver = false;
+  readonly answer: Promise<unknown>;
+  private resolve!: (result: unknown) => void;
+  private reject!: (error: unknown) => void;
+
+  constructor(
+    readonly lane: MethodLane,
+    readonly instance: object,
+    readonly args: readonly unknown[],
+    readonly watch: CallWatch | undefined,
+  ) {
+    this.answer = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+  }
+
+  succeed(result: unknown): void {
+    this.isOver = true;
+    this.resolve(result);
+  }
+
+  fail(error: unknown): void {
+    this.isOver = true;
+    this.reject(error);
+  }
+
+  expire(): void {}
 }
 
 /** A batcher whose batch function is the body of the method. */
@@ -79,25 +112,26 @@ export function batcherOf(name: string, { original, options = {} }: BatchedMetho
   return new Batcher({
     name,
     maxQueue,
+    order: { ageing: DEFAULT_AGEING, weights: new Map() },
     nextBatch: () => events.nextBatch(),
     slots,
     observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record)),
-    dispatch: (rows) => runMethod(name, original, rows),
+    dispatch: ({ parts }) => runMethod(name, original, parts),
   });
 }
 
-function labelsOf(serving: string, { rows }: BatchRecord<MethodCall>): BatchLabels {
-  const calls = rows.flatMap(({ request }) => request.watch?.call ?? []);
-  return { serving, key: DEFAULT_KEY, origin: rows[0]!.request.lane.origin, calls };
+function labelsOf(serving: string, { parts }: BatchRecord<MethodCall>): BatchLabels {
+  const calls = parts.flatMap(({ request }) => request.watch?.call ?? []);
+  return { serving, key: DEFAULT_KEY, origin: parts[0]!.request.lane.origin, calls };
 }
 
-/** Calls the method once for all rows and gives each caller its result. */
+/** Calls the method once for all calls and gives each caller its result. */
 async function runMethod(
   name: string,
   method: BatchedMethod['original'],
-  rows: readonly Row<MethodCall>[],
-): Promise<BatchOutcome> {
-  const calls = rows.map(({ request }) => request);
+  parts: readonly Part<MethodCall>[],
+): Promise<BatchOutcome<MethodCall>> {
+  const calls = parts.map(({ request }) => request);
   const [{ instance, lane }] = calls as [MethodCall];
   calls.forEach(({ watch }) => watch?.running());
   try {

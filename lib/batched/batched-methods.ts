@@ -5,7 +5,7 @@ import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
-import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method.js';
+import { type BatchedMethod, batcherOf, MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
@@ -91,23 +91,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
     const watch = CallWatch.over(this.events, name, 'batched');
-    const answer = new Promise((succeed, fail) => {
-      watch?.queued(1);
-      batcher.submit({
-        lane,
-        instance,
-        args,
-        watch,
-        succeed,
-        fail,
-        size: 1,
-        whole: false,
-        isOver: false,
-        arrivedAt: 0,
-        waiting: 0,
-      });
-    });
-    return watch ? watch.follow(answer) : answer;
+    const call = new MethodCall(lane, instance, args, watch);
+    watch?.queued(1);
+    batcher.submit(call);
+    return watch ? watch.follow(call.answer) : call.answer;
   }
 
   private all(): Running[] {

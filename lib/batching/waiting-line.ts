@@ -1,137 +1,232 @@
-/** Why a window closed, or was taken as it stood. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain';
+import TinyQueue from 'tinyqueue';
+import { Backlog, type RunOrder } from './backlog.js';
+import { type Lane, type Part, type Request, sizeOf } from './request.js';
 
-/** Rows of one lane that will run as one batch. */
-export interface Window<T> {
-  readonly lane: unknown;
-  readonly rows: T[];
+/** Why a window closed, or was taken as it stood. */
+export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry';
+
+/** Rows of one lane that run as one batch. */
+export interface Window<R extends Request> {
+  readonly lane: Lane;
+  readonly parts: readonly Part<R>[];
   /** The number of rows at which it is full. */
   readonly size: number;
-  reason: CloseReason;
+  readonly reason: CloseReason;
+  /** What is known of earlier runs of these rows, which now run by themselves. */
+  readonly history?: unknown;
 }
 
-/** How far behind the head rows are looked for that could fill it up again. */
-const WINDOWS_SEARCHED = 64;
+/** The right to one batch of the rows that are ready in a lane, of whichever it is to have when its turn comes. */
+interface Ticket<R extends Request> {
+  readonly queue: LaneQueue<R>;
+  readonly size: number;
+  /** What it stands for when it comes to the room in its lane. */
+  room: number;
+  reason: CloseReason;
+  readonly priority: number;
+  /** Its turn: when it became ready, but for a head start by priority. */
+  readonly turn: number;
+  readonly id: number;
+  /** It was given for rows of its priority, and is void without them. */
+  readonly isExpress?: boolean;
+  /** The rows that run again, by themselves. */
+  readonly again?: Pick<Window<R>, 'parts' | 'history'>;
+}
 
-/** With more lanes than this, and twice as many as have a growing window, the others are forgotten. */
+interface LaneQueue<R extends Request> {
+  readonly lane: Lane;
+  readonly backlog: Backlog<R>;
+  /** It has a window that is open, whose rows go before all that come later. */
+  isOpen: boolean;
+  /** The rows that its tickets stand for. */
+  capacity: number;
+  tickets: number;
+  newest: Ticket<R> | undefined;
+  /** Of its tickets the newest of the highest priority, as far as known. */
+  first: Ticket<R> | undefined;
+}
+
+/** With more lanes than this, and twice as many as have rows, the others are forgotten. */
 const LANES_REMEMBERED = 1024;
 
 /**
- * The windows that wait for a partition, in the order in which they became ready.
+ * The rows that are ready for a partition, in lanes, and the batches that they have a right to, in order.
  *
- * A window that is not full keeps its place and goes on growing until it is taken. Every operation takes constant time.
- * Entries are cleared rather than deleted: the outgrown tables of a Map or Set that changes with every window keep one
- * another, and all that was in them, alive past every minor garbage collection.
+ * A window that has closed is a ticket, and which rows it gets is decided only when a partition takes it. So a window that is not full
+ * keeps its place and goes on growing, the places of rows that have left are refilled, and urgent rows go ahead, all by themselves.
  */
-export class WaitingLine<T> {
-  private readonly windows: (Window<T> | undefined)[] = [];
-  private first = 0;
-  private growing = new Map<unknown, { window: Window<T> | undefined }>();
+export class WaitingLine<R extends Request> {
+  private readonly tickets = new TinyQueue<Ticket<R>>([], (a, b) => a.turn - b.turn || a.id - b.id);
+  private queues = new Map<Lane, LaneQueue<R>>();
   private lanes = LANES_REMEMBERED;
+  private lastId = 0;
 
-  join(window: Window<T>): void {
-    this.windows.push(window);
-    if (window.rows.length < window.size && window.reason !== 'flush') {
-      this.remember(window);
+  constructor(private readonly order: RunOrder) {}
+
+  /** A window of the lane has closed with these rows. */
+  join({ lane, parts, size, reason }: Window<R>, now: number): void {
+    const queue = this.queueOf(lane);
+    queue.isOpen = false;
+    const live = parts.filter(({ request }) => !request.isOver);
+    if (live.length > 0) {
+      const priority = Math.max(...live.map(({ request }) => request.priority));
+      live.forEach((part) => queue.backlog.add(part));
+      const room = reason === 'flush' ? sizeOf(live) : size;
+      this.admit({ queue, size, room, reason, priority, turn: this.turn(now, priority), id: this.lastId++ });
     }
   }
 
-  /** How many rows fit into the waiting window of the lane; any number where there is none. */
-  roomIn(lane: unknown): number {
-    const window = this.growing.get(lane)?.window;
-    return window ? window.size - window.rows.length : Infinity;
+  /** A row of the lane is in an open window. */
+  open(lane: Lane): void {
+    this.queueOf(lane).isOpen = true;
   }
 
-  /** The waiting window of the lane grows no more. */
-  seal(lane: unknown): void {
-    const entry = this.growing.get(lane);
-    if (entry?.window) {
-      entry.window.reason = 'flush';
-      entry.window = undefined;
+  /** How many rows can still be added to the tickets of the lane. */
+  roomIn(lane: Lane): number {
+    const queue = this.queues.get(lane);
+    return !queue || queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.backlog.size);
+  }
+
+  /** Adds rows for which there is room. */
+  grow(part: Part<R>, now: number): void {
+    const { lane, priority } = part.request;
+    const queue = this.queueOf(lane);
+    queue.backlog.add(part);
+    if (!queue.first || priority > queue.first.priority) {
+      const size = lane.limits.batchSize;
+      const turn = this.turn(now, priority);
+      this.admit({ queue, size, room: 0, reason: 'flush', priority, turn, id: this.lastId++, isExpress: true });
     }
   }
 
-  /** Adds the row to the waiting window of its lane; false when there is none with room. */
-  grow(lane: unknown, row: T): boolean {
-    const entry = this.growing.get(lane);
-    if (!entry?.window) {
-      return false;
+  /** There is no more room in the lane. */
+  seal(lane: Lane): void {
+    const queue = this.queues.get(lane);
+    const room = this.roomIn(lane);
+    if (queue?.newest && room > 0) {
+      queue.newest.reason = 'flush';
+      queue.newest.room -= room;
+      queue.capacity -= room;
     }
-    const { window } = entry;
-    window.rows.push(row);
-    if (window.rows.length === window.size) {
-      window.reason = 'full';
-      entry.window = undefined;
-    }
-    return true;
   }
 
-  /** The window that is next, left in its place. */
-  get head(): Window<T> | undefined {
-    return this.windows[this.first];
+  /** These rows have run in a batch that failed, and are to run again, ahead of all that came later. */
+  again(parts: readonly Part<R>[], history: unknown, size: number): void {
+    const { lane, priority, arrivedAt } = parts[0]!.request;
+    const turn = this.turn(arrivedAt, priority);
+    const again = { parts, history };
+    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id: this.lastId++, again });
   }
 
-  /** Takes the head out of the line; it grows no more. */
-  take(): Window<T> | undefined {
-    const window = this.head;
-    if (!window) {
-      return undefined;
-    }
-    const entry = this.growing.get(window.lane);
-    if (entry?.window === window) {
-      entry.window = undefined;
-    }
-    this.windows[this.first++] = undefined;
-    // What has left is cut off when it is the larger half, so that each window is moved once at most.
-    if (this.first * 2 > this.windows.length) {
-      this.windows.splice(0, this.first);
-      this.first = 0;
-    }
-    return window;
+  /** The request is over; its rows will not be taken. */
+  leave(request: R): void {
+    this.queues.get(request.lane)?.backlog.leave(request);
   }
 
-  /**
-   * Moves rows from the next windows of the head's lane up into the head, until it is full or there are no more. `moveUp` takes out of
-   * a window what may move together into so much room, or gives `undefined` where that is too much.
-   */
-  refillHead(moveUp: (rows: T[], room: number) => T[] | undefined): void {
-    const head = this.head!;
-    const end = Math.min(this.windows.length, this.first + WINDOWS_SEARCHED);
-    for (let i = this.first + 1; i < end; i++) {
-      const { lane, rows } = this.windows[i]!;
-      while (lane === head.lane && rows.length > 0 && head.rows.length < head.size) {
-        const moved = moveUp(rows, head.size - head.rows.length);
-        if (!moved) {
-          return;
-        }
-        head.rows.push(...moved);
+  /** Whether there is a batch to take, and whether it is full. */
+  next(now: number): 'full' | 'growing' | undefined {
+    for (let ticket = this.tickets.peek(); ticket; ticket = this.tickets.peek()) {
+      const rows = this.rowsFor(ticket, now);
+      if (rows > 0) {
+        return ticket.again || (rows >= ticket.size && ticket.reason !== 'flush') ? 'full' : 'growing';
+      }
+      this.remove();
+    }
+    return undefined;
+  }
+
+  /** Takes the batch that is next; there is one. */
+  take(now: number): Window<R> {
+    const { queue, size, reason, again, turn, priority } = this.remove();
+    const { lane, backlog } = queue;
+    if (again) {
+      return { lane, parts: again.parts.filter(({ request }) => !request.isOver), size, reason, history: again.history };
+    }
+    const parts = backlog.take(size, now);
+    if (backlog.size > 0 && queue.tickets === 0) {
+      // Those that a request which must run whole has pushed out.
+      this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
+    }
+    return { lane, parts, size, reason: sizeOf(parts) === size ? 'full' : reason };
+  }
+
+  /** Empties the line and gives back every request that waited in it. */
+  clear(): Set<R> {
+    const requests = new Set<R>();
+    for (let ticket = this.tickets.pop(); ticket; ticket = this.tickets.pop()) {
+      ticket.again?.parts.forEach(({ request }) => requests.add(request));
+    }
+    for (const { backlog } of this.queues.values()) {
+      for (const { request } of backlog) {
+        requests.add(request);
       }
     }
-  }
-
-  /** Empties the line and gives back every row that waited in it. */
-  clear(): T[] {
-    const rows: T[][] = [];
-    for (let window = this.take(); window; window = this.take()) {
-      rows.push(window.rows);
-    }
-    return rows.flat();
+    this.queues.clear();
+    return requests;
   }
 
   get isEmpty(): boolean {
-    return this.head === undefined;
+    return this.tickets.length === 0;
   }
 
-  private remember(window: Window<T>): void {
-    const entry = this.growing.get(window.lane);
-    if (entry) {
-      entry.window = window;
+  private turn(readyAt: number, priority: number): number {
+    return readyAt - priority * this.order.ageing;
+  }
+
+  private admit(ticket: Ticket<R>): void {
+    const { queue, room, again } = ticket;
+    this.tickets.push(ticket);
+    if (again) {
       return;
     }
-    if (this.growing.size === this.lanes) {
-      this.growing = new Map([...this.growing].filter(([, { window: growing }]) => growing));
-      this.lanes = Math.max(LANES_REMEMBERED, this.growing.size * 2);
+    queue.tickets++;
+    queue.capacity += room;
+    if (room > 0) {
+      queue.newest = ticket;
     }
-    this.growing.set(window.lane, { window });
+    if (!queue.first || ticket.priority >= queue.first.priority) {
+      queue.first = ticket;
+    }
+  }
+
+  private remove(): Ticket<R> {
+    const ticket = this.tickets.pop()!;
+    const { queue, room, again } = ticket;
+    if (!again) {
+      queue.tickets--;
+      queue.capacity -= room;
+      queue.first = queue.first === ticket ? undefined : queue.first;
+      queue.newest = queue.newest === ticket ? undefined : queue.newest;
+    }
+    return ticket;
+  }
+
+  private rowsFor({ again, queue: { backlog }, isExpress, priority }: Ticket<R>, now: number): number {
+    if (again) {
+      return sizeOf(again.parts.filter(({ request }) => !request.isOver));
+    }
+    return isExpress && !backlog.reaches(priority, now) ? 0 : backlog.size;
+  }
+
+  /** Kept while there are few: the outgrown tables of a Map that changes with every window keep what was in them alive. */
+  private queueOf(lane: Lane): LaneQueue<R> {
+    let queue = this.queues.get(lane);
+    if (!queue) {
+      if (this.queues.size === this.lanes) {
+        this.queues = new Map([...this.queues].filter(([, { tickets, isOpen }]) => isOpen || tickets > 0));
+        this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
+      }
+      queue = {
+        lane,
+        backlog: new Backlog(this.order),
+        isOpen: false,
+        capacity: 0,
+        tickets: 0,
+        newest: undefined,
+        first: undefined,
+      };
+      this.queues.set(lane, queue);
+    }
+    return queue;
   }
 }

@@ -44,6 +44,9 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
 }
 
+/** The partition went away before it began with the batch. */
+export class NotStartedError extends PartitionLostError {}
+
 /** One session: runs one batch at a time. */
 export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
@@ -67,9 +70,6 @@ export interface Partition {
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }
-
-/** The partition went away before it began with the batch. */
-export class NotStartedError extends PartitionLostError {}
 
 /** The options of one partition: those of the serving's `session` with what is particular to this one. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;

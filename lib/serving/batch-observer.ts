@@ -1,4 +1,5 @@
-import type { BatchObserver, BatchRecord, Request } from '../batching/batcher.js';
+import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
+import type { Request } from '../batching/request.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 

@@ -1,23 +1,25 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
+import type { Part } from '../batching/request.js';
 import { InvalidOutputError } from '../errors.js';
 import { type BatchInfo, type BatchListener, type BatchResult, STEPPED } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { paddingOf } from './lanes.js';
 import { outputRows } from './output.js';
-import type { BatchRequest, Part } from './request.js';
+import type { BatchRequest } from './request.js';
 
 /** One batch on its way through a partition: gives the requests with rows in it what it says, each its own. */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
+  private hooked = false;
   /** The request of each row and its index there; made for the batches that need it. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
-    private readonly parts: readonly Part[],
+    private readonly parts: readonly Part<BatchRequest>[],
     private readonly outputAxes: BatchAxes,
     /** The most rows of the batch, padding included. */
     largest: number,
@@ -40,6 +42,7 @@ export class BatchRun implements BatchListener {
 
   hook(name: string, value: unknown, own = false): void {
     const rows = this.hookRows(name, value);
+    this.hooked = true;
     this.forEachPart(({ request }, start, end) => {
       if (request.hooks?.includes(name)) {
         const part = rows.slice(start, end);
@@ -73,6 +76,11 @@ export class BatchRun implements BatchListener {
     return owner !== undefined && owner.request.isWaiting(owner.index);
   }
 
+  /** Whether callers have heard of it already: then it cannot run again. */
+  get hasSpoken(): boolean {
+    return this.hooked || this.steps > 0;
+  }
+
   /** Gives each request its rows of the output. */
   end(result: BatchResult | typeof STEPPED): void {
     if (result === STEPPED) {
@@ -83,7 +91,7 @@ export class BatchRun implements BatchListener {
     this.forEachPart(({ request, offset }, start, end) => request.answer(offset, rows.slice(start, end), result.metadata));
   }
 
-  get outcome(): BatchOutcome {
+  get outcome(): BatchOutcome<BatchRequest> {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
@@ -100,7 +108,7 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  private forEachPart(tell: (part: Part, start: number, end: number) => void): void {
+  private forEachPart(tell: (part: Part<BatchRequest>, start: number, end: number) => void): void {
     let start = 0;
     for (const part of this.parts) {
       tell(part, start, start + part.count);

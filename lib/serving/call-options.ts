@@ -5,6 +5,27 @@ export interface CallOptions {
   /** Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run. */
   readonly signal?: AbortSignal | undefined;
   /**
+   * Milliseconds in which the call must be answered, from when it is made; else it rejects with a DeadlineExceededError, and rows that
+   * have not run yet do not run. A call that could not be answered in time, by what the serving has learned of itself, is refused at once
+   * with a DeadlineUnreachableError. A stream must have ended by then.
+   *
+   * @default `timeout` of the serving; of a stream, none
+   */
+  readonly timeout?: number | undefined;
+  /**
+   * A whole number from -10 to 10: rows of a higher one run first. A row that has waited `priorityAgeing` ms longer makes up for one level.
+   * Calls below 0 leave half of the queue to others.
+   *
+   * @default 0
+   */
+  readonly priority?: number | undefined;
+  /**
+   * In whose name the call is made: tenants share the serving fairly, and none can fill its queue alone.
+   *
+   * @default what the `tenant` function of the serving says, else nobody in particular
+   */
+  readonly tenant?: string | undefined;
+  /**
    * Where the call comes from, for a serving with `separateOrigins`.
    *
    * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'

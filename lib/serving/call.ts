@@ -9,7 +9,10 @@ import type { Prepared, ServingOptions } from './serving-definition.js';
 import type { StreamEvent } from './stream-event.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
-export type Callbacks = Pick<ServingOptions, 'name' | 'preprocess' | 'postprocess' | 'postprocessStream'>;
+export type Callbacks = Pick<
+  ServingOptions,
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'tenant' | 'cost' | 'maxQueueCost'
+>;
 
 /** A call after preprocessing: its rows, at once or one batch after the other, and what the reply needs. */
 export interface Call {

@@ -1,5 +1,5 @@
 import type { Batch } from '../batch/batch.js';
-import type { Lane } from '../batching/batcher.js';
+import type { Lane } from '../batching/request.js';
 import type { Origin } from '../partitions/partition.js';
 
 /** What can differ by key. */

@@ -1,14 +1,7 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
-import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import {
-  BatchFailedError,
-  isServingError,
-  messageOf,
-  PartitionLostError,
-  ServingClosedError,
-  ServingLoadError,
-} from '../errors.js';
+import { Batcher } from '../batching/batcher.js';
+import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
 import type { Partition } from '../partitions/partition.js';
@@ -16,45 +9,50 @@ import { type PartitionStatus, statusOf } from '../partitions/partition-status.j
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
-import { batchObserver } from './batch-observer.js';
-import { BatchRun } from './batch-run.js';
+import { BatchRunner } from './batch-runner.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
+import { type CallTerms, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
+import { costOf } from './cost.js';
 import { checkFit, checkHooks } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
-import { currentOrigin, inOriginOf } from './origin.js';
-import { BatchRequest, type Part, partsOf } from './request.js';
+import { currentOrigin } from './origin.js';
 import { releaseOutput } from './output.js';
 import { type Reply, ReplyRequest } from './reply-request.js';
-import { StreamRequest } from './stream-request.js';
+import type { BatchRequest } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
-import type { BatchLabels } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
+import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
 import { examplesOf, repeated } from './warm-up.js';
 
 /** Starts the work of a request, which settles it. */
 type Submit = (request: BatchRequest) => void;
 
+/** One call on its way. */
+interface Passage {
+  readonly options: StreamOptions<string>;
+  readonly terms: CallTerms;
+  readonly submit: Submit;
+  readonly watch: CallWatch | undefined;
+}
+
 /**
  * A loaded serving at work. This file is the whole line from call to reply:
  *
- *     prepareCall -> | admit -> batcher -> dispatch -> partition.run -> BatchRun | -> finishCall
- *     caller's half                       shared half                            caller's half
+ *     prepareCall -> | admit -> batcher -> BatchRunner -> partition.run -> BatchRun | -> finishCall
+ *     caller's half                        shared half                              caller's half
  */
 export class ServingLine {
   private readonly batcher: Batcher<BatchRequest>;
-  private readonly observer: BatchObserver<BatchRequest>;
+  private readonly runner: BatchRunner;
   private readonly inputAxes: BatchAxes;
-  private readonly outputAxes: BatchAxes;
   private readonly pulls = new Pulls();
   /** Calls whose `preprocess` goes on. */
   private readonly preparing = new Set<Promise<Call>>();
   private closed = false;
   private abandoned: Error | undefined;
-  /** What generators that still run are ended with. */
-  private cut: Error | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -65,19 +63,13 @@ export class ServingLine {
     /** The keys that calls may have; any key, where there are none. */
     private readonly keys?: readonly string[],
   ) {
-    const { name, maxQueue } = options;
+    const { name, maxQueue, maxQueueCost, order } = options;
     const { partitions: slots, signature } = opened;
     this.inputAxes = axesOf(signature?.inputs ?? []);
-    this.outputAxes = axesOf(signature?.outputs ?? []);
-    this.observer = batchObserver(events, (record) => this.labelsOf(record));
-    this.batcher = new Batcher({
-      name,
-      maxQueue,
-      nextBatch: () => events.nextBatch(),
-      slots,
-      observer: this.observer,
-      dispatch: (rows, partition) => this.dispatch(partsOf(rows), partition, rows[0]!.request.lane.limits.batchSize),
-    });
+    this.runner = new BatchRunner(name, options, opened, events);
+    const { observer, dispatch } = this.runner;
+    const nextBatch = () => events.nextBatch();
+    this.batcher = new Batcher({ name, maxQueue, maxQueueCost, order, slots, nextBatch, observer, dispatch });
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
@@ -95,13 +87,13 @@ export class ServingLine {
     const watch = CallWatch.over(this.events, this.options.name, 'stream');
     let failure: { readonly error: unknown } | undefined;
     try {
-      this.refuseOnceClosed();
-      options.signal?.throwIfAborted();
+      const submit = options.inline ? this.alone() : this.inBatches;
+      const passage = { options, terms: this.enter(input, options), submit, watch };
       const call = await this.prepare(input);
-      const pulled = this.requestsOf(call, options, watch);
+      const pulled = this.requestsOf(call, passage);
       const stops = [
         onAbort(left, () => this.pulls.end(pulled)),
-        onAbort(options.signal, (error) => this.pulls.end(pulled, { error })),
+        onStop(passage.terms, (error) => this.pulls.end(pulled, { error })),
       ];
       try {
         yield* finishStream(this.callbacks, call, eventsOf(call, pulled));
@@ -178,7 +170,7 @@ export class ServingLine {
   /** As {@link abandon}; and what may never end by itself is ended: a generator at its next step, a process at once. */
   cutShort(error: Error): void {
     this.abandon(error);
-    this.cut = error;
+    this.runner.cutShort(error);
     for (const partition of this.opened.partitions) {
       if (partition.kill) {
         // Told to close, it is not started again.
@@ -191,12 +183,11 @@ export class ServingLine {
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
-      this.refuseOnceClosed();
-      options.signal?.throwIfAborted();
+      const terms = this.enter(input, options, this.options.timeout);
       const prepared = this.prepare(input);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const { rows, metadata } = await this.collect(call, options, submit, watch);
+      const { rows, metadata } = await this.collect(call, { options, terms, submit, watch });
       const output = releaseOutput(rows);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, { output, metadata });
@@ -209,6 +200,13 @@ export class ServingLine {
     }
   }
 
+  /** The terms of one more call, unless none is taken any more. */
+  private enter(input: unknown, options: CallOptions, timeout?: number): CallTerms {
+    this.refuseOnceClosed();
+    options.signal?.throwIfAborted();
+    return termsOf(this.callbacks, input, options, timeout);
+  }
+
   private prepare(input: unknown): Call | Promise<Call> {
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
     if (prepared instanceof Promise) {
@@ -219,30 +217,28 @@ export class ServingLine {
     return prepared;
   }
 
-  private collect(call: Call, options: CallOptions, submit: Submit, watch?: CallWatch): Promise<Reply> {
+  private collect(call: Call, passage: Passage): Promise<Reply> {
     if (!(call.rows instanceof Batch)) {
-      return this.collectAll(call, call.rows, options, submit, watch);
+      return this.collectAll(call, call.rows, passage);
     }
-    const request = new ReplyRequest(call.rows, this.admit(call.rows, options, watch), watch);
+    const { terms, submit } = passage;
+    const request = this.requestOf(call.rows, passage);
+    if (terms.signal || terms.deadline < Infinity) {
+      return untilStop(terms, request, submit);
+    }
     submit(request);
-    return options.signal ? untilAbort(options.signal, request) : request.reply;
+    return request.reply;
   }
 
-  private async collectAll(
-    call: Call,
-    source: Source<Batch>,
-    options: CallOptions,
-    submit: Submit,
-    watch?: CallWatch,
-  ): Promise<Reply> {
+  private async collectAll(call: Call, source: Source<Batch>, passage: Passage): Promise<Reply> {
     const pulled = this.pull(call, source, (batch) => {
-      const request = new ReplyRequest(batch, this.admit(batch, options, watch), watch);
+      const request = this.requestOf(batch, passage);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
-      submit(request);
+      passage.submit(request);
       return request;
     });
-    const stop = onAbort(options.signal, (error) => this.pulls.end(pulled, { error }));
+    const stop = onStop(passage.terms, (error) => this.pulls.end(pulled, { error }));
     try {
       return await replyOf(this.options.name, pulled);
     } finally {
@@ -251,10 +247,14 @@ export class ServingLine {
     }
   }
 
-  private requestsOf(call: Call, options: StreamOptions<string>, watch: CallWatch | undefined): PullAhead<Batch, StreamRequest> {
-    const submit = options.inline ? this.alone() : this.inBatches;
+  private requestOf(batch: Batch, { options, terms, watch }: Passage): ReplyRequest {
+    return new ReplyRequest(batch, this.admit(batch, options, watch), watch, terms, costOf(this.callbacks, batch));
+  }
+
+  private requestsOf(call: Call, { options, terms, submit, watch }: Passage): PullAhead<Batch, StreamRequest> {
     return this.pull(call, this.piecesOf(call, options), (batch) => {
-      const request = new StreamRequest(batch, this.admit(batch, options, watch), watch, askedHooks(options));
+      const lane = this.admit(batch, options, watch);
+      const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, costOf(this.callbacks, batch));
       submit(request);
       return request;
     });
@@ -299,59 +299,18 @@ export class ServingLine {
   private alone(): Submit {
     let last = Promise.resolve();
     return (request) => {
-      last = last.then(() => this.runAlone(request));
+      last = last.then(() => (this.abandoned ? request.fail(this.abandoned) : this.runner.runAlone(request)));
     };
   }
 
-  private async runAlone(request: BatchRequest): Promise<void> {
-    if (this.abandoned) {
-      request.fail(this.abandoned);
-    }
-    const { size } = request;
-    const { runSize: step } = request.lane.limits;
-    for (let offset = 0; offset < size && !request.isOver; offset += step) {
-      const count = Math.min(step, size - offset);
-      const rows = Array.from({ length: count }, (_, i) => ({ request, index: offset + i }));
-      const id = this.events.nextBatch();
-      const record = { id, rows, partition: 0, batchSize: count, reason: 'inline', wait: 0, queued: 0 } as const;
-      this.observer.batchStarted(record);
-      const startedAt = performance.now();
-      const outcome = await this.dispatch(partsOf(rows), 0, step);
-      this.observer.batchEnded(record, performance.now() - startedAt, outcome);
-    }
-  }
-
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  private async tryOut(request: ReplyRequest, partition: number, runner: Partition): Promise<void> {
-    request.isOver = true;
-    const { error: cause } = await this.dispatch([{ request, offset: 0, count: request.size }], partition, request.size, runner);
+  private async tryOut(request: ReplyRequest, index: number, partition: Partition): Promise<void> {
+    const cause = await this.runner.tryOut(request, index, partition);
     if (cause !== undefined) {
       throw new ServingLoadError(
         `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,
-        {
-          cause,
-        },
+        { cause },
       );
-    }
-  }
-
-  /** Runs the rows as one batch, which padding makes no larger than it may be, and settles their requests. */
-  private async dispatch(
-    parts: readonly Part[],
-    partition: number,
-    largest: number,
-    runner: Partition = this.opened.partitions[partition]!,
-  ): Promise<BatchOutcome> {
-    const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
-    const info = run.info(partition);
-    const runBatch = () => runner.run(run.batch, info, run);
-    try {
-      run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
-      return run.outcome;
-    } catch (cause) {
-      const error = this.batchError(cause, run.batch.size);
-      run.fail(error);
-      return { ...run.outcome, error };
     }
   }
 
@@ -364,30 +323,18 @@ export class ServingLine {
   private closedError(): Error {
     return new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
   }
-
-  private batchError(cause: unknown, size: number): unknown {
-    if (this.cut && cause instanceof PartitionLostError) {
-      return this.cut;
-    }
-    return isServingError(cause)
-      ? cause
-      : new BatchFailedError(`Serving "${this.options.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
-  }
-
-  private labelsOf({ rows }: BatchRecord<BatchRequest>): BatchLabels {
-    const { key, origin } = rows[0]!.request.lane;
-    const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
-    return { serving: this.options.name, key, origin, calls: [...new Set(calls)] };
-  }
 }
 
 function askedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
   return hooks?.length ? hooks : undefined;
 }
 
-async function untilAbort(signal: AbortSignal, request: ReplyRequest): Promise<Reply> {
-  const stop = onAbort(signal, (reason) => request.fail(reason));
+async function untilStop(terms: CallTerms, request: ReplyRequest, submit: Submit): Promise<Reply> {
+  const stop = onStop(terms, (reason) => request.fail(reason));
   try {
+    if (!request.isOver) {
+      submit(request);
+    }
     return await request.reply;
   } finally {
     stop();

@@ -26,6 +26,9 @@ export const delay = milliseconds(0);
 /** The options of every batcher, and what is true when they are not given. */
 export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
 
+/** Milliseconds of waiting that count as much as one level of priority. */
+export const DEFAULT_AGEING = 1000;
+
 export const batching: Rules = {
   batchSize: whole(1, 2 ** 20),
   batchTimeout: delay,

@@ -1,4 +1,5 @@
 import { Batch } from '../batch/batch.js';
+import type { CallTerms } from './call-terms.js';
 import type { CallWatch } from './call-watch.js';
 import type { ServingLane } from './lanes.js';
 import { asOutput } from './output.js';
@@ -26,8 +27,8 @@ export class ReplyRequest extends BatchRequest {
   private resolve!: (reply: Reply) => void;
   protected reject!: (error: unknown) => void;
 
-  constructor(batch: Batch, lane: ServingLane, watch?: CallWatch) {
-    super(batch, lane, watch);
+  constructor(batch: Batch, lane: ServingLane, watch?: CallWatch, terms?: CallTerms, cost?: number) {
+    super(batch, lane, watch, undefined, terms, cost);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;

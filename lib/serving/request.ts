@@ -1,22 +1,16 @@
 import type { Batch } from '../batch/batch.js';
-import type { Request, Row } from '../batching/batcher.js';
+import type { Request } from '../batching/request.js';
 import { isError } from '../errors.js';
 import { DONE } from '../partitions/partition.js';
+import { NOTHING_ASKED } from './call-terms.js';
 import type { CallWatch } from './call-watch.js';
 import type { ServingLane } from './lanes.js';
-
-/** A run of consecutive rows of one request that found themselves in the same batch. */
-export interface Part {
-  readonly request: BatchRequest;
-  /** Where the run starts in its request. */
-  readonly offset: number;
-  readonly count: number;
-}
 
 /** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
 export abstract class BatchRequest implements Request {
   arrivedAt = 0;
   waiting = 0;
+  ready = 0;
   isOver = false;
   /** Where its rows wait, if they do. */
   queue: { leave(request: BatchRequest): void } | undefined;
@@ -30,6 +24,8 @@ export abstract class BatchRequest implements Request {
     readonly watch?: CallWatch,
     /** The hooks that the caller asked for; then all rows run in one batch. */
     readonly hooks?: readonly string[],
+    private readonly terms = NOTHING_ASKED,
+    readonly cost = 0,
   ) {
     this.missing = batch.size;
   }
@@ -40,6 +36,18 @@ export abstract class BatchRequest implements Request {
 
   get whole(): boolean {
     return this.hooks !== undefined;
+  }
+
+  get priority(): number {
+    return this.terms.priority;
+  }
+
+  get tenant(): string {
+    return this.terms.tenant;
+  }
+
+  get deadline(): number {
+    return this.terms.deadline;
   }
 
   /** Takes the output rows for the part at `offset`; with the last part the request is over. */
@@ -79,6 +87,10 @@ export abstract class BatchRequest implements Request {
       this.queue?.leave(this);
       this.reject(error);
     }
+  }
+
+  expire(): void {
+    this.fail(this.terms.late());
   }
 
   /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */
@@ -132,19 +144,4 @@ export abstract class BatchRequest implements Request {
       this.finish();
     }
   }
-}
-
-/** The rows of a batch as runs of the requests they belong to, in their order. */
-export function partsOf(rows: readonly Row<BatchRequest>[]): Part[] {
-  const parts: Part[] = [];
-  for (let start = 0; start < rows.length;) {
-    const { request, index } = rows[start]!;
-    let end = start + 1;
-    while (end < rows.length && rows[end]!.request === request) {
-      end++;
-    }
-    parts.push({ request, offset: index, count: end - start });
-    start = end;
-  }
-  return parts;
 }

@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
+import type { RunOrder } from '../batching/backlog.js';
 import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { LONGEST_BACKOFF } from '../partitions/backoff.js';
@@ -14,6 +15,7 @@ import {
   batchingOf,
   checkOptions,
   checkRoom,
+  DEFAULT_AGEING,
   delay,
   milliseconds,
   type Rule,
@@ -21,12 +23,19 @@ import {
   whole,
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
+import type { RecoveryOptions } from './recovery.js';
 import type { KeyServingOptions, ServingDefinition, SupervisionOptions } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing extends Supervision {
   readonly name: string;
   readonly maxQueue: number;
+  readonly maxQueueCost: number | undefined;
+  readonly timeout: number | undefined;
+  readonly order: RunOrder;
+  readonly idempotent: boolean;
+  readonly isolateFailures: boolean;
+  readonly retries: number;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each key, and of keys that are not known. */
@@ -83,6 +92,18 @@ const common: Rules = {
     allowed: 'an object of options by key',
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
+  maxQueueCost: { check: (value) => typeof value === 'number' && value > 0, allowed: 'a number above 0' },
+  cost: aFunction,
+  timeout: delay,
+  priorityAgeing: delay,
+  tenant: aFunction,
+  tenantWeights: {
+    check: (value) => isRecord(value) && Object.values(value).every((weight) => Number(weight) > 0 && weight !== Infinity),
+    allowed: 'an object of numbers above 0 by tenant',
+  },
+  idempotent: flag,
+  isolateFailures: flag,
+  retries: whole(0, 100),
   separateOrigins: flag,
   runTimeout: milliseconds(1),
   drain: flag,
@@ -123,7 +144,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const owner = `Serving ${show(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
-  const { runTimeout, drain = true, shutdown = 30_000 } = definition;
+  const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
@@ -142,6 +163,10 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   return Object.freeze({
     name,
     maxQueue,
+    maxQueueCost,
+    timeout,
+    order: orderOf(definition),
+    ...recoveryOf(owner, kind, definition),
     keys: new Map(keys),
     otherKeys,
     separateOrigins,
@@ -152,6 +177,18 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     shutdown,
     partitions: partitionsOf(definition),
   });
+}
+
+function orderOf({ priorityAgeing = DEFAULT_AGEING, tenantWeights = {} }: ServingDefinition): RunOrder {
+  return { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
+}
+
+function recoveryOf(owner: string, kind: string, definition: ServingDefinition): RecoveryOptions {
+  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = definition;
+  if (isolateFailures && !idempotent) {
+    throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
+  }
+  return { idempotent, isolateFailures, retries };
 }
 
 /** The options of a key: its own, or else those of the serving. */

@@ -1,5 +1,6 @@
 import type { InjectionToken, Type } from '@nestjs/common';
 import type { InferenceSession } from 'onnxruntime-common';
+import type { Batch } from '../batch/batch.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
@@ -59,6 +60,56 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 10000
    */
   readonly maxQueue?: number;
+  /**
+   * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once with an OverloadedError.
+   *
+   * @default no limit
+   */
+  readonly maxQueueCost?: number;
+  /**
+   * What the rows of a call count against `maxQueueCost`: a number of 0 or more.
+   *
+   * @default the bytes of its tensors
+   */
+  cost?(batch: Batch): number;
+  /**
+   * Milliseconds in which a call must be answered that names none itself; not for streams.
+   *
+   * @default no limit
+   */
+  readonly timeout?: number;
+  /**
+   * Milliseconds of waiting that count as much as one level of `priority`: so nobody starves.
+   *
+   * @default 1000
+   */
+  readonly priorityAgeing?: number;
+  /** In whose name a call is made that names nobody itself; `undefined` for nobody in particular. */
+  tenant?(input: Input): string | undefined;
+  /**
+   * The shares of tenants, by name: one of weight 2 gets twice as many rows run as one of weight 1, while both have rows that wait.
+   *
+   * @default 1 for each
+   */
+  readonly tenantWeights?: Readonly<Record<string, number>>;
+  /**
+   * Whether a batch may run twice and do no harm: then it runs again when its partition was lost, and when it failed in part.
+   *
+   * @default true for models, false for functions, files and classes
+   */
+  readonly idempotent?: boolean;
+  /**
+   * Whether a batch that fails runs again in halves, until the row at fault fails alone; needs `idempotent`.
+   *
+   * @default what `idempotent` says
+   */
+  readonly isolateFailures?: boolean;
+  /**
+   * How often a batch runs again whose partition was lost while it ran; needs `idempotent`.
+   *
+   * @default 2
+   */
+  readonly retries?: number;
   /**
    * How many sessions run side by side, or the options of each of them; `true`: one per device of the execution provider,
    * on the CPU one for each core but one.

@@ -1,4 +1,5 @@
-import type { BatchOutcome, BatchRecord, Request } from '../batching/batcher.js';
+import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import { type Request, sizeOf } from '../batching/request.js';
 import type { CloseReason } from '../batching/waiting-line.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { Origin } from '../partitions/partition.js';
@@ -61,7 +62,8 @@ export interface BatchStartEvent {
   readonly fill: number;
   /**
    * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a partition; `flush`: the next
-   * request did not fit and must not be split; the serving was closing and it had to `drain`; or it never was open, but ran `inline`.
+   * request did not fit and must not be split; the serving was closing and it had to `drain`; it is a `retry` of rows whose batch
+   * failed; or it never was open, but ran `inline`.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
@@ -83,6 +85,8 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly steps?: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
+  /** The rows of it that run again, in batches of their own. */
+  readonly retried?: number;
 }
 
 /** A partition has gone, or has come back. */
@@ -106,15 +110,16 @@ export interface BatchLabels {
   readonly calls: readonly number[];
 }
 
-export function batchStart<R extends Request>({ id, rows, ...record }: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
-  return { type: 'batch:start', batch: id, rows: rows.length, fill: rows.length / record.batchSize, ...record, ...labels };
+export function batchStart<R extends Request>({ id, parts: _, ...record }: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
+  return { type: 'batch:start', batch: id, fill: record.rows / record.batchSize, ...record, ...labels };
 }
 
 export function batchEnd<R extends Request>(
   record: BatchRecord<R>,
   labels: BatchLabels,
   runTime: number,
-  { padding = 0, ...outcome }: BatchOutcome,
+  { padding = 0, retries, ...outcome }: BatchOutcome<R>,
 ): BatchEndEvent {
-  return { ...batchStart(record, labels), type: 'batch:end', runTime, padding, ...outcome };
+  const retried = retries && { retried: retries.reduce((rows, { parts }) => rows + sizeOf(parts), 0) };
+  return { ...batchStart(record, labels), type: 'batch:end', runTime, padding, ...outcome, ...retried };
 }

@@ -26,11 +26,17 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['ProviderUnavailableError', 500, api.ProviderUnavailableError],
   ['InvalidBatchError', 400, api.InvalidBatchError],
   ['InvalidInputError', 400, api.InvalidInputError],
+  ['RequestTooLargeError', 413, api.RequestTooLargeError],
+  ['CallCancelledError', 499, api.CallCancelledError],
+  ['DeadlineExceededError', 504, api.DeadlineExceededError],
+  ['DeadlineUnreachableError', 503, api.DeadlineUnreachableError],
   ['OverloadedError', 503, api.OverloadedError],
   ['ServingClosedError', 503, api.ServingClosedError],
   ['SlowConsumerError', 503, api.SlowConsumerError],
   ['BatchFailedError', 500, api.BatchFailedError],
   ['InvalidOutputError', 500, api.InvalidOutputError],
+  ['RunTimeoutError', 504, api.RunTimeoutError],
+  ['ServingUnavailableError', 503, api.ServingUnavailableError],
   ['PartitionLostError', 503, api.PartitionLostError],
 ];
 

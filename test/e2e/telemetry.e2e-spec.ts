@@ -189,11 +189,11 @@ describeOnPlatforms('telemetry', (listen) => {
 
   it('[12.3] refused requests are counted by their reason, queues and partitions by their serving', async () => {
     const site = await siteWith(listen, telemetry());
-    expect(await site.post('/many/101', {})).toMatchObject({ status: 503 });
+    expect(await site.post('/many/101', {})).toMatchObject({ status: 413 });
     expect(await site.post('/echo/a', {})).toMatchObject({ status: 201 });
     const measured = await telemetry().measured();
     expect(measured.get('serving.call.rejections')!.points).toEqual([
-      { attributes: { 'serving.name': 'echo', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+      { attributes: { 'serving.name': 'echo', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
     ]);
     const up = measured.get('serving.partition.count')!.points.filter(({ value }) => value === 1);
     expect(up.map(({ attributes }) => attributes)).toEqual([

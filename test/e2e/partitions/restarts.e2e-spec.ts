@@ -13,7 +13,7 @@ import { forkChild } from '../../fixtures/fork-child.js';
 import { useGates } from '../../fixtures/gate.js';
 import { until } from '../../fixtures/streams.js';
 import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 import { worker } from '../../fixtures/worker.js';
 
 /** Memory that threads share with the test. */
@@ -190,7 +190,7 @@ describe('A thread that hangs', () => {
     expect(await hung).toMatchObject({ reason });
     expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
     expect((await replies).slice(1)).toEqual([
-      { status: 'rejected', reason: expect.any(PartitionLostError) },
+      { status: 'rejected', reason: expect.any(ServingUnavailableError) },
       { status: 'rejected', reason: expect.any(ServingUnavailableError) },
     ]);
     await expect(serving.batchedRun('early')).rejects.toThrow(reason);
@@ -214,6 +214,35 @@ describe('A thread that hangs', () => {
 
     expect(replies).toMatchObject([{ row: 1 }, { row: 2 }, { row: 3 }]);
     expect(stateOf(serving).toSorted()).toEqual(['hung', 'up']);
+  });
+
+  describe('while another one is busy', () => {
+    useVirtualTime();
+
+    it('[5.6] [4.6] gives back what had been handed ahead to it, which runs there, and once', async () => {
+      const begun = shared();
+      const other = shared().fill(10);
+      const partitions = [shared(), other].map((starts) => ({ starts, begun }));
+      const serving = await serve(mortal({}, { runTimeout: 50, partitions }));
+      const [hanging, busy] = [gate(), gate()];
+
+      const hung = expect(serving.batchedRun(hanging.row)).rejects.toThrow(RunTimeoutError);
+      await hanging.entered();
+      await later(30);
+      const running = serving.batchedRun(busy.row);
+      await busy.entered();
+      const ahead = serving.batchedRun(0);
+      await later(20);
+      await hung;
+      busy.open();
+
+      expect(await Promise.all([running, ahead])).toMatchObject([{ start: 11 }, { row: 0, start: 11 }]);
+      const up = change(serving, 'up');
+      hanging.open();
+      await up;
+      expect(await serving.batchedRun('after')).toMatchObject({ row: 'after' });
+      expect([...begun]).toEqual([1]);
+    });
   });
 
   it('[5.6] [9.3] holds up neither shutdown for longer than `shutdown` nor the end of its process', async () => {

@@ -1,8 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batcher, type BatchOutcome, type BatchRecord, type Lane, type Row } from '../../../lib/batching/batcher.js';
+import { Batcher, type BatchOutcome, type BatchRecord } from '../../../lib/batching/batcher.js';
+import type { Lane, Part } from '../../../lib/batching/request.js';
+import type { Window } from '../../../lib/batching/waiting-line.js';
 import { ServingClosedError } from '../../../lib/errors.js';
-import { NamedRequest, namesOf } from '../../fixtures/held-batcher.js';
+import { NamedRequest } from '../../fixtures/held-batcher.js';
 import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
@@ -49,7 +51,10 @@ const scenario = fc.record({
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type Call = Omit<Scenario['calls'][number], 'at'>;
-type NamedRow = Row<NamedRequest>;
+interface NamedRow {
+  readonly request: NamedRequest;
+  readonly index: number;
+}
 
 /** A lane, with what the scenario has done in it. */
 interface PlayedLane extends Lane {
@@ -93,9 +98,10 @@ class Play {
     this.batcher = new Batcher<NamedRequest>({
       name: 'played',
       maxQueue: Infinity,
+      order: { ageing: 1000, weights: new Map() },
       nextBatch: () => 0,
       slots: this.held.map(() => ({ prefetch })),
-      dispatch: (rows, partition) => this.dispatch(rows, partition),
+      dispatch: (window, partition) => this.dispatch(window, partition),
       observer: {
         batchStarted: (record) => this.start(record),
         batchEnded: (record) => this.end(record),
@@ -187,7 +193,8 @@ class Play {
   }
 
   private start(record: BatchRecord<NamedRequest>): void {
-    const { rows, partition, batchSize } = record;
+    const { partition, batchSize } = record;
+    const rows = rowsOf(record.parts);
     const lane = laneOf(rows);
     const [{ request }] = rows as [NamedRow];
     this.started.push(record);
@@ -204,26 +211,26 @@ class Play {
     this.callBack('start');
   }
 
-  private checkReason({ rows, reason, batchSize, wait }: BatchRecord<NamedRequest>, { queue, wasLeft }: PlayedLane): void {
+  private checkReason({ parts, rows, reason, batchSize, wait }: BatchRecord<NamedRequest>, { queue, wasLeft }: PlayedLane): void {
     if (wasLeft) {
       return;
     }
-    const { batchTimeout } = this.limitsAt.get(rows[0]!.request)!;
+    const { batchTimeout } = this.limitsAt.get(parts[0]!.request)!;
     const next = queue[0]?.request;
-    this.check((reason === 'full') === (rows.length === batchSize), 'a batch is full when it has its size');
+    this.check((reason === 'full') === (rows === batchSize), 'a batch is full when it has its size');
     this.check(reason !== 'timeout' || (batchTimeout > 0 && wait >= batchTimeout), 'a window has its time');
     this.check(reason !== 'idle' || batchTimeout === 0, 'only windows without timeout close because a partition is idle');
     this.check(reason !== 'drain' || this.closed, 'only a closing batcher drains');
     this.check(
-      reason !== 'flush' || (!!next?.whole && rows.length + next.size > batchSize),
+      reason !== 'flush' || (!!next?.whole && rows + next.size > batchSize),
       'a window is flushed for what does not fit into it and must not be split',
     );
   }
 
-  private async dispatch(rows: readonly NamedRow[], partition: number): Promise<BatchOutcome> {
+  private async dispatch({ parts }: Window<NamedRequest>, partition: number): Promise<BatchOutcome<NamedRequest>> {
     const { runs } = this.options;
     const held = this.held[partition]!;
-    this.check(this.started.at(-1)?.rows === rows, 'a batch is told to start when it does');
+    this.check(this.started.at(-1)?.parts === parts, 'a batch is told to start when it does');
     const { duration, fails } = runs[this.runs++ % runs.length]!;
     const end = (held.at(-1) ?? Promise.resolve()).then(() => sleep(duration));
     held.push(end);
@@ -234,8 +241,8 @@ class Play {
     return fails ? { error: new Error('the batch failed') } : {};
   }
 
-  private end({ id, rows }: BatchRecord<NamedRequest>): void {
-    const index = this.started.findIndex((record) => record.id === id && record.rows === rows);
+  private end({ id, parts }: BatchRecord<NamedRequest>): void {
+    const index = this.started.findIndex((record) => record.id === id && record.parts === parts);
     this.check(index >= 0, 'a batch ends once');
     this.started.splice(index, 1);
     this.callBack('end');
@@ -263,6 +270,9 @@ function isReady({ queue, limits: { batchSize }, longestTimeout, hasChanged, has
   return isFull || rows.some(({ request }) => performance.now() - request.arrivedAt >= longestTimeout);
 }
 
+const rowsOf = (parts: readonly Part<NamedRequest>[]): NamedRow[] =>
+  parts.flatMap(({ request, offset, count }) => Array.from({ length: count }, (_, i) => ({ request, index: offset + i })));
+const namesOf = (rows: readonly NamedRow[]): string => rows.map(({ request, index }) => `${request.name}${index}`).join(' ');
 const laneOf = (rows: readonly NamedRow[]): PlayedLane => rows[0]!.request.lane as PlayedLane;
 const isWanted = ({ request }: NamedRow): boolean => !request.isOver;
 const isWholeIn = (rows: readonly NamedRow[]) => (row: NamedRow) =>

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
-import { HeldBatcher, type HeldBatcherOptions, NamedRequest } from '../../fixtures/held-batcher.js';
+import { HeldBatcher, namesOf, type HeldBatcherOptions, NamedRequest } from '../../fixtures/held-batcher.js';
 import { later, microtasks, runTimers, timers, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
@@ -419,12 +419,19 @@ describe('Batcher', () => {
       await later();
 
       expect(batcher.records).toEqual([
-        { id: 2, rows: expect.anything(), partition: 1, batchSize: 3, reason: 'timeout', wait: 10, queued: 0, runTime: 25 },
+        {
+          id: 2,
+          parts: expect.anything(),
+          rows: 2,
+          partition: 1,
+          batchSize: 3,
+          reason: 'timeout',
+          wait: 10,
+          queued: 0,
+          runTime: 25,
+        },
       ]);
-      expect(batcher.records[0]!.rows.map(({ request: { name }, index }) => [name, index])).toEqual([
-        ['a', 0],
-        ['b', 0],
-      ]);
+      expect(namesOf(batcher.records[0]!.parts)).toBe('a0 b0');
       await runAll(batcher);
     });
 

@@ -16,7 +16,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     expect(batcher.running).toEqual(['0: a0 c0']);
     batcher.finishBatch();
     await later();
-    expect(batcher.records.at(-1)!.rows.map(({ request }) => request.name)).toEqual(['a', 'c']);
+    expect(batcher.records.at(-1)!.parts.map(({ request }) => request.name)).toEqual(['a', 'c']);
   });
 
   it('[7.3] runs no row of the batches that are left where one of them has failed', async () => {

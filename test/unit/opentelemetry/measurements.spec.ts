@@ -61,7 +61,7 @@ describe('metrics', () => {
       'RangeError',
       'SERVING_BATCH_FAILED',
       'SERVING_INVALID_INPUT',
-      'SERVING_OVERLOADED',
+      'SERVING_TOO_LARGE',
       'TypeError',
     ]);
     const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -85,7 +85,7 @@ describe('metrics', () => {
       points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
     ).toEqual([
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
-      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
     ]);
   });
 

@@ -1,9 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
+import { partsOf } from '../../../lib/batching/request.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { BatchRun } from '../../../lib/serving/batch-run.js';
 import { Lanes, type ServingLane } from '../../../lib/serving/lanes.js';
-import { type BatchRequest, partsOf } from '../../../lib/serving/request.js';
+import type { BatchRequest } from '../../../lib/serving/request.js';
 import { releaseOutput } from '../../../lib/serving/output.js';
 import { ReplyRequest } from '../../../lib/serving/reply-request.js';
 import { floats } from '../../fixtures/tensors.js';

@@ -23,6 +23,10 @@ describe('resolveDefinition', () => {
     expect(resolve(valid)).toEqual({
       name: 'embedder',
       maxQueue: 10_000,
+      order: { ageing: 1000, weights: new Map() },
+      idempotent: false,
+      isolateFailures: false,
+      retries: 2,
       keys: new Map([['default', limits]]),
       otherKeys: limits,
       separateOrigins: false,
@@ -147,7 +151,10 @@ describe('resolveDefinition', () => {
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
-    [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, drain,'],
+    [
+      { batchsize: 8 },
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cost, drain,',
+    ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ maxRestarts: 3 }, 'unknown option "maxRestarts" (3); known are allowedSizes, batchKeys,'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],

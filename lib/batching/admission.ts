@@ -1,0 +1,227 @@
+import { DeadlineUnreachableError, OverloadedError, RequestTooLargeError } from '../errors.js';
+import { Pace } from './pace.js';
+import type { Limits, Request } from './request.js';
+
+export interface AdmissionOptions {
+  readonly name: string;
+  /** The most rows that may wait. */
+  readonly maxQueue: number;
+  /** The most that what waits may cost. */
+  readonly maxQueueCost?: number | undefined;
+}
+
+/** What the partitions have to do. */
+export interface Work {
+  /** The partitions that take batches. */
+  readonly partitions: number;
+  /** Whether one of them waits for a batch. */
+  readonly isIdle: boolean;
+  /** Milliseconds until the batches that run have ended, of all partitions together, as far as is known. */
+  runningUntil(now: number): number;
+}
+
+/** The rows of one priority that wait. */
+interface Waiting {
+  rows: number;
+  /** Those of tenants that have a name. */
+  named: number;
+  readonly tenants: Map<string, number>;
+}
+
+/** What is known of all lanes with the same limits. */
+interface Known {
+  readonly pace: Pace;
+  rows: number;
+}
+
+/**
+ * The door of a queue: counts what waits, and refuses at once what it has no room for or what could not be answered in time.
+ *
+ * A full queue must not lock out those who have little in it. So calls of a priority below 0 leave half of it to others; and a tenant may
+ * have no more rows in it than there is room left (dynamic thresholds: Choudhury and Hahne, 1998), which is half of it for one alone, a third
+ * for each of two, and always something for one more.
+ */
+export class Admission {
+  private rows = 0;
+  private cost = 0;
+  private readonly tenants = new Map<string, number>();
+  private readonly priorities = new Map<number, Waiting>();
+  private readonly known = new Map<Limits, Known>();
+
+  constructor(private readonly options: AdmissionOptions) {}
+
+  /** The rows that wait. */
+  get depth(): number {
+    return this.rows;
+  }
+
+  /**
+   * Admits the rows of the request, or throws.
+   *
+   * @throws RequestTooLargeError for more rows than there is ever room for
+   * @throws OverloadedError when there is no room
+   * @throws DeadlineUnreachableError when it could not be answered in time
+   */
+  enter(request: Request, now: number, work: Work): void {
+    this.checkRoom(request, work);
+    this.checkDeadline(request, now, work);
+    this.count(request, request.size);
+  }
+
+  /** So many rows of the request wait again. */
+  count(request: Request, rows: number): void {
+    const { lane, priority, tenant, cost, size } = request;
+    this.rows += rows;
+    this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
+    this.knownOf(lane.limits).rows += rows;
+    const waiting = this.waitingOf(priority);
+    waiting.rows += rows;
+    if (tenant !== '') {
+      waiting.named += rows;
+      add(waiting.tenants, tenant, rows);
+      add(this.tenants, tenant, rows);
+    }
+  }
+
+  /** So many rows of the request wait no more. */
+  leave(request: Request, rows: number): void {
+    this.count(request, -rows);
+  }
+
+  /** A batch has run. */
+  learn(limits: Limits, rows: number, milliseconds: number): void {
+    this.knownOf(limits).pace.learn(rows, milliseconds);
+  }
+
+  /** Milliseconds that a batch will take, as far as is known. */
+  timeOf(limits: Limits, rows: number): number | undefined {
+    return this.knownOf(limits).pace.timeOf(rows);
+  }
+
+  private checkRoom(request: Request, work: Work): void {
+    const { name, maxQueue, maxQueueCost = Infinity } = this.options;
+    const { size, cost, priority, tenant } = request;
+    const subject = `Serving "${name}"`;
+    if (size > maxQueue || cost > maxQueueCost) {
+      const what = size > maxQueue ? `${maxQueue} rows and never ${size}` : `a cost of ${maxQueueCost} and never ${cost}`;
+      throw new RequestTooLargeError(
+        `${subject} has room in its queue for ${what}; give fewer at a time, or raise ${size > maxQueue ? 'maxQueue' : 'maxQueueCost'}`,
+      );
+    }
+    const refuse = (why: string, excess: number): never => {
+      throw new OverloadedError(`${subject} ${why}`, { retryAfter: this.secondsFor(excess, request, work) });
+    };
+    if (this.rows + size > maxQueue) {
+      refuse(
+        `has ${this.rows} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`,
+        this.rows + size - maxQueue,
+      );
+    }
+    if (this.cost + cost > maxQueueCost) {
+      const excess = this.cost + cost - maxQueueCost;
+      refuse(
+        `has rows in its queue that cost ${this.cost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`,
+        (this.rows * excess) / this.cost,
+      );
+    }
+    if (priority < 0 && this.rows + size > maxQueue / 2) {
+      refuse(
+        `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`,
+        this.rows + size - maxQueue / 2,
+      );
+    }
+    const own = (this.tenants.get(tenant) ?? 0) + size;
+    if (tenant !== '' && own > maxQueue - this.rows) {
+      refuse(
+        `would have ${own} rows of tenant "${tenant}" in its queue, which has room for ${maxQueue - this.rows}, and a tenant may have no more than is left to others; call again later`,
+        own - (maxQueue - this.rows),
+      );
+    }
+  }
+
+  /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
+  private checkDeadline(request: Request, now: number, work: Work): void {
+    const { deadline, lane, size } = request;
+    if (deadline === Infinity || (work.isIdle && this.rows === 0)) {
+      return;
+    }
+    const { batchSize } = lane.limits;
+    const queue = this.timeOfQueue();
+    const own = this.timeOf(lane.limits, Math.min(size, batchSize));
+    if (queue === undefined || own === undefined || work.partitions === 0) {
+      return;
+    }
+    const ahead = this.rows === 0 ? 0 : (queue * this.rowsAhead(request)) / this.rows;
+    const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
+    const needed = (work.runningUntil(now) + ahead) / work.partitions + own * batches;
+    const left = deadline - now;
+    if (needed > left) {
+      throw new DeadlineUnreachableError(
+        `Serving "${this.options.name}" would need about ${Math.ceil(needed)} ms to answer and the call has ${Math.floor(left)} ms; call again later, or with a longer timeout`,
+        { retryAfter: Math.max(1, Math.ceil((needed - left) / 1000)) },
+      );
+    }
+  }
+
+  /** The rows that would run before those of the request. */
+  private rowsAhead({ priority, tenant, size }: Request): number {
+    let ahead = 0;
+    for (const [level, { rows, named, tenants }] of this.priorities) {
+      if (level > priority) {
+        ahead += rows;
+      } else if (level === priority) {
+        const own = tenant === '' ? rows - named : (tenants.get(tenant) ?? 0);
+        const others = tenants.size + (rows > named ? 1 : 0) - (own > 0 ? 1 : 0);
+        ahead += own + Math.min(rows - own, (own + size) * others);
+      }
+    }
+    return ahead;
+  }
+
+  /** Milliseconds in which one partition would run all that waits. */
+  private timeOfQueue(): number | undefined {
+    let time = 0;
+    for (const [{ batchSize }, { pace, rows }] of this.known) {
+      const full = rows > 0 ? pace.timeOf(batchSize) : 0;
+      if (full === undefined) {
+        return undefined;
+      }
+      time += (full * rows) / batchSize;
+    }
+    return time;
+  }
+
+  /** Whole seconds in which so many rows will have run. */
+  private secondsFor(rows: number, { lane }: Request, { partitions }: Work): number {
+    const { batchSize } = lane.limits;
+    const full = this.timeOf(lane.limits, batchSize) ?? 0;
+    return Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
+  }
+
+  private knownOf(limits: Limits): Known {
+    let known = this.known.get(limits);
+    if (!known) {
+      known = { pace: new Pace(), rows: 0 };
+      this.known.set(limits, known);
+    }
+    return known;
+  }
+
+  private waitingOf(priority: number): Waiting {
+    let waiting = this.priorities.get(priority);
+    if (!waiting) {
+      waiting = { rows: 0, named: 0, tenants: new Map() };
+      this.priorities.set(priority, waiting);
+    }
+    return waiting;
+  }
+}
+
+function add(counts: Map<string, number>, key: string, rows: number): void {
+  const count = (counts.get(key) ?? 0) + rows;
+  if (count === 0) {
+    counts.delete(key);
+  } else {
+    counts.set(key, count);
+  }
+}

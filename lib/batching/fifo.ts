@@ -1,0 +1,44 @@
+/** First in, first out, in constant time. */
+export class Fifo<T> {
+  private items: (T | undefined)[] = [];
+  private first = 0;
+
+  get length(): number {
+    return this.items.length - this.first;
+  }
+
+  push(item: T): void {
+    this.items.push(item);
+  }
+
+  peek(): T | undefined {
+    return this.items[this.first];
+  }
+
+  shift(): T | undefined {
+    const item = this.items[this.first];
+    if (this.first < this.items.length) {
+      this.items[this.first++] = undefined;
+    }
+    // What has left is cut off when it is the larger half, so that each item is moved once at most.
+    if (this.first * 2 > this.items.length) {
+      this.items.splice(0, this.first);
+      this.first = 0;
+    }
+    return item;
+  }
+
+  /** Puts another item in the place of the next. */
+  replace(item: T): void {
+    this.items[this.first] = item;
+  }
+
+  keep(isKept: (item: T) => boolean): void {
+    this.items = this.items.slice(this.first).filter((item) => isKept(item!));
+    this.first = 0;
+  }
+
+  [Symbol.iterator](): Iterator<T> {
+    return (this.items.slice(this.first) as T[])[Symbol.iterator]();
+  }
+}

@@ -1,0 +1,44 @@
+/** How much of what was learned still counts after one more batch. */
+const MEMORY = 0.95;
+
+/** Batches before what was learned is believed. */
+const BATCHES_TO_BELIEVE = 8;
+
+/**
+ * How long batches take by their size: a straight line `ms = a + b * rows` through those that have run, fitted by least squares, of which
+ * older ones count less and less.
+ */
+export class Pace {
+  private batches = 0;
+  private weight = 0;
+  private rows = 0;
+  private time = 0;
+  private rowsSquared = 0;
+  private rowsTimesTime = 0;
+
+  learn(rows: number, milliseconds: number): void {
+    this.batches++;
+    this.weight = this.weight * MEMORY + 1;
+    this.rows = this.rows * MEMORY + rows;
+    this.time = this.time * MEMORY + milliseconds;
+    this.rowsSquared = this.rowsSquared * MEMORY + rows * rows;
+    this.rowsTimesTime = this.rowsTimesTime * MEMORY + rows * milliseconds;
+  }
+
+  /** Milliseconds that a batch of so many rows will take, as far as is known. */
+  timeOf(rows: number): number | undefined {
+    if (this.batches < BATCHES_TO_BELIEVE) {
+      return undefined;
+    }
+    const { weight } = this;
+    const meanRows = this.rows / weight;
+    const meanTime = this.time / weight;
+    const variance = this.rowsSquared / weight - meanRows * meanRows;
+    if (variance < 1e-6 * meanRows * meanRows) {
+      // All of one size: smaller ones take no longer, and larger ones no longer per row.
+      return meanTime * Math.max(1, rows / meanRows);
+    }
+    const slope = Math.max(0, (this.rowsTimesTime / weight - meanRows * meanTime) / variance);
+    return Math.max(0, meanTime - slope * meanRows) + slope * rows;
+  }
+}

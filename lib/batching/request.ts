@@ -1,0 +1,72 @@
+/** Where rows wait for one another; compared by identity. */
+export interface Lane {
+  /** What a window has of them when it opens, it keeps. One object for all lanes of which batches take equally long. */
+  readonly limits: Limits;
+}
+
+export interface Limits {
+  readonly batchSize: number;
+  readonly batchTimeout: number;
+}
+
+/** One call: some rows that wait for a batch, and somebody who waits for them. */
+export interface Request {
+  /** Rows batch only with rows of the same lane. */
+  readonly lane: Lane;
+  /** The number of its rows. */
+  readonly size: number;
+  /** All rows must run in one batch; there are no more of them than fit into one. */
+  readonly whole: boolean;
+  /** Of the rows that are ready, those of higher priority run first, but for their age. */
+  readonly priority: number;
+  /** Whose it is: tenants share what there is. */
+  readonly tenant: string;
+  /** When its caller waits no more, in milliseconds of `performance.now()`. */
+  readonly deadline: number;
+  /** What its rows together count against the most that may wait. */
+  readonly cost: number;
+  /** Nobody waits for it any more: rows that have not run need not run. */
+  readonly isOver: boolean;
+  /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
+  arrivedAt: number;
+  /** The rows that no partition has got yet, and those of them that are ready for one; the batcher counts them. */
+  waiting: number;
+  ready: number;
+  /** Answers it with the error, after which it is over. */
+  fail(error: unknown): void;
+  /** Its deadline has passed: as `fail`. */
+  expire(): void;
+}
+
+/** One row: that at `index` of its request. */
+export interface Row<R extends Request> {
+  readonly request: R;
+  readonly index: number;
+}
+
+/** Consecutive rows of one request. */
+export interface Part<R extends Request> {
+  readonly request: R;
+  /** Where they start in their request. */
+  readonly offset: number;
+  readonly count: number;
+}
+
+export function sizeOf<R extends Request>(parts: readonly Part<R>[]): number {
+  return parts.reduce((rows, { count }) => rows + count, 0);
+}
+
+/** The rows as runs of the requests they belong to, in their order. */
+export function partsOf<R extends Request>(rows: readonly Row<R>[]): Part<R>[] {
+  const parts: Part<R>[] = [];
+  for (let start = 0; start < rows.length;) {
+    const { request, index } = rows[start]!;
+    let end = start + 1;
+    while (end < rows.length && rows[end]!.request === request) {
+      end++;
+    }
+    parts.push({ request, offset: index, count: end - start });
+    start = end;
+  }
+  return parts;
+}

@@ -1,0 +1,121 @@
+import type { BatchAxes } from '../batch/template.js';
+import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import { type Part, sizeOf } from '../batching/request.js';
+import type { Window } from '../batching/waiting-line.js';
+import { BatchFailedError, isServingError, messageOf, PartitionLostError } from '../errors.js';
+import type { Opened } from '../partitions/engine.js';
+import { axesOf } from '../partitions/model-signature.js';
+import type { Partition } from '../partitions/partition.js';
+import { batchObserver } from './batch-observer.js';
+import { BatchRun } from './batch-run.js';
+import { inOriginOf } from './origin.js';
+import { type History, type RecoveryOptions, retriesOf } from './recovery.js';
+import type { BatchRequest } from './request.js';
+import type { BatchLabels } from './serving-event.js';
+import type { ServingEvents } from './serving-events.js';
+
+type Parts = readonly Part<BatchRequest>[];
+
+/** Runs batches on the partitions of a serving and settles the requests with rows in them. */
+export class BatchRunner {
+  readonly observer: BatchObserver<BatchRequest>;
+  private readonly outputAxes: BatchAxes;
+  /** What generators that still run are ended with. */
+  private cut: Error | undefined;
+
+  constructor(
+    private readonly name: string,
+    private readonly recovery: RecoveryOptions,
+    private readonly opened: Opened,
+    private readonly events: ServingEvents,
+  ) {
+    this.outputAxes = axesOf(opened.signature?.outputs ?? []);
+    this.observer = batchObserver(events, (record) => this.labelsOf(record));
+  }
+
+  /** Runs the window as one batch, which padding makes no larger than that; what failed and may run again is in the outcome. */
+  readonly dispatch = ({ parts, size, history }: Window<BatchRequest>, partition: number): Promise<BatchOutcome<BatchRequest>> =>
+    this.runParts(parts, partition, size, history as History | undefined);
+
+  /** Runs the request at once, on the first partition, in pieces of the size for runs. */
+  async runAlone(request: BatchRequest): Promise<void> {
+    const { size } = request;
+    const { runSize } = request.lane.limits;
+    for (let offset = 0; offset < size && !request.isOver; offset += runSize) {
+      await this.runPiece([{ request, offset, count: Math.min(runSize, size - offset) }], runSize);
+    }
+  }
+
+  /** Runs the request so that a fault is found; nobody waits for what it gives. */
+  async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
+    request.isOver = true;
+    const { size } = request;
+    const { error } = await this.runParts([{ request, offset: 0, count: size }], index, size, undefined, partition);
+    return error;
+  }
+
+  /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
+  cutShort(error: Error): void {
+    this.cut = error;
+  }
+
+  private async runPiece(parts: Parts, largest: number, history?: History): Promise<void> {
+    const rows = sizeOf(parts);
+    const id = this.events.nextBatch();
+    const record = { id, parts, rows, partition: 0, batchSize: rows, reason: 'inline', wait: 0, queued: 0 } as const;
+    await back(this.opened.partitions[0]!);
+    this.observer.batchStarted(record);
+    const startedAt = performance.now();
+    const outcome = await this.runParts(parts, 0, largest, history);
+    this.observer.batchEnded(record, performance.now() - startedAt, outcome);
+    for (const retry of outcome.retries ?? []) {
+      await this.runPiece(retry.parts, largest, retry.history as History);
+    }
+  }
+
+  private async runParts(
+    parts: Parts,
+    partition: number,
+    largest: number,
+    history?: History,
+    runner: Partition = this.opened.partitions[partition]!,
+  ): Promise<BatchOutcome<BatchRequest>> {
+    const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    const info = run.info(partition);
+    const runBatch = () => runner.run(run.batch, info, run);
+    try {
+      run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
+      return run.outcome;
+    } catch (cause) {
+      const error = this.batchError(cause, run.batch.size);
+      const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
+      if (retries.length > 0) {
+        return { ...run.outcome, error, retries };
+      }
+      run.fail(error);
+      return { ...run.outcome, error };
+    }
+  }
+
+  private batchError(cause: unknown, size: number): unknown {
+    if (this.cut && cause instanceof PartitionLostError) {
+      return this.cut;
+    }
+    return isServingError(cause)
+      ? cause
+      : new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+  }
+
+  private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
+    const { key, origin } = parts[0]!.request.lane;
+    const calls = parts.flatMap(({ request }) => request.watch?.call ?? []);
+    return { serving: this.name, key, origin, calls: [...new Set(calls)] };
+  }
+}
+
+/** Resolves when the partition takes batches, or will not soon. */
+async function back(partition: Partition): Promise<void> {
+  if (partition.away && !partition.lost) {
+    await new Promise<void>((resolve) => partition.onChange?.(() => (partition.away && !partition.lost ? undefined : resolve())));
+  }
+}

@@ -1,0 +1,80 @@
+import { DeadlineExceededError, InvalidInputError } from '../errors.js';
+import { show } from '../show.js';
+import type { Callbacks } from './call.js';
+import { type CallOptions, onAbort } from './call-options.js';
+
+/** What a call asks for beside its rows, with every default filled in. */
+export interface CallTerms {
+  readonly priority: number;
+  readonly tenant: string;
+  /** When its caller waits no more, in milliseconds of `performance.now()`. */
+  readonly deadline: number;
+  readonly signal: AbortSignal | undefined;
+  /** What its caller is told when the deadline has passed. */
+  readonly late: () => Error;
+}
+
+/** The terms of a call that asks for nothing; one for all of them. */
+export const NOTHING_ASKED: CallTerms = {
+  priority: 0,
+  tenant: '',
+  deadline: Infinity,
+  signal: undefined,
+  late: () => new DeadlineExceededError('The deadline of the call has passed'),
+};
+
+/** setTimeout turns a longer delay into none at all. */
+const LONGEST_DELAY = 2 ** 31 - 1;
+
+/**
+ * The terms of a call to the serving, whose time runs from now.
+ *
+ * @throws InvalidInputError for an option that cannot be
+ */
+export function termsOf(
+  { name, tenant: tenantOf }: Callbacks,
+  input: unknown,
+  options: CallOptions,
+  patience?: number,
+): CallTerms {
+  const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, signal } = options;
+  if (priority === 0 && tenant === '' && timeout === undefined && signal === undefined) {
+    return NOTHING_ASKED;
+  }
+  check(name, 'priority', priority, Number.isInteger(priority) && Math.abs(priority) <= 10, 'a whole number from -10 to 10');
+  check(name, 'tenant', tenant, typeof tenant === 'string', 'a string');
+  check(
+    name,
+    'timeout',
+    timeout,
+    timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
+    'milliseconds of 0 or more',
+  );
+  const deadline = timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
+  const late = () => new DeadlineExceededError(`Serving "${name}" did not answer within the ${timeout} ms that the call had`);
+  return { priority, tenant, signal, deadline, late };
+}
+
+/** Calls back with the reason when the call is to end before its answer, at once if it is; the function that it returns ends that. */
+export function onStop({ signal, deadline, late }: CallTerms, callback: (reason: unknown) => void): () => void {
+  const unheard = onAbort(signal, callback);
+  if (deadline === Infinity) {
+    return unheard;
+  }
+  const left = deadline - performance.now();
+  if (left <= 0) {
+    callback(late());
+    return unheard;
+  }
+  const timer = setTimeout(() => callback(late()), left);
+  return () => {
+    unheard();
+    clearTimeout(timer);
+  };
+}
+
+function check(serving: string, option: string, value: unknown, isAllowed: boolean, allowed: string): void {
+  if (!isAllowed) {
+    throw new InvalidInputError(`A call to serving "${serving}" has ${option} ${show(value)}; allowed is ${allowed}`);
+  }
+}

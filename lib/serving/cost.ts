@@ -1,0 +1,26 @@
+import type { Batch } from '../batch/batch.js';
+import { InvalidServingError } from '../errors.js';
+import { show } from '../show.js';
+import type { Callbacks } from './call.js';
+
+/** What the rows count against `maxQueueCost`, where that is given. */
+export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch: Batch): number {
+  if (maxQueueCost === undefined) {
+    return 0;
+  }
+  const costs: unknown = cost(batch);
+  if (typeof costs !== 'number' || !(costs >= 0)) {
+    throw new InvalidServingError(`Serving "${name}": cost must return a number of 0 or more, it returned ${show(costs)}`);
+  }
+  return costs;
+}
+
+/** The bytes of rows that are tensors; a string counts as one, plain values as none. */
+function bytesOf({ template, size }: Batch): number {
+  const perRow = (template?.leaves ?? []).map(({ tensor: { data, dims } }, leaf) => {
+    const axis = template!.axes[leaf] ?? null;
+    const bytes = ArrayBuffer.isView(data) ? data.byteLength : data.length;
+    return axis === null ? bytes : bytes / dims[axis]!;
+  });
+  return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
+}

@@ -1,0 +1,83 @@
+import type { Retry } from '../batching/batcher.js';
+import { type Part, sizeOf } from '../batching/request.js';
+import { messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
+import { NotStartedError } from '../partitions/partition.js';
+import type { BatchRequest } from './request.js';
+
+/** Which batches that have failed run again. */
+export interface RecoveryOptions {
+  /** A batch can run twice and do no harm. */
+  readonly idempotent: boolean;
+  /** A batch whose function fails runs again in halves, until the row at fault fails alone. */
+  readonly isolateFailures: boolean;
+  /** How often a batch runs again whose partition was lost. */
+  readonly retries: number;
+}
+
+/** What is known of rows that run again. */
+export interface History {
+  /** How many partitions were lost with them. */
+  readonly losses: number;
+  /** How many more runs the search for the row at fault may take; shared by all batches that look for it. */
+  readonly search: { runs: number };
+}
+
+/**
+ * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
+ *
+ * Who was not begun with runs elsewhere. What was lost with its partition runs again whole, since it need not be to blame; and in halves
+ * from then on, since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs
+ * as one row at fault can ask for, since then it is not the rows that are at fault.
+ */
+export function retriesOf(
+  error: unknown,
+  parts: readonly Part<BatchRequest>[],
+  history: History | undefined,
+  options: RecoveryOptions,
+): readonly Retry<BatchRequest>[] {
+  const rows = sizeOf(parts);
+  const known = history ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(rows)) } };
+  if (error instanceof NotStartedError) {
+    return [{ parts, history: known }];
+  }
+  if (!options.idempotent || error instanceof ServingLoadError) {
+    return [];
+  }
+  if (error instanceof PartitionLostError || error instanceof RunTimeoutError) {
+    const next = { ...known, losses: known.losses + 1 };
+    if (next.losses > options.retries) {
+      return [];
+    }
+    return next.losses === 1 ? [{ parts, history: next }] : inHalves(parts, rows, next);
+  }
+  if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {
+    return [];
+  }
+  known.search.runs -= 2;
+  return inHalves(parts, rows, known);
+}
+
+/** So that rows, too, share what a batch cannot have. */
+function isOutOfMemory(error: unknown): boolean {
+  return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
+}
+
+/** Two batches of the rows, of which none is cut off from those that it must run with; nothing where that cannot be. */
+function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: History): readonly Retry<BatchRequest>[] {
+  const middle = Math.ceil(rows / 2);
+  const first: Part<BatchRequest>[] = [];
+  const second: Part<BatchRequest>[] = [];
+  let start = 0;
+  for (const part of parts) {
+    const { request, offset, count } = part;
+    const before = request.whole && start < middle ? count : Math.min(Math.max(middle - start, 0), count);
+    start += count;
+    if (before > 0) {
+      first.push({ request, offset, count: before });
+    }
+    if (before < count) {
+      second.push({ request, offset: offset + before, count: count - before });
+    }
+  }
+  return second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+}

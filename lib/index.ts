@@ -43,6 +43,7 @@ export {
   type PartitionOptions,
   withMetadata,
 } from './partitions/partition.js';
+export type { PartitionStatus } from './partitions/partition-status.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
@@ -73,6 +74,7 @@ export {
   type ServingDefinition,
   type ServingOf,
   type ServingOptions,
+  type SupervisionOptions,
 } from './serving/serving-definition.js';
 export type {
   BatchEndEvent,
@@ -81,6 +83,7 @@ export type {
   CallMode,
   CallStage,
   CallStartEvent,
+  PartitionChangeEvent,
   ServingEvent,
 } from './serving/serving-event.js';
 export type { EventOf } from './serving/serving-events.js';

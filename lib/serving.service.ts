@@ -1,6 +1,7 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
+import type { PartitionStatus } from './partitions/partition-status.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
 import type { Serving } from './serving/serving.js';
@@ -47,6 +48,12 @@ export class ServingService implements OnModuleInit {
     // A handle that a test puts in place of a serving may be without a queue.
     const servings = [...this.registry.all.values()].flatMap((serving) => [...(serving.queueDepths?.() ?? [])]);
     return new Map([...this.methods.queueDepths(), ...servings]);
+  }
+
+  /** How the partitions of every serving are now, by the name of the serving. */
+  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
+    // A handle that a test puts in place of a serving may be without partitions.
+    return new Map([...this.registry.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]));
   }
 
   /** Whether every serving is loaded and warm and none is shutting down: what a readiness probe asks. */

@@ -3,6 +3,7 @@ import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
+import { SupervisedPartition, type Supervision } from './supervised.partition.js';
 import { ThreadPartition } from './thread.partition.js';
 import type { ThreadTask } from './thread-protocol.js';
 import { webgpuTurn } from './webgpu-turn.js';
@@ -19,7 +20,12 @@ export interface Opened {
  *
  * Batches of other keys are possible too, and pay for what is built for them when they come.
  */
-export type Engine = (kind: ServingKind, partitions: readonly PartitionOptions[], keys: readonly string[]) => Promise<Opened>;
+export type Engine = (
+  kind: ServingKind,
+  partitions: readonly PartitionOptions[],
+  keys: readonly string[],
+  supervision: Supervision,
+) => Promise<Opened>;
 
 /** Batch functions in the application's own thread. */
 export function functionEngine(factory: BatchFunctionFactory): Engine {
@@ -64,9 +70,10 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
 }
 
 export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts): Engine {
-  return (_kind, options, keys) => {
+  return (_kind, options, keys, supervision) => {
     const opening = openThreads(
       options.map((own, partition) => ({ partition, keys, options: own, model, ...ports, webgpuTurn })),
+      supervision,
     );
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
@@ -82,20 +89,27 @@ export async function modelsLoaded(): Promise<void> {
 }
 
 export function fileEngine(file: string): Engine {
-  return (_kind, options, keys) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, file })));
+  return (_kind, options, keys, supervision) =>
+    openThreads(
+      options.map((own, partition) => ({ partition, keys, options: own, file })),
+      supervision,
+    );
 }
 
 /** All threads at once; when one fails to load, the others end too. */
-async function openThreads(tasks: readonly ThreadTask[]): Promise<Opened> {
+async function openThreads(tasks: readonly ThreadTask[], supervision: Supervision): Promise<Opened> {
   const openings = await Promise.allSettled(tasks.map((task) => ThreadPartition.open(task)));
   const failed = openings.find((opening) => opening.status === 'rejected');
-  const partitions = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
+  const threads = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {
-    await Promise.all(partitions.map((partition) => partition.close()));
+    await Promise.all(threads.map((thread) => thread.close()));
     throw failed.reason;
   }
-  for (const partition of partitions) {
-    partition.siblings = partitions;
+  for (const thread of threads) {
+    thread.siblings = threads;
   }
-  return { partitions, signature: partitions[0]?.signature };
+  const partitions = threads.map(
+    (thread, index) => new SupervisedPartition(index, thread, () => ThreadPartition.open(tasks[index]!), supervision),
+  );
+  return { partitions, signature: threads[0]?.signature };
 }

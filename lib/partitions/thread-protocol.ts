@@ -8,6 +8,8 @@ export type ThreadTask = {
   readonly partition: number;
   readonly keys: readonly string[];
   readonly options: PartitionOptions;
+  /** The memory of the turnstile, where batches can be taken back. */
+  readonly turnstile?: SharedArrayBuffer;
 } & (
   | ({
       readonly model: string | Uint8Array;

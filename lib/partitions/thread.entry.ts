@@ -3,8 +3,9 @@ import { InvalidServingError, toWire } from '../errors.js';
 import { Queue } from '../streaming/queue.js';
 import { BatchFunctions } from './batch-functions.js';
 import { openModel } from './onnx-model.js';
-import { type BatchFunctionFactory, type BatchListener, endedRows, STEPPED } from './partition.js';
+import { type BatchFunctionFactory, type BatchListener, endedRows, NotStartedError, STEPPED } from './partition.js';
 import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
+import { Turnstile } from './turnstile.js';
 import { pack, unpack } from './wire.js';
 
 type BatchRequest = Extract<ThreadRequest, { readonly rows: unknown }>;
@@ -12,6 +13,7 @@ type BatchRequest = Extract<ThreadRequest, { readonly rows: unknown }>;
 const port = parentPort!;
 const task = workerData as ThreadTask;
 const requests = new Queue<BatchRequest>();
+const turnstile = new Turnstile(task.turnstile);
 /** Counts the batches, as the other side does. */
 let batch = -1;
 /** The rows of the batch that nobody waits for. */
@@ -34,7 +36,7 @@ if (opened) {
   for await (const request of requests) {
     batch++;
     over = new Set();
-    post(...(await answer(opened, request)));
+    post(...(turnstile.lets(batch) ? await answer(opened, request) : notRun()));
   }
 }
 // Ends the thread also where the module left a timer or a connection open; no native run is under way here.
@@ -53,6 +55,11 @@ async function answer(functions: BatchFunctions, { rows, info }: BatchRequest): 
   } catch (error) {
     return [{ error: toWire(error) }];
   }
+}
+
+/** Its callers have been told already. */
+function notRun(): [ThreadResult] {
+  return [{ error: toWire(new NotStartedError('The batch was taken back')) }];
 }
 
 function listener(hooks: readonly string[], plainRows: boolean): BatchListener {

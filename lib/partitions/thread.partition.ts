@@ -3,9 +3,11 @@ import { Worker } from 'node:worker_threads';
 import type { Batch } from '../batch/batch.js';
 import { fromWire, PartitionLostError, ServingLoadError } from '../errors.js';
 import type { ModelSignature } from './model-signature.js';
-import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, type Partition, STEPPED } from './partition.js';
+import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, NotStartedError, STEPPED } from './partition.js';
+import type { Worker as SupervisedWorker } from './supervised.partition.js';
 import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
 import { threadUrl } from './thread-url.js';
+import { Turnstile } from './turnstile.js';
 import { pack, unpack } from './wire.js';
 
 interface Pending {
@@ -24,7 +26,7 @@ interface Pending {
  * It is never terminated: ending a thread inside a native run aborts the whole process. It is asked to end, and does so
  * after its last batch. While it holds no batch it does not keep the process alive.
  */
-export class ThreadPartition implements Partition {
+export class ThreadPartition implements SupervisedWorker {
   readonly prefetch = 1;
   lost?: Error;
   /** Who takes over what this thread was handed ahead, should it die. */
@@ -33,12 +35,15 @@ export class ThreadPartition implements Partition {
   private readonly pending: Pending[] = [];
   /** Counts the batches that have ended, as the thread does. */
   private settled = 0;
-  private readonly ended: Promise<void>;
+  readonly ended: Promise<Error>;
   private failure: unknown;
+  /** Nobody waits for the batch that runs, so it keeps no process alive. */
+  private fenced = false;
 
   private constructor(
     private readonly worker: Worker,
     private readonly task: ThreadTask,
+    private readonly turnstile: Turnstile,
     /** What the model says of itself. */
     readonly signature: ModelSignature | undefined,
   ) {
@@ -50,12 +55,14 @@ export class ThreadPartition implements Partition {
 
   /** Starts the thread and resolves when it is loaded. */
   static async open(task: ThreadTask): Promise<ThreadPartition> {
-    const worker = new Worker(threadUrl, { workerData: task, name: `serving partition ${task.partition}` });
+    const turnstile = new Turnstile();
+    const workerData: ThreadTask = { ...task, turnstile: turnstile.memory };
+    const worker = new Worker(threadUrl, { workerData, name: `serving partition ${task.partition}` });
     const [opening] = (await Promise.race([once(worker, 'message'), exitOf(worker)])) as [ThreadOpening];
     if ('error' in opening) {
       throw fromWire(opening.error);
     }
-    return new ThreadPartition(worker, task, opening.signature);
+    return new ThreadPartition(worker, task, turnstile, opening.signature);
   }
 
   async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
@@ -69,10 +76,25 @@ export class ThreadPartition implements Partition {
     return 'stepped' in result ? STEPPED : { output: unpack(result.output) as BatchOutput, metadata: result.metadata };
   }
 
-  close(): Promise<void> {
+  fence(): void {
+    const { turnstile, pending, settled } = this;
+    const takenBack = turnstile.takeBack(settled + pending.length);
+    // The oldest is the one that is not waited for.
+    for (const { reject } of pending.slice(Math.max(1, pending.length - takenBack))) {
+      reject(
+        new NotStartedError(`Partition ${this.task.partition} did not come to the batch, since the one before it does not end`),
+      );
+    }
+    this.fenced = true;
+    this.worker.unref();
+  }
+
+  async close(): Promise<void> {
     this.post(null);
-    this.worker.ref();
-    return this.ended;
+    if (!this.fenced) {
+      this.worker.ref();
+    }
+    await this.ended;
   }
 
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<ThreadResult> {
@@ -91,6 +113,7 @@ export class ThreadPartition implements Partition {
     }
     this.pending.shift();
     this.settled++;
+    this.fenced = false;
     if (this.pending.length === 0) {
       this.worker.unref();
     }
@@ -120,7 +143,7 @@ export class ThreadPartition implements Partition {
     this.worker.postMessage(request, transfer);
   }
 
-  private end(): void {
+  private end(): Error {
     this.lost = new PartitionLostError(`The thread of partition ${this.task.partition} has ended`, { cause: this.failure });
     const [held, ...ahead] = this.pending.splice(0);
     held?.reject(this.lost);
@@ -132,6 +155,7 @@ export class ThreadPartition implements Partition {
         reject(this.lost);
       }
     }
+    return this.lost;
   }
 }
 

@@ -2,7 +2,7 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
 import type { Window } from '../batching/waiting-line.js';
-import { BatchFailedError, isServingError, messageOf } from '../errors.js';
+import { BatchFailedError, isServingError, messageOf, PartitionLostError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
 import type { Partition } from '../partitions/partition.js';
@@ -47,14 +47,14 @@ export class BatchRunner {
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  async tryOut(request: BatchRequest, partition: number): Promise<unknown> {
+  async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
     request.isOver = true;
     const { size } = request;
-    const { error } = await this.runParts([{ request, offset: 0, count: size }], partition, size);
+    const { error } = await this.runParts([{ request, offset: 0, count: size }], index, size, undefined, partition);
     return error;
   }
 
-  /** Generators that still run end at their next step. */
+  /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
   cutShort(error: Error): void {
     this.cut = error;
   }
@@ -78,16 +78,17 @@ export class BatchRunner {
     partition: number,
     largest: number,
     history?: History,
+    runner: Partition = this.opened.partitions[partition]!,
   ): Promise<BatchOutcome<BatchRequest>> {
     const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
     const info = run.info(partition);
-    const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
+    const runBatch = () => runner.run(run.batch, info, run);
     try {
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
       const error = this.batchError(cause, run.batch.size);
-      const retries = run.hasSpoken ? [] : retriesOf(error, parts, history, this.recovery);
+      const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
       if (retries.length > 0) {
         return { ...run.outcome, error, retries };
       }
@@ -97,6 +98,9 @@ export class BatchRunner {
   }
 
   private batchError(cause: unknown, size: number): unknown {
+    if (this.cut && cause instanceof PartitionLostError) {
+      return this.cut;
+    }
     return isServingError(cause)
       ? cause
       : new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });

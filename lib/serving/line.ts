@@ -4,6 +4,8 @@ import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
+import type { Partition } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
@@ -110,7 +112,7 @@ export class ServingLine {
     return undefined;
   }
 
-  /** Runs every allowed size, and the examples, once on every partition. */
+  /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */
   async warmUp(): Promise<void> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
       prepareCall(this.callbacks, input, this.inputAxes),
@@ -121,10 +123,13 @@ export class ServingLine {
       return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
     });
     await Promise.all(
-      this.opened.partitions.map(async (_, partition) => {
-        for (const { batch, lane } of batches) {
-          await this.tryOut(new ReplyRequest(batch, lane), partition);
-        }
+      this.opened.partitions.map((partition, index) => {
+        const warm = async (runner: Partition): Promise<void> => {
+          for (const { batch, lane } of batches) {
+            await this.tryOut(new ReplyRequest(batch, lane), index, runner);
+          }
+        };
+        return partition.warmUp ? partition.warmUp(warm) : warm(partition);
       }),
     );
   }
@@ -158,10 +163,21 @@ export class ServingLine {
     return this.batcher.depth;
   }
 
-  /** As {@link abandon}; and a generator, which may never end by itself, ends at its next step. */
+  get partitions(): readonly PartitionStatus[] {
+    return this.opened.partitions.map(statusOf);
+  }
+
+  /** As {@link abandon}; and what may never end by itself is ended: a generator at its next step, a process at once. */
   cutShort(error: Error): void {
     this.abandon(error);
     this.runner.cutShort(error);
+    for (const partition of this.opened.partitions) {
+      if (partition.kill) {
+        // Told to close, it is not started again.
+        void partition.close();
+        partition.kill();
+      }
+    }
   }
 
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
@@ -288,8 +304,8 @@ export class ServingLine {
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  private async tryOut(request: ReplyRequest, partition: number): Promise<void> {
-    const cause = await this.runner.tryOut(request, partition);
+  private async tryOut(request: ReplyRequest, index: number, partition: Partition): Promise<void> {
+    const cause = await this.runner.tryOut(request, index, partition);
     if (cause !== undefined) {
       throw new ServingLoadError(
         `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,

@@ -4,6 +4,9 @@ import { InvalidServingError, isServingError, messageOf, ServingClosedError, Ser
 import { type Engine, modelsLoaded } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
+import type { Partition } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
+import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
@@ -63,6 +66,10 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   override queueDepths(): ReadonlyMap<string, number> {
     return new Map(this.line ? [[this.name, this.line.depth]] : []);
+  }
+
+  override partitions(): readonly PartitionStatus[] {
+    return this.line?.partitions ?? [];
   }
 
   override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
@@ -175,16 +182,35 @@ export class LocalServing<Input = unknown, Output = unknown>
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
         isShared ? lanes.keys : [],
+        options,
       );
       if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }
-      return new ServingLine(options, callbacks, lanes, opened, events, isShared ? lanes.keys : undefined);
+      const partitions = this.timed(opened.partitions);
+      partitions.forEach((partition, index) =>
+        partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
+      );
+      return new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, isShared ? lanes.keys : undefined);
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
       throw this.loadError(cause);
     }
+  }
+
+  private timed(partitions: readonly Partition[]): readonly Partition[] {
+    const { runTimeout } = this.options;
+    return runTimeout === undefined
+      ? partitions
+      : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  }
+
+  private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
+    if (status.reason !== undefined) {
+      this.logger.warn(`Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
+    }
+    this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
   }
 
   private async openWarm(): Promise<ServingLine> {

@@ -6,7 +6,9 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import type { RunOrder } from '../batching/backlog.js';
 import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
+import { LONGEST_BACKOFF } from '../partitions/backoff.js';
 import { partitionPerDevice } from '../partitions/devices.js';
+import type { Supervision } from '../partitions/supervised.partition.js';
 import { show } from '../show.js';
 import {
   batching,
@@ -15,16 +17,17 @@ import {
   checkRoom,
   DEFAULT_AGEING,
   delay,
+  milliseconds,
   type Rule,
   type Rules,
   whole,
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
-import type { KeyServingOptions, ServingDefinition } from './serving-definition.js';
+import type { KeyServingOptions, ServingDefinition, SupervisionOptions } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
-export interface ResolvedServing {
+export interface ResolvedServing extends Supervision {
   readonly name: string;
   readonly maxQueue: number;
   readonly maxQueueCost: number | undefined;
@@ -40,6 +43,7 @@ export interface ResolvedServing {
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
   readonly warmUp: readonly unknown[];
+  readonly runTimeout?: number | undefined;
   readonly drain: boolean;
   readonly shutdown: number;
 }
@@ -101,6 +105,7 @@ const common: Rules = {
   isolateFailures: flag,
   retries: whole(0, 100),
   separateOrigins: flag,
+  runTimeout: milliseconds(1),
   drain: flag,
   shutdown: delay,
   preprocess: aFunction,
@@ -108,8 +113,15 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
+/** The options of what runs in threads of its own. */
+const supervision: Rules = {
+  restartDelay: milliseconds(0, LONGEST_BACKOFF),
+  maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+};
+
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
+    ...supervision,
     model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
     session: anObject,
     inputs: axes,
@@ -117,7 +129,7 @@ const kinds: Readonly<Record<string, Rules>> = {
     fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
   useFactory: { useFactory: aFunction },
-  useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useFile: { ...supervision, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
   useClass: { useClass: aFunction },
   useExisting: { useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' } },
 };
@@ -132,7 +144,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const owner = `Serving ${show(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
-  const { drain = true, shutdown = 30_000, maxQueueCost, timeout } = definition;
+  const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
@@ -159,6 +171,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     otherKeys,
     separateOrigins,
     warmUp: [...warmUp],
+    runTimeout,
+    ...supervisionOf(definition),
     drain,
     shutdown,
     partitions: partitionsOf(definition),
@@ -195,6 +209,12 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
     );
   }
   return { batchSize, batchTimeout, allowedSizes, runSize: given ?? allowedSizes?.at(-1) ?? Infinity };
+}
+
+function supervisionOf(definition: ServingDefinition): Supervision {
+  const { restartDelay = 100, maxRestarts = 5 }: SupervisionOptions =
+    'model' in definition || 'useFile' in definition ? definition : {};
+  return { restartDelay, maxRestarts };
 }
 
 /** The path of the model, or its bytes. */

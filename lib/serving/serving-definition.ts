@@ -152,6 +152,13 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly separateOrigins?: boolean;
   /**
+   * Milliseconds that a batch may run, those of its steps together; callers of one that takes longer get a RunTimeoutError. A partition
+   * that is a process is then killed and started again; any other takes no more batches until that one has returned.
+   *
+   * @default none a batch may run as long as it likes
+   */
+  readonly runTimeout?: number;
+  /**
    * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
    *
    * @default true
@@ -179,13 +186,27 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
+/** What happens when the thread or process of a partition ends. */
+export interface SupervisionOptions {
+  /**
+   * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30 s. The time is drawn at random
+   * from 0 on, so that partitions that have failed together do not start together.
+   *
+   * @default 100
+   */
+  readonly restartDelay?: number;
+  /**
+   * How often it is started again without having run a batch. After that the partition is lost, and is tried again every 30 s;
+   * calls fail at once when all partitions are.
+   *
+   * @default 5 with restarts that fail at once, after about 2 s
+   */
+  readonly maxRestarts?: number;
+}
+
 /** A serving of an ONNX model: its sessions run in threads of their own. */
-export interface ModelServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface ModelServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, SupervisionOptions {
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
@@ -214,12 +235,8 @@ export interface FunctionServingDefinition<
 }
 
 /** A serving of a module file that runs in threads of its own. */
-export interface FileServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, SupervisionOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread
    * once per key, it sets up and returns the function that gets every batch.

@@ -1,7 +1,9 @@
 import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Request, sizeOf } from '../batching/request.js';
 import type { CloseReason } from '../batching/waiting-line.js';
+import type { ServingKind } from '../partitions/handler.partition.js';
 import type { Origin } from '../partitions/partition.js';
+import type { PartitionStatus } from '../partitions/partition-status.js';
 
 /** How a call runs. */
 export type CallMode = 'batched' | 'inline' | 'stream';
@@ -87,8 +89,18 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly retried?: number;
 }
 
+/** A partition has gone, or has come back. */
+export interface PartitionChangeEvent extends PartitionStatus {
+  readonly type: 'partition:change';
+  readonly serving: string;
+  /** `process`: it runs batches of `batchedRun`; `inline`: it is that of `run`. */
+  readonly kind: ServingKind;
+  /** Its index. */
+  readonly partition: number;
+}
+
 /** What a serving tells its observers. */
-export type ServingEvent = CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent;
+export type ServingEvent = CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent | PartitionChangeEvent;
 
 /** What the batcher does not know of a batch. */
 export interface BatchLabels {

@@ -26,6 +26,8 @@ const RUN_OPTIONS = {
   fetches: true,
   useFactory: true,
   useFile: true,
+  restartDelay: true,
+  maxRestarts: true,
   useClass: true,
   useExisting: true,
 } satisfies Record<RunOption, true>;

@@ -1,5 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type CallEndEvent, type FunctionServingDefinition, type LocalServing, type ServingError } from 'nestjs-serving';
+import {
+  Batch,
+  type CallEndEvent,
+  type FunctionServingDefinition,
+  type LocalServing,
+  type PartitionStatus,
+  type ServingError,
+} from 'nestjs-serving';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/held-function.js';
@@ -116,6 +123,30 @@ describe('metrics', () => {
     await serving.batchedRun('a').catch(() => {});
     const { points } = (await telemetry().measured()).get('serving.batch.run.duration')!;
     expect(points).toMatchObject([{ attributes: { 'error.type': 'SERVING_BATCH_FAILED' } }]);
+  });
+
+  it('[12.3] the partitions by their state and how often they were started again, whenever metrics are collected', async () => {
+    const served: { partitions: PartitionStatus[] } = {
+      partitions: [
+        { state: 'up', restarts: 2 },
+        { state: 'up', restarts: 0 },
+        { state: 'lost', restarts: 5, reason: 'out of memory' },
+      ],
+    };
+    const serving = await start(echo);
+    observeWithOpenTelemetry(Object.assign(serving, { partitions: () => served.partitions }), telemetry());
+    const counted = async (): Promise<unknown> => {
+      const measured = await telemetry().measured();
+      const { unit, points } = measured.get('serving.partition.count')!;
+      const restarts = measured.get('serving.partition.restarts');
+      expect(restarts).toMatchObject({ unit: '{restart}', points: [{ attributes: { 'serving.name': 'echo' } }] });
+      const counts = points.map(({ attributes, value }) => [attributes['serving.partition.state'], value] as const);
+      expect(points.map(({ attributes }) => attributes['serving.name'])).toEqual(points.map(() => 'echo'));
+      return { unit, ...Object.fromEntries(counts), restarts: restarts!.points[0]!.value };
+    };
+    expect(await counted()).toEqual({ unit: '{partition}', up: 2, restarting: 0, hung: 0, lost: 1, restarts: 7 });
+    served.partitions = [{ state: 'hung', restarts: 2 }, { state: 'restarting', restarts: 1 }, served.partitions[2]!];
+    expect(await counted()).toEqual({ unit: '{partition}', up: 0, restarting: 1, hung: 1, lost: 1, restarts: 8 });
   });
 
   it('[12.3] the depth of the queue, whenever metrics are collected', async () => {

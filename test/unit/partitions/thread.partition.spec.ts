@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { PartitionLostError } from '../../../lib/errors.js';
-import { type BatchListener, type BatchResult, STEPPED } from '../../../lib/partitions/partition.js';
+import { type BatchListener, type BatchResult, NotStartedError, STEPPED } from '../../../lib/partitions/partition.js';
 import { ThreadPartition } from '../../../lib/partitions/thread.partition.js';
 import { Gate } from '../../fixtures/gate.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -80,6 +80,32 @@ describe('ThreadPartition', () => {
 
     expect(replies.map((reply) => (reply as PromiseRejectedResult).reason)).toEqual([partitions[0]!.lost, partitions[0]!.lost]);
     await expect(run(partitions[0]!, Batch.ofValues(['later']))).rejects.toBe(partitions[0]!.lost);
+  });
+
+  it('[5.6] [4.6] never begins with what was taken back from it, and goes on with what comes later', async () => {
+    const partition = await open('tally');
+    partitions = [partition];
+    const gate = new Gate();
+    const begun = new Int32Array(new SharedArrayBuffer(4));
+    const held = run(partition, Batch.ofValues([{ gate: gate.row, begun }]));
+    const ahead = run(partition, Batch.ofValues([{ begun }]));
+    await gate.entered();
+
+    partition.fence();
+
+    await expect(ahead).rejects.toThrow(NotStartedError);
+    const next = run(partition, Batch.ofValues([{ begun }]));
+    gate.open();
+    expect(await Promise.all([held, next])).toMatchObject([{ output: [1] }, { output: [2] }]);
+    expect(Atomics.load(begun, 0)).toBe(2);
+  });
+
+  it('[5.6] tells of the end of its thread', async () => {
+    partitions = [await open('faults')];
+
+    await expect(run(partitions[0]!, Batch.ofValues(['exits']))).rejects.toThrow(PartitionLostError);
+
+    expect(await partitions[0]!.ended).toBe(partitions[0]!.lost);
   });
 
   it('[5.3] ends after the batches that it holds', async () => {

@@ -31,6 +31,8 @@ describe('resolveDefinition', () => {
       otherKeys: limits,
       separateOrigins: false,
       warmUp: [],
+      restartDelay: 100,
+      maxRestarts: 5,
       partitions: [{}],
       drain: true,
       shutdown: 30_000,
@@ -39,13 +41,20 @@ describe('resolveDefinition', () => {
 
   it('[1.9] takes what is given', () => {
     const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
-    const given = { maxQueue: 8, separateOrigins: true, warmUp: ['a'], drain: false, shutdown: 0 };
+    const given = { maxQueue: 8, separateOrigins: true, warmUp: ['a'], runTimeout: 500, drain: false, shutdown: 0 };
 
     const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
 
     const limits = { ...ofKeys, runSize: 8 };
     expect(resolved).toMatchObject({ ...given, otherKeys: limits });
     expect(Object.fromEntries(resolved.keys)).toEqual({ en: limits, de: limits });
+  });
+
+  it('[1.9] [5.6] takes how what runs apart is started again', () => {
+    const given = { restartDelay: 0, maxRestarts: 0 };
+
+    expect(resolve({ ...model, ...given })).toMatchObject(given);
+    expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
   });
 
   it('[1.9] takes an option that is undefined as not given', () => {
@@ -129,6 +138,7 @@ describe('resolveDefinition', () => {
     [{ batchTimeout: NaN }, `option "batchTimeout" is NaN; ${milliseconds}`],
     [{ batchTimeout: 2 ** 31 }, `option "batchTimeout" is 2147483648; ${milliseconds}`],
     [{ shutdown: '30s' }, `option "shutdown" is "30s"; ${milliseconds}`],
+    [{ runTimeout: 0 }, 'option "runTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
     [{ drain: 'no' }, 'option "drain" is "no"; allowed is true or false'],
     [{ partitions: 0 }, `option "partitions" is 0; ${partitions}`],
     [{ partitions: false }, `option "partitions" is false; ${partitions}`],
@@ -146,6 +156,7 @@ describe('resolveDefinition', () => {
       'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cost, drain,',
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
+    [{ maxRestarts: 3 }, 'unknown option "maxRestarts" (3); known are allowedSizes, batchKeys,'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
   ])('[1.9] refuses %p', (options, message) => {
@@ -169,6 +180,8 @@ describe('resolveDefinition', () => {
     ],
     [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
     [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
+    [{ ...model, restartDelay: 30_001 }, 'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000'],
+    [{ ...model, maxRestarts: -1 }, 'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991'],
     [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
     [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
     [{ name: 'a', useFile: 3 }, 'option "useFile" is 3; allowed is an absolute path or file: URL of a module'],

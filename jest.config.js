@@ -7,6 +7,7 @@ export default {
   moduleNameMapper: {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
     '^nestjs-serving/opentelemetry$': '<rootDir>/lib/opentelemetry/index.ts',
+    '^nestjs-serving/terminus$': '<rootDir>/lib/terminus/index.ts',
     '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',
     // A thread cannot run TypeScript, so the tests start the built script of the same source.
     '/thread-url\\.js$': '<rootDir>/test/fixtures/thread-url.ts',

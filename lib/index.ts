@@ -58,6 +58,7 @@ export {
   type LengthBucketsOptions,
   type PaddingOptions,
 } from './serving/length-buckets.js';
+export type { ServingHealth } from './serving/health.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './serving/origin.js';
 export { Serving, type ServingState } from './serving/serving.js';

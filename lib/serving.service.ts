@@ -4,6 +4,7 @@ import { BatchedMethods } from './batched/batched-methods.js';
 import type { PartitionStatus } from './partitions/partition-status.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
+import { healthOf, type ServingHealth } from './serving/health.js';
 import type { Serving } from './serving/serving.js';
 import type { ServingOptions } from './serving/serving-definition.js';
 import type { ServingEvent } from './serving/serving-event.js';
@@ -56,10 +57,14 @@ export class ServingService implements OnModuleInit {
     return new Map([...this.registry.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]));
   }
 
-  /** Whether every serving is loaded and warm and none is shutting down: what a readiness probe asks. */
+  /** Whether every serving answers calls: what a readiness probe asks. */
   get isReady(): boolean {
-    // A handle that a test puts in place of a serving may be without a state.
-    return [...this.registry.all.values()].every(({ state }) => (state ?? 'ready') === 'ready');
+    return this.health().every(({ isReady }) => isReady);
+  }
+
+  /** How every serving is: whether it answers calls, what of it does not work and why, what waits. */
+  health(): readonly ServingHealth[] {
+    return [...this.registry.all.entries()].map(([name, serving]) => healthOf(name, serving));
   }
 
   /**

@@ -3,9 +3,8 @@ import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
-import { ThreadPartition } from './thread.partition.js';
-import type { ThreadTask } from './thread-protocol.js';
-import { webgpuTurn } from './webgpu-turn.js';
+import { type Isolation, WorkerPartition } from './worker.partition.js';
+import type { WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
@@ -63,10 +62,11 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts): Engine {
+export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
   return (_kind, options, keys) => {
-    const opening = openThreads(
-      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports, webgpuTurn })),
+    const opening = openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
+      isolation,
     );
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
@@ -81,21 +81,22 @@ export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
 
-export function fileEngine(file: string): Engine {
-  return (_kind, options, keys) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, file })));
+export function fileEngine(file: string, isolation: Isolation): Engine {
+  return (_kind, options, keys) =>
+    openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, file })),
+      isolation,
+    );
 }
 
-/** All threads at once; when one fails to load, the others end too. */
-async function openThreads(tasks: readonly ThreadTask[]): Promise<Opened> {
-  const openings = await Promise.allSettled(tasks.map((task) => ThreadPartition.open(task)));
+/** All workers at once; when one fails to load, the others end too. */
+async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation): Promise<Opened> {
+  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation)));
   const failed = openings.find((opening) => opening.status === 'rejected');
   const partitions = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {
     await Promise.all(partitions.map((partition) => partition.close()));
     throw failed.reason;
-  }
-  for (const partition of partitions) {
-    partition.siblings = partitions;
   }
   return { partitions, signature: partitions[0]?.signature };
 }

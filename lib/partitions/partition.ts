@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
+import { PartitionLostError } from '../errors.js';
 
 /** What a batch function gives back: one result per row, as a list or as tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
@@ -53,6 +54,9 @@ export interface Partition {
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }
+
+/** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
+export class NotStartedError extends PartitionLostError {}
 
 /** The options of one partition: those of the serving's `session` with what is particular to this one. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;

@@ -78,18 +78,25 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
+const isolation: Rule = { check: (value) => value === 'thread' || value === 'process', allowed: '"thread" or "process"' };
+const noIsolation: Rule = { check: () => false, allowed: 'nothing here: only model and useFile run apart from the application' };
+
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
+    isolation,
     model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
     session: anObject,
     inputs: axes,
     outputs: axes,
     fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
-  useFactory: { useFactory: aFunction },
-  useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false) },
-  useClass: { useClass: aFunction },
-  useExisting: { useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' } },
+  useFactory: { useFactory: aFunction, isolation: noIsolation },
+  useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false), isolation },
+  useClass: { useClass: aFunction, isolation: noIsolation },
+  useExisting: {
+    useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' },
+    isolation: noIsolation,
+  },
 };
 
 /**

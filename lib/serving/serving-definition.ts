@@ -3,6 +3,7 @@ import type { InferenceSession } from 'onnxruntime-common';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
+import type { Isolation } from '../partitions/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { Serving } from './serving.js';
 import type { StreamEvent } from './stream-event.js';
@@ -128,13 +129,20 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/** A serving of an ONNX model: its sessions run in threads of their own. */
-export interface ModelServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+/** Where the sessions of models and module files live. */
+export interface WorkerOptions {
+  /**
+   * Whether each partition has a thread or a process of its own. What kills a process (an abort in native code, the system that is out of
+   * memory) costs its batch, and not the application; it takes more memory, and rows and results are copied.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation;
+}
+
+/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
+export interface ModelServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
@@ -162,15 +170,11 @@ export interface FunctionServingDefinition<
   readonly useFactory: BatchFunctionFactory;
 }
 
-/** A serving of a module file that runs in threads of its own. */
-export interface FileServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+/** A serving of a module file that runs in threads or processes of its own. */
+export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /**
-   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread
+   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread or process
    * once per key, it sets up and returns the function that gets every batch.
    */
   readonly useFile: string | URL;

@@ -1,5 +1,5 @@
 /** What says what to run, and how to debug it. */
-const OF_THE_PARENT = /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci]|-pe$)/;
+const OF_THE_PARENT = /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
 
 /** Of the options that Node was started with those that hold for a child, too. */
 export function optionsForChild(options: readonly string[]): string[] {

@@ -165,7 +165,7 @@ describe('The threads of a serving', () => {
   it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {
     const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
 
-    const end = await forkChild('open-and-close', [model]);
+    const end = await forkChild('open-and-close', [model, 'thread', '20']);
 
     expect(end).toMatchObject({ code: 0, messages: Array.from({ length: 20 }, (_, cycle) => cycle) });
   });

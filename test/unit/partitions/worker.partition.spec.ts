@@ -162,3 +162,69 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 });
+
+describe('WorkerPartition with a process', () => {
+  const gate = useGates();
+  let partition: WorkerPartition;
+
+  beforeEach(async () => {
+    partition = await WorkerPartition.open(
+      { partition: 0, keys: ['default'], options: {}, file: worker('dying').href },
+      'process',
+    );
+  });
+
+  afterEach(async () => {
+    partition.kill!();
+    await partition.close();
+  });
+
+  const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
+    (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
+
+  it('[5.6] can be killed in the middle of a run; what was handed ahead has not started', async () => {
+    const held = gate();
+    const replies = [held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
+    await held.entered();
+
+    partition.kill!();
+
+    const [running, ahead] = await reasons(replies);
+    expect(running).toEqual(new PartitionLostError('The process of partition 0 was killed by SIGKILL'));
+    expect(running).not.toBeInstanceOf(NotStartedError);
+    expect(ahead).toBeInstanceOf(NotStartedError);
+    expect(await partition.ended).toBe(running);
+  });
+
+  it('[5.6] says of a batch that it was given after its end that it has not started', async () => {
+    partition.kill!();
+
+    const [before] = await reasons([run(partition, Batch.ofValues(['on its way']))]);
+    await partition.ended;
+    const [after] = await reasons([run(partition, Batch.ofValues(['too late']))]);
+
+    expect([before, after]).toEqual([expect.any(NotStartedError), expect.any(NotStartedError)]);
+  });
+
+  it('[5.6] has started a batch also when the output of the one before it was still on its way', async () => {
+    const held = gate();
+    const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
+    // Nothing is heard of the process meanwhile, and no pipe holds so much.
+    while (!held.isEntered);
+    partition.kill!();
+
+    const started = (await reasons(replies)).map(
+      (error) => error instanceof PartitionLostError && !(error instanceof NotStartedError),
+    );
+    expect(started).toEqual([true, true, false]);
+  });
+
+  it('[5.6] hears all that its process has said before it ended', async () => {
+    const replies = [{ bytes: 2 ** 24 }, 'exits'].map((row) => run(partition, Batch.ofValues([row])));
+
+    const [output, exited] = await Promise.allSettled(replies);
+
+    expect(output).toMatchObject({ value: { output: [{ byteLength: 2 ** 24 }] } });
+    expect(exited).toMatchObject({ reason: { message: 'The process of partition 0 ended with code 7' } });
+  });
+});

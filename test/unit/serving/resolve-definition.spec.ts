@@ -139,6 +139,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, drain,'],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
+    [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
   ])('[1.9] refuses %p', (options, message) => {
@@ -164,6 +165,9 @@ describe('resolveDefinition', () => {
     [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
     [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
     [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
+    [{ ...model, isolation: 'fork' }, 'option "isolation" is "fork"; allowed is "thread" or "process"'],
+    [{ name: 'a', useFile: 'a.js', isolation: true }, 'option "isolation" is true; allowed is "thread" or "process"'],
+    [{ name: 'a', useClass: Handler, isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
     [{ name: 'a', useFile: 3 }, 'option "useFile" is 3; allowed is an absolute path or file: URL of a module'],
     [{ name: 'a', useClass: new Handler() }, 'option "useClass" is Handler {}; allowed is a function'],
     [{ name: 'a', useExisting: null }, 'option "useExisting" is null; allowed is an injection token'],

@@ -42,7 +42,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({}));
     expect(await serving.batchedRun('a')).toEqual({ row: 'a', start: 1 });
 
-    const lost = serving.batchedRun('exit');
+    const lost = serving.batchedRun('exits');
     const restarting = change(serving, 'restarting');
     await expect(lost).rejects.toThrow(PartitionLostError);
     await restarting;
@@ -60,7 +60,7 @@ describe('A thread that ends', () => {
     const seen: PartitionChangeEvent[] = [];
     serving.eventsOf('partition:change').subscribe((event) => seen.push(event));
 
-    await serving.batchedRun('exit').catch(() => {});
+    await serving.batchedRun('exits').catch(() => {});
 
     expect(await serving.batchedRun('a')).toEqual({ row: 'a', start: 3 });
     const ended = seen[0]!.reason;
@@ -80,7 +80,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({ begun }, { warmUp: [0] }));
     const restarting = change(serving, 'restarting');
 
-    await serving.batchedRun('exit').catch(() => {});
+    await serving.batchedRun('exits').catch(() => {});
     await restarting;
 
     expect(Atomics.load(begun, 0)).toBe(1);
@@ -92,7 +92,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({ failing: [2] }, { maxRestarts: 1 }));
     const lost = change(serving, 'lost');
 
-    const dying = serving.batchedRun('exit').catch((error: unknown) => error);
+    const dying = serving.batchedRun('exits').catch((error: unknown) => error);
     await change(serving, 'restarting');
     const waiting = serving.batchedRun('waiting');
     await expect(waiting).rejects.toThrow(ServingUnavailableError);
@@ -109,7 +109,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({}));
     const up = change(serving, 'up');
 
-    await expect(serving.run('exit')).rejects.toThrow(PartitionLostError);
+    await expect(serving.run('exits')).rejects.toThrow(PartitionLostError);
 
     expect(await up).toMatchObject({ kind: 'inline', partition: 0, restarts: 1 });
     expect(await serving.run('a')).toEqual({ row: 'a', start: 3 });
@@ -133,7 +133,7 @@ describe('A thread that ends', () => {
       const reply = serving.batchedRun(row) as Promise<{ row: unknown }>;
       replies.push(reply.catch((error: unknown) => ({ row: 'failed', error })));
       if (row % 100 === 50) {
-        serving.batchedRun('exit').catch(() => {});
+        serving.batchedRun('exits').catch(() => {});
       }
       if (row % 20 === 0) {
         await turn();
@@ -157,7 +157,7 @@ describe('A thread that ends', () => {
     const starts = shared();
     const serving = await serve(mortal({ starts }));
 
-    const lost = serving.batchedRun('exit').catch((error: unknown) => error);
+    const lost = serving.batchedRun('exits').catch((error: unknown) => error);
     await serving.close();
 
     expect(await lost).toBeInstanceOf(PartitionLostError);

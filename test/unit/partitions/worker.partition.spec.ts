@@ -17,9 +17,9 @@ function watched(batch: Batch): [Batch, Tensor] {
 const silent: BatchListener = { hooks: [], hook: () => undefined, step: () => undefined, isWaiting: () => true };
 
 /** The result of a batch that nobody listens to before its end. */
-async function run(partition: WorkerPartition, batch: Batch): Promise<BatchResult> {
+async function run(partition: WorkerPartition, batch: Batch, hooks: readonly string[] = []): Promise<BatchResult> {
   const { key, size, padding } = batch;
-  const result = await partition.run(batch, { key, size, padding, partition: 0, hooks: [] }, silent);
+  const result = await partition.run(batch, { key, size, padding, partition: 0, hooks }, { ...silent, hooks });
   return result === STEPPED ? { output: [] } : result;
 }
 
@@ -132,6 +132,22 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect((deep as PromiseRejectedResult).reason).toBeInstanceOf(InvalidOutputError);
     expect((deep as PromiseRejectedResult).reason).toMatchObject({ message: expect.stringContaining('cannot be read here') });
     expect(fine).toMatchObject({ value: { output: [nested(3)] } });
+  });
+
+  it('[4.6] [6.1] fails a batch that says something of that kind, and gives the next one its own result', async () => {
+    const partition = await open('nested');
+
+    const replies = await Promise.allSettled([
+      run(partition, Batch.ofValues([2500]), ['nested']),
+      run(partition, Batch.ofValues([1])),
+      run(partition, Batch.ofValues([2])),
+    ]);
+
+    expect(replies).toMatchObject([
+      { reason: { name: 'InvalidOutputError' } },
+      { value: { output: [nested(1)] } },
+      { value: { output: [nested(2)] } },
+    ]);
   });
 
   it('[6.1] takes a row that is nested as deep as can be written, and goes on', async () => {

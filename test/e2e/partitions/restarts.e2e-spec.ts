@@ -6,6 +6,7 @@ import {
   type PartitionChangeEvent,
   PartitionLostError,
   RunTimeoutError,
+  ServingClosedError,
   ServingUnavailableError,
 } from 'nestjs-serving';
 import { filter, firstValueFrom } from 'rxjs';
@@ -249,5 +250,54 @@ describe('A thread that hangs', () => {
     const { code, signal, messages } = await forkChild('hung-thread');
 
     expect({ code, signal, messages }).toEqual({ code: 0, signal: null, messages: ['SERVING_RUN_TIMEOUT', 'hung', 'closed'] });
+  });
+});
+
+describe('A process that ends', () => {
+  const gate = useGates();
+  const serve = useServings();
+  const dying = { name: 'dying', useFile: worker('dying'), isolation: 'process', batchSize: 1, restartDelay: 0 } as const;
+
+  it('[5.6] is started again after a kill from outside', async () => {
+    const serving = await serve<number>(dying);
+    const pid = await serving.batchedRun('which');
+    const restarting = change(serving, 'restarting');
+
+    process.kill(pid, 'SIGKILL');
+
+    expect(await restarting).toMatchObject({
+      reason: expect.stringContaining('The process of partition 0 was killed by SIGKILL'),
+    });
+    const another = await serving.batchedRun('which');
+    expect(another).not.toBe(pid);
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
+  });
+
+  it('[5.6] is killed and started again when it hangs, and what had been handed ahead to it runs there', async () => {
+    const serving = await serve<number>({ ...dying, runTimeout: 200 });
+    const held = gate();
+    const pid = await serving.batchedRun('which');
+
+    const hanging = serving.batchedRun(held.row);
+    const ahead = serving.batchedRun('which');
+
+    await expect(hanging).rejects.toThrow(
+      'Partition 0 has run a batch of 1 rows for more than 200 ms, and is restarted; raise runTimeout if batches may take so long',
+    );
+    expect(await ahead).not.toBe(pid);
+    expect(() => process.kill(pid, 0)).toThrow('ESRCH');
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
+  });
+
+  it('[5.6] [9.3] does not hold up shutdown for longer than `shutdown`, nor survive it', async () => {
+    const serving = await serve<number>({ ...dying, shutdown: 100 });
+    const held = gate();
+    const hanging = expect(serving.batchedRun(held.row)).rejects.toThrow(ServingClosedError);
+    await held.entered();
+
+    await serving.close();
+
+    await hanging;
+    await until(() => held.isLeft);
   });
 });

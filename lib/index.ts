@@ -75,7 +75,7 @@ export {
   type ServingDefinition,
   type ServingOf,
   type ServingOptions,
-  type SupervisionOptions,
+  type WorkerOptions,
 } from './serving/serving-definition.js';
 export type {
   BatchEndEvent,

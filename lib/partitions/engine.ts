@@ -4,9 +4,8 @@ import { HandlerPartition, type ServingHandler, type ServingKind } from './handl
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { SupervisedPartition, type Supervision } from './supervised.partition.js';
-import { ThreadPartition } from './thread.partition.js';
-import type { ThreadTask } from './thread-protocol.js';
-import { webgpuTurn } from './webgpu-turn.js';
+import { type Isolation, WorkerPartition } from './worker.partition.js';
+import type { WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
@@ -69,10 +68,11 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts): Engine {
+export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
   return (_kind, options, keys, supervision) => {
-    const opening = openThreads(
-      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports, webgpuTurn })),
+    const opening = openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
+      isolation,
       supervision,
     );
     loading.add(opening);
@@ -88,28 +88,26 @@ export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
 
-export function fileEngine(file: string): Engine {
+export function fileEngine(file: string, isolation: Isolation): Engine {
   return (_kind, options, keys, supervision) =>
-    openThreads(
+    openWorkers(
       options.map((own, partition) => ({ partition, keys, options: own, file })),
+      isolation,
       supervision,
     );
 }
 
-/** All threads at once; when one fails to load, the others end too. */
-async function openThreads(tasks: readonly ThreadTask[], supervision: Supervision): Promise<Opened> {
-  const openings = await Promise.allSettled(tasks.map((task) => ThreadPartition.open(task)));
+/** All workers at once; when one fails to load, the others end too. */
+async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, supervision: Supervision): Promise<Opened> {
+  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation)));
   const failed = openings.find((opening) => opening.status === 'rejected');
-  const threads = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
+  const workers = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {
-    await Promise.all(threads.map((thread) => thread.close()));
+    await Promise.all(workers.map((worker) => worker.close()));
     throw failed.reason;
   }
-  for (const thread of threads) {
-    thread.siblings = threads;
-  }
-  const partitions = threads.map(
-    (thread, index) => new SupervisedPartition(index, thread, () => ThreadPartition.open(tasks[index]!), supervision),
+  const partitions = workers.map(
+    (worker, index) => new SupervisedPartition(index, worker, () => WorkerPartition.open(tasks[index]!, isolation), supervision),
   );
-  return { partitions, signature: threads[0]?.signature };
+  return { partitions, signature: workers[0]?.signature };
 }

@@ -44,7 +44,7 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
 }
 
-/** The partition went away before it began with the batch. */
+/** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
 
 /** One session: runs one batch at a time. */

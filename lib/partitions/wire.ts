@@ -4,7 +4,7 @@ import { copyOfData, type TypedData } from '../batch/tensor.js';
 import { fromWire, InvalidOutputError, isError, toWire, type WireError } from '../errors.js';
 import { DONE, endedRows } from './partition.js';
 
-/** Rows or results as they cross a thread: tensors by their parts, errors by their wire form, the rest as it is. */
+/** Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire form, the rest as it is. */
 export type WireValue =
   | { readonly tensors: Container }
   | {

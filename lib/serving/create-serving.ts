@@ -26,11 +26,12 @@ export function createServing<Input, Output, Result, Info>(
 function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {
   const { name } = definition;
   if ('model' in definition) {
-    const { model, inputs = {}, outputs = {}, fetches } = definition;
-    return modelEngine(modelOf(name, model), { inputs, outputs, fetches });
+    const { model, inputs = {}, outputs = {}, fetches, isolation = 'thread' } = definition;
+    return modelEngine(modelOf(name, model), { inputs, outputs, fetches }, isolation);
   }
   if ('useFile' in definition) {
-    return fileEngine(moduleOf(name, definition.useFile));
+    const { useFile, isolation = 'thread' } = definition;
+    return fileEngine(moduleOf(name, useFile), isolation);
   }
   if ('useFactory' in definition) {
     return functionEngine(definition.useFactory);

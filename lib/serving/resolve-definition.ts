@@ -24,7 +24,7 @@ import {
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
-import type { KeyServingOptions, ServingDefinition, SupervisionOptions } from './serving-definition.js';
+import type { KeyServingOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing extends Supervision {
@@ -113,25 +113,36 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
-/** The options of what runs in threads of its own. */
-const supervision: Rules = {
+const isolation: Rule = { check: (value) => value === 'thread' || value === 'process', allowed: '"thread" or "process"' };
+const onlyOfWorkers: Rule = {
+  check: () => false,
+  allowed: 'nothing here: only model and useFile run apart from the application',
+};
+
+/** The options of what runs in threads or processes of its own. */
+const worker: Rules = {
+  isolation,
   restartDelay: milliseconds(0, LONGEST_BACKOFF),
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
 };
+const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
-    ...supervision,
+    ...worker,
     model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
     session: anObject,
     inputs: axes,
     outputs: axes,
     fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
-  useFactory: { useFactory: aFunction },
-  useFile: { ...supervision, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
-  useClass: { useClass: aFunction },
-  useExisting: { useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' } },
+  useFactory: { ...noWorker, useFactory: aFunction },
+  useFile: { ...worker, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useClass: { ...noWorker, useClass: aFunction },
+  useExisting: {
+    ...noWorker,
+    useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' },
+  },
 };
 
 /**
@@ -212,7 +223,7 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
 }
 
 function supervisionOf(definition: ServingDefinition): Supervision {
-  const { restartDelay = 100, maxRestarts = 5 }: SupervisionOptions =
+  const { restartDelay = 100, maxRestarts = 5 }: WorkerOptions =
     'model' in definition || 'useFile' in definition ? definition : {};
   return { restartDelay, maxRestarts };
 }

@@ -4,6 +4,7 @@ import type { Batch } from '../batch/batch.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
+import type { Isolation } from '../partitions/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { Serving } from './serving.js';
 import type { StreamEvent } from './stream-event.js';
@@ -186,8 +187,15 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/** What happens when the thread or process of a partition ends. */
-export interface SupervisionOptions {
+/** Where the sessions of models and module files live, and what happens when their thread or process ends. */
+export interface WorkerOptions {
+  /**
+   * Whether each partition has a thread or a process of its own. What kills a process (an abort in native code, the system that is out of
+   * memory) costs its batch, and not the application; it takes more memory, and rows and results are copied.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation;
   /**
    * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30 s. The time is drawn at random
    * from 0 on, so that partitions that have failed together do not start together.
@@ -204,9 +212,9 @@ export interface SupervisionOptions {
   readonly maxRestarts?: number;
 }
 
-/** A serving of an ONNX model: its sessions run in threads of their own. */
+/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
 export interface ModelServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
-  extends ServingOptions<Input, Output, Result, Info>, SupervisionOptions {
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
@@ -234,11 +242,11 @@ export interface FunctionServingDefinition<
   readonly useFactory: BatchFunctionFactory;
 }
 
-/** A serving of a module file that runs in threads of its own. */
+/** A serving of a module file that runs in threads or processes of its own. */
 export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
-  extends ServingOptions<Input, Output, Result, Info>, SupervisionOptions {
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /**
-   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread
+   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread or process
    * once per key, it sets up and returns the function that gets every batch.
    */
   readonly useFile: string | URL;

@@ -24,6 +24,7 @@ const RUN_OPTIONS = {
   inputs: true,
   outputs: true,
   fetches: true,
+  isolation: true,
   useFactory: true,
   useFile: true,
   restartDelay: true,

@@ -6,6 +6,7 @@ import {
   type PartitionChangeEvent,
   PartitionLostError,
   RunTimeoutError,
+  ServingClosedError,
   ServingUnavailableError,
 } from 'nestjs-serving';
 import { filter, firstValueFrom } from 'rxjs';
@@ -42,7 +43,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({}));
     expect(await serving.batchedRun('a')).toEqual({ row: 'a', start: 1 });
 
-    const lost = serving.batchedRun('exit');
+    const lost = serving.batchedRun('exits');
     const restarting = change(serving, 'restarting');
     await expect(lost).rejects.toThrow(PartitionLostError);
     await restarting;
@@ -60,7 +61,7 @@ describe('A thread that ends', () => {
     const seen: PartitionChangeEvent[] = [];
     serving.eventsOf('partition:change').subscribe((event) => seen.push(event));
 
-    await serving.batchedRun('exit').catch(() => {});
+    await serving.batchedRun('exits').catch(() => {});
 
     expect(await serving.batchedRun('a')).toEqual({ row: 'a', start: 3 });
     const ended = seen[0]!.reason;
@@ -80,7 +81,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({ begun }, { warmUp: [0] }));
     const restarting = change(serving, 'restarting');
 
-    await serving.batchedRun('exit').catch(() => {});
+    await serving.batchedRun('exits').catch(() => {});
     await restarting;
 
     expect(Atomics.load(begun, 0)).toBe(1);
@@ -92,7 +93,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({ failing: [2] }, { maxRestarts: 1 }));
     const lost = change(serving, 'lost');
 
-    const dying = serving.batchedRun('exit').catch((error: unknown) => error);
+    const dying = serving.batchedRun('exits').catch((error: unknown) => error);
     await change(serving, 'restarting');
     const waiting = serving.batchedRun('waiting');
     await expect(waiting).rejects.toThrow(ServingUnavailableError);
@@ -109,7 +110,7 @@ describe('A thread that ends', () => {
     const serving = await serve(mortal({}));
     const up = change(serving, 'up');
 
-    await expect(serving.run('exit')).rejects.toThrow(PartitionLostError);
+    await expect(serving.run('exits')).rejects.toThrow(PartitionLostError);
 
     expect(await up).toMatchObject({ kind: 'inline', partition: 0, restarts: 1 });
     expect(await serving.run('a')).toEqual({ row: 'a', start: 3 });
@@ -133,7 +134,7 @@ describe('A thread that ends', () => {
       const reply = serving.batchedRun(row) as Promise<{ row: unknown }>;
       replies.push(reply.catch((error: unknown) => ({ row: 'failed', error })));
       if (row % 100 === 50) {
-        serving.batchedRun('exit').catch(() => {});
+        serving.batchedRun('exits').catch(() => {});
       }
       if (row % 20 === 0) {
         await turn();
@@ -157,7 +158,7 @@ describe('A thread that ends', () => {
     const starts = shared();
     const serving = await serve(mortal({ starts }));
 
-    const lost = serving.batchedRun('exit').catch((error: unknown) => error);
+    const lost = serving.batchedRun('exits').catch((error: unknown) => error);
     await serving.close();
 
     expect(await lost).toBeInstanceOf(PartitionLostError);
@@ -249,5 +250,54 @@ describe('A thread that hangs', () => {
     const { code, signal, messages } = await forkChild('hung-thread');
 
     expect({ code, signal, messages }).toEqual({ code: 0, signal: null, messages: ['SERVING_RUN_TIMEOUT', 'hung', 'closed'] });
+  });
+});
+
+describe('A process that ends', () => {
+  const gate = useGates();
+  const serve = useServings();
+  const dying = { name: 'dying', useFile: worker('dying'), isolation: 'process', batchSize: 1, restartDelay: 0 } as const;
+
+  it('[5.6] is started again after a kill from outside', async () => {
+    const serving = await serve<number>(dying);
+    const pid = await serving.batchedRun('which');
+    const restarting = change(serving, 'restarting');
+
+    process.kill(pid, 'SIGKILL');
+
+    expect(await restarting).toMatchObject({
+      reason: expect.stringContaining('The process of partition 0 was killed by SIGKILL'),
+    });
+    const another = await serving.batchedRun('which');
+    expect(another).not.toBe(pid);
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
+  });
+
+  it('[5.6] is killed and started again when it hangs, and what had been handed ahead to it runs there', async () => {
+    const serving = await serve<number>({ ...dying, runTimeout: 200 });
+    const held = gate();
+    const pid = await serving.batchedRun('which');
+
+    const hanging = serving.batchedRun(held.row);
+    const ahead = serving.batchedRun('which');
+
+    await expect(hanging).rejects.toThrow(
+      'Partition 0 has run a batch of 1 rows for more than 200 ms, and is restarted; raise runTimeout if batches may take so long',
+    );
+    expect(await ahead).not.toBe(pid);
+    expect(() => process.kill(pid, 0)).toThrow('ESRCH');
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
+  });
+
+  it('[5.6] [9.3] does not hold up shutdown for longer than `shutdown`, nor survive it', async () => {
+    const serving = await serve<number>({ ...dying, shutdown: 100 });
+    const held = gate();
+    const hanging = expect(serving.batchedRun(held.row)).rejects.toThrow(ServingClosedError);
+    await held.entered();
+
+    await serving.close();
+
+    await hanging;
+    await until(() => held.isLeft);
   });
 });

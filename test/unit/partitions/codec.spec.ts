@@ -26,6 +26,12 @@ describe('encode and decode', () => {
     expect(cross({ view: large.subarray(3, 5) })).toEqual({ view: Float32Array.of(7, 7) });
   });
 
+  it('[5.4] make a Buffer, which shares its memory, the typed array that it is in threads', () => {
+    const came = cross(Buffer.from([1, 2])) as Uint8Array;
+
+    expect([Buffer.isBuffer(came), came.buffer.byteLength, ...came]).toEqual([false, 2, 1, 2]);
+  });
+
   it('[1.7] bring over what JSON cannot', () => {
     const value = {
       at: new Date(0),

@@ -12,7 +12,7 @@ import { BatchRun } from './batch-run.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
-import { checkFit, checkHooks } from './fit.js';
+import { checkFit, checkHooks, checkSize } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin, inOriginOf } from './origin.js';
 import { BatchRequest, type Part, partsOf } from './request.js';
@@ -257,8 +257,10 @@ export class ServingLine {
   private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
     const { name, separateOrigins } = this.options;
     const { signature } = this.opened;
+    checkSize(this.options, batch);
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature);
+    // After the checks: what is refused is not remembered.
     const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
-    checkFit(name, batch, lane.limits, this.keys, signature);
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);

@@ -15,6 +15,8 @@ import type { KeyServingOptions, ServingDefinition } from './serving-definition.
 export interface ResolvedServing {
   readonly name: string;
   readonly maxQueue: number;
+  readonly maxRows: number;
+  readonly maxBytes?: number | undefined;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each key, and of keys that are not known. */
@@ -70,6 +72,8 @@ const common: Rules = {
     allowed: 'an object of options by key',
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
+  maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+  maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
   separateOrigins: flag,
   drain: flag,
   shutdown: delay,
@@ -104,6 +108,12 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
   const { drain = true, shutdown = 30_000 } = definition;
   const { maxQueue } = batchingOf(definition);
+  const { maxRows = maxQueue, maxBytes } = definition;
+  if (maxRows > maxQueue) {
+    throw new InvalidServingError(
+      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ever wait; lower the one or raise the other`,
+    );
+  }
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
@@ -121,6 +131,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   return Object.freeze({
     name,
     maxQueue,
+    maxRows,
+    maxBytes,
     keys: new Map(keys),
     otherKeys,
     separateOrigins,

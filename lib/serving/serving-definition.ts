@@ -60,6 +60,19 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly maxQueue?: number;
   /**
+   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream or a lazy sequence it is the most
+   * of one of its batches.
+   *
+   * @default maxQueue since more could never wait
+   */
+  readonly maxRows?: number;
+  /**
+   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a RequestTooLargeError. Plain values are not counted.
+   *
+   * @default undefined no limit
+   */
+  readonly maxBytes?: number;
+  /**
    * How many sessions run side by side, or the options of each of them; `true`: one per device of the execution provider,
    * on the CPU one for each core but one.
    *

@@ -1,6 +1,7 @@
 import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
-import { OverloadedError } from '../errors.js';
+import { InvalidBatchError, OverloadedError } from '../errors.js';
+import { show } from '../show.js';
 import { Queue } from './queue.js';
 
 /** What can be pulled from, one value at a time. */
@@ -19,15 +20,30 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
   }
   // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
-    return (value as AsyncIterable<unknown>)[Symbol.asyncIterator]();
+    return iteratorOf(value as AsyncIterable<unknown>);
   }
   if (isObservable(value)) {
     return observed(value);
   }
-  const isSequence = Array.isArray(value)
-    ? value.length > 0 && value.every((element) => element instanceof Batch)
-    : Symbol.iterator in value && 'next' in value;
+  const isSequence = Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value;
   return isSequence ? awaited(value as Iterable<unknown>) : undefined;
+}
+
+function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
+  const iterator: unknown = values[Symbol.asyncIterator]();
+  if (typeof iterator !== 'object' || iterator === null || !('next' in iterator && typeof iterator.next === 'function')) {
+    throw new InvalidBatchError(`An async iterable must give an iterator with a method next, it gave ${show(iterator)}`);
+  }
+  return iterator as AsyncIterator<unknown>;
+}
+
+/** By index, which ends at the first hole: a list of nothing else can be nearly endless. */
+function holdsBatches(list: readonly unknown[]): boolean {
+  let i = 0;
+  while (i < list.length && list[i] instanceof Batch) {
+    i++;
+  }
+  return i > 0 && i === list.length;
 }
 
 /** As `for await` reads them: where the values are promises, their values. */

@@ -19,7 +19,7 @@ const touchy: FunctionServingDefinition<string> = {
       throw new TypeError('cannot read that');
     }
     if (text === 'too many') {
-      return { batch: Batch.stack(['a', 'b', 'c', 'd']) };
+      return { batch: Batch.stack(['a', 'b', 'c']) };
     }
     return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
   },

@@ -42,13 +42,29 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
 }
 
+/** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
+export class UnfitRows extends Error {
+  override readonly name = 'UnfitRows';
+
+  constructor(
+    /** What is wrong with each of them, by its place in the batch. */
+    readonly faults: ReadonlyMap<number, Error>,
+  ) {
+    super(`${faults.size} rows of a batch cannot be handed over`);
+  }
+}
+
 /** One session: runs one batch at a time. */
 export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
   readonly prefetch: number;
   /** Why it can run nothing any more. */
   readonly lost?: Error | undefined;
-  /** Rejects when the batch fails; the partition then goes on with the next. */
+  /**
+   * Rejects when the batch fails; the partition then goes on with the next.
+   *
+   * @throws UnfitRows when it could run without some of its rows
+   */
   run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;

@@ -6,7 +6,7 @@ import type { ModelSignature } from './model-signature.js';
 import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, type Partition, STEPPED } from './partition.js';
 import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
 import { threadUrl } from './thread-url.js';
-import { pack, unpack } from './wire.js';
+import { sendRows, unpack } from './wire.js';
 
 interface Pending {
   readonly batch: Batch;
@@ -76,9 +76,7 @@ export class ThreadPartition implements Partition {
   }
 
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<ThreadResult> {
-    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
-    // Plain values still belong to the caller, also where they are tensors.
-    this.post({ rows, info: { ...info, partition: this.task.partition } }, batch.isPlain ? [] : transfer);
+    sendRows(batch, (rows, transfer) => this.post({ rows, info: { ...info, partition: this.task.partition } }, transfer));
     this.worker.ref();
     return new Promise((resolve, reject) => this.pending.push({ batch, info, listener, resolve, reject, over: new Set() }));
   }

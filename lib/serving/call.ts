@@ -80,7 +80,7 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 }
 
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
-  const source = read(() => sourceOf(rows));
+  const source = sourceOf(rows);
   if (source) {
     return { rows: batchesOf(source, axes), single: false, isOpen: !Array.isArray(rows), info };
   }

@@ -4,6 +4,7 @@ import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from
 import { BatchFailedError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
+import { UnfitRows } from '../partitions/partition.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
@@ -320,9 +321,16 @@ export class ServingLine {
     const info = run.info(partition);
     const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
     try {
+      run.checkRows();
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
+      if (cause instanceof UnfitRows) {
+        const others = run.without(cause);
+        return others.length > 0
+          ? this.dispatch(others, partition, largest)
+          : { ...run.outcome, error: [...cause.faults.values()][0] };
+      }
       const error = this.batchError(cause, run.batch.size);
       run.fail(error);
       return { ...run.outcome, error };

@@ -1,5 +1,6 @@
 import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
+import { read } from '../batch/container.js';
 import { InvalidBatchError, OverloadedError } from '../errors.js';
 import { show } from '../show.js';
 import { Queue } from './queue.js';
@@ -15,18 +16,30 @@ const OBSERVED_AHEAD = 1024;
  * batches; `undefined` for all else, which is a value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
+  switch (read(() => kindOf(value))) {
+    case 'asked':
+      return iteratorOf(value as AsyncIterable<unknown>);
+    case 'observed':
+      return observed(value as Observable<unknown>);
+    case 'iterated':
+      return awaited(value as Iterable<unknown>);
+    default:
+      return undefined;
+  }
+}
+
+function kindOf(value: unknown): 'asked' | 'observed' | 'iterated' | undefined {
   if (typeof value !== 'object' || value === null) {
     return undefined;
   }
   // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
-    return iteratorOf(value as AsyncIterable<unknown>);
+    return 'asked';
   }
   if (isObservable(value)) {
-    return observed(value);
+    return 'observed';
   }
-  const isSequence = Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value;
-  return isSequence ? awaited(value as Iterable<unknown>) : undefined;
+  return (Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value) ? 'iterated' : undefined;
 }
 
 function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {

@@ -23,8 +23,13 @@ export type ThreadOpening = { readonly signature?: ModelSignature } | { readonly
 export type ThreadRequest =
   { readonly rows: WireValue; readonly info: BatchInfo } | { readonly batch: number; readonly over: readonly number[] } | null;
 
-/** From the thread: what a batch says before it ends, and how it ends; the batches one after the other, as they were asked for. */
-export type ThreadReply =
+/**
+ * From the thread: what a batch says before it ends, and how it ends; the batches one after the other, as they were asked for. With the
+ * number of the batch, since a message that cannot be read does not arrive.
+ */
+export type ThreadReply = { readonly batch: number } & ThreadSaying;
+
+export type ThreadSaying =
   { readonly hook: string; readonly value: WireValue } | { readonly step: WireValue; readonly metadata: unknown } | ThreadResult;
 
 /** The end of a batch. */

@@ -4,14 +4,15 @@ import { Queue } from '../streaming/queue.js';
 import { BatchFunctions } from './batch-functions.js';
 import { openModel } from './onnx-model.js';
 import { type BatchFunctionFactory, type BatchListener, endedRows, STEPPED } from './partition.js';
-import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
+import { readableRows } from './readable-rows.js';
+import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadSaying, ThreadTask } from './thread-protocol.js';
 import { pack, unpack } from './wire.js';
 
-type BatchRequest = Extract<ThreadRequest, { readonly rows: unknown }>;
+type Waiting = Extract<ThreadRequest, { readonly rows: unknown }> | { readonly unreadable: unknown };
 
 const port = parentPort!;
 const task = workerData as ThreadTask;
-const requests = new Queue<BatchRequest>();
+const requests = new Queue<Waiting>();
 /** Counts the batches, as the other side does. */
 let batch = -1;
 /** The rows of the batch that nobody waits for. */
@@ -27,6 +28,8 @@ port.on('message', (request: ThreadRequest) => {
     request.over.forEach((row) => over.add(row));
   }
 });
+// Of all that is sent here only rows can be anything.
+port.on('messageerror', (unreadable) => requests.push({ unreadable }));
 const opened = await open();
 
 if (opened) {
@@ -40,14 +43,18 @@ if (opened) {
 // Ends the thread also where the module left a timer or a connection open; no native run is under way here.
 process.exit();
 
-async function answer(functions: BatchFunctions, { rows, info }: BatchRequest): Promise<[ThreadResult, ArrayBuffer[]?]> {
+async function answer(functions: BatchFunctions, request: Waiting): Promise<[ThreadResult, ArrayBuffer[]?]> {
+  if ('unreadable' in request) {
+    return [{ error: toWire(request.unreadable) }];
+  }
+  const { rows, info } = request;
   const plainRows = 'list' in rows;
   try {
     const result = await functions.run(unpack(rows), info, listener(info.hooks, plainRows));
     if (result === STEPPED) {
       return [{ stepped: true }];
     }
-    const [output, transfer] = pack(result.output, plainRows);
+    const [output, transfer] = pack(readableRows(result.output), plainRows);
     const reply: ThreadResult = { output, metadata: result.metadata };
     return [reply, transfer];
   } catch (error) {
@@ -60,25 +67,25 @@ function listener(hooks: readonly string[], plainRows: boolean): BatchListener {
     hooks,
     // What is said before the end is copied, since the function may go on with it.
     hook(name, value) {
-      post({ hook: name, value: pack(value, plainRows)[0] });
+      post({ hook: name, value: pack(readableRows(value), plainRows)[0] });
     },
     step(output, metadata) {
-      post({ step: pack(output, true)[0], metadata });
+      post({ step: pack(readableRows(output), true)[0], metadata });
       endedRows(output).forEach((row) => over.add(row));
     },
     isWaiting: (row) => !over.has(row),
   };
 }
 
-function post(reply: ThreadReply, transfer: ArrayBuffer[] = []): void {
+function post(reply: ThreadSaying, transfer: ArrayBuffer[] = []): void {
   try {
-    port.postMessage(reply, transfer);
+    port.postMessage({ ...reply, batch } satisfies ThreadReply, transfer);
   } catch (error) {
     // It cannot be cloned; where it is the end of a batch, that is how the batch ends.
     if ('hook' in reply || 'step' in reply) {
       throw error;
     }
-    port.postMessage({ error: toWire(error) } satisfies ThreadReply);
+    port.postMessage({ error: toWire(error), batch } satisfies ThreadReply);
   }
 }
 

@@ -1,10 +1,10 @@
 import { once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 import type { Batch } from '../batch/batch.js';
-import { fromWire, PartitionLostError, ServingLoadError } from '../errors.js';
+import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoadError } from '../errors.js';
 import type { ModelSignature } from './model-signature.js';
 import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, type Partition, STEPPED } from './partition.js';
-import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadTask } from './thread-protocol.js';
+import type { ThreadOpening, ThreadReply, ThreadRequest, ThreadResult, ThreadSaying, ThreadTask } from './thread-protocol.js';
 import { threadUrl } from './thread-url.js';
 import { sendRows, unpack } from './wire.js';
 
@@ -45,6 +45,7 @@ export class ThreadPartition implements Partition {
     this.ended = new Promise((resolve) => worker.once('exit', () => resolve(this.end())));
     worker.on('error', (error) => (this.failure = error));
     worker.on('message', (reply: ThreadReply) => this.hear(reply));
+    worker.on('messageerror', (error) => this.miss(error));
     worker.unref();
   }
 
@@ -82,21 +83,37 @@ export class ThreadPartition implements Partition {
   }
 
   private hear(reply: ThreadReply): void {
-    const running = this.pending[0]!;
+    // The end of an earlier one may have been unreadable.
+    while (this.settled < reply.batch) {
+      this.settle();
+    }
     if ('hook' in reply || 'step' in reply) {
-      this.tell(running, reply);
+      this.tell(this.pending[0]!, reply);
       return;
     }
-    this.pending.shift();
+    this.settle().resolve(reply);
+  }
+
+  /** Fails the batch that was spoken of, which may have ended with that, or go on. */
+  private miss(cause: Error): void {
+    const [running] = this.pending;
+    running?.reject(new InvalidOutputError(`What a batch returned cannot be read here: ${messageOf(cause)}`, { cause }));
+    if (this.pending.length === 1) {
+      this.worker.unref();
+    }
+  }
+
+  private settle(): Pending {
+    const ended = this.pending.shift()!;
     this.settled++;
     if (this.pending.length === 0) {
       this.worker.unref();
     }
-    running.resolve(reply);
+    return ended;
   }
 
   /** What cannot be heard of a batch fails it at once; the thread hears with the next step that nobody waits, and may be busy with it until then. */
-  private tell(running: Pending, reply: Exclude<ThreadReply, ThreadResult>): void {
+  private tell(running: Pending, reply: Exclude<ThreadSaying, ThreadResult>): void {
     const { listener, info, over } = running;
     try {
       if ('hook' in reply) {

@@ -171,6 +171,27 @@ describe('A call with hostile input', () => {
     expect(lanes.laneOf(Batch.stack([1]))).toBe(known);
   });
 
+  it('[4.7] of ever new keys, which run takes, keeps no more batch functions than 1024', async () => {
+    const built: string[] = [];
+    const serving = await serve({
+      ...echo,
+      useFactory: ({ key }) => {
+        built.push(key);
+        return (rows: unknown) => rows;
+      },
+    });
+    const run = (key: string): Promise<unknown> => serving.run(Batch.stack([1]).withKey(key));
+    const keys = Array.from({ length: 1025 }, (_, i) => `key ${i}`);
+
+    for (const key of keys) {
+      await run(key);
+    }
+    await run('key 1024');
+    await run('key 0');
+
+    expect(built).toEqual(['default', ...keys, 'key 0']);
+  });
+
   it('[4.9] that does not fit the serving does not part the rows of others', async () => {
     const batches: unknown[] = [];
     const serving = await serve({

@@ -73,7 +73,7 @@ export class ServingService implements OnModuleInit {
    * @throws UnknownServingError when there is none of that name
    */
   get<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>): Serving<Input, Output> {
-    return this.registry.get(typeof serving === 'string' ? serving : serving.name) as Serving<Input, Output>;
+    return this.registry.get(nameOf(serving)) as Serving<Input, Output>;
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
@@ -112,4 +112,9 @@ export class ServingService implements OnModuleInit {
       switchMap(() => merge(ofMethods(), ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY))),
     );
   }
+}
+
+/** A name may come from anywhere, and then be none. */
+function nameOf(serving: string | { readonly name: string }): string {
+  return typeof serving === 'object' && serving !== null ? serving.name : serving;
 }

@@ -43,10 +43,18 @@ function buffersOf({ head, views }: Packet): ArrayBuffer[] {
   return [head, ...views].map(({ buffer }) => buffer as ArrayBuffer);
 }
 
+function requestIn(packet: Packet): WorkerRequest {
+  try {
+    return decode(packet) as WorkerRequest;
+  } catch (unreadable) {
+    return { unreadable };
+  }
+}
+
 async function host(): Promise<void> {
   const port = parentPort!;
   await new WorkerHost(decode(workerData as Packet) as WorkerTask, {
-    listen: (hear) => void port.on('message', (packet: Packet) => hear(decode(packet) as WorkerRequest)),
+    listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
     post: (message, transfer) => port.postMessage(encode(message), transfer),
     begin: () => writeSync(MARKS, '.') > 0,
   }).run();

@@ -15,7 +15,7 @@ import { type CallOptions, onAbort, type StreamOptions } from './call-options.js
 import { type CallTerms, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
-import { checkFit, checkHooks } from './fit.js';
+import { checkFit, checkHooks, checkSize } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin } from './origin.js';
 import { releaseOutput } from './output.js';
@@ -280,8 +280,10 @@ export class ServingLine {
   private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
     const { name, separateOrigins } = this.options;
     const { signature } = this.opened;
+    checkSize(this.options, batch);
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature);
+    // After the checks: what is refused is not remembered.
     const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
-    checkFit(name, batch, lane.limits, this.keys, signature);
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);

@@ -36,6 +36,8 @@ export interface ResolvedServing extends Supervision {
   readonly idempotent: boolean;
   readonly isolateFailures: boolean;
   readonly retries: number;
+  readonly maxRows: number;
+  readonly maxBytes?: number | undefined;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each key, and of keys that are not known. */
@@ -104,6 +106,8 @@ const common: Rules = {
   idempotent: flag,
   isolateFailures: flag,
   retries: whole(0, 100),
+  maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+  maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
   separateOrigins: flag,
   runTimeout: milliseconds(1),
   drain: flag,
@@ -157,6 +161,12 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
   const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
+  const { maxRows = maxQueue, maxBytes } = definition;
+  if (maxRows > maxQueue) {
+    throw new InvalidServingError(
+      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ever wait; lower the one or raise the other`,
+    );
+  }
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
@@ -178,6 +188,8 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     order: orderOf(definition),
     ...recoveryOf(owner, kind, definition),
+    maxRows,
+    maxBytes,
     keys: new Map(keys),
     otherKeys,
     separateOrigins,

@@ -62,6 +62,19 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly maxQueue?: number;
   /**
+   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream or a lazy sequence it is the most
+   * of one of its batches.
+   *
+   * @default maxQueue since more could never wait
+   */
+  readonly maxRows?: number;
+  /**
+   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a RequestTooLargeError. Plain values are not counted.
+   *
+   * @default undefined no limit
+   */
+  readonly maxBytes?: number;
+  /**
    * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once with an OverloadedError.
    *
    * @default no limit

@@ -26,7 +26,7 @@ const touchy: FunctionServingDefinition<string> = {
       throw new TypeError('cannot read that');
     }
     if (text === 'too many') {
-      return { batch: Batch.stack(['a', 'b', 'c', 'd']) };
+      return { batch: Batch.stack(['a', 'b', 'c']) };
     }
     return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
   },
@@ -61,7 +61,7 @@ describe('metrics', () => {
       'RangeError',
       'SERVING_BATCH_FAILED',
       'SERVING_INVALID_INPUT',
-      'SERVING_TOO_LARGE',
+      'SERVING_OVERLOADED',
       'TypeError',
     ]);
     const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -85,7 +85,7 @@ describe('metrics', () => {
       points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
     ).toEqual([
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
-      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
     ]);
   });
 

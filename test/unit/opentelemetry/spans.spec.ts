@@ -157,7 +157,7 @@ describe('spans', () => {
   });
 
   it.each([
-    ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'queue echo']],
+    ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'preprocess echo']],
     ['the name of any other', 'no text', ['TypeError', 'preprocess echo']],
     ['a word of OpenTelemetry for what is no error', 'a word', ['_OTHER', 'preprocess echo']],
   ])('[12.1] a call that fails before it runs has as its error.type %s', async (_, text, [type, stage]) => {

@@ -32,6 +32,10 @@ function nested(depth: number): unknown {
   return value;
 }
 
+/** Why they have failed. */
+const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
+  (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
+
 describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (isolation) => {
   const gate = useGates();
   let partitions: WorkerPartition[];
@@ -68,6 +72,12 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(output).toEqual(rows);
     const [first, second, third] = output as [Float32Array, { inner: [Float32Array] }, DataView];
     expect([first, second.inner[0], third].map(({ buffer }) => buffer.byteLength)).toEqual([8, 4, 4]);
+  });
+
+  it('[9.1] refuses options that cannot move to a worker', async () => {
+    const task = { partition: 0, keys: [], options: { log: () => 1 }, file: worker('echo').href };
+
+    await expect(WorkerPartition.open(task, isolation)).rejects.toThrow('could not be cloned');
   });
 
   it('[4.6] answers batches that were handed ahead in their order', async () => {
@@ -215,9 +225,6 @@ describe('WorkerPartition with a process', () => {
     partition.kill!();
     await partition.close();
   });
-
-  const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
-    (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
 
   it('[5.6] can be killed in the middle of a run; what was handed ahead has not started', async () => {
     const held = gate();

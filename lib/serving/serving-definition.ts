@@ -220,7 +220,7 @@ export interface WorkerOptions {
    * How often it is started again without having run a batch. After that the partition is lost, and is tried again every 30 s;
    * calls fail at once when all partitions are.
    *
-   * @default 5 with restarts that fail at once, after about 2 s
+   * @default 5 with starts that fail at once, after 3 s at most
    */
   readonly maxRestarts?: number;
 }

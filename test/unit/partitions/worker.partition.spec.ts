@@ -137,7 +137,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
   it('[6.1] gives an error in place of a result that is nested deeper than can be read, and the others as they are', async () => {
     const partition = await open('nested');
 
-    const { output } = (await run(partition, Batch.ofValues([2500, 3]))) as BatchResult;
+    const { output } = await run(partition, Batch.ofValues([2500, 3]));
 
     expect(output).toEqual([expect.any(InvalidOutputError), nested(3)]);
   });

@@ -72,7 +72,8 @@ function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
   return Array.isArray(container) || parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-function isPlainObject(value: object): boolean {
+/** True for what `{}` makes, in whatever realm. */
+export function isPlainObject(value: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || Object.getPrototypeOf(prototype) === null;
 }

@@ -5,9 +5,10 @@ import { Batch } from '../batch/batch.js';
 import { isPlainObject } from '../batch/container.js';
 import { isTensor } from '../batch/tensor.js';
 import { InvalidInputError } from '../errors.js';
+import { kindOf } from '../show.js';
 
 /** With more levels than this a value is taken for one that holds itself. */
-const DEEPEST = 200;
+export const DEEPEST = 200;
 
 /**
  * A hash (SHA-256) of what a value holds, equal for equal values: tensors (type, shape, elements), typed arrays, batches (rows, key,
@@ -48,7 +49,7 @@ class Content {
       case 'object':
         return value === null ? this.write('null;') : this.addObject(value, depth + 1);
       default:
-        throw notComparable(`a ${typeof value}`);
+        throw notComparable(kindOf(value));
     }
   }
 
@@ -81,7 +82,7 @@ class Content {
       const entries = [...value].map((entry: unknown) => new Content().add(entry, depth).digest());
       return this.write(`${types.isMap(value) ? 'map' : 'set'}${entries.length}:${entries.toSorted().join('')}`);
     }
-    throw notComparable(`an instance of ${value.constructor.name}`);
+    throw notComparable(kindOf(value));
   }
 
   private addList(list: readonly unknown[], depth: number): this {

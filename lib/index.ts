@@ -51,6 +51,7 @@ export { ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { contentHash } from './serving/content-hash.js';
 export { createServing } from './serving/create-serving.js';
+export type { ReplyStore } from './serving/reply-cache.js';
 export {
   type LengthBucket,
   lengthBuckets,
@@ -71,11 +72,13 @@ export {
   type ModelServingDefinition,
   type PostprocessContext,
   type Prepared,
+  type ReplyCacheOptions,
   type ServingDefinition,
   type ServingOf,
   type ServingOptions,
 } from './serving/serving-definition.js';
 export type {
+  AnsweredBy,
   BatchEndEvent,
   BatchStartEvent,
   CallEndEvent,

@@ -7,7 +7,7 @@ export interface Seat<T, First> {
   /** What the call brought that began it. */
   readonly first: First;
   /** Answers the call with the reason. When the last has left, the flight is given up. */
-  leave(reason: unknown): void;
+  readonly leave: (reason: unknown) => void;
 }
 
 /**

@@ -4,6 +4,7 @@ import { Batcher, type BatchObserver, type BatchOutcome, type BatchRecord } from
 import { BatchFailedError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
+import type { Origin } from '../partitions/partition.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
@@ -20,6 +21,7 @@ import { releaseOutput } from './output.js';
 import { type Reply, ReplyRequest } from './reply-request.js';
 import { StreamRequest } from './stream-request.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import type { SharedCalls } from './shared-calls.js';
 import type { BatchLabels } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import { eventsOf, replyOf } from './streamed.js';
@@ -55,6 +57,8 @@ export class ServingLine {
     private readonly events: ServingEvents,
     /** The keys that calls may have; any key, where there are none. */
     private readonly keys?: readonly string[],
+    /** What joins calls that ask the same, in a serving that wants that. */
+    private readonly shared?: SharedCalls,
   ) {
     const { name, maxQueue } = options;
     const { partitions: slots, signature } = opened;
@@ -73,7 +77,7 @@ export class ServingLine {
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
   batchedRun(input: unknown, options: CallOptions): Promise<unknown> {
-    return this.answer(input, options, 'batched', this.inBatches);
+    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options, 'batched', this.inBatches);
   }
 
   /** Runs the input alone and at once, on the first partition. */
@@ -139,6 +143,7 @@ export class ServingLine {
   async close(): Promise<void> {
     this.closed = true;
     this.drain();
+    await this.shared?.idle();
     await Promise.allSettled(this.preparing);
     await this.pulls.close(this.closedError());
     await this.batcher.close();
@@ -179,6 +184,31 @@ export class ServingLine {
       const reply = finishCall(this.callbacks, call, { output, metadata });
       const answer = reply instanceof Promise ? await reply : reply;
       watch?.ended();
+      return answer;
+    } catch (error) {
+      watch?.ended({ error });
+      throw error;
+    }
+  }
+
+  /** As the call of whoever asks the same first; what this one says of itself beyond its origin and signal does not count then. */
+  private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
+    const watch = CallWatch.over(this.events, this.options.name, 'batched');
+    try {
+      this.refuseOnceClosed();
+      options.signal?.throwIfAborted();
+      const { answer, answeredBy } = await shared.answer({
+        input,
+        origin: this.originOf(options),
+        signal: options.signal,
+        watch,
+        run: async (left) => {
+          const call = await this.prepare(input);
+          return { call, reply: await this.collect(call, { ...options, signal: left }, this.inBatches, watch) };
+        },
+        finish: (call, result) => finishCall(this.callbacks, call, result),
+      });
+      watch?.ended(answeredBy && { answeredBy });
       return answer;
     } catch (error) {
       watch?.ended({ error });
@@ -255,9 +285,9 @@ export class ServingLine {
 
   /** The lane for the rows, if they fit the serving. */
   private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
-    const { name, separateOrigins } = this.options;
+    const { name } = this.options;
     const { signature } = this.opened;
-    const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
+    const lane = this.lanes.laneOf(batch, this.originOf(options));
     checkFit(name, batch, lane.limits, this.keys, signature);
     const hooks = askedHooks(options);
     if (hooks) {
@@ -265,6 +295,10 @@ export class ServingLine {
     }
     watch?.queued(batch.size);
     return lane;
+  }
+
+  private originOf({ origin }: CallOptions): Origin | undefined {
+    return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
   private readonly inBatches: Submit = (request) => {
@@ -345,7 +379,7 @@ export class ServingLine {
 
   private labelsOf({ rows }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = rows[0]!.request.lane;
-    const calls = partsOf(rows).flatMap(({ request }) => request.watch?.call ?? []);
+    const calls = partsOf(rows).flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.options.name, key, origin, calls: [...new Set(calls)] };
   }
 }

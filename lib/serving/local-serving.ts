@@ -10,7 +10,9 @@ import type { CallOptions, StreamOptions } from './call-options.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import { SharedCalls } from './shared-calls.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
@@ -44,6 +46,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly engine: Engine,
+    private readonly storeOf?: () => ReplyStore,
   ) {
     super();
     this.name = options.name;
@@ -171,6 +174,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'process';
     try {
+      const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
@@ -179,12 +183,19 @@ export class LocalServing<Input = unknown, Output = unknown>
       if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }
-      return new ServingLine(options, callbacks, lanes, opened, events, isShared ? lanes.keys : undefined);
+      return new ServingLine(options, callbacks, lanes, opened, events, isShared ? lanes.keys : undefined, shared);
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
       throw this.loadError(cause);
     }
+  }
+
+  /** What joins calls that ask the same, if they are to be joined. */
+  private sharedCalls(): SharedCalls | undefined {
+    const { name, sharing } = this.options;
+    const cache = sharing?.cache && this.storeOf ? new ReplyCache(name, this.storeOf(), sharing.cache) : undefined;
+    return sharing && new SharedCalls(name, sharing, cache);
   }
 
   private async openWarm(): Promise<ServingLine> {

@@ -1,16 +1,12 @@
 import { Logger } from '@nestjs/common';
 import { messageOf } from '../errors.js';
 import { replyOfText, textOf } from './reply-text.js';
+import type { ReplyCacheOptions } from './serving-definition.js';
 
 /** Where replies are kept: what this package asks of a cache manager. */
 export interface ReplyStore {
   get(key: string): Promise<unknown>;
   set(key: string, value: string, ttl: number): Promise<unknown>;
-}
-
-export interface ReplyCacheOptions {
-  readonly ttl: number;
-  readonly timeout: number;
 }
 
 /** Faults of a store that is down are as many as calls. */
@@ -25,7 +21,7 @@ export class ReplyCache {
   constructor(
     private readonly serving: string,
     private readonly store: ReplyStore,
-    private readonly options: ReplyCacheOptions,
+    private readonly options: Required<ReplyCacheOptions>,
   ) {}
 
   /** The reply that is kept for calls of the identity, if there is one. */

@@ -7,9 +7,27 @@ import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { partitionPerDevice } from '../partitions/devices.js';
 import { show } from '../show.js';
-import { batching, batchingOf, checkOptions, checkRoom, delay, type Rule, type Rules, whole } from './option-rules.js';
+import {
+  batching,
+  batchingOf,
+  checkOptions,
+  checkRoom,
+  delay,
+  LONGEST_DELAY,
+  type Rule,
+  type Rules,
+  whole,
+} from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
-import type { KeyServingOptions, ServingDefinition } from './serving-definition.js';
+import { contentHash } from './content-hash.js';
+import type { KeyServingOptions, ReplyCacheOptions, ServingDefinition } from './serving-definition.js';
+
+/** What calls that ask the same share, and what tells them from others. */
+export interface Sharing {
+  readonly singleFlight: boolean;
+  readonly identify: (input: unknown) => unknown;
+  readonly cache: Required<ReplyCacheOptions> | undefined;
+}
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing {
@@ -21,6 +39,8 @@ export interface ResolvedServing {
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
+  /** Only where calls share anything. */
+  readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
   readonly drain: boolean;
   readonly shutdown: number;
@@ -71,12 +91,20 @@ const common: Rules = {
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
   separateOrigins: flag,
+  singleFlight: flag,
+  identify: aFunction,
+  cache: {
+    check: (value) => isRecord(value) && value['ttl'] !== undefined,
+    allowed: 'an object of ttl and timeout, in milliseconds',
+  },
   drain: flag,
   shutdown: delay,
   preprocess: aFunction,
   postprocess: aFunction,
   postprocessStream: aFunction,
 };
+
+const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
@@ -124,11 +152,27 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     keys: new Map(keys),
     otherKeys,
     separateOrigins,
+    sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
     drain,
     shutdown,
     partitions: partitionsOf(definition),
   });
+}
+
+function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
+  const { singleFlight, cache } = definition;
+  if (cache) {
+    checkOptions(`${owner}, cache`, cache, ofCache);
+  }
+  const { ttl, timeout = 100 } = cache ?? {};
+  return singleFlight || ttl !== undefined
+    ? {
+        singleFlight: singleFlight ?? false,
+        identify: (input) => (definition.identify ? definition.identify(input) : contentHash(input)),
+        cache: ttl === undefined ? undefined : { ttl, timeout },
+      }
+    : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */

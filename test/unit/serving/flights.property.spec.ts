@@ -29,7 +29,7 @@ it('[4.6] [7.3] answers every call once, with what its own flight gave, and does
       }
       await history.end();
     }),
-    { numRuns: 500 },
+    { numRuns: 200 },
   );
 });
 

@@ -137,7 +137,10 @@ describe('resolveDefinition', () => {
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
-    [{ batchsize: 8 }, 'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, drain,'],
+    [
+      { batchsize: 8 },
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, drain,',
+    ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],

@@ -7,6 +7,7 @@ import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
+import type { ReplyStore } from './serving/reply-cache.js';
 import type { ServingDefinition, ServingOptions } from './serving/serving-definition.js';
 
 /** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
@@ -28,10 +29,10 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       { provide: handlerToken, useClass: definition.useClass },
       {
         provide: token,
-        inject: [handlerToken, ApplicationConfig],
-        useFactory: (handler: ServingHandler, application: ApplicationConfig) => {
+        inject: [handlerToken, ModuleRef, ApplicationConfig],
+        useFactory: (handler: ServingHandler, moduleRef: ModuleRef, application: ApplicationConfig) => {
           tellOriginsTo(definition, application);
-          return createServing(definition, () => handler);
+          return createServing(definition, () => handler, storeOf(definition, moduleRef));
         },
       },
     ];
@@ -87,10 +88,29 @@ function definitionsByName(
 function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, application: ApplicationConfig): LocalServing {
   tellOriginsTo(definition, application);
   if (!('useExisting' in definition)) {
-    return createServing(definition);
+    return createServing(definition, undefined, storeOf(definition, moduleRef));
   }
   // Looked up when the serving starts: by then every provider of the application exists.
-  return createServing(definition, () => moduleRef.get(definition.useExisting, { strict: false }));
+  const handlerOf = (): ServingHandler => moduleRef.get(definition.useExisting, { strict: false });
+  return createServing(definition, handlerOf, storeOf(definition, moduleRef));
+}
+
+/** The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only where there is one. */
+const CACHE_MANAGER = 'CACHE_MANAGER';
+
+/** Looks up the cache manager when a serving that wants it starts. */
+function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => ReplyStore {
+  return () => {
+    try {
+      return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });
+    } catch (cause) {
+      throw new InvalidServingError(
+        `Serving "${name}" has the option "cache", and the application has no cache manager to keep replies in; ` +
+          'import CacheModule.register() of @nestjs/cache-manager, or drop the option',
+        { cause },
+      );
+    }
+  };
 }
 
 /** Nothing is done where no serving asks. */

@@ -57,3 +57,12 @@ function namesOf(value: unknown): readonly string[] {
     ? []
     : Object.keys(value);
 }
+
+/** What a value is rather than what it holds: for errors that may be read by strangers. */
+export function kindOf(value: unknown): string {
+  if (typeof value !== 'object' || value === null) {
+    return `a ${typeof value}`;
+  }
+  const { constructor }: { constructor?: unknown } = value;
+  return typeof constructor === 'function' ? `an instance of ${constructor.name || 'a class'}` : 'an object';
+}

@@ -52,7 +52,7 @@ function holdsTensors(value: object): boolean {
     } else if (isTensor(part)) {
       leaves++;
     } else {
-      const inner: readonly unknown[] = Array.isArray(part) ? part : isPlainObject(part) ? Object.values(part) : [];
+      const inner: readonly unknown[] = Array.isArray(part) ? part : isPlainObject(part) ? Object.values(part as object) : [];
       if (inner.length === 0) {
         return false;
       }
@@ -121,7 +121,8 @@ function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
   return parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-function isPlainObject(value: unknown): value is object {
+/** True for what `{}` makes, in whatever realm. */
+export function isPlainObject(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) {
     return false;
   }

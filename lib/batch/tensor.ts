@@ -94,7 +94,7 @@ export function asRow(tensor: Tensor): Tensor {
 
 /** The tensor in storage of its own. */
 export function copyOf({ type, data, dims }: Tensor): Tensor {
-  return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), dims);
+  return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
 /** The elements in a buffer of their own, of just their size. */

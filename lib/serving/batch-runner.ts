@@ -114,7 +114,7 @@ export class BatchRunner {
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = parts[0]!.request.lane;
-    const calls = parts.flatMap(({ request }) => request.watch?.call ?? []);
+    const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.name, key, origin, calls: [...new Set(calls)] };
   }
 }

@@ -13,7 +13,9 @@ import type { CallOptions, StreamOptions } from './call-options.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import { SharedCalls } from './shared-calls.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
@@ -47,6 +49,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly engine: Engine,
+    private readonly storeOf?: () => ReplyStore,
   ) {
     super();
     this.name = options.name;
@@ -178,6 +181,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'process';
     try {
+      const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
@@ -191,7 +195,15 @@ export class LocalServing<Input = unknown, Output = unknown>
       partitions.forEach((partition, index) =>
         partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
       );
-      return new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, isShared ? lanes.keys : undefined);
+      return new ServingLine(
+        options,
+        callbacks,
+        lanes,
+        { ...opened, partitions },
+        events,
+        isShared ? lanes.keys : undefined,
+        shared,
+      );
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
@@ -211,6 +223,13 @@ export class LocalServing<Input = unknown, Output = unknown>
       this.logger.warn(`Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
     }
     this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
+  }
+
+  /** What joins calls that ask the same, if they are to be joined. */
+  private sharedCalls(): SharedCalls | undefined {
+    const { name, sharing } = this.options;
+    const cache = sharing?.cache && this.storeOf ? new ReplyCache(name, this.storeOf(), sharing.cache) : undefined;
+    return sharing && new SharedCalls(name, sharing, cache);
   }
 
   private async openWarm(): Promise<ServingLine> {

@@ -17,6 +17,7 @@ import {
   checkRoom,
   DEFAULT_AGEING,
   delay,
+  LONGEST_DELAY,
   milliseconds,
   type Rule,
   type Rules,
@@ -24,7 +25,15 @@ import {
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
-import type { KeyServingOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+import { contentHash } from './content-hash.js';
+import type { KeyServingOptions, ReplyCacheOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+
+/** What calls that ask the same share, and what tells them from others. */
+export interface Sharing {
+  readonly singleFlight: boolean;
+  readonly identify: (input: unknown) => unknown;
+  readonly cache: Required<ReplyCacheOptions> | undefined;
+}
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing extends Supervision {
@@ -44,6 +53,8 @@ export interface ResolvedServing extends Supervision {
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
+  /** Only where calls share anything. */
+  readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
   readonly runTimeout?: number | undefined;
   readonly drain: boolean;
@@ -110,6 +121,12 @@ const common: Rules = {
   maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
   separateOrigins: flag,
   runTimeout: milliseconds(1),
+  singleFlight: flag,
+  identify: aFunction,
+  cache: {
+    check: (value) => isRecord(value) && value['ttl'] !== undefined,
+    allowed: 'an object of ttl and timeout, in milliseconds',
+  },
   drain: flag,
   shutdown: delay,
   preprocess: aFunction,
@@ -130,6 +147,7 @@ const worker: Rules = {
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
 };
 const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
@@ -193,6 +211,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     keys: new Map(keys),
     otherKeys,
     separateOrigins,
+    sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
     runTimeout,
     ...supervisionOf(definition),
@@ -212,6 +231,21 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
   return { idempotent, isolateFailures, retries };
+}
+
+function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
+  const { singleFlight, cache } = definition;
+  if (cache) {
+    checkOptions(`${owner}, cache`, cache, ofCache);
+  }
+  const { ttl, timeout = 100 } = cache ?? {};
+  return singleFlight || ttl !== undefined
+    ? {
+        singleFlight: singleFlight ?? false,
+        identify: (input) => (definition.identify ? definition.identify(input) : contentHash(input)),
+        cache: ttl === undefined ? undefined : { ttl, timeout },
+      }
+    : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */

@@ -16,7 +16,7 @@ export interface Prepared<Info = unknown> {
    * iterable, an Observable, a generator, or an array of batches.
    */
   readonly batch: unknown;
-  /** Private to the call: handed to `postprocess` as it is. */
+  /** Private to the call, and to those that join it: handed to `postprocess` as it is. */
   readonly info?: Info;
 }
 
@@ -37,6 +37,18 @@ export interface KeyServingOptions {
   readonly allowedSizes?: readonly number[];
   /** Whether every batch of the key is padded to `batchSize`. */
   readonly pad?: boolean;
+}
+
+/** How replies are kept. */
+export interface ReplyCacheOptions {
+  /** Milliseconds for which a reply is kept. */
+  readonly ttl: number;
+  /**
+   * Milliseconds that a call waits for the cache before it goes on without.
+   *
+   * @default 100
+   */
+  readonly timeout?: number;
 }
 
 /** What every serving has, however it runs its batches. */
@@ -172,6 +184,25 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default none a batch may run as long as it likes
    */
   readonly runTimeout?: number;
+  /**
+   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join the first while it is under way.
+   *
+   * @default false
+   */
+  readonly singleFlight?: boolean;
+  /**
+   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer depends on. `undefined` for an input that
+   * shares with no other.
+   *
+   * @default contentHash of the input
+   */
+  identify?(input: Input): string | undefined;
+  /**
+   * Keeps the replies of `batchedRun` in the application's cache manager, of `@nestjs/cache-manager`.
+   *
+   * @default none
+   */
+  readonly cache?: ReplyCacheOptions;
   /**
    * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
    *

@@ -35,6 +35,7 @@ it('exports exactly what the manual names', () => {
      "SlowConsumerError",
      "UnknownServingError",
      "caller",
+     "contentHash",
      "createServing",
      "currentOrigin",
      "defineServing",

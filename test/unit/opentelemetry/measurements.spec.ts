@@ -89,6 +89,18 @@ describe('metrics', () => {
     ]);
   });
 
+  it('[12.3] the calls that joined others, apart from those with rows of their own', async () => {
+    const serving = await start({ ...echo, singleFlight: true });
+    observe(serving);
+    await Promise.all(['a', 'a', 'a'].map((input) => serving.batchedRun(input)));
+    const { points } = (await telemetry().measured()).get('serving.call.duration')!;
+    const attributes = { 'serving.name': 'echo', 'serving.call.mode': 'batched' };
+    expect(points).toEqual([
+      { attributes, value: expect.objectContaining({ count: 1 }) },
+      { attributes: { ...attributes, 'serving.call.answered_by': 'flight' }, value: expect.objectContaining({ count: 2 }) },
+    ]);
+  });
+
   it('[12.3] size, fill, wait, run time and padding of batches', async () => {
     const serving = await start({
       name: 'echo',

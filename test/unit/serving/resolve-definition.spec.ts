@@ -167,7 +167,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cost, drain,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, drain,',
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],

@@ -1,4 +1,5 @@
 import type { Origin } from '../partitions/partition.js';
+import { sharedListener } from './shared-listener.js';
 
 /** What a caller may say of one call. */
 export interface CallOptions {
@@ -32,7 +33,12 @@ export function onAbort(signal: AbortSignal | undefined, callback: (reason: unkn
   const abort = (): void => callback(signal.reason);
   if (signal.aborted) {
     abort();
+    return () => {};
   }
-  signal.addEventListener('abort', abort, { once: true });
-  return () => signal.removeEventListener('abort', abort);
+  return onAbortOf(signal, abort);
 }
+
+const onAbortOf = sharedListener<AbortSignal>((signal, callback) => {
+  signal.addEventListener('abort', callback, { once: true });
+  return () => signal.removeEventListener('abort', callback);
+});

@@ -69,6 +69,7 @@ export interface MethodCall extends Request {
   readonly instance: object;
   readonly args: readonly unknown[];
   readonly watch: CallWatch | undefined;
+  isOver: boolean;
   succeed(result: unknown): void;
 }
 

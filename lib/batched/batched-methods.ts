@@ -1,15 +1,15 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
+import { type CallOptions, onAbort } from '../serving/call-options.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
 import { type BatchedMethod, batcherOf, type MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
-import { tellOrigins } from './origin.interceptor.js';
 
 /** A method at work. */
 interface Running {
@@ -32,14 +32,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   constructor(
     private readonly discovery: DiscoveryService,
     private readonly registry: ServingRegistry,
-    application: ApplicationConfig,
-  ) {
-    // A method of a provider hears of the request from the handler that calls it, so every handler is to tell.
-    const methods = this.discovery.getProviders().flatMap(({ metatype }) => batchedMethodsOf(metatype));
-    if (methods.some(({ options }) => options?.separateOrigins)) {
-      tellOrigins(application);
-    }
-  }
+  ) {}
 
   onModuleInit(): void {
     for (const wrapper of [...this.discovery.getControllers(), ...this.discovery.getProviders()]) {
@@ -83,17 +76,18 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   }
 
   /** One call of a batched method of `instance`. */
-  async call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
+  async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
-      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]));
+      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]), { signal });
     }
     const { name, batcher, lanes } = this.runningFor(method, instance);
     const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
     const watch = CallWatch.over(this.events, name, 'batched');
+    let call!: MethodCall;
     const answer = new Promise((succeed, fail) => {
-      watch?.queued(1);
-      batcher.submit({
+      signal?.throwIfAborted();
+      call = {
         lane,
         instance,
         args,
@@ -105,9 +99,12 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
         isOver: false,
         arrivedAt: 0,
         waiting: 0,
-      });
+      };
+      watch?.queued(1);
+      batcher.submit(call);
     });
-    return watch ? watch.follow(answer) : answer;
+    const reply = signal && !signal.aborted ? answer.finally(onAbort(signal, (reason) => leave(batcher, call, reason))) : answer;
+    return watch ? watch.follow(reply) : reply;
   }
 
   private all(): Running[] {
@@ -131,4 +128,11 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     }
     return running;
   }
+}
+
+/** Nobody waits for the call any more: if it has not run it need not run, and if it runs its result goes nowhere. */
+function leave(batcher: Batcher<MethodCall>, call: MethodCall, reason: unknown): void {
+  call.isOver = true;
+  batcher.leave(call);
+  call.fail(reason);
 }

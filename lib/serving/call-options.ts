@@ -3,7 +3,12 @@ import { sharedListener } from './shared-listener.js';
 
 /** What a caller may say of one call. */
 export interface CallOptions {
-  /** Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run. */
+  /**
+   * Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run.
+   *
+   * @default `currentSignal()`: a call ends with the HTTP request that it is made in. One that is to outlive its client has a signal of
+   * its own, such as that of a `new AbortController()`
+   */
   readonly signal?: AbortSignal | undefined;
   /**
    * Where the call comes from, for a serving with `separateOrigins`.

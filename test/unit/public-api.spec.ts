@@ -37,6 +37,7 @@ it('exports exactly what the manual names', () => {
      "caller",
      "createServing",
      "currentOrigin",
+     "currentSignal",
      "defineServing",
      "getServingToken",
      "isServingError",

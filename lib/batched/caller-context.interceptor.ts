@@ -1,0 +1,39 @@
+import { type CallHandler, type ExecutionContext, HttpException, Injectable, type NestInterceptor } from '@nestjs/common';
+import type { ApplicationConfig } from '@nestjs/core';
+import { catchError, type Observable, throwError } from 'rxjs';
+import { ServingError } from '../errors.js';
+import { inContext } from '../serving/caller-context.js';
+import { HttpCaller } from './http-caller.js';
+
+/** Lets servings and `@Batched()` methods know which request their calls are made in. */
+@Injectable()
+export class CallerContextInterceptor implements NestInterceptor {
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const origin = context.getType();
+    // Whoever subscribes, Nest runs the handler in the context in which it was asked for.
+    if (origin !== 'http') {
+      return inContext({ origin, signal: undefined }, () => next.handle());
+    }
+    const caller = new HttpCaller(context);
+    const answer = inContext(caller, () => next.handle());
+    return answer.pipe(catchError((error) => throwError(() => this.asAnswer(error, caller))));
+  }
+
+  private asAnswer(error: unknown, caller: HttpCaller): unknown {
+    if (!(error instanceof ServingError)) {
+      return error;
+    }
+    if (caller.hasLeftWith(error)) {
+      // Nobody reads the answer; but Nest logs what is no exception of its own as a fault of the application.
+      return new HttpException(error.message, error.statusCode, { cause: error });
+    }
+    return error;
+  }
+}
+
+/** Has every request of the application tell of itself; to be called before Nest binds its handlers to interceptors. */
+export function tellCallers(application: ApplicationConfig): void {
+  if (!application.getGlobalInterceptors().some((interceptor) => interceptor instanceof CallerContextInterceptor)) {
+    application.addGlobalInterceptor(new CallerContextInterceptor());
+  }
+}

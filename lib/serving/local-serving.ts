@@ -11,6 +11,7 @@ import { callInRequest, inRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { currentOrigin } from './origin.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
@@ -82,7 +83,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
     // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
-    const inside = inRequest(options);
+    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
     return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
 

@@ -1,5 +1,5 @@
 import { type DynamicModule, Module, type Provider } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryModule } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { tellCallers } from './batched/caller-context.interceptor.js';
 import { getServingToken } from './serving.decorator.js';
@@ -17,9 +17,9 @@ import { ServingService } from './serving.service.js';
 /** Registers named servings as injectable providers; what they own starts and ends with the application. */
 @Module({})
 export class ServingModule extends ConfigurableModuleClass {
-  constructor(application: ApplicationConfig) {
+  constructor(application: ApplicationConfig, host: HttpAdapterHost) {
     super();
-    tellCallers(application);
+    tellCallers(application, host);
   }
 
   /** The servings of the application. Import it once, in the root module. */

@@ -12,6 +12,7 @@ import {
   Sse,
   UseGuards,
 } from '@nestjs/common';
+import { ApplicationConfig } from '@nestjs/core';
 import { FastifyAdapter } from '@nestjs/platform-fastify';
 import { Test } from '@nestjs/testing';
 import {
@@ -585,6 +586,19 @@ describe('A client that leaves a process', () => {
     expect(await app.told('settled')).toEqual([Array.from({ length: 4 }, () => 'CallCancelledError')]);
     app.kill('SIGTERM');
     expect(await app.ended).toMatchObject({ output: '' });
+  });
+});
+
+describe('Requests of an application', () => {
+  it('are followed once, however many modules register servings', async () => {
+    const [root, feature] = [
+      ServingModule.forRoot({ servings }),
+      ServingModule.forFeature({ servings: [{ ...servings[0]!, name: 'more' }] }),
+    ];
+    const testing = await Test.createTestingModule({ imports: [root, feature] }).compile();
+
+    expect(testing.get(ApplicationConfig, { strict: false }).getGlobalInterceptors()).toHaveLength(1);
+    await testing.close();
   });
 });
 

@@ -54,9 +54,11 @@ describe('A shared listener', () => {
 
     onClose(source, () => heard.push('second'));
     old();
+    onClose(source, () => heard.push('third'));
+    expect(source.listenerCount('close')).toBe(1);
     source.emit('close');
 
-    expect(heard).toEqual(['first', 'second']);
+    expect(heard).toEqual(['first', 'second', 'third']);
   });
 
   it('knows sources apart', () => {

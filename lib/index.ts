@@ -50,6 +50,7 @@ export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
+export { currentSignal } from './serving/caller-context.js';
 export { contentHash } from './serving/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export type { ReplyStore } from './serving/reply-cache.js';

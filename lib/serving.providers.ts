@@ -1,14 +1,13 @@
 import type { Provider } from '@nestjs/common';
-import { ApplicationConfig, ModuleRef } from '@nestjs/core';
+import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from './errors.js';
-import { tellOrigins } from './batched/origin.interceptor.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
 import type { ReplyStore } from './serving/reply-cache.js';
-import type { ServingDefinition, ServingOptions } from './serving/serving-definition.js';
+import type { ServingDefinition } from './serving/serving-definition.js';
 
 /** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
@@ -19,8 +18,8 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       return [
         {
           provide: token,
-          inject: [ModuleRef, ApplicationConfig],
-          useFactory: (moduleRef: ModuleRef, application: ApplicationConfig) => servingOf(definition, moduleRef, application),
+          inject: [ModuleRef],
+          useFactory: (moduleRef: ModuleRef) => servingOf(definition, moduleRef),
         },
       ];
     }
@@ -29,11 +28,9 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       { provide: handlerToken, useClass: definition.useClass },
       {
         provide: token,
-        inject: [handlerToken, ModuleRef, ApplicationConfig],
-        useFactory: (handler: ServingHandler, moduleRef: ModuleRef, application: ApplicationConfig) => {
-          tellOriginsTo(definition, application);
-          return createServing(definition, () => handler, storeOf(definition, moduleRef));
-        },
+        inject: [handlerToken, ModuleRef],
+        useFactory: (handler: ServingHandler, moduleRef: ModuleRef) =>
+          createServing(definition, () => handler, storeOf(definition, moduleRef)),
       },
     ];
   });
@@ -53,9 +50,8 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
-    inject: [DEFINITIONS, ModuleRef, ApplicationConfig],
-    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef, application: ApplicationConfig) =>
-      servingOf(byName.get(name)!, moduleRef, application),
+    inject: [DEFINITIONS, ModuleRef],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) => servingOf(byName.get(name)!, moduleRef),
   }));
   return [definitions, ...servings];
 }
@@ -85,8 +81,7 @@ function definitionsByName(
   return byName;
 }
 
-function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, application: ApplicationConfig): LocalServing {
-  tellOriginsTo(definition, application);
+function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
   if (!('useExisting' in definition)) {
     return createServing(definition, undefined, storeOf(definition, moduleRef));
   }
@@ -111,16 +106,6 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
       );
     }
   };
-}
-
-/** Nothing is done where no serving asks. */
-export function tellOriginsTo(
-  { separateOrigins }: Pick<ServingOptions, 'separateOrigins'>,
-  application: ApplicationConfig,
-): void {
-  if (separateOrigins) {
-    tellOrigins(application);
-  }
 }
 
 function checkNames(definitions: readonly ServingDefinition[]): void {

@@ -77,21 +77,21 @@ export class ServingService implements OnModuleInit {
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
-  async batchedRun<Input = unknown, Output = unknown>(
+  batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: Input,
     options?: CallOptions,
   ): Promise<Output> {
-    return this.get(serving).batchedRun(input, options);
+    return this.reply(serving, (found) => found.batchedRun(input, options));
   }
 
   /** Runs the input alone and at once. See {@link Serving.run}. */
-  async run<Input = unknown, Output = unknown>(
+  run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: Input,
     options?: CallOptions,
   ): Promise<Output> {
-    return this.get(serving).run(input, options);
+    return this.reply(serving, (found) => found.run(input, options));
   }
 
   /** Gives the output as it comes. See {@link Serving.stream}. */
@@ -101,6 +101,18 @@ export class ServingService implements OnModuleInit {
     options?: StreamOptions<Hook>,
   ): ServingStream<StreamEvent<Output, Hook>> {
     return this.get(serving).stream(input, options);
+  }
+
+  /** The very promise of the serving, which knows what becomes of it; of one that is not there, a rejected one. */
+  private reply<Input, Output>(
+    serving: ServingReference<Input, Output>,
+    call: (found: Serving<Input, Output>) => Promise<Output>,
+  ): Promise<Output> {
+    try {
+      return Promise.resolve(call(this.get(serving)));
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   /** The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving may be without events. */

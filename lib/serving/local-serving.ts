@@ -10,9 +10,11 @@ import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import { callInRequest, inRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { currentOrigin } from './origin.js';
 import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import { SharedCalls } from './shared-calls.js';
@@ -76,21 +78,23 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
-    return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
+    const { line } = this;
+    return line
+      ? callInRequest(options, (inside) => line.batchedRun(input, inside) as Promise<Output>)
+      : Promise.reject(this.notRunning());
   }
 
-  override async run(input: Input, options: CallOptions = {}): Promise<Output> {
-    const line = await this.inlineLine();
-    const reply = line.run(input, options);
-    this.runs.add(reply);
-    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  override run(input: Input, options: CallOptions = NONE): Promise<Output> {
+    return callInRequest(options, (inside) => this.runAlone(input, inside));
   }
 
   override stream<Hook extends string = never>(
     input: Input,
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
-    return new ServingStream((left) => this.streamFrom(input, options, left));
+    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
+    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -156,6 +160,13 @@ export class LocalServing<Input = unknown, Output = unknown>
       throw new InvalidServingError(`Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`);
     }
     return key === undefined ? keys : [key];
+  }
+
+  private async runAlone(input: Input, options: CallOptions): Promise<Output> {
+    const line = await this.inlineLine();
+    const reply = line.run(input, options);
+    this.runs.add(reply);
+    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
   }
 
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {

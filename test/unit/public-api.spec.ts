@@ -38,6 +38,7 @@ it('exports exactly what the manual names', () => {
      "contentHash",
      "createServing",
      "currentOrigin",
+     "currentSignal",
      "defineServing",
      "getServingToken",
      "isServingError",

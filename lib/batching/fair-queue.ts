@@ -19,7 +19,7 @@ interface Flow<R extends Request> {
  */
 export class FairQueue<R extends Request> {
   private readonly flows = new Map<string, Flow<R>>();
-  private readonly next = new TinyQueue<Flow<R>>([], (a, b) => a.pass - b.pass);
+  private next = new TinyQueue<Flow<R>>([], byPass);
   private pass = 0;
 
   constructor(private readonly weights: ReadonlyMap<string, number>) {}
@@ -39,8 +39,17 @@ export class FairQueue<R extends Request> {
   peek(now: number): Part<R> | undefined {
     for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
       const part = nextLive(flow.parts, now);
-      if (part || this.next.length === 1) {
+      // Where rows have expired, it may have been swept.
+      if (flow !== this.next.peek()) {
+        continue;
+      }
+      if (part) {
         return part;
+      }
+      // Nobody has had less, so whoever comes starts here, also if it is the same again.
+      this.pass = flow.pass;
+      if (this.next.length === 1) {
+        return undefined;
       }
       this.next.pop();
       this.flows.delete(flow.tenant);
@@ -73,7 +82,13 @@ export class FairQueue<R extends Request> {
 
   /** Forgets the rows for which nobody waits. */
   sweep(): void {
-    this.flows.forEach(({ parts }) => parts.keep(({ request }) => !request.isOver));
+    for (const { tenant, parts } of this.flows.values()) {
+      parts.keep(({ request }) => !request.isOver);
+      if (parts.length === 0) {
+        this.flows.delete(tenant);
+      }
+    }
+    this.next = new TinyQueue([...this.flows.values()], byPass);
   }
 
   *[Symbol.iterator](): Generator<Part<R>> {
@@ -83,16 +98,20 @@ export class FairQueue<R extends Request> {
   }
 }
 
+function byPass(a: Flow<Request>, b: Flow<Request>): number {
+  return a.pass - b.pass;
+}
+
 function nextLive<R extends Request>(parts: Fifo<Part<R>>, now: number): Part<R> | undefined {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
-    if (!request.isOver && request.deadline <= now) {
+    if (request.isOver) {
+      parts.shift();
+    } else if (request.deadline > now) {
+      return part;
+    } else {
       request.expire();
     }
-    if (!request.isOver) {
-      return part;
-    }
-    parts.shift();
   }
   return undefined;
 }

@@ -8,6 +8,8 @@ interface Flow<R extends Request> {
   readonly weight: number;
   /** The rows that it has had, by weight: who has had least is next. */
   pass: number;
+  /** Of those who have had equally much, who came or had rows first is next. */
+  turn: number;
   readonly parts: Fifo<Part<R>>;
 }
 
@@ -21,6 +23,7 @@ export class FairQueue<R extends Request> {
   private readonly flows = new Map<string, Flow<R>>();
   private next = new TinyQueue<Flow<R>>([], byPass);
   private pass = 0;
+  private turn = 0;
 
   constructor(private readonly weights: ReadonlyMap<string, number>) {}
 
@@ -28,7 +31,7 @@ export class FairQueue<R extends Request> {
     const { tenant } = part.request;
     let flow = this.flows.get(tenant);
     if (!flow) {
-      flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, parts: new Fifo() };
+      flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, turn: this.turn++, parts: new Fifo() };
       this.flows.set(tenant, flow);
       this.next.push(flow);
     }
@@ -73,6 +76,7 @@ export class FairQueue<R extends Request> {
     }
     this.pass = flow.pass;
     flow.pass += count / flow.weight;
+    flow.turn = this.turn++;
     if (this.next.length > 1) {
       this.next.pop();
       this.next.push(flow);
@@ -99,7 +103,7 @@ export class FairQueue<R extends Request> {
 }
 
 function byPass(a: Flow<Request>, b: Flow<Request>): number {
-  return a.pass - b.pass;
+  return a.pass - b.pass || a.turn - b.turn;
 }
 
 function nextLive<R extends Request>(parts: Fifo<Part<R>>, now: number): Part<R> | undefined {

@@ -70,6 +70,21 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 32, 2)[0]).toBe('one0.0');
   });
 
+  it('[7.4] [4.4] lets those who have had equally much take turns in the order in which they came', () => {
+    const queue = queueOf();
+    const tenants = Array.from({ length: 50 }, (_, i) => `t${i}-`);
+    tenants.forEach((tenant) => fill(queue, tenant, [1, 1]));
+    const late = ['x', 'y'];
+
+    const rows = takeAll(queue, 1, 20);
+    late.forEach((tenant) => fill(queue, tenant, [1]));
+    rows.push(...takeAll(queue, 1));
+
+    const first = tenants.map((tenant) => `${tenant}0.0`);
+    const second = tenants.map((tenant) => `${tenant}1.0`);
+    expect(rows).toEqual([...first, 'x0.0', 'y0.0', ...second]);
+  });
+
   it('[7.4] gives the tenants shares by their weights; the weight of who is not named is 1', () => {
     const queue = queueOf({ gold: 3, iron: 0.5 });
     ['gold', 'iron', 'other'].forEach((tenant) =>

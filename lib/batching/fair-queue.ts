@@ -1,6 +1,6 @@
 import TinyQueue from 'tinyqueue';
 import { Fifo } from './fifo.js';
-import type { Part, Request } from './request.js';
+import { isWanted, type Part, type Request } from './request.js';
 
 /** The rows of one tenant, first come, first served. */
 interface Flow<R extends Request> {
@@ -108,13 +108,12 @@ function byPass(a: Flow<Request>, b: Flow<Request>): number {
 
 function nextLive<R extends Request>(parts: Fifo<Part<R>>, now: number): Part<R> | undefined {
   for (let part = parts.peek(); part; part = parts.peek()) {
-    const { request } = part;
-    if (request.isOver) {
-      parts.shift();
-    } else if (request.deadline > now) {
+    if (isWanted(part.request, now)) {
       return part;
-    } else {
-      request.expire();
+    }
+    // Where it has expired, it may have been swept.
+    if (parts.peek() === part) {
+      parts.shift();
     }
   }
   return undefined;

@@ -102,10 +102,12 @@ export class Admission {
     const { name, maxQueue, maxQueueCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
     const subject = `Serving "${name}"`;
-    if (size > maxQueue || cost > maxQueueCost) {
-      const what = size > maxQueue ? `${maxQueue} rows and never ${size}` : `a cost of ${maxQueueCost} and never ${cost}`;
+    const most = priority < 0 ? Math.floor(maxQueue / 2) : maxQueue;
+    if (size > most || cost > maxQueueCost) {
+      const rows = priority < 0 ? 'rows of a priority below 0' : 'rows';
+      const what = size > most ? `${most} ${rows} and never ${size}` : `a cost of ${maxQueueCost} and never ${cost}`;
       throw new RequestTooLargeError(
-        `${subject} has room in its queue for ${what}; give fewer at a time, or raise ${size > maxQueue ? 'maxQueue' : 'maxQueueCost'}`,
+        `${subject} has room in its queue for ${what}; give fewer at a time, or raise ${size > most ? 'maxQueue' : 'maxQueueCost'}`,
       );
     }
     const refuse = (why: string, excess: number): never => {
@@ -124,10 +126,10 @@ export class Admission {
         (this.rows * excess) / this.cost,
       );
     }
-    if (priority < 0 && this.rows + size > maxQueue / 2) {
+    if (this.rows + size > most) {
       refuse(
         `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`,
-        this.rows + size - maxQueue / 2,
+        this.rows + size - most,
       );
     }
     const own = (this.tenants.get(tenant) ?? 0) + size;

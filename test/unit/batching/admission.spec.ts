@@ -358,6 +358,16 @@ describe('Admission', () => {
     );
   });
 
+  it('[7.1] has forgotten what waited cost when nothing waits, also where the parts do not add up to the whole', () => {
+    const door = new Door({ maxQueueCost: 1 });
+    for (let i = 0; i < 50; i++) {
+      const request = door.ask({ size: 7, cost: 1 });
+      Array.from({ length: 7 }, () => door.leave(request, 1));
+    }
+
+    expect(door.refusal({ cost: 1 })).toBeUndefined();
+  });
+
   it('[7.1] never has more rows than it may, nor refuses one that there is room for', () => {
     fc.assert(
       fc.property(fc.array(fc.integer({ min: 1, max: 12 }), { maxLength: 30 }), (sizes) => {

@@ -171,6 +171,31 @@ describe('Backlog', () => {
     expect(backlog.take(999, 0)).toHaveLength(69);
   });
 
+  it('[7.3] does not look for so few as 64, though hardly any stay', () => {
+    const backlog = new NamedBacklog();
+    const requests = Array.from({ length: 66 }, (_, i) => backlog.ask(`${i}.`));
+    requests.slice(0, 64).forEach((request) => request.leave());
+    expect([...backlog]).toHaveLength(66);
+
+    requests[64]!.leave();
+    expect([...backlog]).toHaveLength(1);
+  });
+
+  it('[7.3] looks at those that stay seldom, however many come and leave', () => {
+    const backlog = new NamedBacklog();
+    let looks = 0;
+    for (let i = 0; i < 1000; i++) {
+      const stays = backlog.ask(`stays ${i}.`);
+      Object.defineProperty(stays, 'isOver', { get: () => (looks++, false) });
+    }
+
+    for (let i = 0; i < 5000; i++) {
+      backlog.ask(`${i}.`).leave();
+    }
+
+    expect(looks).toBeLessThanOrEqual(5000);
+  });
+
   it('[7.3] keeps a bounded number of requests that have left, however many come and leave', () => {
     const backlog = new NamedBacklog();
     backlog.ask('stays', { size: 10 });

@@ -125,6 +125,13 @@ describe('WaitingLine', () => {
     expect(line.roomIn(line.lane('left'))).toBe(4);
   });
 
+  it('[8.3] has no room in a window that was flushed', () => {
+    const line = new NamedLine();
+    line.close('left', [line.part('left', 'a')], 'flush');
+
+    expect(line.roomIn(line.lane('left'))).toBe(0);
+  });
+
   it('[4.7] lets any number of lanes grow', () => {
     const line = new NamedLine();
     const lanes = Array.from({ length: 5000 }, (_, i) => `lane ${i}`);

@@ -9,15 +9,15 @@ type Ask = Omit<Partial<NamedRequestOptions>, 'lane'> & { readonly now?: number 
 
 /** A line whose lanes and rows go by letters. */
 class NamedLine extends WaitingLine<NamedRequest> {
-  private readonly lanes = new Map<string, Lane>();
+  private readonly named = new Map<string, Lane>();
 
   constructor(ageing = 1000) {
     super({ ageing, weights: new Map() });
   }
 
   lane(name: string, batchSize = 3): Lane {
-    const lane = this.lanes.get(name) ?? laneOf(batchSize);
-    this.lanes.set(name, lane);
+    const lane = this.named.get(name) ?? laneOf(batchSize);
+    this.named.set(name, lane);
     return lane;
   }
 
@@ -141,7 +141,7 @@ describe('WaitingLine', () => {
     expect(new Set(line.takeAll())).toEqual(new Set(['a0 b0']));
   });
 
-  it('[4.7] forgets lanes that have neither rows nor an open window, and no others', () => {
+  it('[4.7] loses no rows, nor the room for them, where it forgets lanes that have none', () => {
     const line = new NamedLine();
     const left = line.window('waits', 'a');
     line.open(line.lane('open'));

@@ -69,7 +69,9 @@ export class BatchRunner {
     const outcome = await this.runParts(parts, 0, largest, history);
     this.observer.batchEnded(record, performance.now() - startedAt, outcome);
     for (const retry of outcome.retries ?? []) {
-      await this.runPiece(retry.parts, largest, retry.history as History);
+      if (retry.parts.some(({ request }) => !request.isOver)) {
+        await this.runPiece(retry.parts, largest, retry.history as History);
+      }
     }
   }
 

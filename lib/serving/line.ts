@@ -12,7 +12,7 @@ import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
-import { type CallTerms, onStop, termsOf } from './call-terms.js';
+import { type CallTerms, inTime, mayStop, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
 import { checkFit, checkHooks, checkSize } from './fit.js';
@@ -92,7 +92,7 @@ export class ServingLine {
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
       const passage = { options, terms: this.enter(input, options), submit, watch };
-      const call = await this.prepare(input);
+      const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       const stops = [
         onAbort(left, () => this.pulls.end(pulled)),
@@ -188,14 +188,14 @@ export class ServingLine {
     const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
       const terms = this.enter(input, options, this.options.timeout);
-      const prepared = this.prepare(input);
+      const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { rows, metadata } = await this.collect(call, { options, terms, submit, watch });
       const output = releaseOutput(rows);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, { output, metadata });
-      const answer = reply instanceof Promise ? await reply : reply;
+      const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;
       watch?.ended();
       return answer;
     } catch (error) {
@@ -222,8 +222,8 @@ export class ServingLine {
         onStop: (leave) => onStop(terms, leave),
         watch,
         run: async (left) => {
-          const call = await this.prepare(input);
           const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, submit: this.inBatches, watch };
+          const call = await this.prepare(input, passage.terms);
           return { call, reply: await this.collect(call, passage) };
         },
         finish: (call, result) => finishCall(this.callbacks, call, result),
@@ -236,14 +236,15 @@ export class ServingLine {
     }
   }
 
-  private prepare(input: unknown): Call | Promise<Call> {
+  private prepare(input: unknown, terms: CallTerms): Call | Promise<Call> {
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
-    if (prepared instanceof Promise) {
-      this.preparing.add(prepared);
-      const forget = (): unknown => this.preparing.delete(prepared);
-      prepared.then(forget, forget);
+    if (!(prepared instanceof Promise)) {
+      return prepared;
     }
-    return prepared;
+    this.preparing.add(prepared);
+    const forget = (): unknown => this.preparing.delete(prepared);
+    prepared.then(forget, forget);
+    return inTime(terms, prepared);
   }
 
   private collect(call: Call, passage: Passage): Promise<Reply> {
@@ -252,7 +253,7 @@ export class ServingLine {
     }
     const { terms, submit } = passage;
     const request = this.requestOf(call.rows, passage);
-    if (terms.signal || terms.deadline < Infinity) {
+    if (mayStop(terms)) {
       return untilStop(terms, request, submit);
     }
     submit(request);

@@ -48,7 +48,8 @@ export function retriesOf(
     if (next.losses > options.retries) {
       return [];
     }
-    return next.losses === 1 ? [{ parts, history: next }] : inHalves(parts, rows, next);
+    const halves = next.losses === 1 ? [] : inHalves(parts, rows, next);
+    return halves.length > 0 ? halves : [{ parts, history: next }];
   }
   if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {
     return [];
@@ -62,15 +63,14 @@ function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** Two batches of the rows, of which none is cut off from those that it must run with; nothing where that cannot be. */
+/** Two batches of the rows; nothing where that would cut off rows from those that they must run with. */
 function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: History): readonly Retry<BatchRequest>[] {
-  const middle = Math.ceil(rows / 2);
+  const cut = cutOf(parts, rows);
   const first: Part<BatchRequest>[] = [];
   const second: Part<BatchRequest>[] = [];
   let start = 0;
-  for (const part of parts) {
-    const { request, offset, count } = part;
-    const before = request.whole && start < middle ? count : Math.min(Math.max(middle - start, 0), count);
+  for (const { request, offset, count } of parts) {
+    const before = Math.min(Math.max(cut - start, 0), count);
     start += count;
     if (before > 0) {
       first.push({ request, offset, count: before });
@@ -79,5 +79,19 @@ function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: H
       second.push({ request, offset: offset + before, count: count - before });
     }
   }
-  return second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+  return first.length === 0 || second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+}
+
+/** The middle, or where a request lies there that must run whole, the end of it that is inside the batch. */
+function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
+  const middle = Math.ceil(rows / 2);
+  let start = 0;
+  for (const { request, count } of parts) {
+    const end = start + count;
+    if (request.whole && start < middle && middle < end) {
+      return end < rows ? end : start;
+    }
+    start = end;
+  }
+  return middle;
 }

@@ -111,7 +111,8 @@ const common: Rules = {
   priorityAgeing: delay,
   tenant: aFunction,
   tenantWeights: {
-    check: (value) => isRecord(value) && Object.values(value).every((weight) => Number(weight) > 0 && weight !== Infinity),
+    check: (value) =>
+      isRecord(value) && Object.values(value).every((weight) => typeof weight === 'number' && weight > 0 && weight < Infinity),
     allowed: 'an object of numbers above 0 by tenant',
   },
   idempotent: flag,

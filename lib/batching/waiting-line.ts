@@ -118,7 +118,9 @@ export class WaitingLine<R extends Request> {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
     const again = { parts, history };
-    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id: this.lastId++, again });
+    // Also of those that came at the same time they are the first.
+    const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
+    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id, again });
   }
 
   /** The request is over; its rows will not be taken. */

@@ -261,7 +261,7 @@ export class ServingLine {
   }
 
   private async collectAll(call: Call, source: Source<Batch>, passage: Passage): Promise<Reply> {
-    const pulled = this.pull(call, source, (batch) => {
+    const pulled = this.pull(call, passage.terms, source, (batch) => {
       const request = this.requestOf(batch, passage);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
@@ -282,7 +282,7 @@ export class ServingLine {
   }
 
   private requestsOf(call: Call, { options, terms, submit, watch }: Passage): PullAhead<Batch, StreamRequest> {
-    return this.pull(call, this.piecesOf(call, options), (batch) => {
+    return this.pull(call, terms, this.piecesOf(call, options), (batch) => {
       const lane = this.admit(batch, options, watch);
       const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, costOf(this.callbacks, batch));
       submit(request);
@@ -300,9 +300,17 @@ export class ServingLine {
   }
 
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
-  private pull<R extends BatchRequest>({ isOpen }: Call, source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
+  private pull<R extends BatchRequest>(
+    { isOpen }: Call,
+    { priority, tenant }: CallTerms,
+    source: Source<Batch>,
+    start: (batch: Batch) => R,
+  ): PullAhead<Batch, R> {
+    const { maxQueue } = this.options;
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
-    const window = Math.min(2 * this.opened.partitions.length * largest, this.options.maxQueue - largest + 1);
+    // What is left to others it would be refused.
+    const room = priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
+    const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
     return this.pulls.begin({ source, start, window, isOpen });
   }
 

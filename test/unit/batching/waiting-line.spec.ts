@@ -333,9 +333,9 @@ describe('WaitingLine', () => {
       line.again([line.part('left', 'b'), line.part('left', 'c')], 'known', 3);
       line.add('left', 'd');
 
-      expect([line.takeNames(), line.next(0)]).toEqual(['a0 d0', 'full']);
+      expect(line.next(0)).toBe('full');
       expect(line.take(0)).toMatchObject({ reason: 'retry', history: 'known', size: 3, lane: line.lane('left') });
-      expect(line.isEmpty).toBe(true);
+      expect(line.takeAll()).toEqual(['a0 d0']);
     });
 
     it('[6.4] gives them ahead of all that came later, and behind those of a higher priority', () => {
@@ -346,6 +346,14 @@ describe('WaitingLine', () => {
       line.again([line.part('left', 'c', { now: 2 })], undefined, 3);
 
       expect(line.takeAll(900)).toEqual(['b0', 'c0', 'a0 a1 a2']);
+    });
+
+    it('[6.4] gives them in their order, and ahead of those that came at the same time', () => {
+      const line = new NamedLine();
+      line.window('left', 'a', 3);
+      ['b', 'c'].forEach((name) => line.again([line.part('left', name)], undefined, 3));
+
+      expect(line.takeAll()).toEqual(['b0', 'c0', 'a0 a1 a2']);
     });
 
     it('[7.3] gives of them the rows for which somebody waits, and passes over them where that is nobody', () => {

@@ -98,13 +98,14 @@ export class FairQueue<R extends Request> {
 function hasRows<R extends Request>(parts: Fifo<Part<R>>, now: number): boolean {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
-    if (!request.isOver && request.deadline <= now) {
-      request.expire();
-    }
-    if (!request.isOver) {
+    if (!request.isOver && request.deadline > now) {
       return true;
     }
+    // Before its request is told, which may call back and have the queue swept.
     parts.shift();
+    if (!request.isOver) {
+      request.expire();
+    }
   }
   return false;
 }

@@ -49,12 +49,15 @@ export class Backlog<R extends Request> {
     return this.live(now).some((level) => level.priority >= priority);
   }
 
-  /** Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. */
+  /**
+   * Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. One that
+   * does not even fit alone came when batches were larger, and is taken alone.
+   */
   take(room: number, now: number): Part<R>[] {
     const parts: Part<R>[] = [];
     let last: Part<R> | undefined;
     for (let free = room, level = this.next(now); level && free > 0; level = this.next(now)) {
-      const part = level.rows.take(free, now);
+      const part = level.rows.take(free, now) ?? (parts.length === 0 ? level.rows.take(Infinity, now) : undefined);
       if (!part) {
         break;
       }

@@ -147,7 +147,8 @@ export class WaitingLine<R extends Request> {
       // Those that a request which must run whole has pushed out.
       this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
     }
-    return { lane, parts, size, reason: sizeOf(parts) === size ? 'full' : reason };
+    const rows = sizeOf(parts);
+    return { lane, parts, size: Math.max(size, rows), reason: rows >= size ? 'full' : reason };
   }
 
   /** Empties the line and gives back every request that waited in it. */

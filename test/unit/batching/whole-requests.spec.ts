@@ -133,6 +133,26 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(() => batcher.call('d')).toThrow('has 4 of at most 4 rows in its queue');
     await runAll(batcher);
   });
+
+  it('[4.8] are run also where batches have become too small for them', async () => {
+    const batcher = new HeldBatcher({ batchSize: 8 });
+    const [high, low] = [{ whole: true }, { whole: true, priority: -1 }];
+    batcher.call('a');
+    await later();
+    batcher.ask('b', { ...high, size: 5 });
+    batcher.ask('c', { ...low, size: 3 });
+    batcher.ask('d', { ...high, size: 5 });
+    batcher.ask('e', { ...low, size: 3 });
+    batcher.lane('lane', { batchSize: 2 });
+
+    const ran = [];
+    for (let batch = 0; batch < 4; batch++) {
+      batcher.finishBatch();
+      await later();
+      ran.push(...batcher.running);
+    }
+    expect(ran).toEqual(['0: b0 b1 b2 b3 b4', '0: d0 d1 d2 d3 d4 c0 c1 c2', '0: e0 e1 e2']);
+  });
 });
 
 /** A batcher whose partition runs a batch. */

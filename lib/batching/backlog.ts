@@ -52,12 +52,16 @@ export class Backlog<R extends Request> {
   /**
    * Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. One that
    * does not even fit alone came when batches were larger, and is taken alone.
+   *
+   * What is taken will have run at `until`. Rows whose deadline will have passed by then fail instead, as long as there are others: if
+   * they ran, those behind them would be late in their turn, and at last everybody.
    */
-  take(room: number, now: number): Part<R>[] {
+  take(room: number, now: number, until: number): Part<R>[] {
+    const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
     const parts: Part<R>[] = [];
     let last: Part<R> | undefined;
-    for (let free = room, level = this.next(now); level && free > 0; level = this.next(now)) {
-      const part = level.rows.take(free, now) ?? (parts.length === 0 ? level.rows.take(Infinity, now) : undefined);
+    for (let free = room, level = this.next(limit); level && free > 0; level = this.next(limit)) {
+      const part = level.rows.take(free, limit) ?? (parts.length === 0 ? level.rows.take(Infinity, limit) : undefined);
       if (!part) {
         break;
       }

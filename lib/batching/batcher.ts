@@ -58,6 +58,9 @@ export interface BatcherOptions<R extends Request> extends AdmissionOptions {
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
+/** So many times longer than expected may a batch take without its rows being late. */
+const TIME_TO_SPARE = 1.5;
+
 /** A batch is of several callers, and runs in the async context of none of them. */
 const outside = new AsyncResource('nestjs-serving');
 
@@ -220,7 +223,10 @@ export class Batcher<R extends Request> {
       if (!load) {
         break;
       }
-      const window = this.line.take(now);
+      const window = this.line.take(
+        now,
+        ({ limits }, rows) => this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
+      );
       if (window.parts.length > 0) {
         void this.execute(window, load);
       }
@@ -249,7 +255,7 @@ export class Batcher<R extends Request> {
     observer.batchStarted(record);
     const outcome = await dispatch(window, partition);
     const endedAt = performance.now();
-    const startedAt = this.pool.end(load, handedAt, endedAt);
+    const startedAt = this.pool.end(load, endedAt);
     if (outcome.error === undefined) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }

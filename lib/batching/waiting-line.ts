@@ -135,14 +135,14 @@ export class WaitingLine<R extends Request> {
     return undefined;
   }
 
-  /** Takes the batch that is next; there is one. */
-  take(now: number): Window<R> {
+  /** Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will have run. */
+  take(now: number, endOf: (lane: Lane, rows: number) => number): Window<R> {
     const { queue, size, reason, again, turn, priority } = this.remove();
     const { lane, backlog } = queue;
     if (again) {
       return { lane, parts: again.parts.filter(({ request }) => !request.isOver), size, reason, history: again.history };
     }
-    const parts = backlog.take(size, now);
+    const parts = backlog.take(size, now, endOf(lane, Math.min(size, backlog.size)));
     if (backlog.size > 0 && queue.tickets === 0) {
       // Those that a request which must run whole has pushed out.
       this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });

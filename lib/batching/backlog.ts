@@ -60,8 +60,10 @@ export class Backlog<R extends Request> {
     const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
     const parts: Part<R>[] = [];
     let last: Part<R> | undefined;
-    for (let free = room, level = this.next(limit); level && free > 0; level = this.next(limit)) {
-      const part = level.rows.take(free, limit) ?? (parts.length === 0 ? level.rows.take(Infinity, limit) : undefined);
+    const first = this.next(limit)?.rows.peek(limit)?.request;
+    const most = first?.whole ? Math.max(room, first.size) : room;
+    for (let free = most, level = this.next(limit); level && free > 0; level = this.next(limit)) {
+      const part = level.rows.take(free, limit);
       if (!part) {
         break;
       }

@@ -124,12 +124,10 @@ export class Batcher<R extends Request> {
       throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
     }
     this.admission.enter(request, now, this.pool);
-    const { lane, size, whole } = request;
+    const { lane, size } = request;
     request.waiting = size;
     request.arrivedAt = now;
-    if (whole && this.line.roomIn(lane) < size) {
-      this.line.seal(lane);
-    }
+    this.sealFor(request);
     for (let offset = 0; offset < size;) {
       const count = Math.min(this.line.roomIn(lane), size - offset);
       if (count > 0) {
@@ -142,6 +140,7 @@ export class Batcher<R extends Request> {
       if (this.cutOff) {
         this.cutOff = false;
         offset = 0;
+        this.sealFor(request);
       }
     }
     this.runAtEndOfTurn();
@@ -175,6 +174,13 @@ export class Batcher<R extends Request> {
     for (const request of this.line.clear()) {
       this.leave(request);
       request.fail(error);
+    }
+  }
+
+  /** Keeps a request that must run whole out of room that has it only in part. */
+  private sealFor({ lane, size, whole }: R): void {
+    if (whole && this.line.roomIn(lane) < size) {
+      this.line.seal(lane);
     }
   }
 

@@ -22,7 +22,8 @@ describe('Backlog', () => {
   it('[4.8] [8.3] gives a request that must run whole, and came when batches were larger, a batch of its own', () => {
     const backlog = newBacklog();
     add(backlog, 'a', { size: 1 });
-    add(backlog, 'b', { size: 5, whole: true });
+    const b = add(backlog, 'b', { size: 5, whole: true }, 3);
+    backlog.add({ request: b, offset: 3, count: 2 });
     add(backlog, 'c', { size: 4 });
 
     expect([1, 2, 3].map(() => namesOf(backlog.take(3, 0, 0)))).toEqual(['a0', 'b0 b1 b2 b3 b4', 'c0 c1 c2']);
@@ -53,9 +54,14 @@ function newBacklog(): Backlog<NamedRequest> {
   return new Backlog({ ageing: 1000, weights: new Map() });
 }
 
-function add(backlog: Backlog<NamedRequest>, name: string, options: Omit<NamedRequestOptions, 'lane'>): NamedRequest {
+function add(
+  backlog: Backlog<NamedRequest>,
+  name: string,
+  options: Omit<NamedRequestOptions, 'lane'>,
+  count = options.size ?? 1,
+): NamedRequest {
   const request = new NamedRequest(name, { lane, ...options });
   request.queue = backlog;
-  backlog.add({ request, offset: 0, count: request.size });
+  backlog.add({ request, offset: 0, count });
   return request;
 }

@@ -153,6 +153,23 @@ describe('Batcher, of requests that must run in one batch,', () => {
     }
     expect(ran).toEqual(['0: b0 b1 b2 b3 b4', '0: d0 d1 d2 d3 d4 c0 c1 c2', '0: e0 e1 e2']);
   });
+
+  it('[7.3] [8.3] are not split where the window before, that others have left, has room for some of their rows', async () => {
+    const batcher = await busyBatcher({ batchSize: 4, batchTimeout: 10 });
+    batcher.call('a');
+    const gone = batcher.call('b', 3);
+    batcher.call('c');
+    gone.leave();
+    batcher.callWhole('D', 4);
+
+    for (const rows of ['a0 c0', 'D0 D1 D2 D3']) {
+      batcher.finishBatch();
+      await later();
+      expect(batcher.running).toEqual([`0: ${rows}`]);
+    }
+    batcher.finishBatch();
+    await later();
+  });
 });
 
 /** A batcher whose partition runs a batch. */

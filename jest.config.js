@@ -7,9 +7,10 @@ export default {
   moduleNameMapper: {
     '^nestjs-serving$': '<rootDir>/lib/index.ts',
     '^nestjs-serving/opentelemetry$': '<rootDir>/lib/opentelemetry/index.ts',
+    '^nestjs-serving/terminus$': '<rootDir>/lib/terminus/index.ts',
     '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',
-    // A thread cannot run TypeScript, so the tests start the built script of the same source.
-    '/thread-url\\.js$': '<rootDir>/test/fixtures/thread-url.ts',
+    // Neither a thread nor a process can run TypeScript, so the tests start the built scripts of the same source.
+    '/entry-urls\\.js$': '<rootDir>/test/fixtures/entry-urls.ts',
     // The samples share it as it is built; the tests run its source, as they do of everything else.
     '^(.*/fetch-package)/dist/(.*)\\.js$': '$1/src/$2',
     '^(\\.{1,2}/.*)\\.js$': '$1',
@@ -32,7 +33,7 @@ export default {
   },
   modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/benchmark/dist/'],
   coverageProvider: 'v8',
-  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/thread.entry.ts'],
+  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/*.entry.ts', '!lib/partitions/worker-host.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
   maxWorkers: '100%',
   testTimeout: 60_000,

@@ -43,13 +43,17 @@ export {
   type PartitionOptions,
   withMetadata,
 } from './partitions/partition.js';
+export type { PartitionStatus } from './partitions/partition-status.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
+export { currentSignal } from './serving/caller-context.js';
+export { contentHash } from './serving/content-hash.js';
 export { createServing } from './serving/create-serving.js';
+export type { ReplyStore } from './serving/reply-cache.js';
 export {
   type LengthBucket,
   lengthBuckets,
@@ -57,6 +61,7 @@ export {
   type LengthBucketsOptions,
   type PaddingOptions,
 } from './serving/length-buckets.js';
+export type { ServingHealth } from './serving/health.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './serving/origin.js';
 export { Serving, type ServingState } from './serving/serving.js';
@@ -70,17 +75,21 @@ export {
   type ModelServingDefinition,
   type PostprocessContext,
   type Prepared,
+  type ReplyCacheOptions,
   type ServingDefinition,
   type ServingOf,
   type ServingOptions,
+  type WorkerOptions,
 } from './serving/serving-definition.js';
 export type {
+  AnsweredBy,
   BatchEndEvent,
   BatchStartEvent,
   CallEndEvent,
   CallMode,
   CallStage,
   CallStartEvent,
+  PartitionChangeEvent,
   ServingEvent,
 } from './serving/serving-event.js';
 export type { EventOf } from './serving/serving-events.js';

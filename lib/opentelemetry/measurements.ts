@@ -1,17 +1,23 @@
-import type { Counter, Histogram, Meter, ObservableCallback } from '@opentelemetry/api';
+import type { BatchObservableCallback, Counter, Histogram, Meter } from '@opentelemetry/api';
 import { isServingError } from '../errors.js';
+import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../serving/serving-event.js';
-import { errorType } from './attributes.js';
+import { answeredBy, errorType } from './attributes.js';
 
 /** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
 const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 
-/** How many rows wait, by serving. */
-export type QueueDepths = () => ReadonlyMap<string, number>;
+/** What is asked for when metrics are collected, by serving. */
+export interface Gauges {
+  queueDepths(): ReadonlyMap<string, number>;
+  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
+}
 
-/** Counts and measures calls and batches; the depth of queues is asked for when metrics are collected. */
+const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
+
+/** Counts and measures calls and batches; queues and partitions are asked how they are when metrics are collected. */
 export class Measurements {
   private readonly callDuration: Histogram;
   private readonly rejections: Counter;
@@ -23,7 +29,7 @@ export class Measurements {
   /** Ends what it has begun. */
   readonly close: () => void;
 
-  constructor(meter: Meter, queueDepths: QueueDepths) {
+  constructor(meter: Meter, gauges: Gauges) {
     const histogram = (name: string, unit: string, boundaries: number[], description: string): Histogram =>
       meter.createHistogram(name, { unit, description, advice: { explicitBucketBoundaries: boundaries } });
     this.callDuration = histogram('serving.call.duration', 's', seconds, 'Duration of calls, from their arrival to their answer');
@@ -43,10 +49,29 @@ export class Measurements {
       unit: '{row}',
       description: 'Rows that no partition has taken yet',
     });
-    const observe: ObservableCallback = (result) =>
-      queueDepths().forEach((waiting, serving) => result.observe(waiting, { 'serving.name': serving }));
-    depth.addCallback(observe);
-    this.close = () => depth.removeCallback(observe);
+    const partitions = meter.createObservableUpDownCounter('serving.partition.count', {
+      unit: '{partition}',
+      description: 'Partitions by their state',
+    });
+    const restarts = meter.createObservableCounter('serving.partition.restarts', {
+      unit: '{restart}',
+      description: 'How often threads or processes of partitions were started again',
+    });
+    const observe: BatchObservableCallback = (result) => {
+      gauges.queueDepths().forEach((waiting, serving) => result.observe(depth, waiting, { 'serving.name': serving }));
+      gauges.partitionsByName().forEach((statuses, serving) => {
+        const attributes = { 'serving.name': serving };
+        // Also states that no partition is in: a count that is not told any more stays as it was.
+        for (const state of states) {
+          const count = statuses.filter((status) => status.state === state).length;
+          result.observe(partitions, count, { ...attributes, 'serving.partition.state': state });
+        }
+        result.observe(restarts, sumOf(statuses.map((status) => status.restarts)), attributes);
+      });
+    };
+    const observed = [depth, partitions, restarts];
+    meter.addBatchObservableCallback(observe, observed);
+    this.close = () => meter.removeBatchObservableCallback(observe, observed);
   }
 
   observe(event: ServingEvent): void {
@@ -61,7 +86,7 @@ export class Measurements {
     const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
     const attributes = { 'serving.name': serving, ...errorType(event) };
     const duration = preprocessing + waiting + running + postprocessing;
-    this.callDuration.record(duration / 1000, { ...attributes, 'serving.call.mode': mode });
+    this.callDuration.record(duration / 1000, { ...attributes, ...answeredBy(event), 'serving.call.mode': mode });
     if ((stage === 'preprocessing' || stage === 'waiting') && isServingError(error)) {
       this.rejections.add(1, attributes);
     }
@@ -77,4 +102,8 @@ export class Measurements {
     this.batchRun.record(event.runTime / 1000, run);
     this.padding.add(event.padding, attributes);
   }
+}
+
+function sumOf(numbers: readonly number[]): number {
+  return numbers.reduce((sum, number) => sum + number, 0);
 }

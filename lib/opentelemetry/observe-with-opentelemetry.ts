@@ -1,5 +1,6 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
+import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { ServingEvent } from '../serving/serving-event.js';
 import type { EventOf } from '../serving/serving-events.js';
 import { SCOPE } from './attributes.js';
@@ -10,6 +11,7 @@ import { Spans } from './spans.js';
 export interface ObservedServings {
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
   queueDepths(): ReadonlyMap<string, number>;
+  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
 }
 
 /** Where spans and metrics go. */
@@ -29,7 +31,7 @@ export interface ServingOpenTelemetryOptions {
 export function observeWithOpenTelemetry(source: ObservedServings, options: ServingOpenTelemetryOptions = {}): Subscription {
   const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } = options;
   const spans = new Spans(tracerProvider.getTracer(SCOPE));
-  const measurements = new Measurements(meterProvider.getMeter(SCOPE), () => source.queueDepths());
+  const measurements = new Measurements(meterProvider.getMeter(SCOPE), source);
   const observers = [spans, measurements];
   return merge(
     source.eventsOf('call:start'),

@@ -3,9 +3,9 @@ import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
-import { ThreadPartition } from './thread.partition.js';
-import type { ThreadTask } from './thread-protocol.js';
-import { webgpuTurn } from './webgpu-turn.js';
+import { SupervisedPartition, type Supervision } from './supervised.partition.js';
+import { type Isolation, WorkerPartition } from './worker.partition.js';
+import type { WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
@@ -19,7 +19,12 @@ export interface Opened {
  *
  * Batches of other keys are possible too, and pay for what is built for them when they come.
  */
-export type Engine = (kind: ServingKind, partitions: readonly PartitionOptions[], keys: readonly string[]) => Promise<Opened>;
+export type Engine = (
+  kind: ServingKind,
+  partitions: readonly PartitionOptions[],
+  keys: readonly string[],
+  supervision: Supervision,
+) => Promise<Opened>;
 
 /** Batch functions in the application's own thread. */
 export function functionEngine(factory: BatchFunctionFactory): Engine {
@@ -63,10 +68,12 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts): Engine {
-  return (_kind, options, keys) => {
-    const opening = openThreads(
-      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports, webgpuTurn })),
+export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
+  return (_kind, options, keys, supervision) => {
+    const opening = openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
+      isolation,
+      supervision,
     );
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
@@ -81,21 +88,26 @@ export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
 
-export function fileEngine(file: string): Engine {
-  return (_kind, options, keys) => openThreads(options.map((own, partition) => ({ partition, keys, options: own, file })));
+export function fileEngine(file: string, isolation: Isolation): Engine {
+  return (_kind, options, keys, supervision) =>
+    openWorkers(
+      options.map((own, partition) => ({ partition, keys, options: own, file })),
+      isolation,
+      supervision,
+    );
 }
 
-/** All threads at once; when one fails to load, the others end too. */
-async function openThreads(tasks: readonly ThreadTask[]): Promise<Opened> {
-  const openings = await Promise.allSettled(tasks.map((task) => ThreadPartition.open(task)));
+/** All workers at once; when one fails to load, the others end too. */
+async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, supervision: Supervision): Promise<Opened> {
+  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation)));
   const failed = openings.find((opening) => opening.status === 'rejected');
-  const partitions = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
+  const workers = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {
-    await Promise.all(partitions.map((partition) => partition.close()));
+    await Promise.all(workers.map((worker) => worker.close()));
     throw failed.reason;
   }
-  for (const partition of partitions) {
-    partition.siblings = partitions;
-  }
-  return { partitions, signature: partitions[0]?.signature };
+  const partitions = workers.map(
+    (worker, index) => new SupervisedPartition(index, worker, () => WorkerPartition.open(tasks[index]!, isolation), supervision),
+  );
+  return { partitions, signature: workers[0]?.signature };
 }

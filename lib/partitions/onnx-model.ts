@@ -6,10 +6,10 @@ import { ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
-import type { ThreadTask } from './thread-protocol.js';
 import { inTurn } from './webgpu-turn.js';
+import type { WorkerTask } from './worker-protocol.js';
 
-type ModelTask = Extract<ThreadTask, { readonly model: string | Uint8Array }>;
+type ModelTask = Extract<WorkerTask, { readonly model: string | Uint8Array }>;
 type Named<T> = Record<string, T>;
 
 /** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
@@ -34,10 +34,13 @@ function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
   return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
-/** Sessions on WebGPU take turns; all others work side by side. */
+/** Sessions on WebGPU in one process take turns; all others work side by side. */
 function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+  if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
+    return (work) => work();
+  }
   const turn = new Int32Array(webgpuTurn);
-  return providersOf(options).some(({ name }) => name === 'webgpu') ? (work) => inTurn(turn, work) : (work) => work();
+  return (work) => inTurn(turn, work);
 }
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {

@@ -1,6 +1,7 @@
 import type { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
 import { PartitionLostError } from '../errors.js';
+import type { PartitionStatus } from './partition-status.js';
 
 /** What a batch function gives back: one result per row, as a list or as tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
@@ -43,21 +44,44 @@ export interface BatchListener {
   isWaiting(row: number): boolean;
 }
 
-/** The partition went away before it began with the batch. */
+/** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
+/** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
+export class UnfitRows extends Error {
+  override readonly name = 'UnfitRows';
+
+  constructor(
+    /** What is wrong with each of them, by its place in the batch. */
+    readonly faults: ReadonlyMap<number, Error>,
+  ) {
+    super(`${faults.size} rows of a batch cannot be handed over`);
+  }
+}
 
 /** One session: runs one batch at a time. */
 export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
   readonly prefetch: number;
-  /** Why it takes no batch now; it is expected back. */
+  /** Why it takes no batch now; it soon comes back by itself. */
   readonly away?: Error | undefined;
-  /** Why it takes no batch now, nor soon. */
+  /** Why it can run nothing: nobody should wait for it, though it may come back. */
   readonly lost?: Error | undefined;
-  /** Has the listener called whenever one of these has changed. */
+  /** How it is; one that does not say is up until it is lost. */
+  readonly status?: PartitionStatus | undefined;
+  /** Calls the listener whenever `away`, `lost` or `status` has changed. */
   onChange?(listener: () => void): void;
-  /** Rejects when the batch fails; the partition then goes on with the next. */
+  /**
+   * Rejects when the batch fails; the partition then goes on with the next.
+   *
+   * @throws UnfitRows when it could run without some of its rows
+   */
   run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
+  /** Has what runs its batches warmed up, now and whenever it has been started again, before it gets a batch of a caller. */
+  warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
+  /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
+  fence?(): void;
+  /** Ends it now, whatever it runs; only where that harms nobody else. */
+  kill?(): void;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }

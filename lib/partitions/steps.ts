@@ -17,7 +17,7 @@ async function runSteps(steps: Steps, size: number, listener: BatchListener): Pr
   for await (const step of steps) {
     const { output, metadata } = withoutMark(step);
     listener.step(output, metadata);
-    // A caller that leaves is heard of between two steps, also in a thread.
+    // A caller that leaves is heard of between two steps, also in a worker.
     await endOfTurn();
     if (!isWanted(size, listener)) {
       break;

@@ -2,10 +2,10 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
 import type { Window } from '../batching/waiting-line.js';
-import { BatchFailedError, isServingError, messageOf } from '../errors.js';
+import { BatchFailedError, isServingError, messageOf, PartitionLostError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import type { Partition } from '../partitions/partition.js';
+import { type Partition, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from './origin.js';
@@ -47,14 +47,14 @@ export class BatchRunner {
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  async tryOut(request: BatchRequest, partition: number): Promise<unknown> {
+  async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
     request.isOver = true;
     const { size } = request;
-    const { error } = await this.runParts([{ request, offset: 0, count: size }], partition, size);
+    const { error } = await this.runParts([{ request, offset: 0, count: size }], index, size, undefined, partition);
     return error;
   }
 
-  /** Generators that still run end at their next step. */
+  /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
   cutShort(error: Error): void {
     this.cut = error;
   }
@@ -78,16 +78,23 @@ export class BatchRunner {
     partition: number,
     largest: number,
     history?: History,
+    runner: Partition = this.opened.partitions[partition]!,
   ): Promise<BatchOutcome<BatchRequest>> {
     const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
     const info = run.info(partition);
-    const runBatch = () => this.opened.partitions[partition]!.run(run.batch, info, run);
+    const runBatch = () => runner.run(run.batch, info, run);
     try {
+      run.checkRows();
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
+      if (cause instanceof UnfitRows) {
+        const others = run.without(cause);
+        const [error] = cause.faults.values();
+        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
+      }
       const error = this.batchError(cause, run.batch.size);
-      const retries = run.hasSpoken ? [] : retriesOf(error, parts, history, this.recovery);
+      const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
       if (retries.length > 0) {
         return { ...run.outcome, error, retries };
       }
@@ -97,6 +104,9 @@ export class BatchRunner {
   }
 
   private batchError(cause: unknown, size: number): unknown {
+    if (this.cut && cause instanceof PartitionLostError) {
+      return this.cut;
+    }
     return isServingError(cause)
       ? cause
       : new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
@@ -104,7 +114,7 @@ export class BatchRunner {
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = parts[0]!.request.lane;
-    const calls = parts.flatMap(({ request }) => request.watch?.call ?? []);
+    const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.name, key, origin, calls: [...new Set(calls)] };
   }
 }

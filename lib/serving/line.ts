@@ -4,6 +4,8 @@ import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
+import type { Origin, Partition } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
@@ -13,13 +15,14 @@ import { type CallOptions, onAbort, type StreamOptions } from './call-options.js
 import { type CallTerms, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
-import { checkFit, checkHooks } from './fit.js';
+import { checkFit, checkHooks, checkSize } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin } from './origin.js';
 import { releaseOutput } from './output.js';
 import { type Reply, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import type { SharedCalls } from './shared-calls.js';
 import type { ServingEvents } from './serving-events.js';
 import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
@@ -60,6 +63,8 @@ export class ServingLine {
     private readonly events: ServingEvents,
     /** The keys that calls may have; any key, where there are none. */
     private readonly keys?: readonly string[],
+    /** What joins calls that ask the same, in a serving that wants that. */
+    private readonly shared?: SharedCalls,
   ) {
     const { name, maxQueue, maxQueueCost, order } = options;
     const { partitions: slots, signature } = opened;
@@ -72,7 +77,7 @@ export class ServingLine {
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
   batchedRun(input: unknown, options: CallOptions): Promise<unknown> {
-    return this.answer(input, options, 'batched', this.inBatches);
+    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options, 'batched', this.inBatches);
   }
 
   /** Runs the input alone and at once, on the first partition. */
@@ -110,7 +115,7 @@ export class ServingLine {
     return undefined;
   }
 
-  /** Runs every allowed size, and the examples, once on every partition. */
+  /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */
   async warmUp(): Promise<void> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
       prepareCall(this.callbacks, input, this.inputAxes),
@@ -121,10 +126,13 @@ export class ServingLine {
       return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
     });
     await Promise.all(
-      this.opened.partitions.map(async (_, partition) => {
-        for (const { batch, lane } of batches) {
-          await this.tryOut(new ReplyRequest(batch, lane), partition);
-        }
+      this.opened.partitions.map((partition, index) => {
+        const warm = async (runner: Partition): Promise<void> => {
+          for (const { batch, lane } of batches) {
+            await this.tryOut(new ReplyRequest(batch, lane), index, runner);
+          }
+        };
+        return partition.warmUp ? partition.warmUp(warm) : warm(partition);
       }),
     );
   }
@@ -138,6 +146,7 @@ export class ServingLine {
   async close(): Promise<void> {
     this.closed = true;
     this.drain();
+    await this.shared?.idle();
     await Promise.allSettled(this.preparing);
     await this.pulls.close(this.closedError());
     await this.batcher.close();
@@ -158,10 +167,21 @@ export class ServingLine {
     return this.batcher.depth;
   }
 
-  /** As {@link abandon}; and a generator, which may never end by itself, ends at its next step. */
+  get partitions(): readonly PartitionStatus[] {
+    return this.opened.partitions.map(statusOf);
+  }
+
+  /** As {@link abandon}; and what may never end by itself is ended: a generator at its next step, a process at once. */
   cutShort(error: Error): void {
     this.abandon(error);
     this.runner.cutShort(error);
+    for (const partition of this.opened.partitions) {
+      if (partition.kill) {
+        // Told to close, it is not started again.
+        void partition.close();
+        partition.kill();
+      }
+    }
   }
 
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
@@ -189,6 +209,31 @@ export class ServingLine {
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
     return termsOf(this.callbacks, input, options, timeout);
+  }
+
+  /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
+  private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
+    const watch = CallWatch.over(this.events, this.options.name, 'batched');
+    try {
+      const terms = this.enter(input, options, this.options.timeout);
+      const { answer, answeredBy } = await shared.answer({
+        input,
+        origin: this.originOf(options),
+        onStop: (leave) => onStop(terms, leave),
+        watch,
+        run: async (left) => {
+          const call = await this.prepare(input);
+          const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, submit: this.inBatches, watch };
+          return { call, reply: await this.collect(call, passage) };
+        },
+        finish: (call, result) => finishCall(this.callbacks, call, result),
+      });
+      watch?.ended(answeredBy && { answeredBy });
+      return answer;
+    } catch (error) {
+      watch?.ended({ error });
+      throw error;
+    }
   }
 
   private prepare(input: unknown): Call | Promise<Call> {
@@ -262,16 +307,22 @@ export class ServingLine {
 
   /** The lane for the rows, if they fit the serving. */
   private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
-    const { name, separateOrigins } = this.options;
+    const { name } = this.options;
     const { signature } = this.opened;
-    const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
-    checkFit(name, batch, lane.limits, this.keys, signature);
+    checkSize(this.options, batch);
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature);
+    // After the checks: what is refused is not remembered.
+    const lane = this.lanes.laneOf(batch, this.originOf(options));
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);
     }
     watch?.queued(batch.size);
     return lane;
+  }
+
+  private originOf({ origin }: CallOptions): Origin | undefined {
+    return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
   private readonly inBatches: Submit = (request) => {
@@ -288,8 +339,8 @@ export class ServingLine {
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
-  private async tryOut(request: ReplyRequest, partition: number): Promise<void> {
-    const cause = await this.runner.tryOut(request, partition);
+  private async tryOut(request: ReplyRequest, index: number, partition: Partition): Promise<void> {
+    const cause = await this.runner.tryOut(request, index, partition);
     if (cause !== undefined) {
       throw new ServingLoadError(
         `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,

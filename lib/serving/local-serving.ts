@@ -4,13 +4,20 @@ import { InvalidServingError, isServingError, messageOf, ServingClosedError, Ser
 import { type Engine, modelsLoaded } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
+import type { Partition } from '../partitions/partition.js';
+import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
+import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import { callInRequest, inRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { currentOrigin } from './origin.js';
+import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import { SharedCalls } from './shared-calls.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
@@ -44,6 +51,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly engine: Engine,
+    private readonly storeOf?: () => ReplyStore,
   ) {
     super();
     this.name = options.name;
@@ -65,22 +73,28 @@ export class LocalServing<Input = unknown, Output = unknown>
     return new Map(this.line ? [[this.name, this.line.depth]] : []);
   }
 
-  override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
-    return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
+  override partitions(): readonly PartitionStatus[] {
+    return this.line?.partitions ?? [];
   }
 
-  override async run(input: Input, options: CallOptions = {}): Promise<Output> {
-    const line = await this.inlineLine();
-    const reply = line.run(input, options);
-    this.runs.add(reply);
-    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
+    const { line } = this;
+    return line
+      ? callInRequest(options, (inside) => line.batchedRun(input, inside) as Promise<Output>)
+      : Promise.reject(this.notRunning());
+  }
+
+  override run(input: Input, options: CallOptions = NONE): Promise<Output> {
+    return callInRequest(options, (inside) => this.runAlone(input, inside));
   }
 
   override stream<Hook extends string = never>(
     input: Input,
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
-    return new ServingStream((left) => this.streamFrom(input, options, left));
+    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
+    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -148,6 +162,13 @@ export class LocalServing<Input = unknown, Output = unknown>
     return key === undefined ? keys : [key];
   }
 
+  private async runAlone(input: Input, options: CallOptions): Promise<Output> {
+    const line = await this.inlineLine();
+    const reply = line.run(input, options);
+    this.runs.add(reply);
+    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  }
+
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
     const line = options.inline ? await this.inlineLine() : this.line;
     if (!line) {
@@ -171,20 +192,55 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'process';
     try {
+      const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
         isShared ? lanes.keys : [],
+        options,
       );
       if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }
-      return new ServingLine(options, callbacks, lanes, opened, events, isShared ? lanes.keys : undefined);
+      const partitions = this.timed(opened.partitions);
+      partitions.forEach((partition, index) =>
+        partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
+      );
+      return new ServingLine(
+        options,
+        callbacks,
+        lanes,
+        { ...opened, partitions },
+        events,
+        isShared ? lanes.keys : undefined,
+        shared,
+      );
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
       throw this.loadError(cause);
     }
+  }
+
+  private timed(partitions: readonly Partition[]): readonly Partition[] {
+    const { runTimeout } = this.options;
+    return runTimeout === undefined
+      ? partitions
+      : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  }
+
+  private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
+    if (status.reason !== undefined) {
+      this.logger.warn(`Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
+    }
+    this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
+  }
+
+  /** What joins calls that ask the same, if they are to be joined. */
+  private sharedCalls(): SharedCalls | undefined {
+    const { name, sharing } = this.options;
+    const cache = sharing?.cache && this.storeOf ? new ReplyCache(name, this.storeOf(), sharing.cache) : undefined;
+    return sharing && new SharedCalls(name, sharing, cache);
   }
 
   private async openWarm(): Promise<ServingLine> {

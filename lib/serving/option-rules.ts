@@ -11,16 +11,17 @@ export interface Rule {
 export type Rules = Readonly<Record<string, Rule>>;
 
 /** setTimeout turns a longer delay into none at all. */
-const LONGEST_DELAY = 2 ** 31 - 1;
+export const LONGEST_DELAY = 2 ** 31 - 1;
 
 export const whole = (least: number, most: number): Rule => ({
   check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
   allowed: `a whole number from ${least} to ${most}`,
 });
-export const delay: Rule = {
-  check: (value) => typeof value === 'number' && value >= 0 && value <= LONGEST_DELAY,
-  allowed: `milliseconds from 0 to ${LONGEST_DELAY}`,
-};
+export const milliseconds = (least: number, most = LONGEST_DELAY): Rule => ({
+  check: (value) => typeof value === 'number' && value >= least && value <= most,
+  allowed: `milliseconds from ${least} to ${most}`,
+});
+export const delay = milliseconds(0);
 
 /** The options of every batcher, and what is true when they are not given. */
 export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;

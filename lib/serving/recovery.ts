@@ -1,6 +1,6 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
-import { messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
+import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
 import { NotStartedError } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
 
@@ -25,7 +25,7 @@ export interface History {
 /**
  * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
  *
- * Who was not begun with runs elsewhere. What was lost with its partition runs again whole, since it need not be to blame; and in halves
+ * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What was lost with its partition runs again whole, since it need not be to blame; and in halves
  * from then on, since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs
  * as one row at fault can ask for, since then it is not the rows that are at fault.
  */
@@ -40,7 +40,7 @@ export function retriesOf(
   if (error instanceof NotStartedError) {
     return [{ parts, history: known }];
   }
-  if (!options.idempotent || error instanceof ServingLoadError) {
+  if (!options.idempotent || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
     return [];
   }
   if (error instanceof PartitionLostError || error instanceof RunTimeoutError) {

@@ -6,7 +6,9 @@ import { DEFAULT_KEY } from '../batch/batch.js';
 import type { RunOrder } from '../batching/backlog.js';
 import { InvalidServingError } from '../errors.js';
 import type { PartitionOptions } from '../partitions/partition.js';
+import { LONGEST_BACKOFF } from '../partitions/backoff.js';
 import { partitionPerDevice } from '../partitions/devices.js';
+import type { Supervision } from '../partitions/supervised.partition.js';
 import { show } from '../show.js';
 import {
   batching,
@@ -15,16 +17,26 @@ import {
   checkRoom,
   DEFAULT_AGEING,
   delay,
+  LONGEST_DELAY,
+  milliseconds,
   type Rule,
   type Rules,
   whole,
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
-import type { KeyServingOptions, ServingDefinition } from './serving-definition.js';
+import { contentHash } from './content-hash.js';
+import type { KeyServingOptions, ReplyCacheOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+
+/** What calls that ask the same share, and what tells them from others. */
+export interface Sharing {
+  readonly singleFlight: boolean;
+  readonly identify: (input: unknown) => unknown;
+  readonly cache: Required<ReplyCacheOptions> | undefined;
+}
 
 /** A definition with every default filled in: what the rest of the code reads. */
-export interface ResolvedServing {
+export interface ResolvedServing extends Supervision {
   readonly name: string;
   readonly maxQueue: number;
   readonly maxQueueCost: number | undefined;
@@ -33,13 +45,18 @@ export interface ResolvedServing {
   readonly idempotent: boolean;
   readonly isolateFailures: boolean;
   readonly retries: number;
+  readonly maxRows: number;
+  readonly maxBytes?: number | undefined;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each key, and of keys that are not known. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
+  /** Only where calls share anything. */
+  readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
+  readonly runTimeout?: number | undefined;
   readonly drain: boolean;
   readonly shutdown: number;
 }
@@ -100,7 +117,16 @@ const common: Rules = {
   idempotent: flag,
   isolateFailures: flag,
   retries: whole(0, 100),
+  maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+  maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
   separateOrigins: flag,
+  runTimeout: milliseconds(1),
+  singleFlight: flag,
+  identify: aFunction,
+  cache: {
+    check: (value) => isRecord(value) && value['ttl'] !== undefined,
+    allowed: 'an object of ttl and timeout, in milliseconds',
+  },
   drain: flag,
   shutdown: delay,
   preprocess: aFunction,
@@ -108,18 +134,37 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
+const isolation: Rule = { check: (value) => value === 'thread' || value === 'process', allowed: '"thread" or "process"' };
+const onlyOfWorkers: Rule = {
+  check: () => false,
+  allowed: 'nothing here: only model and useFile run apart from the application',
+};
+
+/** The options of what runs in threads or processes of its own. */
+const worker: Rules = {
+  isolation,
+  restartDelay: milliseconds(0, LONGEST_BACKOFF),
+  maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+};
+const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
+
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
+    ...worker,
     model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
     session: anObject,
     inputs: axes,
     outputs: axes,
     fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
-  useFactory: { useFactory: aFunction },
-  useFile: { useFile: pathOr('an absolute path or file: URL of a module', () => false) },
-  useClass: { useClass: aFunction },
-  useExisting: { useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' } },
+  useFactory: { ...noWorker, useFactory: aFunction },
+  useFile: { ...worker, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useClass: { ...noWorker, useClass: aFunction },
+  useExisting: {
+    ...noWorker,
+    useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' },
+  },
 };
 
 /**
@@ -132,8 +177,14 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const owner = `Serving ${show(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
-  const { drain = true, shutdown = 30_000, maxQueueCost, timeout } = definition;
+  const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
+  const { maxRows = maxQueue, maxBytes } = definition;
+  if (maxRows > maxQueue) {
+    throw new InvalidServingError(
+      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ever wait; lower the one or raise the other`,
+    );
+  }
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
@@ -155,10 +206,15 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     order: orderOf(definition),
     ...recoveryOf(owner, kind, definition),
+    maxRows,
+    maxBytes,
     keys: new Map(keys),
     otherKeys,
     separateOrigins,
+    sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
+    runTimeout,
+    ...supervisionOf(definition),
     drain,
     shutdown,
     partitions: partitionsOf(definition),
@@ -175,6 +231,21 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
   return { idempotent, isolateFailures, retries };
+}
+
+function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
+  const { singleFlight, cache } = definition;
+  if (cache) {
+    checkOptions(`${owner}, cache`, cache, ofCache);
+  }
+  const { ttl, timeout = 100 } = cache ?? {};
+  return singleFlight || ttl !== undefined
+    ? {
+        singleFlight: singleFlight ?? false,
+        identify: (input) => (definition.identify ? definition.identify(input) : contentHash(input)),
+        cache: ttl === undefined ? undefined : { ttl, timeout },
+      }
+    : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */
@@ -195,6 +266,12 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
     );
   }
   return { batchSize, batchTimeout, allowedSizes, runSize: given ?? allowedSizes?.at(-1) ?? Infinity };
+}
+
+function supervisionOf(definition: ServingDefinition): Supervision {
+  const { restartDelay = 100, maxRestarts = 5 }: WorkerOptions =
+    'model' in definition || 'useFile' in definition ? definition : {};
+  return { restartDelay, maxRestarts };
 }
 
 /** The path of the model, or its bytes. */

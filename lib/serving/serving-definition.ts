@@ -4,6 +4,7 @@ import type { Batch } from '../batch/batch.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
+import type { Isolation } from '../partitions/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { Serving } from './serving.js';
 import type { StreamEvent } from './stream-event.js';
@@ -15,7 +16,7 @@ export interface Prepared<Info = unknown> {
    * iterable, an Observable, a generator, or an array of batches.
    */
   readonly batch: unknown;
-  /** Private to the call: handed to `postprocess` as it is. */
+  /** Private to the call, and to those that join it: handed to `postprocess` as it is. */
   readonly info?: Info;
 }
 
@@ -36,6 +37,18 @@ export interface KeyServingOptions {
   readonly allowedSizes?: readonly number[];
   /** Whether every batch of the key is padded to `batchSize`. */
   readonly pad?: boolean;
+}
+
+/** How replies are kept. */
+export interface ReplyCacheOptions {
+  /** Milliseconds for which a reply is kept. */
+  readonly ttl: number;
+  /**
+   * Milliseconds that a call waits for the cache before it goes on without.
+   *
+   * @default 100
+   */
+  readonly timeout?: number;
 }
 
 /** What every serving has, however it runs its batches. */
@@ -60,6 +73,19 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 10000
    */
   readonly maxQueue?: number;
+  /**
+   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream or a lazy sequence it is the most
+   * of one of its batches.
+   *
+   * @default maxQueue since more could never wait
+   */
+  readonly maxRows?: number;
+  /**
+   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a RequestTooLargeError. Plain values are not counted.
+   *
+   * @default undefined no limit
+   */
+  readonly maxBytes?: number;
   /**
    * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once with an OverloadedError.
    *
@@ -152,6 +178,32 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly separateOrigins?: boolean;
   /**
+   * Milliseconds that a batch may run, those of its steps together; callers of one that takes longer get a RunTimeoutError. A partition
+   * that is a process is then killed and started again; any other takes no more batches until that one has returned.
+   *
+   * @default none a batch may run as long as it likes
+   */
+  readonly runTimeout?: number;
+  /**
+   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join the first while it is under way.
+   *
+   * @default false
+   */
+  readonly singleFlight?: boolean;
+  /**
+   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer depends on. `undefined` for an input that
+   * shares with no other.
+   *
+   * @default contentHash of the input
+   */
+  identify?(input: Input): string | undefined;
+  /**
+   * Keeps the replies of `batchedRun` in the application's cache manager, of `@nestjs/cache-manager`.
+   *
+   * @default none
+   */
+  readonly cache?: ReplyCacheOptions;
+  /**
    * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
    *
    * @default true
@@ -179,13 +231,34 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/** A serving of an ONNX model: its sessions run in threads of their own. */
-export interface ModelServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+/** Where the sessions of models and module files live, and what happens when their thread or process ends. */
+export interface WorkerOptions {
+  /**
+   * Whether each partition has a thread or a process of its own. What kills a process (an abort in native code, the system that is out of
+   * memory) costs its batch, and not the application; it takes more memory, and rows and results are copied.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation;
+  /**
+   * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30 s. The time is drawn at random
+   * from 0 on, so that partitions that have failed together do not start together.
+   *
+   * @default 100
+   */
+  readonly restartDelay?: number;
+  /**
+   * How often it is started again without having run a batch. After that the partition is lost, and is tried again every 30 s;
+   * calls fail at once when all partitions are.
+   *
+   * @default 5 with starts that fail at once, after 3 s at most
+   */
+  readonly maxRestarts?: number;
+}
+
+/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
+export interface ModelServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
@@ -213,15 +286,11 @@ export interface FunctionServingDefinition<
   readonly useFactory: BatchFunctionFactory;
 }
 
-/** A serving of a module file that runs in threads of its own. */
-export interface FileServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+/** A serving of a module file that runs in threads or processes of its own. */
+export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /**
-   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread
+   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread or process
    * once per key, it sets up and returns the function that gets every batch.
    */
   readonly useFile: string | URL;

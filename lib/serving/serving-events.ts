@@ -34,6 +34,7 @@ export class ServingEvents {
     'call:end': new Outlet('call:end'),
     'batch:start': new Outlet('batch:start'),
     'batch:end': new Outlet('batch:end'),
+    'partition:change': new Outlet('partition:change'),
   };
   readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
   private readonly callStarts = this.outlets['call:start'];

@@ -1,4 +1,5 @@
 import type { Observable } from 'rxjs';
+import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
 import type { ServingEvent } from './serving-event.js';
@@ -18,7 +19,7 @@ export abstract class Serving<Input = unknown, Output = unknown> {
 
   abstract readonly state: ServingState;
 
-  /** What happens inside: calls and batches, when they start and when they end; hot. */
+  /** What happens inside: calls and batches, when they start and when they end, and partitions that go and come back; hot. */
   abstract readonly events$: Observable<ServingEvent>;
 
   /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
@@ -27,6 +28,17 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   /** How many rows wait in its queue, by its name; nothing for a handle that has no queue of its own. */
   queueDepths(): ReadonlyMap<string, number> {
     return new Map();
+  }
+
+  /** How its partitions are, those that run batches of several callers; nothing for a handle that has none of its own. */
+  partitions(): readonly PartitionStatus[] {
+    return [];
+  }
+
+  /** As {@link partitions}, by its name. */
+  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
+    const partitions = this.partitions();
+    return new Map(partitions.length > 0 ? [[this.name, partitions]] : []);
   }
 
   /**

@@ -49,18 +49,19 @@ describe('the packed package', () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
   });
 
-  it('loads OpenTelemetry only for its own entry point, which names what is missing', async () => {
-    const app = join(folder, 'no-opentelemetry');
+  it('loads OpenTelemetry and Terminus only for their own entry points, which name what is missing', async () => {
+    const app = join(folder, 'no-peers');
     const installed = join(app, 'node_modules/nestjs-serving');
     await mkdir(installed, { recursive: true });
     await mkdir(join(app, 'node_modules/@nestjs'));
     await run('tar', ['-xzf', tarball, '-C', installed, '--strip-components', '1']);
-    for (const name of ['@nestjs/common', '@nestjs/core', 'onnxruntime-common', 'reflect-metadata', 'rxjs']) {
+    for (const name of ['@nestjs/common', '@nestjs/core', 'onnxruntime-common', 'reflect-metadata', 'rxjs', 'tinyqueue']) {
       await symlink(await realpath(join(root, 'node_modules', name)), join(app, 'node_modules', name));
     }
     const load = (name: string) => run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], { cwd: app });
     await load('nestjs-serving');
     await expect(load('nestjs-serving/opentelemetry')).rejects.toThrow("Cannot find package '@opentelemetry/api'");
+    await expect(load('nestjs-serving/terminus')).rejects.toThrow("Cannot find package '@nestjs/terminus'");
   });
 
   it.each(['11', '12'])(

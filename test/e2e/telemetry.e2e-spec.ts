@@ -187,13 +187,18 @@ describeOnPlatforms('telemetry', (listen) => {
     }
   });
 
-  it('[12.3] refused requests are counted by their reason', async () => {
+  it('[12.3] refused requests are counted by their reason, queues and partitions by their serving', async () => {
     const site = await siteWith(listen, telemetry());
     expect(await site.post('/many/101', {})).toMatchObject({ status: 413 });
     expect(await site.post('/echo/a', {})).toMatchObject({ status: 201 });
     const measured = await telemetry().measured();
     expect(measured.get('serving.call.rejections')!.points).toEqual([
       { attributes: { 'serving.name': 'echo', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
+    ]);
+    const up = measured.get('serving.partition.count')!.points.filter(({ value }) => value === 1);
+    expect(up.map(({ attributes }) => attributes)).toEqual([
+      { 'serving.name': 'echo', 'serving.partition.state': 'up' },
+      { 'serving.name': 'steps', 'serving.partition.state': 'up' },
     ]);
     const depths = measured.get('serving.queue.depth')!.points;
     expect(new Map(depths.map(({ attributes, value }) => [attributes['serving.name'], value]))).toEqual(

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { PartitionLostError } from 'nestjs-serving';
+import { PartitionLostError, ServingUnavailableError } from 'nestjs-serving';
 import { useGates } from '../../fixtures/gate.js';
 import { useServings } from '../../fixtures/use-servings.js';
 import { turn } from '../../fixtures/virtual-time.js';
@@ -27,20 +27,23 @@ describe('A thread that dies', () => {
     const serving = await serve({ name: 'faults', useFile: worker('faults') });
 
     await expect(serving.batchedRun('leaves an exception uncaught')).rejects.toMatchObject({
-      message: expect.stringContaining('The thread of partition 0 has ended'),
+      message: expect.stringContaining('The thread of partition 0 ended with code 1'),
       cause: { name: 'TooLongError', message: '9 is too long' },
     });
   });
 
-  it.each(ends)('[5.6] fails every call at once when it was the last: it %s', async (end) => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 1, maxQueue: 4 });
+  it.each(ends)('[5.6] fails every call at once when it was the last and is not started again: it %s', async (end) => {
+    const options = { partitions: 2, batchSize: 1, maxQueue: 4, maxRestarts: 0 };
+    const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
 
     const dying = await Promise.allSettled([end, end, 'queued', 'queued'].map((row) => serving.batchedRun(row)));
     const later = await Promise.allSettled(Array.from({ length: 4 }, () => serving.batchedRun('later')));
 
-    for (const reply of [...dying, ...later]) {
-      expect((reply as PromiseRejectedResult).reason).toBeInstanceOf(PartitionLostError);
-    }
+    const reasons = [...dying, ...later].map((reply) => (reply as PromiseRejectedResult).reason as Error);
+    reasons.slice(0, 2).forEach((reason) => expect(reason).toBeInstanceOf(PartitionLostError));
+    // What had been handed ahead is lost with its thread; what waited has nothing to wait for.
+    reasons.slice(2, 4).forEach(({ name }) => expect(['PartitionLostError', 'ServingUnavailableError']).toContain(name));
+    reasons.slice(4).forEach((reason) => expect(reason).toBeInstanceOf(ServingUnavailableError));
   });
 
   it('[5.6] [9.3] does not keep its serving from closing', async () => {

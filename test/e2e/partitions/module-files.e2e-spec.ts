@@ -1,5 +1,5 @@
 import { fileURLToPath } from 'node:url';
-import { threadId as mainThread } from 'node:worker_threads';
+import { threadId } from 'node:worker_threads';
 import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
@@ -17,24 +17,27 @@ import { worker } from '../../fixtures/worker.js';
 interface Site {
   readonly row: string;
   readonly key: string;
-  readonly threadId: number;
+  /** The number of its process, and that of its thread there. */
+  readonly thread: string;
   readonly builds: { readonly key: string; readonly partition: number; readonly options: object }[];
 }
 
-describe('A serving of a module file', () => {
+const mainThread = `${process.pid}/${threadId}`;
+
+describe.each(['thread', 'process'] as const)('A serving of a module file, by %s', (isolation) => {
   const serve = useServings();
   const site = worker('site');
 
-  it('[1.4] [5.1] runs its setup once per partition and key, in the thread of the partition, with its options', async () => {
+  it('[1.4] [5.1] runs its setup once per partition and key, in the worker of the partition, with its options', async () => {
     const partitions = [{ device: 'left' }, { device: 'right' }];
-    const serving = await serve<Site[]>({ name: 'site', useFile: site, batchKeys: ['a', 'b'], partitions });
+    const serving = await serve<Site[]>({ name: 'site', useFile: site, isolation, batchKeys: ['a', 'b'], partitions });
     const call = (key: string): Promise<Site[]> => serving.batchedRun(Batch.stack(['row']).withKey(key));
 
     const replies = [...(await Promise.all([call('a'), call('b')])), ...(await Promise.all([call('a'), call('b')]))];
 
     const sites = replies.map(([first]) => first!);
     expect(sites.map(({ key }) => key)).toEqual(['a', 'b', 'a', 'b']);
-    const threads = new Map(sites.map(({ threadId, builds }) => [threadId, builds]));
+    const threads = new Map(sites.map(({ thread, builds }) => [thread, builds]));
     expect(threads).not.toContain(mainThread);
     expect([...threads.values()].toSorted(([a], [b]) => a!.partition - b!.partition)).toEqual(
       partitions.map((options, partition) => ['a', 'b'].map((key) => ({ key, partition, options }))),
@@ -45,6 +48,7 @@ describe('A serving of a module file', () => {
     const serving = await serve({
       name: 'site',
       useFile: site,
+      isolation,
       postprocess: (output, { metadata }) => ({ row: (output as Site).row, metadata }),
     });
 
@@ -58,7 +62,7 @@ describe('A serving of a module file', () => {
   });
 
   it('[1.4] [3.1] [4.7] [6.5] is set up late for other keys of lone calls; where that fails, a later call may succeed', async () => {
-    const serving = await serve<string[]>({ name: 'late', useFile: worker('late'), batchKeys: ['en'] });
+    const serving = await serve<string[]>({ name: 'late', useFile: worker('late'), isolation, batchKeys: ['en'] });
     const call = (key: string): Promise<string[]> => serving.run(Batch.stack(['row']).withKey(key));
 
     expect(await call('en')).toEqual(['row, 1 time']);
@@ -71,12 +75,12 @@ describe('A serving of a module file', () => {
     ]);
   });
 
-  it('[3.1] runs a lone call in a thread of its own', async () => {
-    const serving = await serve<Site>({ name: 'site', useFile: site });
+  it('[3.1] runs a lone call in a worker of its own', async () => {
+    const serving = await serve<Site>({ name: 'site', useFile: site, isolation });
 
     const [batched, alone] = [await serving.batchedRun('x'), await serving.run('x')];
 
-    expect(new Set([mainThread, batched.threadId, alone.threadId]).size).toBe(3);
+    expect(new Set([mainThread, batched.thread, alone.thread]).size).toBe(3);
   });
 
   it.each<[string, unknown]>([
@@ -91,7 +95,7 @@ describe('A serving of a module file', () => {
     ['a class instance, which becomes a plain object', { x: 1 }],
     ['a list of strings, numbers and truth values', ['', 0, false]],
   ])('[1.7] takes and gives back %s as one row', async (_, row) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo') });
+    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
 
     expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([row, 'other']);
   });
@@ -101,13 +105,13 @@ describe('A serving of a module file', () => {
     ['named maps', { x: floats([2], [1, 2]), y: floats([2, 2], [3, 4, 5, 6]) }],
     ['tuples and nestings', [floats([2], [1, 2]), { inner: [floats([2], [3, 4])] }]],
   ])('[1.7] takes and gives back rows of %s, in a batch', async (_, rows) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo') });
+    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
 
     expect(await Promise.all([serving.batchedRun(rows), serving.run(rows)])).toEqual([rows, rows]);
   });
 
   it('[1.7] takes and gives back plain rows that are tensors of different shapes, each to its caller', async () => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo') });
+    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
     const rows = [floats([2], [1, 2]), { x: floats([1, 1], [3]) }, 'text', [floats([], [4]), floats([], [5])]];
 
     expect(await serving.batchedRun(Batch.ofValues(rows))).toEqual(rows);
@@ -127,9 +131,9 @@ describe('A serving of a module file', () => {
     ['throws a string', BatchFailedError, { cause: { message: 'no error at all' } }],
     ['returns too few', InvalidOutputError, { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' }],
     ['returns nothing', InvalidOutputError, { message: expect.stringContaining('returned undefined') }],
-    ['returns functions', BatchFailedError, { cause: { name: 'DataCloneError', message: '() => 1 could not be cloned.' } }],
+    ['returns functions', BatchFailedError, { cause: { message: '() => 1 could not be cloned.' } }],
   ])('[6.1] [6.3] fails the callers of a batch that %s, and lives on', async (fault, type, expected) => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), batchSize: 2 });
+    const serving = await serve({ name: 'faults', useFile: worker('faults'), isolation, batchSize: 2 });
 
     const replies = await Promise.allSettled([fault, 'a', 'b', 'c'].map((row) => serving.batchedRun(row)));
 
@@ -141,7 +145,7 @@ describe('A serving of a module file', () => {
   });
 
   it('[6.2] [6.5] fails the caller of a row whose result is an error, with its class, code and cause', async () => {
-    const serving = await serve({ name: 'errors', useFile: worker('errors') });
+    const serving = await serve({ name: 'errors', useFile: worker('errors'), isolation });
     const rows = ['fine', 'an error of its own', 'an error of the package'];
 
     const [fine, own, ours] = await Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
@@ -163,13 +167,13 @@ describe('A serving of a module file', () => {
     ['an object with a method', { method() {} }],
     ['a promise', Promise.resolve()],
     ['a symbol', Symbol('row')],
-  ])('[6.1] fails clearly for a row that cannot move to a thread, and lives on: %s', async (_, row) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), batchSize: 1 });
+  ])('[6.1] fails clearly for a row that cannot move to a worker, and lives on: %s', async (_, row) => {
+    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation, batchSize: 1 });
 
     const [refused, served] = await Promise.allSettled([row, 'fine'].map((each) => serving.batchedRun(each)));
 
     expect((refused as PromiseRejectedResult).reason).toMatchObject({
-      code: 'SERVING_BATCH_FAILED',
+      code: 'SERVING_INVALID_INPUT',
       message: expect.stringMatching(/could not be cloned/),
     });
     expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
@@ -191,14 +195,18 @@ describe('A serving of a module file', () => {
     ],
     ['throws while it loads, and leaves a timer', worker('load-fails'), ServingLoadError, 'no weights here'],
     ['is no script', new URL('../../../package.json', import.meta.url), ServingLoadError, 'package.json'],
-    ['ends its thread while it loads', worker('exits-at-load'), ServingLoadError, 'ended with code 5'],
+    ['ends its worker while it loads', worker('exits-at-load'), ServingLoadError, 'ended with code 5'],
   ])('[9.1] fails to start, with the reason, where the module %s', async (_, useFile, type, message) => {
-    const starting = serve({ name: 'module', useFile, partitions: 2 });
+    const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
 
     await expect(starting).rejects.toThrow(type);
     await expect(starting).rejects.toThrow('Serving "module"');
     await expect(starting).rejects.toThrow(message);
   });
+});
+
+describe('A serving of a module file', () => {
+  const serve = useServings();
 
   it('[9.1] ends the threads that did start, where the setup of one fails', async () => {
     const [started, living] = [new Int32Array(new SharedArrayBuffer(4)), new Int32Array(new SharedArrayBuffer(4))];

@@ -34,7 +34,7 @@ describe('The threads of a serving', () => {
     // As many batches run side by side as there are partitions, each blocking a thread; the next one waits.
     await Promise.all(gates.slice(0, count).map((each) => each.entered()));
     await turn();
-    expect(Atomics.load(gates[count]!.row, 0)).toBe(0);
+    expect(gates[count]!.isEntered).toBe(false);
 
     gates.forEach((each) => each.open());
     await Promise.all(replies);
@@ -47,7 +47,7 @@ describe('The threads of a serving', () => {
     await first.entered();
     await turn();
 
-    expect(Atomics.load(second.row, 0)).toBe(0);
+    expect(second.isEntered).toBe(false);
 
     first.open();
     await second.entered();
@@ -165,7 +165,7 @@ describe('The threads of a serving', () => {
   it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {
     const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
 
-    const end = await forkChild('open-and-close', [model]);
+    const end = await forkChild('open-and-close', [model, 'thread', '20']);
 
     expect(end).toMatchObject({ code: 0, messages: Array.from({ length: 20 }, (_, cycle) => cycle) });
   });

@@ -63,6 +63,10 @@ describe('Hooks', () => {
       }),
     ],
     ['a thread', (batchSize = 8) => ({ name: 'saying', useFile: worker('saying'), batchSize, batchTimeout: 1 })],
+    [
+      'a process',
+      (batchSize = 8) => ({ name: 'saying', useFile: worker('saying'), isolation: 'process', batchSize, batchTimeout: 1 }),
+    ],
   ])('of %s', (_, definition) => {
     it('[8.3] come in the order in which they were said, before the one output', async () => {
       const serving = await serve<string>(definition());
@@ -156,6 +160,7 @@ describe('Hooks', () => {
       },
     ],
     ['a thread', { useFile: worker('short-hook') }],
+    ['a process', { useFile: worker('short-hook'), isolation: 'process' }],
   ])('[8.3] [6.3] of %s that have not a value for each row fail the batch', async (_, how) => {
     const serving = await serve({ name: 'short', batchTimeout: 1, ...how } as ServingDefinition);
 

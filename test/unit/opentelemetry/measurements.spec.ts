@@ -1,5 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type CallEndEvent, type FunctionServingDefinition, type LocalServing, type ServingError } from 'nestjs-serving';
+import {
+  Batch,
+  type CallEndEvent,
+  type FunctionServingDefinition,
+  type LocalServing,
+  type PartitionStatus,
+  type ServingError,
+} from 'nestjs-serving';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/held-function.js';
@@ -19,7 +26,7 @@ const touchy: FunctionServingDefinition<string> = {
       throw new TypeError('cannot read that');
     }
     if (text === 'too many') {
-      return { batch: Batch.stack(['a', 'b', 'c', 'd']) };
+      return { batch: Batch.stack(['a', 'b', 'c']) };
     }
     return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
   },
@@ -54,7 +61,7 @@ describe('metrics', () => {
       'RangeError',
       'SERVING_BATCH_FAILED',
       'SERVING_INVALID_INPUT',
-      'SERVING_TOO_LARGE',
+      'SERVING_OVERLOADED',
       'TypeError',
     ]);
     const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -78,7 +85,19 @@ describe('metrics', () => {
       points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
     ).toEqual([
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
-      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+    ]);
+  });
+
+  it('[12.3] the calls that joined others, apart from those with rows of their own', async () => {
+    const serving = await start({ ...echo, singleFlight: true });
+    observe(serving);
+    await Promise.all(['a', 'a', 'a'].map((input) => serving.batchedRun(input)));
+    const { points } = (await telemetry().measured()).get('serving.call.duration')!;
+    const attributes = { 'serving.name': 'echo', 'serving.call.mode': 'batched' };
+    expect(points).toEqual([
+      { attributes, value: expect.objectContaining({ count: 1 }) },
+      { attributes: { ...attributes, 'serving.call.answered_by': 'flight' }, value: expect.objectContaining({ count: 2 }) },
     ]);
   });
 
@@ -116,6 +135,30 @@ describe('metrics', () => {
     await serving.batchedRun('a').catch(() => {});
     const { points } = (await telemetry().measured()).get('serving.batch.run.duration')!;
     expect(points).toMatchObject([{ attributes: { 'error.type': 'SERVING_BATCH_FAILED' } }]);
+  });
+
+  it('[12.3] the partitions by their state and how often they were started again, whenever metrics are collected', async () => {
+    const served: { partitions: PartitionStatus[] } = {
+      partitions: [
+        { state: 'up', restarts: 2 },
+        { state: 'up', restarts: 0 },
+        { state: 'lost', restarts: 5, reason: 'out of memory' },
+      ],
+    };
+    const serving = await start(echo);
+    observeWithOpenTelemetry(Object.assign(serving, { partitions: () => served.partitions }), telemetry());
+    const counted = async (): Promise<unknown> => {
+      const measured = await telemetry().measured();
+      const { unit, points } = measured.get('serving.partition.count')!;
+      const restarts = measured.get('serving.partition.restarts');
+      expect(restarts).toMatchObject({ unit: '{restart}', points: [{ attributes: { 'serving.name': 'echo' } }] });
+      const counts = points.map(({ attributes, value }) => [attributes['serving.partition.state'], value] as const);
+      expect(points.map(({ attributes }) => attributes['serving.name'])).toEqual(points.map(() => 'echo'));
+      return { unit, ...Object.fromEntries(counts), restarts: restarts!.points[0]!.value };
+    };
+    expect(await counted()).toEqual({ unit: '{partition}', up: 2, restarting: 0, hung: 0, lost: 1, restarts: 7 });
+    served.partitions = [{ state: 'hung', restarts: 2 }, { state: 'restarting', restarts: 1 }, served.partitions[2]!];
+    expect(await counted()).toEqual({ unit: '{partition}', up: 0, restarting: 1, hung: 1, lost: 1, restarts: 8 });
   });
 
   it('[12.3] the depth of the queue, whenever metrics are collected', async () => {

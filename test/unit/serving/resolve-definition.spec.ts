@@ -23,6 +23,8 @@ describe('resolveDefinition', () => {
     expect(resolve(valid)).toEqual({
       name: 'embedder',
       maxQueue: 10_000,
+      maxRows: 10_000,
+      maxBytes: undefined,
       order: { ageing: 1000, weights: new Map() },
       idempotent: false,
       isolateFailures: false,
@@ -31,6 +33,8 @@ describe('resolveDefinition', () => {
       otherKeys: limits,
       separateOrigins: false,
       warmUp: [],
+      restartDelay: 100,
+      maxRestarts: 5,
       partitions: [{}],
       drain: true,
       shutdown: 30_000,
@@ -39,13 +43,29 @@ describe('resolveDefinition', () => {
 
   it('[1.9] takes what is given', () => {
     const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
-    const given = { maxQueue: 8, separateOrigins: true, warmUp: ['a'], drain: false, shutdown: 0 };
+    const given = {
+      maxQueue: 8,
+      maxRows: 5,
+      maxBytes: 4096,
+      separateOrigins: true,
+      warmUp: ['a'],
+      runTimeout: 500,
+      drain: false,
+      shutdown: 0,
+    };
 
     const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
 
     const limits = { ...ofKeys, runSize: 8 };
     expect(resolved).toMatchObject({ ...given, otherKeys: limits });
     expect(Object.fromEntries(resolved.keys)).toEqual({ en: limits, de: limits });
+  });
+
+  it('[1.9] [5.6] takes how what runs apart is started again', () => {
+    const given = { restartDelay: 0, maxRestarts: 0 };
+
+    expect(resolve({ ...model, ...given })).toMatchObject(given);
+    expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
   });
 
   it('[1.9] takes an option that is undefined as not given', () => {
@@ -123,12 +143,16 @@ describe('resolveDefinition', () => {
     [{ batchSize: null }, `option "batchSize" is null; ${positive}`],
     [{ batchSize: 2 ** 21 }, `option "batchSize" is 2097152; ${positive}`],
     [{ batchSize: 64, maxQueue: 63 }, 'batchSize 64 is more than maxQueue 63, so no batch could ever fill'],
+    [{ maxRows: 101, maxQueue: 100 }, 'maxRows 101 is more than maxQueue 100, so no such call could ever wait'],
+    [{ maxRows: 0 }, 'option "maxRows" is 0; allowed is a whole number from 1 to'],
+    [{ maxBytes: 1.5 }, 'option "maxBytes" is 1.5; allowed is a whole number from 1 to'],
     [{ maxQueue: 31 }, 'batchSize 32 is more than maxQueue 31, so no batch could ever fill'],
     [{ maxQueue: 0 }, 'option "maxQueue" is 0; allowed is a whole number from 1 to'],
     [{ batchTimeout: -1 }, `option "batchTimeout" is -1; ${milliseconds}`],
     [{ batchTimeout: NaN }, `option "batchTimeout" is NaN; ${milliseconds}`],
     [{ batchTimeout: 2 ** 31 }, `option "batchTimeout" is 2147483648; ${milliseconds}`],
     [{ shutdown: '30s' }, `option "shutdown" is "30s"; ${milliseconds}`],
+    [{ runTimeout: 0 }, 'option "runTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
     [{ drain: 'no' }, 'option "drain" is "no"; allowed is true or false'],
     [{ partitions: 0 }, `option "partitions" is 0; ${partitions}`],
     [{ partitions: false }, `option "partitions" is false; ${partitions}`],
@@ -143,9 +167,11 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cost, drain,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, drain,',
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
+    [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],
+    [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
   ])('[1.9] refuses %p', (options, message) => {
@@ -169,8 +195,13 @@ describe('resolveDefinition', () => {
     ],
     [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
     [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
+    [{ ...model, restartDelay: 30_001 }, 'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000'],
+    [{ ...model, maxRestarts: -1 }, 'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991'],
     [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
     [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
+    [{ ...model, isolation: 'fork' }, 'option "isolation" is "fork"; allowed is "thread" or "process"'],
+    [{ name: 'a', useFile: 'a.js', isolation: true }, 'option "isolation" is true; allowed is "thread" or "process"'],
+    [{ name: 'a', useClass: Handler, isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
     [{ name: 'a', useFile: 3 }, 'option "useFile" is 3; allowed is an absolute path or file: URL of a module'],
     [{ name: 'a', useClass: new Handler() }, 'option "useClass" is Handler {}; allowed is a function'],
     [{ name: 'a', useExisting: null }, 'option "useExisting" is null; allowed is an injection token'],

@@ -1,0 +1,18 @@
+import type { Partition } from './partition.js';
+
+/** How one partition of a serving is. */
+export interface PartitionStatus {
+  /**
+   * `up`: it takes batches. `restarting`: its thread or process has ended, and is started again. `hung`: a batch runs longer than
+   * `runTimeout`, and nothing else runs until it returns. `lost`: it has failed too often in a row, and is tried again now and then.
+   */
+  readonly state: 'up' | 'restarting' | 'hung' | 'lost';
+  /** How often it has been started again. */
+  readonly restarts: number;
+  /** Why it is not up. */
+  readonly reason?: string;
+}
+
+export function statusOf({ status, lost }: Partition): PartitionStatus {
+  return status ?? (lost ? { state: 'lost', restarts: 0, reason: lost.message } : { state: 'up', restarts: 0 });
+}

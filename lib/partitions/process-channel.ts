@@ -1,0 +1,61 @@
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import type { Socket } from 'node:net';
+import { fromWire } from '../errors.js';
+import type { Channel, Ending, Hear } from './channel.js';
+import { decode, encode, owned, type Packet } from './codec.js';
+import { processUrl } from './entry-urls.js';
+import { optionsForChild } from './options-for-child.js';
+import { type Farewell, MARKS, type WorkerOpening, type WorkerReply, type WorkerTask } from './worker-protocol.js';
+
+/** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
+export async function openProcess(task: WorkerTask): Promise<Channel> {
+  const opening = encode(task);
+  const child = fork(processUrl, {
+    execArgv: optionsForChild(process.execArgv),
+    serialization: 'advanced',
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe'],
+  });
+  // Rejects with the reason when there is no child.
+  await once(child, 'spawn');
+  const marks = child.stdio[MARKS] as Socket;
+  let hear: Hear | undefined;
+  let begun = 0;
+  let cause: unknown;
+  marks.on('data', ({ length }) => (begun += length));
+  child.on('error', (error) => (cause ??= error));
+  child.on('message', (packet: Packet) => {
+    const message = readable(packet);
+    if ('failure' in message) {
+      cause = message.failure && fromWire(message.failure);
+    } else {
+      hear?.(message);
+    }
+  });
+  // A child that has gone hears nothing, and its end is told elsewhere.
+  const send = (packet: Packet): boolean => child.send(packet, () => {});
+  send(opening);
+  return {
+    name: 'process',
+    // Not "exit": what it sent before is still to be read then.
+    ended: new Promise<Ending>((resolve) =>
+      child.once('close', (code: number | null, signal: NodeJS.Signals | null) => resolve({ code, signal, cause })),
+    ),
+    get begun() {
+      return begun;
+    },
+    listen: (listener) => (hear = listener),
+    post: (request) => send(encode(request)),
+    ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
+    unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
+    kill: () => child.kill('SIGKILL'),
+  };
+}
+
+function readable(packet: Packet): WorkerOpening | WorkerReply | Farewell | { readonly unreadable: unknown } {
+  try {
+    return decode(owned(packet)) as WorkerOpening | WorkerReply | Farewell;
+  } catch (unreadable) {
+    return { unreadable };
+  }
+}

@@ -1,0 +1,165 @@
+import type { Batch } from '../batch/batch.js';
+import { messageOf, ServingUnavailableError } from '../errors.js';
+import { backoff } from './backoff.js';
+import { Changes } from './changes.js';
+import {
+  type BatchInfo,
+  type BatchListener,
+  type BatchResult,
+  NotStartedError,
+  type Partition,
+  type STEPPED,
+} from './partition.js';
+import type { PartitionStatus } from './partition-status.js';
+
+/** A partition that can end by itself: a thread or a process. */
+export interface Worker extends Partition {
+  /** Resolves with the reason once it has ended without having been asked to. */
+  readonly ended: Promise<Error>;
+}
+
+/** How often a worker is started again, and when. */
+export interface Supervision {
+  /** Milliseconds before the first restart, at most; doubles with each failure in a row. */
+  readonly restartDelay: number;
+  /** The restarts in a row, none of which has run a batch, after which the circuit opens. */
+  readonly maxRestarts: number;
+}
+
+/** Milliseconds between two attempts while the circuit is open. */
+const PROBE_INTERVAL = 30_000;
+
+/**
+ * Keeps a worker at work: starts another one when it ends, later after each failure in a row. After too many of them the circuit is open:
+ * the partition is lost, and a single start now and then tells whether that is still so. A batch that has run forgets all failures.
+ */
+export class SupervisedPartition implements Partition {
+  readonly prefetch: number;
+  readonly kill: Partition['kill'];
+  away: Error | undefined;
+  lost: Error | undefined;
+  private readonly changes = new Changes();
+  private worker: Worker | undefined;
+  private warm: ((runner: Partition) => Promise<void>) | undefined;
+  private timer: NodeJS.Timeout | undefined;
+  private starting: Promise<void> | undefined;
+  private failures = 0;
+  private restarts = 0;
+  private closed = false;
+
+  constructor(
+    private readonly index: number,
+    first: Worker,
+    private readonly open: () => Promise<Worker>,
+    private readonly supervision: Supervision,
+    private readonly random: () => number = Math.random,
+  ) {
+    this.prefetch = first.prefetch;
+    this.kill = first.kill && (() => this.worker?.kill?.());
+    this.employ(first);
+  }
+
+  get status(): PartitionStatus {
+    const { restarts, lost, away } = this;
+    const reason = (lost ?? away)?.message;
+    return reason === undefined ? { state: 'up', restarts } : { state: lost ? 'lost' : 'restarting', restarts, reason };
+  }
+
+  onChange(listener: () => void): void {
+    this.changes.add(listener);
+  }
+
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+    const { worker } = this;
+    if (!worker) {
+      throw this.lost ?? this.away ?? new NotStartedError(`Partition ${this.index} is closed`);
+    }
+    const result = await worker.run(batch, info, listener);
+    this.failures = 0;
+    return result;
+  }
+
+  async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
+    this.warm = warm;
+    await warm(this);
+  }
+
+  fence(): void {
+    this.worker?.fence?.();
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    clearTimeout(this.timer);
+    await this.starting;
+    await this.worker?.close();
+  }
+
+  private employ(worker: Worker): void {
+    this.worker = worker;
+    this.away = this.lost = undefined;
+    void worker.ended.then((reason) => this.fail(reason));
+  }
+
+  private fail(cause: unknown): void {
+    this.worker = undefined;
+    if (this.closed) {
+      return;
+    }
+    this.failures++;
+    const { restartDelay, maxRestarts } = this.supervision;
+    if (this.failures > maxRestarts) {
+      this.lost = this.lostBy(cause);
+      // Nobody waits for it, so it keeps no process alive.
+      this.startIn(PROBE_INTERVAL).unref();
+    } else {
+      this.away = new NotStartedError(`Partition ${this.index} is being restarted: ${messageOf(cause)}`, {
+        cause,
+        retryAfter: 1,
+      });
+      this.startIn(backoff(restartDelay, this.failures, this.random));
+    }
+    this.changes.tell();
+  }
+
+  private startIn(delay: number): NodeJS.Timeout {
+    return (this.timer = setTimeout(() => {
+      this.starting = this.start();
+    }, delay));
+  }
+
+  private async start(): Promise<void> {
+    this.restarts++;
+    try {
+      const worker = await this.openWarm();
+      if (this.closed) {
+        await worker.close();
+        return;
+      }
+      this.employ(worker);
+      this.changes.tell();
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  private async openWarm(): Promise<Worker> {
+    const worker = await this.open();
+    try {
+      await (this.closed ? undefined : this.warm?.(worker));
+    } catch (error) {
+      await worker.close();
+      throw error;
+    }
+    return worker;
+  }
+
+  private lostBy(cause: unknown): Error {
+    const { index, failures } = this;
+    const times = failures === 1 ? 'once' : `${failures} times in a row`;
+    return new ServingUnavailableError(
+      `Partition ${index} has failed ${times}, and is tried again every ${PROBE_INTERVAL / 1000} s: ${messageOf(cause)}`,
+      { cause, retryAfter: PROBE_INTERVAL / 1000 },
+    );
+  }
+}

@@ -1,0 +1,33 @@
+import { Worker } from 'node:worker_threads';
+import type { Channel, Ending, Hear } from './channel.js';
+import { threadUrl } from './entry-urls.js';
+import { Turnstile } from './turnstile.js';
+import { webgpuTurn } from './webgpu-turn.js';
+import type { WorkerTask } from './worker-protocol.js';
+
+/**
+ * Starts a thread of this process. Buffers move to it without being copied.
+ *
+ * It cannot be killed: ending a thread inside a native run aborts the whole process.
+ */
+export function openThread(task: WorkerTask): Channel {
+  const turnstile = new Turnstile();
+  const worker = new Worker(threadUrl, {
+    workerData: { task: 'model' in task ? { ...task, webgpuTurn } : task, passed: turnstile.memory },
+    name: `serving partition ${task.partition}`,
+  });
+  let hear: Hear | undefined;
+  let cause: unknown;
+  worker.on('error', (error) => (cause = error));
+  worker.on('message', (message) => hear?.(message));
+  worker.on('messageerror', (unreadable) => hear?.({ unreadable }));
+  return {
+    name: 'thread',
+    ended: new Promise<Ending>((resolve) => worker.once('exit', (code) => resolve({ code, cause }))),
+    listen: (listener) => (hear = listener),
+    post: (request, transfer) => worker.postMessage(request, transfer),
+    takeBack: (given) => turnstile.takeBack(given),
+    ref: () => worker.ref(),
+    unref: () => worker.unref(),
+  };
+}

@@ -1,0 +1,42 @@
+import type { PartitionStatus } from '../partitions/partition-status.js';
+import type { Serving, ServingState } from './serving.js';
+
+/** How a serving is, for those who watch over it. */
+export interface ServingHealth {
+  /** The name of the serving. */
+  readonly serving: string;
+  readonly state: ServingState;
+  /** Whether it answers calls: it is loaded and warm, is not shutting down, and one of its partitions works. */
+  readonly isReady: boolean;
+  /** False when nothing but a new process helps: in every partition hangs a batch that cannot be ended. */
+  readonly isLive: boolean;
+  /** What is wrong, in words; also where the rest of it works. */
+  readonly reason?: string;
+  /** The rows that wait. */
+  readonly queued: number;
+  readonly partitions: readonly PartitionStatus[];
+}
+
+/** The health of a serving, or of the handle that a test puts in its place, which may be without some of this. */
+export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
+  const { state = 'ready' } = serving;
+  const partitions = serving.partitions?.() ?? [];
+  const queued = serving.queueDepths?.().get(name) ?? 0;
+  const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
+  const hangs = partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
+  const reason = state === 'ready' ? reasonOf(partitions) : `it is ${state}`;
+  return {
+    serving: name,
+    state,
+    isReady: state === 'ready' && works,
+    isLive: !hangs,
+    ...(reason !== undefined && { reason }),
+    queued,
+    partitions,
+  };
+}
+
+function reasonOf(partitions: readonly PartitionStatus[]): string | undefined {
+  const reasons = partitions.flatMap(({ reason }) => reason ?? []);
+  return reasons.length > 0 ? reasons.join('; ') : undefined;
+}

@@ -1,0 +1,1 @@
+export { ServingHealthIndicator } from './serving.health-indicator.js';

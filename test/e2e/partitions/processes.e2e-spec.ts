@@ -1,0 +1,249 @@
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from '@jest/globals';
+import { Batch, DONE, type LocalServing, PartitionLostError, ServingLoadError, type ServingDefinition } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import { useAppProcesses } from '../../fixtures/app-process.js';
+import { forkChild } from '../../fixtures/fork-child.js';
+import { useGates } from '../../fixtures/gate.js';
+import { echoModel, recurrentModel, value } from '../../fixtures/models.js';
+import { iterated, outputsOf } from '../../fixtures/streams.js';
+import { floats, sixOfEachType } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { worker } from '../../fixtures/worker.js';
+
+const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+const inProcess = { isolation: 'process' } as const;
+/** Not started again, so that it is seen who goes on. */
+const mortal = { ...inProcess, maxRestarts: 0 };
+
+/** Why a call came to nothing. */
+const failureOf = (call: Promise<unknown>): Promise<unknown> =>
+  call.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+
+const step = (n: number) => ({
+  x: floats([1, 3], [n, n, n]),
+  state: floats([2, 1, 3], [1, 2, 3, 4, 5, 6]),
+  rate: new Tensor('int64', [8n], []),
+});
+
+describe('The processes of a serving', () => {
+  const gate = useGates();
+  const serve = useServings();
+  const run = useAppProcesses();
+
+  it('[5.2] give the answers that threads give, alone and in batches', async () => {
+    const digits: ServingDefinition = { name: 'digits', model, batchSize: 8, partitions: 2, session: { intraOpNumThreads: 1 } };
+    const [thread, process] = [await serve(digits), await serve({ ...digits, ...inProcess })];
+    const images = Array.from({ length: 40 }, (_, n) =>
+      floats(
+        [1, 784],
+        Array.from({ length: 784 }, (__, i) => ((i * n) % 256) / 255),
+      ),
+    );
+    const ask = (serving: LocalServing): Promise<unknown[]> =>
+      Promise.all([
+        ...images.map((image) => serving.batchedRun({ image })),
+        serving.batchedRun(Batch.concatenate(images)),
+        serving.run(images[7]),
+      ]);
+
+    expect(await ask(process)).toEqual(await ask(thread));
+  });
+
+  it('[1.3] [1.8] take a model as bytes, and rows on any axis', async () => {
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), ...inProcess });
+
+    const [one, two] = await Promise.all([serving.batchedRun(step(1)), serving.batchedRun(step(2))]);
+
+    expect(one).toEqual({ y: floats([1, 3], [8, 8, 8]), next: floats([2, 1, 3], [2, 3, 4, 5, 6, 7]), used: step(1).rate });
+    expect(two).toMatchObject({ y: floats([1, 3], [16, 16, 16]) });
+  });
+
+  it('[1.7] run tensors of every element type, and give each caller memory of his own', async () => {
+    const serving = await serve<Tensor>({ name: 'echo', useFile: worker('echo'), batchSize: 4, ...inProcess });
+
+    const replies = await Promise.all([...sixOfEachType, ...sixOfEachType].map((rows) => serving.batchedRun(rows)));
+
+    expect(replies).toEqual([...sixOfEachType, ...sixOfEachType]);
+    for (const { data } of replies) {
+      expect(ArrayBuffer.isView(data) && data.buffer.byteLength).toBe(ArrayBuffer.isView(data) && data.byteLength);
+    }
+  });
+
+  it('[1.7] run strings and truth values through a model', async () => {
+    const types = { s: value('string', 'batch'), b: value('bool', 'batch'), i: value('int64', 'batch') };
+    const serving = await serve({ name: 'echo', model: echoModel(types), ...inProcess });
+    const [s, b, i] = [
+      new Tensor('string', ['größer', ''], [2]),
+      new Tensor('bool', [true, false], [2]),
+      new Tensor('int64', [2n ** 63n - 1n, -1n], [2]),
+    ];
+
+    expect(await serving.batchedRun({ s, b, i })).toEqual({ same_s: s, same_b: b, same_i: i });
+  });
+
+  it('[8.4] run generators step by step, each row until it is done, with their metadata', async () => {
+    const serving = await serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
+    const rows = ['a', 'b', 'c'].map((name, i) => ({ name, steps: i + 1 }));
+
+    const streams = await Promise.all(rows.map((row) => iterated(serving.stream(row))));
+
+    expect(streams.map(outputsOf)).toEqual([['a0'], ['b0', 'b1'], ['c0', 'c1', 'c2']]);
+    expect(streams[2]!.map((event) => (event as { metadata: unknown }).metadata)).toEqual([
+      { step: 0 },
+      { step: 1 },
+      { step: 2 },
+    ]);
+    expect(outputsOf(streams[0]!)).not.toContain(DONE);
+  });
+
+  it('[7.3] [8.4] hear of a caller who leaves, and end a generator when the last has gone', async () => {
+    const serving = await serve<string[]>({ name: 'watched', useFile: worker('watched'), batchTimeout: 1, ...inProcess });
+    const [leaving, staying] = ['leaves', 'stays'].map((row) => serving.stream(row)[Symbol.asyncIterator]());
+    const next = async (stream: typeof leaving): Promise<unknown> => ((await stream!.next()).value as { output: unknown }).output;
+    expect(await Promise.all([next(leaving), next(staying)])).toEqual([
+      ['leaves', 'stays'],
+      ['leaves', 'stays'],
+    ]);
+
+    await leaving!.return!();
+    let heard = await next(staying);
+    while ((heard as string[]).length > 1) {
+      heard = await next(staying);
+    }
+    expect(heard).toEqual(['stays']);
+
+    await staying!.return!();
+    // The generator goes on for as long as somebody waits, and shutdown for as long as it does.
+    await serving.close();
+  });
+
+  it.each([
+    ['is killed', 'was killed by SIGKILL'],
+    ['aborts', 'was killed by SIGABRT'],
+    ['exits', 'ended with code 7'],
+  ])('[5.6] can die at any time, and fail the batch that they run alone: one that %s', async (end, message) => {
+    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, partitions: 2, ...mortal });
+
+    const [failure, other] = await Promise.all([failureOf(serving.batchedRun(end)), serving.batchedRun('other')]);
+
+    expect(failure).toBeInstanceOf(PartitionLostError);
+    expect(failure).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
+    expect((failure as Error).message).toContain(`The process of partition 0 ${message}`);
+    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([other, other, other]);
+  });
+
+  it('[5.6] can be killed from outside while they run', async () => {
+    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, ...mortal });
+    const held = gate();
+    const pid = await serving.batchedRun('which');
+    const running = failureOf(serving.batchedRun(held.row));
+    await held.entered();
+
+    process.kill(pid, 'SIGKILL');
+
+    expect(await running).toMatchObject({ message: 'The process of partition 0 was killed by SIGKILL' });
+  });
+
+  it('[5.6] can be killed from outside while they have nothing to do', async () => {
+    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, partitions: 2, ...mortal });
+    const [first, second] = await Promise.all([1, 2].map((row) => serving.batchedRun(row)));
+    expect(new Set([first, second, process.pid]).size).toBe(3);
+
+    process.kill(first!, 'SIGKILL');
+
+    // Of two calls at once, one is for the process that has gone, unless that is known.
+    await Promise.allSettled([1, 2].map((row) => serving.batchedRun(row)));
+    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([second, second, second]);
+  });
+
+  it('[5.6] fill their own memory alone', async () => {
+    const end = await forkChild('full-memory', [], { NODE_OPTIONS: '--max-old-space-size=64' });
+
+    expect(end).toMatchObject({
+      code: 0,
+      messages: [
+        {
+          code: 'SERVING_PARTITION_LOST',
+          message: expect.stringMatching(/^The process of partition 0 (ended with|was killed by)/),
+        },
+        'number',
+      ],
+    });
+  });
+
+  it('[9.1] fail the start when they die while they load a module, with how', async () => {
+    const starting = serve({ name: 'dying', useFile: worker('dies-at-load'), partitions: 2, ...inProcess });
+
+    await expect(starting).rejects.toThrow(ServingLoadError);
+    await expect(starting).rejects.toThrow(
+      `Serving "dying": The process of partition 0 was killed by SIGKILL while it loaded ${worker('dies-at-load').href}`,
+    );
+  });
+
+  it('[9.1] fail the start when they die while they load a model, with its path', async () => {
+    const preload = fileURLToPath(new URL('../../fixtures/children/dying-model.cjs', import.meta.url));
+
+    const end = await forkChild('killed-at-load', [model], { NODE_OPTIONS: `--require=${preload}` });
+
+    const message = `Serving "dying": The process of partition 0 was killed by SIGKILL while it loaded ${model}`;
+    expect(end).toMatchObject({ code: 0, messages: [{ code: 'SERVING_LOAD_FAILED', message }] });
+  });
+
+  it('[9.1] fail the start with the path of a model that is none', async () => {
+    const path = fileURLToPath(import.meta.url);
+
+    await expect(serve({ name: 'wrong', model: path, ...inProcess })).rejects.toThrow(`Cannot load the model ${path}`);
+  });
+
+  it('[9.3] leave it to the application what a signal to the whole group means', async () => {
+    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), ...inProcess });
+    const pid = await serving.batchedRun('which');
+
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']) {
+      process.kill(pid, signal);
+      expect(await serving.batchedRun('which')).toBe(pid);
+    }
+  });
+
+  it('[5.3] [9.3] do not outlive an application that is killed, not even in the middle of a run', async () => {
+    const held = gate();
+    const app = run('parted', { gate: held.row.gate });
+    const [pids] = await app.told<number[]>('processes');
+    await held.entered();
+    expect(new Set(pids).size).toBe(2);
+
+    app.kill('SIGKILL');
+
+    // It has ended when nobody can write to its output any more, and its processes have inherited that.
+    expect(await app.ended).toEqual({ code: null, signal: 'SIGKILL', output: '' });
+    expect(held.isLeft).toBe(true);
+  });
+
+  it('[5.3] [9.3] leave nothing behind in five cycles of opening and closing, nor keep a process alive when idle', async () => {
+    const end = await forkChild('open-and-close', [model, 'process', '5']);
+
+    expect(end).toMatchObject({ code: 0, messages: [0, 1, 2, 3, 4], stderr: '' });
+  });
+
+  it('[9.3] end with app.close(), after the batches that they hold', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'processes-'));
+    const diary = join(folder, 'diary.txt');
+    const app = run('http', { platform: 'express', ending: 'close', diary, isolation: 'process' });
+    const [url] = await app.told<string>('listening');
+    const response = await fetch(`${url}/threads/text`);
+    expect([response.status, await response.text()]).toEqual([200, 'text']);
+
+    app.kill('SIGTERM');
+
+    expect(await app.ended).toEqual({ code: 0, signal: null, output: '' });
+    expect(await readFile(diary, 'utf8')).toBe('started\nstarted\nended\nended\n');
+    await rm(folder, { recursive: true });
+  });
+});

@@ -1,0 +1,50 @@
+import { describe, expect, it } from '@jest/globals';
+import type { PartitionStatus, ServingState } from 'nestjs-serving';
+import { healthOf } from '../../../lib/serving/health.js';
+
+const up: PartitionStatus = { state: 'up', restarts: 0 };
+const restarting: PartitionStatus = { state: 'restarting', restarts: 2, reason: 'Partition 1 is being restarted' };
+const hung: PartitionStatus = { state: 'hung', restarts: 0, reason: 'Partition 0 has run a batch for more than 10 ms' };
+const lost: PartitionStatus = { state: 'lost', restarts: 6, reason: 'Partition 0 has failed 6 times in a row' };
+
+const of = (state: ServingState, ...partitions: PartitionStatus[]) =>
+  healthOf('embedder', { state, partitions: () => partitions, queueDepths: () => new Map([['embedder', 7]]) });
+
+describe('The health of a serving', () => {
+  it('[9.2] [5.6] has its name, its state, its partitions and what waits', () => {
+    expect(of('ready', up)).toEqual({
+      serving: 'embedder',
+      state: 'ready',
+      isReady: true,
+      isLive: true,
+      queued: 7,
+      partitions: [up],
+    });
+  });
+
+  it.each(['stopped', 'starting', 'closing', 'closed'] as const)('[9.2] is alive but not ready while it is %s', (state) => {
+    expect(of(state, up)).toMatchObject({ isReady: false, isLive: true, reason: `it is ${state}` });
+  });
+
+  it.each([
+    { partitions: [up, restarting], isReady: true, isLive: true, reason: 'Partition 1 is being restarted' },
+    { partitions: [up, hung], isReady: true, isLive: true, reason: hung.reason },
+    { partitions: [restarting], isReady: false, isLive: true, reason: restarting.reason },
+    { partitions: [lost, restarting], isReady: false, isLive: true, reason: `${lost.reason}; ${restarting.reason}` },
+    { partitions: [lost, hung], isReady: false, isLive: true, reason: `${lost.reason}; ${hung.reason}` },
+    { partitions: [hung, hung], isReady: false, isLive: false, reason: `${hung.reason}; ${hung.reason}` },
+  ])('[9.2] [5.6] with $partitions says: $reason', ({ partitions, ...expected }) => {
+    expect(of('ready', ...partitions)).toMatchObject(expected);
+  });
+
+  it('[9.2] is good of a handle that says nothing of itself', () => {
+    expect(healthOf('fake', {})).toEqual({
+      serving: 'fake',
+      state: 'ready',
+      isReady: true,
+      isLive: true,
+      queued: 0,
+      partitions: [],
+    });
+  });
+});

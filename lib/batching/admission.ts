@@ -10,6 +10,12 @@ export interface AdmissionOptions {
   readonly maxQueueCost?: number | undefined;
 }
 
+/**
+ * Under overload the queue is filled up to this door's limit, so half of those at its end would be late if that were the expected time; and
+ * rows that are late when they have run have kept others from running.
+ */
+const BATCHES_TO_SPARE = 1;
+
 /** What the partitions have to do. */
 export interface Work {
   /** The partitions that take batches. */
@@ -153,13 +159,14 @@ export class Admission {
     }
     const { batchSize } = lane.limits;
     const queue = this.timeOfQueue();
-    const own = this.timeOf(lane.limits, Math.min(size, batchSize));
+    const rowsAhead = this.rowsAhead(request);
+    const own = this.timeOf(lane.limits, Math.min(rowsAhead + size, batchSize));
     if (queue === undefined || own === undefined || work.partitions === 0) {
       return;
     }
-    const ahead = this.rows === 0 ? 0 : (queue * this.rowsAhead(request)) / this.rows;
+    const ahead = this.rows === 0 ? 0 : (queue * rowsAhead) / this.rows;
     const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
-    const needed = (work.runningUntil(now) + ahead) / work.partitions + own * batches;
+    const needed = (work.runningUntil(now) + ahead) / work.partitions + own * (batches + BATCHES_TO_SPARE);
     const left = deadline - now;
     if (needed > left) {
       throw new DeadlineUnreachableError(

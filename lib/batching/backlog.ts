@@ -49,12 +49,21 @@ export class Backlog<R extends Request> {
     return this.live(now).some((level) => level.priority >= priority);
   }
 
-  /** Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. */
-  take(room: number, now: number): Part<R>[] {
+  /**
+   * Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. One that
+   * does not even fit alone came when batches were larger, and is taken alone.
+   *
+   * What is taken will have run at `until`. Rows whose deadline will have passed by then fail instead, as long as there are others: if
+   * they ran, those behind them would be late in their turn, and at last everybody.
+   */
+  take(room: number, now: number, until = now): Part<R>[] {
+    const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
     const parts: Part<R>[] = [];
     let last: Part<R> | undefined;
-    for (let free = room, level = this.next(now); level && free > 0; level = this.next(now)) {
-      const part = level.rows.take(free, now);
+    const first = this.next(limit)?.rows.peek(limit)?.request;
+    const most = first?.whole ? Math.max(room, first.size) : room;
+    for (let free = most, level = this.next(limit); level && free > 0; level = this.next(limit)) {
+      const part = level.rows.take(free, limit);
       if (!part) {
         break;
       }

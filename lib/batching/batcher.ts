@@ -58,6 +58,9 @@ export interface BatcherOptions<R extends Request> extends AdmissionOptions {
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
+/** So many times longer than expected may a batch take without its rows being late. */
+const TIME_TO_SPARE = 1.5;
+
 /** A batch is of several callers, and runs in the async context of none of them. */
 const outside = new AsyncResource('nestjs-serving');
 
@@ -122,12 +125,10 @@ export class Batcher<R extends Request> {
       throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
     }
     this.admission.enter(request, now, this.pool);
-    const { lane, size, whole } = request;
+    const { lane, size } = request;
     request.waiting = size;
     request.arrivedAt = now;
-    if (whole && this.line.roomIn(lane) < size) {
-      this.line.seal(lane);
-    }
+    this.sealFor(request);
     for (let offset = 0; offset < size;) {
       const count = Math.min(this.line.roomIn(lane), size - offset);
       if (count > 0) {
@@ -140,6 +141,7 @@ export class Batcher<R extends Request> {
       if (this.cutOff) {
         this.cutOff = false;
         offset = 0;
+        this.sealFor(request);
       }
     }
     this.runAtEndOfTurn();
@@ -178,6 +180,13 @@ export class Batcher<R extends Request> {
     for (const request of this.line.clear()) {
       this.leave(request);
       request.fail(error);
+    }
+  }
+
+  /** Keeps a request that must run whole out of room that has it only in part. */
+  private sealFor({ lane, size, whole }: R): void {
+    if (whole && this.line.roomIn(lane) < size) {
+      this.line.seal(lane);
     }
   }
 
@@ -230,7 +239,10 @@ export class Batcher<R extends Request> {
       if (!load) {
         break;
       }
-      const window = this.line.take(now);
+      const window = this.line.take(
+        now,
+        ({ limits }, rows) => this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
+      );
       if (window.parts.length > 0) {
         void this.execute(window, load);
       }
@@ -256,7 +268,7 @@ export class Batcher<R extends Request> {
     observer.batchStarted(record);
     const outcome = await dispatch(window, partition);
     const endedAt = performance.now();
-    const startedAt = this.pool.end(load, handedAt, endedAt);
+    const startedAt = this.pool.end(load, endedAt);
     if (outcome.error === undefined) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }

@@ -71,6 +71,16 @@ export class FairQueue<R extends Request> {
     return count === part.count ? part : { request, offset, count };
   }
 
+  /** Whether somebody waits for one of the rows longer than until then. */
+  hasRowsAfter(time: number): boolean {
+    for (const { parts } of this.flows.values()) {
+      if (parts.some(({ request }) => !request.isOver && request.deadline > time)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /** Forgets the rows for which nobody waits. */
   sweep(): void {
     for (const { tenant, parts } of this.flows.values()) {

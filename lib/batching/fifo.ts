@@ -33,6 +33,15 @@ export class Fifo<T> {
     this.items[this.first] = item;
   }
 
+  some(isOne: (item: T) => boolean): boolean {
+    for (let index = this.first; index < this.items.length; index++) {
+      if (isOne(this.items[index]!)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   keep(isKept: (item: T) => boolean): void {
     this.items = this.items.slice(this.first).filter((item) => isKept(item!));
     this.first = 0;

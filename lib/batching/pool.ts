@@ -16,11 +16,10 @@ export interface Slot {
 export interface Load {
   readonly partition: number;
   readonly slot: Slot;
-  /** Batches handed to it and not finished. */
-  batches: number;
-  finishedAt: number;
-  /** When they will have finished, as far as is known. */
-  busyUntil: number;
+  /** How many milliseconds each of the batches takes that were handed to it and have not finished, as far as is known. */
+  readonly expected: number[];
+  /** When it began with the first of them. */
+  startedAt: number;
 }
 
 /** The partitions of a batcher, and which of them is to get the next batch. */
@@ -30,7 +29,7 @@ export class Pool implements Work {
   private readonly idle: Load[];
 
   constructor(slots: readonly Slot[]) {
-    this.loads = slots.map((slot, partition) => ({ partition, slot, batches: 0, finishedAt: 0, busyUntil: 0 }));
+    this.loads = slots.map((slot, partition) => ({ partition, slot, expected: [], startedAt: 0 }));
     this.idle = [...this.loads];
   }
 
@@ -40,28 +39,33 @@ export class Pool implements Work {
     if (idle || batch === 'growing') {
       return idle;
     }
-    return this.loads.find((load) => isUp(load) && load.batches > 0 && load.batches <= load.slot.prefetch);
+    return this.loads.find((load) => isUp(load) && load.expected.length > 0 && load.expected.length <= load.slot.prefetch);
   }
 
   /** The partition gets a batch, which will take so many milliseconds. */
   start(load: Load, expected: number, now: number): void {
-    if (load.batches === 0) {
+    if (load.expected.length === 0) {
       this.idle.splice(this.idle.indexOf(load), 1);
+      load.startedAt = now;
     }
-    load.batches++;
-    load.busyUntil = Math.max(now, load.busyUntil) + expected;
+    load.expected.push(expected);
   }
 
   /** The batch that it got first has ended; gives when that began. */
-  end(load: Load, handedAt: number, now: number): number {
-    const startedAt = Math.max(handedAt, load.finishedAt);
-    load.finishedAt = now;
-    load.batches--;
-    if (load.batches === 0) {
-      load.busyUntil = now;
+  end(load: Load, now: number): number {
+    const { startedAt } = load;
+    load.startedAt = now;
+    load.expected.shift();
+    if (load.expected.length === 0) {
       this.idle.push(load);
     }
     return startedAt;
+  }
+
+  /** When the partition will have finished what it has, as far as is known. */
+  endOf({ expected, startedAt }: Load, now: number): number {
+    const [first, ...others] = expected;
+    return first === undefined ? now : others.reduce((end, time) => end + time, Math.max(now, startedAt + first));
   }
 
   get partitions(): number {
@@ -73,7 +77,7 @@ export class Pool implements Work {
   }
 
   runningUntil(now: number): number {
-    return this.loads.reduce((time, { batches, busyUntil }) => time + (batches > 0 ? Math.max(0, busyUntil - now) : 0), 0);
+    return this.loads.reduce((time, load) => time + this.endOf(load, now) - now, 0);
   }
 
   /** Why no partition will take a batch soon. */

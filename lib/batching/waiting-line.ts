@@ -140,19 +140,20 @@ export class WaitingLine<R extends Request> {
     return undefined;
   }
 
-  /** Takes the batch that is next; there is one. */
-  take(now: number): Window<R> {
+  /** Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will have run. */
+  take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
     const { queue, size, reason, again, turn, priority } = this.remove();
     const { lane, backlog } = queue;
     if (again) {
       return { lane, parts: again.parts.filter(({ request }) => isWanted(request, now)), size, reason, history: again.history };
     }
-    const parts = backlog.take(size, now);
+    const parts = backlog.take(size, now, endOf(lane, Math.min(size, backlog.size)));
     if (backlog.size > 0 && queue.tickets === 0) {
       // Those that a request which must run whole has pushed out.
       this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
     }
-    return { lane, parts, size, reason: sizeOf(parts) === size ? 'full' : reason };
+    const rows = sizeOf(parts);
+    return { lane, parts, size: Math.max(size, rows), reason: rows >= size ? 'full' : reason };
   }
 
   /** Empties the line and gives back every request that waited in it. */

@@ -241,10 +241,11 @@ export class ServingLine {
     if (!(prepared instanceof Promise)) {
       return prepared;
     }
-    this.preparing.add(prepared);
-    const forget = (): unknown => this.preparing.delete(prepared);
-    prepared.then(forget, forget);
-    return inTime(terms, prepared);
+    const call = inTime(terms, prepared);
+    this.preparing.add(call);
+    const forget = (): unknown => this.preparing.delete(call);
+    call.then(forget, forget);
+    return call;
   }
 
   private collect(call: Call, passage: Passage): Promise<Reply> {

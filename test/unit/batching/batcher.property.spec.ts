@@ -151,7 +151,7 @@ class Play {
     lane.queue.push(...Array.from({ length: size }, (_, row) => ({ request, index: row })));
     this.limitsAt.set(request, { ...lane.limits });
     this.batcher.submit(request);
-    request.batcher = this.batcher;
+    request.queue = this.batcher;
     if (leaves !== undefined) {
       setTimeout(() => {
         lane.wasLeft = true;

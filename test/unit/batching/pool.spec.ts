@@ -21,7 +21,7 @@ describe('Pool', () => {
     expect(loads.map(({ partition }) => partition)).toEqual([0, 1, 2]);
     expect(pool.next('full')).toBeUndefined();
 
-    [2, 0, 1].forEach((partition, now) => pool.end(loads[partition]!, 0, now));
+    [2, 0, 1].forEach((partition, now) => pool.end(loads[partition]!, now));
 
     expect([start(pool), start(pool), start(pool)].map(({ partition }) => partition)).toEqual([2, 0, 1]);
   });
@@ -40,7 +40,7 @@ describe('Pool', () => {
     expect(pool.next('growing')).toBeUndefined();
     expect(pool.next('full')).toBe(load);
 
-    pool.end(load, 0, 1);
+    pool.end(load, 1);
     expect(pool.next('growing')).toBe(load);
   });
 
@@ -100,9 +100,9 @@ describe('Pool', () => {
     start(pool);
     slots[0]!.lost = gone;
 
-    pool.end(load, 0, 1);
+    pool.end(load, 1);
     expect(pool.isQuiet).toBe(false);
-    pool.end(load, 0, 2);
+    pool.end(load, 2);
     expect(pool.isQuiet).toBe(true);
   });
 
@@ -117,19 +117,45 @@ describe('Pool', () => {
     expect(pool.runningUntil(115)).toBe(5 + 10);
     expect(pool.runningUntil(300)).toBe(0);
 
-    pool.end(load, 100, 108);
-    pool.end(load, 104, 112);
+    pool.end(load, 108);
+    pool.end(load, 112);
     expect(pool.runningUntil(112)).toBe(13);
   });
 
   it('[12.2] tells when a batch began: when it was handed over, or when the one before it had ended', () => {
     const pool = new Pool(slotsOf(1));
-    const load = start(pool);
-    start(pool);
+    const load = start(pool, 'full', 0, 5);
+    start(pool, 'full', 0, 6);
 
-    expect(pool.end(load, 5, 20)).toBe(5);
-    expect(pool.end(load, 6, 30)).toBe(20);
-    start(pool);
-    expect(pool.end(load, 40, 50)).toBe(40);
+    expect(pool.end(load, 20)).toBe(5);
+    expect(pool.end(load, 30)).toBe(20);
+    start(pool, 'full', 0, 40);
+    expect(pool.end(load, 50)).toBe(40);
+  });
+
+  it('[7.1] [7.2] expects the end of what runs from when it began, however wrong it was about what ran before', () => {
+    const pool = new Pool([{ prefetch: 1 }]);
+    const load = pool.next('full')!;
+    pool.start(load, 10, 0);
+    expect(pool.endOf(load, 0)).toBe(10);
+    for (let now = 0; now < 100; now += 5) {
+      pool.start(load, 10, now);
+      expect(pool.endOf(load, now)).toBe(now + 20);
+      expect(pool.end(load, now + 5)).toBe(now);
+    }
+    expect(pool.endOf(load, 100)).toBe(110);
+    expect(pool.runningUntil(104)).toBe(6);
+    expect(pool.runningUntil(130)).toBe(0);
+  });
+
+  it('[7.2] expects nothing of an idle partition', () => {
+    const pool = new Pool([{ prefetch: 1 }, { prefetch: 0 }]);
+    const load = pool.next('full')!;
+    pool.start(load, 10, 0);
+    pool.end(load, 7);
+
+    expect(pool.endOf(load, 20)).toBe(20);
+    expect(pool.runningUntil(20)).toBe(0);
+    expect(pool.isQuiet).toBe(true);
   });
 });

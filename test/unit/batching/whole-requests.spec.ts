@@ -133,6 +133,43 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(() => batcher.call('d')).toThrow('has 4 of at most 4 rows in its queue');
     await runAll(batcher);
   });
+
+  it('[4.8] are run also where batches have become too small for them', async () => {
+    const batcher = new HeldBatcher({ batchSize: 8 });
+    const [high, low] = [{ whole: true }, { whole: true, priority: -1 }];
+    batcher.call('a');
+    await later();
+    batcher.ask('b', { ...high, size: 5 });
+    batcher.ask('c', { ...low, size: 3 });
+    batcher.ask('d', { ...high, size: 5 });
+    batcher.ask('e', { ...low, size: 3 });
+    batcher.lane('lane', { batchSize: 2 });
+
+    const ran = [];
+    for (let batch = 0; batch < 4; batch++) {
+      batcher.finishBatch();
+      await later();
+      ran.push(...batcher.running);
+    }
+    expect(ran).toEqual(['0: b0 b1 b2 b3 b4', '0: d0 d1 d2 d3 d4 c0 c1 c2', '0: e0 e1 e2']);
+  });
+
+  it('[7.3] [8.3] are not split where the window before, that others have left, has room for some of their rows', async () => {
+    const batcher = await busyBatcher({ batchSize: 4, batchTimeout: 10 });
+    batcher.call('a');
+    const gone = batcher.call('b', 3);
+    batcher.call('c');
+    gone.leave();
+    batcher.callWhole('D', 4);
+
+    for (const rows of ['a0 c0', 'D0 D1 D2 D3']) {
+      batcher.finishBatch();
+      await later();
+      expect(batcher.running).toEqual([`0: ${rows}`]);
+    }
+    batcher.finishBatch();
+    await later();
+  });
 });
 
 /** A batcher whose partition runs a batch. */

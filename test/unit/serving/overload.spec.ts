@@ -38,7 +38,7 @@ describe('A serving under load', () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
-    const refused = serving.batchedRun('late', { timeout: 350 });
+    const refused = serving.batchedRun('late', { timeout: 450 });
 
     await expect(refused).rejects.toBeInstanceOf(DeadlineUnreachableError);
     await expect(refused).rejects.toMatchObject({
@@ -46,11 +46,11 @@ describe('A serving under load', () => {
       statusCode: 503,
       retryAfter: 1,
       message: expect.stringMatching(
-        /^Serving "loaded" would need about 40\d ms to answer and the call has 3\d\d ms; call again later, or with a longer timeout$/,
+        /^Serving "loaded" would need about 50\d ms to answer and the call has 4\d\d ms; call again later, or with a longer timeout$/,
       ),
     });
     expect(serving.queueDepths().get('loaded')).toBe(8);
-    const inTime = serving.batchedRun('in time', { timeout: 450 });
+    const inTime = serving.batchedRun('in time', { timeout: 550 });
     script.release(echo);
     expect(await inTime).toBe('in time');
     await waiting;
@@ -60,8 +60,8 @@ describe('A serving under load', () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
-    const urgent = serving.batchedRun('urgent', { timeout: 250, priority: 1 });
-    const other = serving.batchedRun('other', { timeout: 350, tenant: 'other' });
+    const urgent = serving.batchedRun('urgent', { timeout: 350, priority: 1 });
+    const other = serving.batchedRun('other', { timeout: 450, tenant: 'other' });
 
     script.release(echo);
     expect(await Promise.all([urgent, other])).toEqual(['urgent', 'other']);

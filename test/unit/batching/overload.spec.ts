@@ -1,0 +1,125 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batcher } from '../../../lib/batching/batcher.js';
+import { type Part, sizeOf } from '../../../lib/batching/request.js';
+import { isServingError } from '../../../lib/errors.js';
+import { NamedRequest } from '../../fixtures/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+const lane = { limits: { batchSize: 32, batchTimeout: 0 } };
+const timeOf = (rows: number): number => 6 + 0.6 * rows;
+/** Rows that a partition can run in a millisecond. */
+const pace = lane.limits.batchSize / timeOf(lane.limits.batchSize);
+
+describe('Batcher, of more than it can do,', () => {
+  useVirtualTime();
+
+  it.each([
+    { times: 2, patience: 500 },
+    { times: 10, patience: 500 },
+    { times: 10, patience: 100 },
+    { times: 10, patience: 500, partitions: 3 },
+    { times: 10, patience: 500, slowness: 1.5 },
+  ])('[7.5] answers as much in time as it can: $times times its capacity, $patience ms each', async (options) => {
+    const { good, late, refused, capacity } = await new Rush(options).play();
+
+    expect(good / capacity).toBeGreaterThan(0.95);
+    expect(late / capacity).toBeLessThan(0.15);
+    expect(refused).toBeGreaterThan(capacity * (options.times - 1.3));
+  });
+});
+
+interface RushOptions {
+  /** How many times as many calls come as it can answer. */
+  readonly times: number;
+  /** Milliseconds in which a call must be answered. */
+  readonly patience: number;
+  readonly partitions?: number;
+  /** How many times longer batches take in every other half second. */
+  readonly slowness?: number;
+}
+
+/** Calls that come by a Poisson process, whatever becomes of them, for three seconds of which the first does not count. */
+class Rush {
+  private readonly random = randomNumbers(7);
+  private readonly ends: Promise<void>[];
+  private readonly batcher: Batcher<NamedRequest>;
+  private readonly from = performance.now() + 1000;
+  private readonly until = this.from + 2000;
+  private readonly slowness: number;
+  private good = 0;
+  private late = 0;
+  private refused = 0;
+
+  constructor(private readonly options: RushOptions) {
+    const { partitions = 1, slowness = 1 } = options;
+    this.slowness = slowness;
+    this.ends = Array.from({ length: partitions }, () => Promise.resolve());
+    this.batcher = new Batcher({
+      name: 'rush',
+      maxQueue: 10_000,
+      order: { ageing: 1000, weights: new Map() },
+      slots: this.ends.map(() => ({ prefetch: 1 })),
+      nextBatch: () => 0,
+      observer: { batchStarted() {}, batchEnded() {} },
+      dispatch: ({ parts }, partition) => this.run(parts, partition),
+    });
+  }
+
+  async play(): Promise<{ good: number; late: number; refused: number; capacity: number }> {
+    const { times } = this.options;
+    const rate = pace * this.ends.length * times;
+    for (let arrival = performance.now(); performance.now() < this.until; await later(1)) {
+      for (; arrival <= performance.now(); arrival -= Math.log(1 - this.random()) / rate) {
+        this.call();
+      }
+    }
+    await later(this.options.patience);
+    await this.batcher.close();
+    const { good, late, refused } = this;
+    return { good, late, refused, capacity: pace * this.ends.length * 2000 * ((1 + 1 / this.slowness) / 2) };
+  }
+
+  private call(): void {
+    const { patience } = this.options;
+    const counts = this.isCounted();
+    const request = new NamedRequest('a', { lane, deadline: performance.now() + patience });
+    try {
+      this.batcher.submit(request);
+    } catch (error) {
+      this.refused += counts && isServingError(error) ? 1 : 0;
+      return;
+    }
+    request.queue = this.batcher;
+    setTimeout(() => {
+      if (!request.isOver) {
+        request.expire();
+      }
+      this.late += counts && request.error ? 1 : 0;
+    }, patience);
+  }
+
+  private async run(parts: readonly Part<NamedRequest>[], partition: number): Promise<object> {
+    const slowness = performance.now() % 1000 < 500 ? this.slowness : 1;
+    const time = timeOf(sizeOf(parts)) * (0.9 + 0.2 * this.random()) * slowness;
+    this.ends[partition] = this.ends[partition]!.then(() => new Promise((resolve) => setTimeout(resolve, time)));
+    await this.ends[partition];
+    for (const { request } of parts.filter((part) => !part.request.isOver)) {
+      request.isOver = true;
+      this.good += this.isCounted() ? 1 : 0;
+    }
+    return {};
+  }
+
+  private isCounted(): boolean {
+    return performance.now() >= this.from && performance.now() < this.until;
+  }
+}
+
+/** From 0 to 1, and the same at every run: a linear congruential generator (Numerical Recipes). */
+function randomNumbers(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}

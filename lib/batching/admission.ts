@@ -12,7 +12,7 @@ export interface AdmissionOptions {
 
 /**
  * Under overload the queue is filled up to this door's limit, so half of those at its end would be late if that were the expected time; and
- * rows that are late when they have run have kept others from running.
+ * rows that are late when they have run have kept others from running. Where less than a batch waits there is no such end.
  */
 const BATCHES_TO_SPARE = 1;
 
@@ -166,7 +166,8 @@ export class Admission {
     }
     const ahead = this.rows === 0 ? 0 : (queue * rowsAhead) / this.rows;
     const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
-    const needed = (work.runningUntil(now) + ahead) / work.partitions + own * (batches + BATCHES_TO_SPARE);
+    const needed =
+      (work.runningUntil(now) + ahead) / work.partitions + own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
     const left = deadline - now;
     if (needed > left) {
       throw new DeadlineUnreachableError(

@@ -35,7 +35,13 @@ export class FairQueue<R extends Request> {
       this.flows.set(tenant, flow);
       this.next.push(flow);
     }
-    flow.parts.push(part);
+    const last = flow.parts.peekLast();
+    if (last?.request === part.request && last.offset + last.count === part.offset) {
+      // As one, between whose rows those of no other tenant can come: they may have to run whole.
+      flow.parts.replaceLast({ ...last, count: last.count + part.count });
+    } else {
+      flow.parts.push(part);
+    }
   }
 
   /** The rows that are next, of those for which somebody waits. */

@@ -28,6 +28,10 @@ export class Fifo<T> {
     return item;
   }
 
+  peekLast(): T | undefined {
+    return this.items.at(-1);
+  }
+
   /** Puts another item in the place of the next. */
   replace(item: T): void {
     this.items[this.first] = item;
@@ -40,6 +44,11 @@ export class Fifo<T> {
       }
     }
     return false;
+  }
+
+  /** Puts another item in the place of the last. */
+  replaceLast(item: T): void {
+    this.items[this.items.length - 1] = item;
   }
 
   keep(isKept: (item: T) => boolean): void {

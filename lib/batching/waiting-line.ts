@@ -164,6 +164,7 @@ export class WaitingLine<R extends Request> {
     }
     for (const { backlog } of this.queues.values()) {
       for (const { request } of backlog) {
+        request.ready = 0;
         requests.add(request);
       }
     }

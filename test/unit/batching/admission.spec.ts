@@ -220,15 +220,16 @@ describe('Admission', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
       door.ask({ size: 20 });
 
-      const error = door.refusal({ deadline: 1299 }, busy, 1000);
+      // Two batches that wait, its own, and one to spare.
+      const error = door.refusal({ deadline: 1399 }, busy, 1000);
 
       expect(error).toBeInstanceOf(DeadlineUnreachableError);
       expect(error?.message).toBe(
-        'Serving "door" would need about 300 ms to answer and the call has 299 ms; call again later, or with a longer timeout',
+        'Serving "door" would need about 400 ms to answer and the call has 399 ms; call again later, or with a longer timeout',
       );
       expect(error?.retryAfter).toBe(1);
       expect(door.depth).toBe(20);
-      expect(door.refusal({ deadline: 1300 }, busy, 1000)).toBeUndefined();
+      expect(door.refusal({ deadline: 1400 }, busy, 1000)).toBeUndefined();
     });
 
     it('[7.1] counts what runs, what waits and what the call takes itself, on all partitions that take batches', () => {
@@ -236,16 +237,16 @@ describe('Admission', () => {
       const work: Work = { partitions: 2, isIdle: false, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
-      // (60 of what runs + 200 of what waits) / 2, and two of its four batches on each.
-      expect(door.refusal({ size: 40, deadline: 1329 }, work, 1000)?.message).toContain('about 330 ms');
-      expect(door.refusal({ size: 40, deadline: 1330 }, work, 1000)).toBeUndefined();
+      // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to spare.
+      expect(door.refusal({ size: 40, deadline: 1429 }, work, 1000)?.message).toContain('about 430 ms');
+      expect(door.refusal({ size: 40, deadline: 1430 }, work, 1000)).toBeUndefined();
     });
 
     it('[7.1] says to call again when that much less waits', () => {
       const door = new Door({ maxQueue: 1000 }).trained(1000);
       door.ask({ size: 60 });
 
-      expect(door.refusal({ deadline: 2500 })?.retryAfter).toBe(5);
+      expect(door.refusal({ deadline: 2500 })?.retryAfter).toBe(6);
     });
 
     it('[7.1] fails open while it does not know how long the batches take, of the call or of those that wait', () => {
@@ -289,8 +290,8 @@ describe('Admission', () => {
         (priority) => /about (\d+) ms/.exec(door.refusal({ priority, deadline: 1 })!.message)?.[1],
       );
 
-      // Its own batch takes 100.
-      expect(needed).toEqual(['100', '1100', '3100', '6100']);
+      // Its own batch takes 100, and so does one to spare where it is not the first.
+      expect(needed).toEqual(['100', '1200', '3200', '6200']);
     });
 
     it('[7.4] counts of other tenants as many rows as of the one who calls', () => {
@@ -300,10 +301,10 @@ describe('Admission', () => {
       const needed = (tenant: string, size = 10) =>
         Number(/about (\d+) ms/.exec(door.refusal({ tenant, size, deadline: 1 })!.message)?.[1]);
 
-      // Its own batch, and a batch of each of the others.
-      expect(needed('one')).toBe(100 + 200);
-      expect(needed('few')).toBe(100 + 100 + 200);
-      expect(needed('many')).toBe(100 + 50_000 + 100);
+      // Its own batch, a batch of each of the others, and one to spare where a batch is ahead.
+      expect(needed('one')).toBe(100 + 200 + 100);
+      expect(needed('few')).toBe(100 + 100 + 200 + 100);
+      expect(needed('many')).toBe(100 + 50_000 + 100 + 100);
       expect(needed('', 1)).toBe(100 + 20);
     });
 
@@ -313,9 +314,9 @@ describe('Admission', () => {
       door.ask({ lane: large, size: 100 });
       door.ask({ size: 10 });
 
-      // Of 5010 ms for 110 rows, those for all of them, and its own batch.
-      expect(door.refusal({ deadline: 5019 })).toBeInstanceOf(DeadlineUnreachableError);
-      expect(door.refusal({ deadline: 5021 })).toBeUndefined();
+      // Of 5010 ms for 110 rows, those for all of them, its own batch, and one to spare.
+      expect(door.refusal({ deadline: 5029 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 5031 })).toBeUndefined();
     });
   });
 

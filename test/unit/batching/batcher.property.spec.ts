@@ -1,42 +1,65 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batcher, type BatchOutcome, type BatchRecord } from '../../../lib/batching/batcher.js';
+import { Batcher, type BatchOutcome, type BatchRecord, type Retry } from '../../../lib/batching/batcher.js';
 import type { Lane, Part } from '../../../lib/batching/request.js';
 import type { Window } from '../../../lib/batching/waiting-line.js';
-import { ServingClosedError } from '../../../lib/errors.js';
-import { NamedRequest } from '../../fixtures/held-batcher.js';
+import {
+  BatchFailedError,
+  DeadlineExceededError,
+  DeadlineUnreachableError,
+  isServingError,
+  OverloadedError,
+  PartitionLostError,
+  ServingClosedError,
+} from '../../../lib/errors.js';
+import { HeldSlot, NamedRequest, type NamedRequestOptions } from '../../fixtures/held-batcher.js';
 import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();
 
-  it('[4.1] to [4.8], [4.11], [5.5], [7.3], [8.3], [9.3] keeps every promise, whatever comes when and ends how', async () => {
+  it('[4.1] to [4.8], [4.11], [5.5], [5.6], [6.4], [7.1] to [7.4], [8.3], [9.3] keeps every promise, whatever comes when and ends how', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
         expect(await new Play(options).broken()).toEqual([]);
       }),
+      { numRuns: 200 },
     );
   });
 });
 
 const LANES = 3;
+const MOST_PARTITIONS = 3;
+/** Room for most of what comes, and not for all of it. */
+const MAX_QUEUE = 600;
+/** So often a batch runs again at most. */
+const MOST_RETRIES = 3;
 const atSomeTime = { at: fc.nat({ max: 60 }) };
 
 const limits = { batchSize: fc.integer({ min: 1, max: 8 }), batchTimeout: fc.constantFrom(0, 1, 10) };
+
+const seldom = <T>(arbitrary: fc.Arbitrary<T>, nil: T): fc.Arbitrary<T> =>
+  fc.oneof({ weight: 3, arbitrary: fc.constant(nil) }, arbitrary);
 
 const aCall = {
   lane: fc.nat({ max: LANES - 1 }),
   rows: fc.oneof({ weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) }, fc.integer({ min: 1, max: 100 })),
   /** Its rows must run in one batch; it then has no more of them than fit into one. */
-  whole: fc.oneof({ weight: 3, arbitrary: fc.constant(false) }, fc.constant(true)),
+  whole: seldom(fc.constant(true), false),
   /** After how many milliseconds nobody waits for it any more, if that happens at all. */
   leaves: fc.option(fc.nat({ max: 20 }), { freq: 9, nil: undefined }),
+  priority: seldom(fc.integer({ min: -2, max: 2 }), 0),
+  tenant: seldom(fc.constantFrom('a', 'b'), ''),
+  /** The milliseconds that it has. */
+  patience: fc.option(fc.nat({ max: 40 }), { freq: 5, nil: Infinity }),
 };
 
 const scenario = fc.record({
   lanes: fc.array(fc.record(limits), { minLength: LANES, maxLength: LANES }),
-  partitions: fc.integer({ min: 1, max: 3 }),
+  partitions: fc.integer({ min: 1, max: MOST_PARTITIONS }),
   prefetch: fc.constantFrom(0, 1),
+  ageing: fc.constantFrom(0, 5, 1000),
+  weights: fc.constantFrom({}, { a: 3 }, { a: 0.5, b: 2 }),
   calls: fc.array(fc.record({ ...atSomeTime, ...aCall }), { minLength: 1, maxLength: 25 }),
   /** Calls by those who are called themselves. */
   callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply', 'start', 'end'), ...aCall }), { maxLength: 12 }),
@@ -44,63 +67,111 @@ const scenario = fc.record({
   changes: fc.array(fc.record({ ...atSomeTime, lane: aCall.lane, limits: fc.record(limits, { requiredKeys: [] }) }), {
     maxLength: 3,
   }),
+  /** Partitions that go, and come back. */
+  slots: fc.array(
+    fc.record({ ...atSomeTime, partition: fc.nat({ max: MOST_PARTITIONS - 1 }), is: fc.constantFrom('up', 'away', 'lost') }),
+    { maxLength: 6 },
+  ),
   /** How one batch after the other runs. */
-  runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), fails: fc.boolean() }), { minLength: 1, maxLength: 9 }),
+  runs: fc.array(
+    fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom('well', 'well', 'failed', 'again', 'in halves') }),
+    { minLength: 1, maxLength: 9 },
+  ),
   closing: fc.option(fc.record({ ...atSomeTime, abandons: fc.boolean() })),
 });
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type Call = Omit<Scenario['calls'][number], 'at'>;
-interface NamedRow {
-  readonly request: NamedRequest;
+
+/** A request that ends as those of calls do: with its last row, or with its first error. */
+class PlayedRequest extends NamedRequest {
+  readonly errors: unknown[] = [];
+  readonly rows: readonly PlayedRow[];
+  /** The limits of its lane when it came. */
+  readonly limits: Lane['limits'];
+  override readonly lane: PlayedLane;
+
+  constructor(name: string, options: NamedRequestOptions & { readonly lane: PlayedLane }) {
+    super(name, options);
+    this.lane = options.lane;
+    this.limits = { ...options.lane.limits };
+    this.rows = Array.from({ length: this.size }, (_, index) => ({ request: this, index, is: 'waiting', answers: 0 }));
+  }
+
+  override fail(error: unknown): void {
+    if (!this.isOver) {
+      this.errors.push(error);
+      this.leave();
+    }
+  }
+
+  override expire(): void {
+    this.fail(new DeadlineExceededError(performance.now() < this.deadline ? 'too soon' : 'too late'));
+  }
+
+  get isAnswered(): boolean {
+    return this.rows.every(({ answers }) => answers === 1);
+  }
+}
+
+interface PlayedRow {
+  readonly request: PlayedRequest;
   readonly index: number;
+  is: 'waiting' | 'running' | 'retried' | 'answered';
+  answers: number;
 }
 
 /** A lane, with what the scenario has done in it. */
 interface PlayedLane extends Lane {
   readonly limits: { batchSize: number; batchTimeout: number };
-  /** The rows that were submitted, and neither dispatched nor passed over. */
-  readonly queue: NamedRow[];
+  /** The rows that were submitted, and neither dispatched nor passed over: by priority and tenant. */
+  readonly queues: Map<string, PlayedRow[]>;
+  /** The batches of rows that are to run again. */
+  readonly retries: PlayedRow[][];
   longestTimeout: number;
   hasChanged: boolean;
   hasWhole: boolean;
-  wasLeft: boolean;
+  /** Its rows need not run in the order in which they came. */
+  isMixed: boolean;
 }
 
 /** One scenario, with an eye on what must hold at every moment of it. */
 class Play {
-  private readonly batcher: Batcher<NamedRequest>;
+  private readonly batcher: Batcher<PlayedRequest>;
   private readonly callbacks: Scenario['callbacks'];
   private readonly lanes: readonly PlayedLane[];
-  /** The limits that held when a request came. */
-  private readonly limitsAt = new Map<NamedRequest, Lane['limits']>();
+  private readonly slots: readonly HeldSlot[];
+  private readonly requests: PlayedRequest[] = [];
   /** Of each partition, the ends of the batches that it holds, of which it runs the first. */
   private readonly held: Promise<void>[][];
   private readonly promisesBroken: string[] = [];
   private calls = 0;
   private runs = 0;
-  private started: BatchRecord<NamedRequest>[] = [];
+  private started: BatchRecord<PlayedRequest>[] = [];
   private closed = false;
   private ended = false;
 
   constructor(private readonly options: Scenario) {
-    const { partitions, prefetch, callbacks } = options;
+    const { partitions, prefetch, callbacks, ageing, weights } = options;
     this.callbacks = [...callbacks];
     this.held = Array.from({ length: partitions }, () => []);
+    this.slots = this.held.map(() => new HeldSlot(prefetch));
     this.lanes = options.lanes.map((own) => ({
       limits: { ...own },
-      queue: [],
+      queues: new Map(),
+      retries: [],
       longestTimeout: own.batchTimeout,
       hasChanged: false,
       hasWhole: false,
-      wasLeft: false,
+      isMixed: false,
     }));
-    this.batcher = new Batcher<NamedRequest>({
+    this.batcher = new Batcher<PlayedRequest>({
       name: 'played',
-      maxQueue: Infinity,
-      order: { ageing: 1000, weights: new Map() },
+      maxQueue: MAX_QUEUE,
+      maxQueueCost: MAX_QUEUE / 10,
+      order: { ageing, weights: new Map(Object.entries(weights)) },
       nextBatch: () => 0,
-      slots: this.held.map(() => ({ prefetch })),
+      slots: this.slots,
       dispatch: (window, partition) => this.dispatch(window, partition),
       observer: {
         batchStarted: (record) => this.start(record),
@@ -111,26 +182,34 @@ class Play {
 
   /** Plays the scenario to its end; gives the promises that were broken. */
   async broken(): Promise<string[]> {
-    const { calls, changes, closing } = this.options;
+    const { calls, changes, closing, slots } = this.options;
     for (const { at, ...call } of calls) {
       setTimeout(() => this.call(call), at);
     }
     for (const { at, lane, limits: own } of changes) {
       setTimeout(() => this.change(this.lanes[lane]!, own), at);
     }
+    for (const { at, partition, is } of slots) {
+      setTimeout(() => this.slots[partition]?.change(is === 'up' ? {} : { [is]: new PartitionLostError(is) }), at);
+    }
     if (closing) {
       setTimeout(() => this.close(closing.abandons), closing.at);
     }
+    await this.playTimers();
+    this.slots.forEach((slot) => slot.change({}));
+    await this.playTimers();
+    this.checkEnd();
+    this.close(false);
+    await turn();
+    this.check(this.ended, 'it closes in the end');
+    return this.promisesBroken;
+  }
+
+  private async playTimers(): Promise<void> {
     for (await turn(); timers() > 0; await nextTimer()) {
       this.checkIdle();
     }
-    this.close(false);
-    await turn();
-    this.check(!this.lanes.some(({ queue }) => queue.some(isWanted)), 'every row runs, or is abandoned');
-    this.check(this.held.flat().length === 0, 'every batch ends');
-    this.check(this.started.length === 0, 'every batch that was told to start is told to end');
-    this.check(this.ended, 'it closes in the end');
-    return this.promisesBroken;
+    this.checkIdle();
   }
 
   private check(kept: boolean, promise: string): void {
@@ -139,22 +218,33 @@ class Play {
     }
   }
 
-  private call({ lane: index, rows, whole, leaves }: Call): void {
+  private call({ lane: index, rows, whole, leaves, patience, priority, tenant }: Call): void {
     const lane = this.lanes[index]!;
     const size = whole ? 1 + ((rows - 1) % lane.limits.batchSize) : rows;
-    const request = new NamedRequest(`${this.calls++}.`, { lane, size, whole });
-    if (this.closed) {
-      expect(() => this.batcher.submit(request)).toThrow(ServingClosedError);
+    const deadline = performance.now() + patience;
+    const options = { lane, size, whole, priority, tenant, deadline, cost: size / 10 };
+    const request = new PlayedRequest(`${this.calls++}.`, options);
+    const isOdd = priority !== 0 || tenant !== '' || patience < Infinity;
+    const before = { wasMixed: lane.isMixed, depth: this.batcher.depth };
+    lane.isMixed ||= isOdd;
+    queueOf(request).push(...request.rows);
+    try {
+      this.batcher.submit(request);
+    } catch (error) {
+      // Nothing of it is left.
+      request.isOver = true;
+      lane.isMixed = before.wasMixed;
+      this.check(this.batcher.depth === before.depth, 'what is refused leaves no rows');
+      this.check(isRefusal(error, this.closed), 'a call is refused for a reason');
       return;
     }
-    lane.hasWhole ||= whole;
-    lane.queue.push(...Array.from({ length: size }, (_, row) => ({ request, index: row })));
-    this.limitsAt.set(request, { ...lane.limits });
-    this.batcher.submit(request);
+    this.check(!this.closed, 'who is closed takes no calls');
     request.queue = this.batcher;
+    this.requests.push(request);
+    lane.hasWhole ||= whole;
     if (leaves !== undefined) {
       setTimeout(() => {
-        lane.wasLeft = true;
+        lane.isMixed ||= !request.isOver;
         request.leave();
       }, leaves);
     }
@@ -177,12 +267,13 @@ class Play {
     this.closed = true;
     void this.expectEnd(this.batcher.close());
     if (abandons) {
+      const waiting = this.lanes.flatMap(waitingIn).filter(isWanted);
       this.batcher.abandon(new ServingClosedError());
-      const abandoned = this.lanes.flatMap(({ queue }) => queue.splice(0));
       this.check(
-        abandoned.filter(isWanted).every(({ request }) => request.error),
+        waiting.every(({ request }) => request.errors.length === 1),
         'what is abandoned fails',
       );
+      this.check(this.batcher.depth === 0, 'nothing waits that was abandoned');
     }
   }
 
@@ -192,32 +283,61 @@ class Play {
     this.check(this.held.flat().length === 0, 'it closes when all batches have ended');
   }
 
-  private start(record: BatchRecord<NamedRequest>): void {
-    const { partition, batchSize } = record;
+  private start(record: BatchRecord<PlayedRequest>): void {
+    const { partition, batchSize, reason } = record;
     const rows = rowsOf(record.parts);
-    const lane = laneOf(rows);
-    const [{ request }] = rows as [NamedRow];
+    const [{ request }] = rows as [PlayedRow];
+    const { lane } = request;
     this.started.push(record);
-    this.check(namesOf(takeFrom(lane, rows.length)) === namesOf(rows), 'each row runs once, in the order and lane it came in');
-    this.check(rows.every(isWanted), 'no row runs for which nobody waits');
+    if (reason === 'retry') {
+      this.takeRetry(lane, rows);
+    } else {
+      this.check(rows.every(takeInTurn), 'each row runs in its lane, and in the order of its priority and tenant');
+      this.check(
+        lane.isMixed || rows.every(isOldest(rows)),
+        'where nobody asks for more, rows run in the order in which they came',
+      );
+      this.check(lane.isMixed || request.limits.batchSize === batchSize, 'a window keeps the size it opened with');
+      this.check(
+        rows.every(({ is }) => is === 'waiting'),
+        'each row runs once, unless its batch is to run again',
+      );
+    }
+    this.check(
+      rows.every((row) => row.request.lane === lane),
+      'rows of two lanes share no batch',
+    );
+    this.check(rows.every(isWanted), 'no row runs for which nobody waits, or is late');
     this.check(rows.length <= batchSize, 'no batch is too large');
-    this.check(lane.wasLeft || this.limitsAt.get(request)!.batchSize === batchSize, 'a window keeps the size it opened with');
     this.check(rows.every(isWholeIn(rows)), 'what must run in one batch does');
-    const held = this.held[partition]!;
-    this.check(held.length <= this.options.prefetch, 'a partition takes one batch, and so many ahead');
-    this.check(held.length === 0 || rows.length === batchSize || lane.wasLeft, 'only full batches are handed ahead');
-    this.check(held.length === 0 || this.held.every(({ length }) => length > 0), 'idle partitions come first');
+    this.checkPartition(partition, lane.isMixed || reason === 'retry' || rows.length === batchSize);
     this.checkReason(record, lane);
+    rows.forEach((row) => (row.is = 'running'));
     this.callBack('start');
   }
 
-  private checkReason({ parts, rows, reason, batchSize, wait }: BatchRecord<NamedRequest>, { queue, wasLeft }: PlayedLane): void {
-    if (wasLeft) {
+  private takeRetry(lane: PlayedLane, rows: readonly PlayedRow[]): void {
+    const index = lane.retries.findIndex((retry) => sameRows(retry.filter(isWanted), rows));
+    this.check(index >= 0, 'what runs again are the rows that are to, without those for which nobody waits');
+    lane.retries.splice(index, index < 0 ? 0 : 1);
+  }
+
+  private checkPartition(partition: number, mayGoAhead: boolean): void {
+    const held = this.held[partition]!;
+    const idle = this.held.filter(({ length }, i) => length === 0 && isUp(this.slots[i]!));
+    this.check(isUp(this.slots[partition]!), 'a partition that is not there gets no batch');
+    this.check(held.length <= this.options.prefetch, 'a partition takes one batch, and so many ahead');
+    this.check(held.length === 0 || mayGoAhead, 'only full batches are handed ahead');
+    this.check(held.length === 0 || idle.length === 0, 'idle partitions come first');
+  }
+
+  private checkReason({ parts, rows, reason, batchSize, wait }: BatchRecord<PlayedRequest>, lane: PlayedLane): void {
+    if (lane.isMixed) {
       return;
     }
-    const { batchTimeout } = this.limitsAt.get(parts[0]!.request)!;
-    const next = queue[0]?.request;
-    this.check((reason === 'full') === (rows === batchSize), 'a batch is full when it has its size');
+    const { batchTimeout } = parts[0]!.request.limits;
+    const next = waitingIn(lane)[0]?.request;
+    this.check(reason === 'retry' || (reason === 'full') === (rows === batchSize), 'a batch is full when it has its size');
     this.check(reason !== 'timeout' || (batchTimeout > 0 && wait >= batchTimeout), 'a window has its time');
     this.check(reason !== 'idle' || batchTimeout === 0, 'only windows without timeout close because a partition is idle');
     this.check(reason !== 'drain' || this.closed, 'only a closing batcher drains');
@@ -227,21 +347,41 @@ class Play {
     );
   }
 
-  private async dispatch({ parts }: Window<NamedRequest>, partition: number): Promise<BatchOutcome<NamedRequest>> {
+  private async dispatch({ parts, history }: Window<PlayedRequest>, partition: number): Promise<BatchOutcome<PlayedRequest>> {
     const { runs } = this.options;
     const held = this.held[partition]!;
     this.check(this.started.at(-1)?.parts === parts, 'a batch is told to start when it does');
-    const { duration, fails } = runs[this.runs++ % runs.length]!;
+    const { duration, ends } = runs[this.runs++ % runs.length]!;
     const end = (held.at(-1) ?? Promise.resolve()).then(() => sleep(duration));
     held.push(end);
     this.callBack('batch');
     await end;
     void held.shift();
     this.callBack('reply');
-    return fails ? { error: new Error('the batch failed') } : {};
+    return this.outcomeOf(parts, ends, typeof history === 'number' ? history : 0);
   }
 
-  private end({ id, parts }: BatchRecord<NamedRequest>): void {
+  private outcomeOf(parts: readonly Part<PlayedRequest>[], ends: string, runs: number): BatchOutcome<PlayedRequest> {
+    const rows = rowsOf(parts);
+    if (ends === 'well') {
+      rows.forEach(answer);
+      return {};
+    }
+    const error = new BatchFailedError('the batch failed');
+    const halves = ends === 'in halves' && parts.length > 1 ? [parts.slice(0, 1), parts.slice(1)] : [parts];
+    if (ends === 'failed' || runs === MOST_RETRIES) {
+      parts.forEach(({ request }) => request.fail(error));
+      return { error };
+    }
+    const { lane } = parts[0]!.request;
+    lane.isMixed = true;
+    const retries: Retry<PlayedRequest>[] = halves.map((half) => ({ parts: half, history: runs + 1 }));
+    rows.forEach((row) => (row.is = 'retried'));
+    lane.retries.push(...retries.map((retry) => rowsOf(retry.parts)));
+    return { error, retries };
+  }
+
+  private end({ id, parts }: BatchRecord<PlayedRequest>): void {
     const index = this.started.findIndex((record) => record.id === id && record.parts === parts);
     this.check(index >= 0, 'a batch ends once');
     this.started.splice(index, 1);
@@ -249,33 +389,102 @@ class Play {
   }
 
   private checkIdle(): void {
-    const idle = this.held.some(({ length }) => length === 0);
+    const idle = this.held.some(({ length }, i) => length === 0 && isUp(this.slots[i]!));
     this.check(!idle || !this.lanes.some(isReady), 'nothing that is ready waits beside an idle partition');
+    const waiting = this.requests.reduce((sum, request) => sum + request.waiting, 0);
+    this.check(this.batcher.depth === waiting, 'its depth is what waits');
+    this.check(
+      this.requests.every(({ waiting: own, ready, isOver }) => ready <= own && (!isOver || own === 0)),
+      'of what is over, nothing waits',
+    );
+  }
+
+  private checkEnd(): void {
+    this.check(!this.lanes.flatMap(waitingIn).some(isWanted), 'every row runs, or is abandoned');
+    this.check(this.held.flat().length === 0, 'every batch ends');
+    this.check(this.started.length === 0, 'every batch that was told to start is told to end');
+    for (const { rows, errors, isOver, deadline, isAnswered } of this.requests) {
+      const isLate = performance.now() >= deadline;
+      this.check(isOver || isLate, 'every call ends');
+      this.check(
+        rows.every(({ answers }) => answers <= 1),
+        'no row is answered twice',
+      );
+      this.check(errors.length <= (isAnswered ? 0 : 1) && errors.every(isServingError), 'a call fails once, and for a reason');
+      this.check(!errors.some((error) => String(error).includes('too soon')), 'no call ends before its deadline');
+    }
+    if (!this.closed) {
+      this.checkRoom();
+    }
+  }
+
+  /** There is room for as much as at first, also for one tenant. */
+  private checkRoom(): void {
+    const late = this.requests.filter(({ isOver }) => !isOver);
+    late.forEach((request) => request.expire());
+    this.check(this.batcher.depth === 0, 'nothing waits in the end');
+    const options = { lane: this.lanes[0]!, size: MAX_QUEUE, cost: MAX_QUEUE / 10, tenant: 'a' };
+    const request = new PlayedRequest('last', options);
+    this.batcher.submit(request);
+    request.queue = this.batcher;
+    request.leave();
+    this.check(this.batcher.depth === 0, 'nothing waits of what has left');
   }
 }
 
-/** Takes the first rows that somebody waits for out of the queue, and with them those before that nobody does. */
-function takeFrom({ queue }: PlayedLane, count: number): NamedRow[] {
-  const taken: NamedRow[] = [];
-  while (taken.length < count && queue.length > 0) {
-    taken.push(...queue.splice(0, 1).filter(isWanted));
+function queueOf({ lane, priority, tenant }: PlayedRequest): PlayedRow[] {
+  const name = `${priority} ${tenant}`;
+  const queue = lane.queues.get(name) ?? [];
+  lane.queues.set(name, queue);
+  return queue;
+}
+
+/** Takes the row out of its queue, where it is the first that somebody waits for. */
+function takeInTurn(row: PlayedRow): boolean {
+  const queue = queueOf(row.request);
+  while (queue.length > 0 && !isWanted(queue[0]!)) {
+    queue.shift();
   }
-  return taken;
+  return queue.shift() === row;
+}
+
+function answer(row: PlayedRow): void {
+  const { request } = row;
+  if (!request.isOver) {
+    row.is = 'answered';
+    row.answers++;
+    request.isOver = request.isAnswered;
+  }
 }
 
 /** Some of its rows have a batch, or have had their time. */
-function isReady({ queue, limits: { batchSize }, longestTimeout, hasChanged, hasWhole }: PlayedLane): boolean {
-  const rows = queue.filter(isWanted);
-  const isFull = rows.length >= batchSize && !hasChanged && !hasWhole;
-  return isFull || rows.some(({ request }) => performance.now() - request.arrivedAt >= longestTimeout);
+function isReady(lane: PlayedLane): boolean {
+  const { limits: own, longestTimeout, hasChanged, hasWhole, retries } = lane;
+  const rows = [...lane.queues.values()].flat().filter(isWanted);
+  const isFull = rows.length >= own.batchSize && !hasChanged && !hasWhole;
+  const isDue = rows.some(({ request }) => performance.now() - request.arrivedAt >= longestTimeout);
+  return isFull || isDue || retries.flat().some(isWanted);
 }
 
-const rowsOf = (parts: readonly Part<NamedRequest>[]): NamedRow[] =>
-  parts.flatMap(({ request, offset, count }) => Array.from({ length: count }, (_, i) => ({ request, index: offset + i })));
-const namesOf = (rows: readonly NamedRow[]): string => rows.map(({ request, index }) => `${request.name}${index}`).join(' ');
-const laneOf = (rows: readonly NamedRow[]): PlayedLane => rows[0]!.request.lane as PlayedLane;
-const isWanted = ({ request }: NamedRow): boolean => !request.isOver;
-const isWholeIn = (rows: readonly NamedRow[]) => (row: NamedRow) =>
+function isRefusal(error: unknown, closed: boolean): boolean {
+  return closed
+    ? error instanceof ServingClosedError
+    : error instanceof OverloadedError || error instanceof DeadlineUnreachableError;
+}
+
+const rowsOf = (parts: readonly Part<PlayedRequest>[]): PlayedRow[] =>
+  parts.flatMap(({ request, offset, count }) => request.rows.slice(offset, offset + count));
+const sameRows = (a: readonly PlayedRow[], b: readonly PlayedRow[]): boolean =>
+  a.length === b.length && a.every((row, i) => row === b[i]);
+const waitingIn = ({ queues, retries }: PlayedLane): PlayedRow[] => [...retries.flat(), ...[...queues.values()].flat()];
+const isWanted = ({ request }: PlayedRow): boolean => !request.isOver && request.deadline > performance.now();
+const isUp = ({ away, lost }: HeldSlot): boolean => !away && !lost;
+const isOldest = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
+  rows[0]!.request.arrivedAt <= row.request.arrivedAt &&
+  waitingIn(row.request.lane).every(
+    ({ request }) => request.arrivedAt >= row.request.arrivedAt || !isWanted({ ...row, request }),
+  );
+const isWholeIn = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
   !row.request.whole || rows.filter(({ request }) => request === row.request).length === row.request.size;
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));

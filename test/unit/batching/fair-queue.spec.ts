@@ -60,6 +60,16 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 3)).toEqual(['w0 w1 w2', '0.0']);
   });
 
+  it('[8.3] [7.4] does not tear one whose rows have come in two parts for the row of another tenant', () => {
+    const queue = queueOf();
+    const whole = requestOf('w', { size: 3, whole: true });
+    queue.add({ request: whole, offset: 0, count: 1 });
+    queue.add({ request: whole, offset: 1, count: 2 });
+    fill(queue, 'other', [1]);
+
+    expect(takeAll(queue, 3)).toEqual(['w0 w1 w2', 'other0.0']);
+  });
+
   it('[7.4] lets tenants take turns, so that many rows of one do not delay a row of another by more than its turn', () => {
     const queue = queueOf();
     fill(queue, 'many', [5000]);

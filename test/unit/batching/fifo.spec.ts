@@ -5,7 +5,7 @@ import { Fifo } from '../../../lib/batching/fifo.js';
 const command = fc.oneof(
   { weight: 3, arbitrary: fc.record({ do: fc.constant('push' as const), item: fc.nat() }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('shift' as const), item: fc.nat() }) },
-  fc.record({ do: fc.constantFrom('replace' as const, 'keep' as const), item: fc.nat() }),
+  fc.record({ do: fc.constantFrom('replace' as const, 'replaceLast' as const, 'keep' as const), item: fc.nat() }),
 );
 
 describe('Fifo', () => {
@@ -24,10 +24,10 @@ describe('Fifo', () => {
             fifo.keep((kept) => kept % 2 === item % 2);
             list.splice(0, list.length, ...list.filter((kept) => kept % 2 === item % 2));
           } else if (list.length > 0) {
-            fifo.replace(item);
-            list[0] = item;
+            fifo[what](item);
+            list[what === 'replace' ? 0 : list.length - 1] = item;
           }
-          expect([fifo.length, fifo.peek(), ...fifo]).toEqual([list.length, list[0], ...list]);
+          expect([fifo.length, fifo.peek(), fifo.peekLast(), ...fifo]).toEqual([list.length, list[0], list.at(-1), ...list]);
         }
       }),
     );

@@ -7,6 +7,8 @@ import { endpoint } from './figures/endpoint.js';
 import { engine } from './figures/engine.js';
 import { isolation } from './figures/isolation.js';
 import { loneCall } from './figures/lone-call.js';
+import { overload } from './figures/overload.js';
+import { precedence } from './figures/precedence.js';
 import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
 import type { Figure, Measurement } from './harness/measurement.js';
@@ -21,6 +23,8 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P5: endpoint,
   P6: batchGain,
   P7: isolation,
+  P8: overload,
+  P9: precedence,
 };
 
 const { values: options } = parseArgs({

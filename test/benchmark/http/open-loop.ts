@@ -1,14 +1,11 @@
-import { setTimeout } from 'node:timers/promises';
+import { type Arrivals, arrive } from '../harness/arrivals.js';
 import type { Connection } from './connection.js';
 import { type LoadReport, reportLoad } from './load-report.js';
 
-export interface OpenLoop {
+export interface OpenLoop extends Arrivals {
   readonly kind: 'open';
   /** The most requests that are under way at once; others wait for a connection. */
   readonly connections: number;
-  /** Mean arrivals a second. */
-  readonly rate: number;
-  readonly seconds: number;
 }
 
 /**
@@ -16,24 +13,20 @@ export interface OpenLoop {
  * sending, so a stall is charged to all who would have come meanwhile. What still waits for a connection at the end is given
  * up, and counts with the time it has waited by then, which is a lower bound.
  */
-export async function openLoop({ rate, seconds }: OpenLoop, connections: readonly Connection[]): Promise<LoadReport> {
+export async function openLoop(load: OpenLoop, connections: readonly Connection[]): Promise<LoadReport> {
   const idle = [...connections];
   const unsent: number[] = [];
   const latencies: number[] = [];
   const sending: Promise<void>[] = [];
 
   const start = performance.now();
-  for (let arrival = start; arrival < start + seconds * 1000; arrival += exponential(1000 / rate)) {
-    const wait = arrival - performance.now();
-    if (wait > 0) {
-      await setTimeout(wait);
-    }
+  await arrive(load, (arrival) => {
     unsent.push(arrival);
     const connection = idle.pop();
     if (connection) {
       sending.push(sendAll(connection));
     }
-  }
+  });
   const givenUp = unsent.splice(0).map((arrival) => performance.now() - arrival);
   await Promise.all(sending);
   return reportLoad(latencies, performance.now() - start, givenUp);
@@ -45,8 +38,4 @@ export async function openLoop({ rate, seconds }: OpenLoop, connections: readonl
     }
     idle.push(connection);
   }
-}
-
-function exponential(mean: number): number {
-  return -Math.log(1 - Math.random()) * mean;
 }

@@ -12,7 +12,7 @@ const columns: Readonly<Record<string, (outcome: Outcome) => number>> = {
 };
 
 const line = (first: string, cells: readonly string[]): string =>
-  first.padEnd(48) + cells.map((cell) => cell.padStart(9)).join('');
+  first.padEnd(64) + cells.map((cell) => cell.padStart(9)).join('');
 
 export const title = line('', [...Object.keys(columns), 'promises']);
 

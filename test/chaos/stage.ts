@@ -18,6 +18,8 @@ export interface StageOptions {
   /** Whether there is time for what takes half a minute. */
   readonly isPatient: boolean;
   readonly random: () => number;
+  /** Milliseconds after which a scenario hangs. */
+  readonly limit: number;
 }
 
 /** What was promised, in words, and what was seen of it. */
@@ -52,13 +54,19 @@ export class Stage {
 
   static async play(scenario: Scenario, options: StageOptions): Promise<Outcome> {
     const stage = new Stage(options, await mkdtemp(join(tmpdir(), 'chaos-')));
+    const overdue = new AbortController();
     try {
-      await scenario.play(stage);
-      const { findings, tallies, restarts } = stage;
-      return { findings, tallies, restarts };
+      const limit = setTimeout(options.limit, 'overdue', { signal: overdue.signal });
+      const end = await Promise.race([scenario.play(stage), limit]);
+      stage.check(`it ends within ${options.limit / 1000} s`, end !== 'overdue', end);
+    } catch (error) {
+      stage.check('nothing unforeseen happens', false, String(error));
     } finally {
+      overdue.abort();
       await stage.clear();
     }
+    const { findings, tallies, restarts } = stage;
+    return { findings, tallies, restarts };
   }
 
   get isPatient(): boolean {

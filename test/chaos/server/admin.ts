@@ -6,6 +6,7 @@ import type { Admin } from './options.js';
 @Injectable()
 export class Counts implements OnModuleInit {
   accepted = 0;
+  retried = 0;
   readonly calls: Record<string, number> = {};
   readonly failures: Record<string, number> = {};
 
@@ -13,6 +14,7 @@ export class Counts implements OnModuleInit {
 
   onModuleInit(): void {
     this.servings.eventsOf('call:start').subscribe(({ serving }) => count(this.calls, serving));
+    this.servings.eventsOf('batch:end').subscribe(({ retried = 0 }) => (this.retried += retried));
     this.servings.eventsOf('call:end').subscribe(({ error }) => {
       if (error !== undefined) {
         count(this.failures, isServingError(error) ? error.code : 'another');
@@ -31,7 +33,7 @@ export class AdminController {
 
   @Get()
   admin(): Admin {
-    const { accepted, calls, failures } = this.counts;
+    const { accepted, calls, failures, retried } = this.counts;
     const health = this.servings.health();
     const partitions = health.flatMap((each) => each.partitions);
     const { heapUsed, external } = process.memoryUsage();
@@ -39,6 +41,7 @@ export class AdminController {
       accepted,
       calls,
       failures,
+      retried,
       queued: Object.fromEntries(health.map(({ serving, queued }) => [serving, queued])),
       restarts: partitions.reduce((sum, { restarts }) => sum + restarts, 0),
       partitions: partitions.map(({ state }) => state),

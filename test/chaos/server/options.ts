@@ -59,6 +59,8 @@ export interface Admin {
   readonly calls: Readonly<Record<string, number>>;
   /** Those that have ended with an error, by its code. */
   readonly failures: Readonly<Record<string, number>>;
+  /** Rows that have run again, or were to. */
+  readonly retried: number;
   /** Rows that wait, by serving. */
   readonly queued: Readonly<Record<string, number>>;
   readonly restarts: number;

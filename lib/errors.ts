@@ -1,4 +1,5 @@
 import { types } from 'node:util';
+import { show } from './show.js';
 
 export interface ServingErrorOptions extends ErrorOptions {
   /** Whole seconds after which the call may be worth another try. */
@@ -163,17 +164,36 @@ export class PartitionLostError extends ServingError {
 
 /** True for an error of this package, also one of another copy of it. */
 export function isServingError(error: unknown): error is ServingError {
-  return isError(error) && 'code' in error && String(error.code).startsWith('SERVING_');
+  return isError(error) && readable(() => 'code' in error && String(error.code).startsWith('SERVING_'), false);
 }
 
-/** True for an Error of any realm: one from another context is no `instanceof` ours. */
+/** True for an Error of any realm: one from another context is no `instanceof` ours. Rows and results are asked too, of which some may throw. */
 export function isError(value: unknown): value is Error {
-  return typeof value === 'object' && (value instanceof Error || types.isNativeError(value));
+  return typeof value === 'object' && readable(() => value instanceof Error || types.isNativeError(value), false);
 }
 
 /** What an error, or whatever else was thrown, says. */
 export function messageOf(error: unknown): string {
-  return isError(error) ? error.message : String(error);
+  return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);
+}
+
+function hasMessage(value: unknown): value is { readonly message: unknown } {
+  return typeof value === 'object' && value !== null && 'message' in value;
+}
+
+const UNREADABLE = 'an error that cannot be read';
+
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : show(value);
+}
+
+/** What was thrown, or stands in a row, may itself throw when it is read. */
+function readable<T>(read: () => T, otherwise: T): T {
+  try {
+    return read();
+  } catch {
+    return otherwise;
+  }
 }
 
 /** An error as it crosses a thread: structured clone alone drops class, code and cause. */
@@ -212,14 +232,16 @@ const classes = new Map(
 
 /** The wire form of an error and its causes, as far as `depth`: an error can be its own cause. */
 export function toWire(error: unknown, depth = 8): WireError {
-  if (!isError(error)) {
-    return { name: 'Error', message: String(error) };
-  }
+  const unreadable = { name: 'Error', message: messageOf(error) };
+  return isError(error) ? readable(() => partsOf(error, depth), unreadable) : unreadable;
+}
+
+function partsOf(error: Error, depth: number): WireError {
   const code = 'code' in error && typeof error.code === 'string' ? { code: error.code } : {};
   const retryAfter = error instanceof ServingError && error.retryAfter !== undefined ? { retryAfter: error.retryAfter } : {};
-  const stack = error.stack === undefined ? {} : { stack: error.stack };
+  const stack = error.stack === undefined ? {} : { stack: textOf(error.stack) };
   const cause = error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
-  return { name: error.name, message: error.message, ...stack, ...code, ...retryAfter, ...cause };
+  return { name: textOf(error.name), message: messageOf(error), ...stack, ...code, ...retryAfter, ...cause };
 }
 
 export function fromWire({ name, message, stack, code, retryAfter, cause }: WireError): Error {

@@ -50,7 +50,10 @@ export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
+export { currentSignal } from './serving/caller-context.js';
+export { contentHash } from './serving/content-hash.js';
 export { createServing } from './serving/create-serving.js';
+export type { ReplyStore } from './serving/reply-cache.js';
 export {
   type LengthBucket,
   lengthBuckets,
@@ -72,12 +75,14 @@ export {
   type ModelServingDefinition,
   type PostprocessContext,
   type Prepared,
+  type ReplyCacheOptions,
   type ServingDefinition,
   type ServingOf,
   type ServingOptions,
   type WorkerOptions,
 } from './serving/serving-definition.js';
 export type {
+  AnsweredBy,
   BatchEndEvent,
   BatchStartEvent,
   CallEndEvent,

@@ -1,6 +1,7 @@
 import { type DynamicModule, Module, type Provider } from '@nestjs/common';
-import { DiscoveryModule } from '@nestjs/core';
+import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
+import { tellCallers } from './batched/caller-context.interceptor.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -16,6 +17,11 @@ import { ServingService } from './serving.service.js';
 /** Registers named servings as injectable providers; what they own starts and ends with the application. */
 @Module({})
 export class ServingModule extends ConfigurableModuleClass {
+  constructor(application: ApplicationConfig, host: HttpAdapterHost) {
+    super();
+    tellCallers(application, host);
+  }
+
   /** The servings of the application. Import it once, in the root module. */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
     const names = (options.servings ?? []).map(({ name }) => name);

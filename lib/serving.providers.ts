@@ -1,13 +1,13 @@
 import type { Provider } from '@nestjs/common';
-import { ApplicationConfig, ModuleRef } from '@nestjs/core';
+import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from './errors.js';
-import { tellOrigins } from './batched/origin.interceptor.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
-import type { ServingDefinition, ServingOptions } from './serving/serving-definition.js';
+import type { ReplyStore } from './serving/reply-cache.js';
+import type { ServingDefinition } from './serving/serving-definition.js';
 
 /** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
@@ -18,8 +18,8 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       return [
         {
           provide: token,
-          inject: [ModuleRef, ApplicationConfig],
-          useFactory: (moduleRef: ModuleRef, application: ApplicationConfig) => servingOf(definition, moduleRef, application),
+          inject: [ModuleRef],
+          useFactory: (moduleRef: ModuleRef) => servingOf(definition, moduleRef),
         },
       ];
     }
@@ -28,11 +28,9 @@ export function servingProviders(definitions: readonly ServingDefinition[]): Pro
       { provide: handlerToken, useClass: definition.useClass },
       {
         provide: token,
-        inject: [handlerToken, ApplicationConfig],
-        useFactory: (handler: ServingHandler, application: ApplicationConfig) => {
-          tellOriginsTo(definition, application);
-          return createServing(definition, () => handler);
-        },
+        inject: [handlerToken, ModuleRef],
+        useFactory: (handler: ServingHandler, moduleRef: ModuleRef) =>
+          createServing(definition, () => handler, storeOf(definition, moduleRef)),
       },
     ];
   });
@@ -52,9 +50,8 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
-    inject: [DEFINITIONS, ModuleRef, ApplicationConfig],
-    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef, application: ApplicationConfig) =>
-      servingOf(byName.get(name)!, moduleRef, application),
+    inject: [DEFINITIONS, ModuleRef],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) => servingOf(byName.get(name)!, moduleRef),
   }));
   return [definitions, ...servings];
 }
@@ -84,23 +81,31 @@ function definitionsByName(
   return byName;
 }
 
-function servingOf(definition: ServingDefinition, moduleRef: ModuleRef, application: ApplicationConfig): LocalServing {
-  tellOriginsTo(definition, application);
+function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalServing {
   if (!('useExisting' in definition)) {
-    return createServing(definition);
+    return createServing(definition, undefined, storeOf(definition, moduleRef));
   }
   // Looked up when the serving starts: by then every provider of the application exists.
-  return createServing(definition, () => moduleRef.get(definition.useExisting, { strict: false }));
+  const handlerOf = (): ServingHandler => moduleRef.get(definition.useExisting, { strict: false });
+  return createServing(definition, handlerOf, storeOf(definition, moduleRef));
 }
 
-/** Nothing is done where no serving asks. */
-export function tellOriginsTo(
-  { separateOrigins }: Pick<ServingOptions, 'separateOrigins'>,
-  application: ApplicationConfig,
-): void {
-  if (separateOrigins) {
-    tellOrigins(application);
-  }
+/** The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only where there is one. */
+const CACHE_MANAGER = 'CACHE_MANAGER';
+
+/** Looks up the cache manager when a serving that wants it starts. */
+function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => ReplyStore {
+  return () => {
+    try {
+      return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });
+    } catch (cause) {
+      throw new InvalidServingError(
+        `Serving "${name}" has the option "cache", and the application has no cache manager to keep replies in; ` +
+          'import CacheModule.register() of @nestjs/cache-manager, or drop the option',
+        { cause },
+      );
+    }
+  };
 }
 
 function checkNames(definitions: readonly ServingDefinition[]): void {

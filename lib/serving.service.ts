@@ -73,25 +73,25 @@ export class ServingService implements OnModuleInit {
    * @throws UnknownServingError when there is none of that name
    */
   get<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>): Serving<Input, Output> {
-    return this.registry.get(typeof serving === 'string' ? serving : serving.name) as Serving<Input, Output>;
+    return this.registry.get(nameOf(serving)) as Serving<Input, Output>;
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
-  async batchedRun<Input = unknown, Output = unknown>(
+  batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: Input,
     options?: CallOptions,
   ): Promise<Output> {
-    return this.get(serving).batchedRun(input, options);
+    return this.reply(serving, (found) => found.batchedRun(input, options));
   }
 
   /** Runs the input alone and at once. See {@link Serving.run}. */
-  async run<Input = unknown, Output = unknown>(
+  run<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: Input,
     options?: CallOptions,
   ): Promise<Output> {
-    return this.get(serving).run(input, options);
+    return this.reply(serving, (found) => found.run(input, options));
   }
 
   /** Gives the output as it comes. See {@link Serving.stream}. */
@@ -103,6 +103,18 @@ export class ServingService implements OnModuleInit {
     return this.get(serving).stream(input, options);
   }
 
+  /** The very promise of the serving, which knows what becomes of it; of one that is not there, a rejected one. */
+  private reply<Input, Output>(
+    serving: ServingReference<Input, Output>,
+    call: (found: Serving<Input, Output>) => Promise<Output>,
+  ): Promise<Output> {
+    try {
+      return Promise.resolve(call(this.get(serving)));
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
   /** The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving may be without events. */
   private observed<Event>(
     ofMethods: () => Observable<Event>,
@@ -112,4 +124,9 @@ export class ServingService implements OnModuleInit {
       switchMap(() => merge(ofMethods(), ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY))),
     );
   }
+}
+
+/** A name may come from anywhere, and then be none. */
+function nameOf(serving: string | { readonly name: string }): string {
+  return typeof serving === 'object' && serving !== null ? serving.name : serving;
 }

@@ -1,13 +1,18 @@
 import { InvalidBatchError } from '../errors.js';
-import { type Container, isContainer, leavesOf, withLeaves } from './container.js';
+import { clip, show } from '../show.js';
+import { type Container, isContainer, leavesOf, mapLeaves, read } from './container.js';
 import { ListRows } from './list-rows.js';
 import type { Rows } from './rows.js';
-import { asRow, isTensor } from './tensor.js';
+import { asRow } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template } from './template.js';
 
 /** The key of rows that name none. */
 export const DEFAULT_KEY = 'default';
+
+/** A list can say that it is longer than any memory. */
+const MOST_ITEMS = 2 ** 24;
+const LONGEST_KEY = 1024;
 
 /**
  * Rows that run together: an immutable value, after Nx.Batch.
@@ -49,7 +54,7 @@ export class Batch {
 
   /** Each value becomes one row as it is, also where it is a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
-    return new Batch(new ListRows([...values]));
+    return new Batch(new ListRows(itemsOf(values)));
   }
 
   /** The rows of what a batch function returned: a leaf without rows goes to every caller, whatever it holds. */
@@ -67,10 +72,12 @@ export class Batch {
     let padding = 0;
     for (const { key, rows: more, padding: morePadding } of batches) {
       if (key !== batch.key) {
-        throw new InvalidBatchError(`Cannot merge batches of different keys: "${batch.key}" and "${key}"`);
+        throw new InvalidBatchError(`Cannot merge batches of different keys: ${show(batch.key)} and ${show(key)}`);
       }
       if (more && rows[0] && more.signature !== rows[0].signature) {
-        throw new InvalidBatchError(`Cannot merge rows of different templates: [${rows[0].signature}] and [${more.signature}]`);
+        throw new InvalidBatchError(
+          `Cannot merge rows of different templates: [${clip(rows[0].signature)}] and [${clip(more.signature)}]`,
+        );
       }
       if (more) {
         rows.push(more);
@@ -87,24 +94,25 @@ export class Batch {
 
   /** This batch with each item as one more row. */
   stack(items: readonly unknown[]): Batch {
-    if (items.length > 0 && !items.some(isContainer)) {
-      return this.extend([new ListRows([...items])]);
+    const own = itemsOf(items);
+    if (own.length > 0 && !own.some(isContainer)) {
+      return this.extend([new ListRows(own)]);
     }
-    return this.extend(items.map((item) => (isContainer(item) ? TensorRows.of(rowOf(item)) : new ListRows([item]))));
+    return this.extend(own.map((item) => (isContainer(item) ? TensorRows.of(rowOf(item)) : new ListRows([item]))));
   }
 
   /** This batch with the rows of each item added. */
   concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
-    const rows = items.map((item) => {
+    const rows = itemsOf(items).map((item) => {
       if (isContainer(item)) {
         checkNames(item, axes);
         return TensorRows.of(item, axes);
       }
       if (Array.isArray(item)) {
-        return new ListRows([...(item as unknown[])]);
+        return new ListRows(itemsOf(item));
       }
       throw new InvalidBatchError(
-        `Cannot concatenate ${describe(item)}: it has no rows; give tensors with a leading axis or lists, or stack it as one row`,
+        `Cannot concatenate ${item === null ? 'null' : `a ${typeof item}`}: it has no rows; give tensors with a leading axis or lists, or stack it as one row`,
       );
     });
     return this.extend(rows);
@@ -117,13 +125,16 @@ export class Batch {
 
   /** The same rows in another lane. */
   withKey(key: string): Batch {
+    if (typeof key !== 'string' || key.length > LONGEST_KEY) {
+      throw new InvalidBatchError(`The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ${show(key)}`);
+    }
     return new Batch(this.rows, key, this.padding);
   }
 
   /** The same rows with `count` zero rows at the end of what {@link consume} gives; replaces an earlier padding. */
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
-      throw new InvalidBatchError(`Cannot pad with ${count} rows; give a whole number of 0 or more`);
+      throw new InvalidBatchError(`Cannot pad with ${show(count)} rows; give a whole number of 0 or more`);
     }
     return new Batch(this.rows, this.key, count);
   }
@@ -135,7 +146,7 @@ export class Batch {
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
-      throw new InvalidBatchError(`Cannot split after ${count} rows; give a whole number of 1 or more`);
+      throw new InvalidBatchError(`Cannot split after ${show(count)} rows; give a whole number of 1 or more`);
     }
     const middle = Math.min(count, this.size);
     const filling = Math.min(this.padding, count - middle);
@@ -170,6 +181,16 @@ export class Batch {
   /** True when the rows are plain values and not tensors. */
   get isPlain(): boolean {
     return this.rows instanceof ListRows;
+  }
+
+  /** False when memory that rows lie in has been taken away since the batch was made: a buffer was transferred, or has shrunk. */
+  get isIntact(): boolean {
+    return this.rows?.isIntact ?? true;
+  }
+
+  /** The bytes of its tensors, padding not counted; plain values are not counted either. */
+  get bytes(): number {
+    return this.rows?.bytes ?? 0;
   }
 
   /** The structure and batch axes of rows that are tensors. */
@@ -208,10 +229,7 @@ export class Batch {
 
 /** The item as one row: an axis of length 1 in front of every leaf. */
 function rowOf(item: Container): Container {
-  return withLeaves(
-    item,
-    leavesOf(item).map(({ tensor }) => asRow(tensor)),
-  );
+  return read(() => mapLeaves(item, ({ tensor }) => asRow(tensor)));
 }
 
 function checkNames(item: Container, axes: BatchAxes = {}): void {
@@ -219,14 +237,16 @@ function checkNames(item: Container, axes: BatchAxes = {}): void {
   const unknown = Object.keys(axes).find((path) => !paths.includes(path));
   if (unknown !== undefined) {
     throw new InvalidBatchError(
-      `The axes name "${unknown}", and the item has no such leaf; it has ${paths.join(', ') || 'one without a name'}`,
+      `The axes name "${unknown}", and the item has no such leaf; it has ${clip(paths.join(', ')) || 'one without a name'}`,
     );
   }
 }
 
-function describe(value: unknown): string {
-  if (isTensor(value)) {
-    return `a ${value.type} tensor of shape [${value.dims.join(', ')}]`;
+/** The items in a list of their own. */
+function itemsOf(items: readonly unknown[]): unknown[] {
+  if (!Array.isArray(items) || items.length > MOST_ITEMS) {
+    const given = Array.isArray(items) ? `a list of ${items.length}` : show(items);
+    throw new InvalidBatchError(`A batch is made of a list of at most ${MOST_ITEMS} items, and not of ${given}`);
   }
-  return value === null ? 'null' : `a ${typeof value}`;
+  return [...(items as unknown[])];
 }

@@ -1,4 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
+import { InvalidBatchError, isServingError, messageOf } from '../errors.js';
+import { clip } from '../show.js';
 import { isTensor } from './tensor.js';
 
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
@@ -12,67 +14,118 @@ export interface Leaf {
   readonly tensor: Tensor;
 }
 
-/** True when the value holds tensors and nothing else. */
+/** Containers come from callers too, so there is an end to what is walked through for one of them. */
+const MOST_LEAVES = 1024;
+const DEEPEST = 32;
+const LONGEST_LABELS = 32_768;
+
+/** Who has shown so many parts, and none that is no container, has parts that hold one another. */
+const MOST_PARTS = 65_536;
+
+/**
+ * True when the value holds tensors and nothing else.
+ *
+ * @throws InvalidBatchError when that cannot be read, or is more than a container may hold
+ */
 export function isContainer(value: unknown): value is Container {
-  if (typeof value !== 'object' || value === null) {
-    return false;
+  return typeof value === 'object' && value !== null && read(() => holdsTensors(value));
+}
+
+/** What the function reads of a caller's value; where that throws, the value is at fault. */
+export function read<T>(of: () => T): T {
+  try {
+    return of();
+  } catch (cause) {
+    throw isServingError(cause) ? cause : new InvalidBatchError(`A value cannot be read: ${clip(messageOf(cause))}`, { cause });
   }
-  if (isTensor(value)) {
-    return true;
+}
+
+/** Without recursion: values that are no containers may be as deep as they like. */
+function holdsTensors(value: object): boolean {
+  const open: Iterator<unknown>[] = [[value].values()];
+  let leaves = 0;
+  let deepest = 0;
+  for (let parts = 0; open.length > 0; parts++) {
+    const { done, value: part } = open.at(-1)!.next() as IteratorResult<unknown, undefined>;
+    if (done) {
+      open.pop();
+    } else if (isTensor(part)) {
+      leaves++;
+    } else {
+      const inner: readonly unknown[] = Array.isArray(part) ? part : isPlainObject(part) ? Object.values(part as object) : [];
+      if (inner.length === 0) {
+        return false;
+      }
+      open.push(inner.values());
+      deepest = Math.max(deepest, open.length - 1);
+    }
+    if (parts > MOST_PARTS) {
+      throw new InvalidBatchError(`A value has more than ${MOST_PARTS} parts and no end of them; does it hold itself?`);
+    }
   }
-  if (!Array.isArray(value) && !isPlainObject(value)) {
-    return false;
+  if (leaves > MOST_LEAVES || deepest > DEEPEST) {
+    throw new InvalidBatchError(
+      `${leaves} tensors, ${deepest} levels deep, are more than one item may hold: at most ${MOST_LEAVES} and ${DEEPEST}; ` +
+        'stack or concatenate the rows of many items to a Batch',
+    );
   }
-  const parts = Object.values(value);
-  return parts.length > 0 && parts.every(isContainer);
+  return true;
 }
 
 /** The leaves in a stable order: names sorted, tuples as they stand. */
 export function leavesOf(container: Container): Leaf[] {
   const leaves: Leaf[] = [];
-  collectLeaves(container, undefined, undefined, leaves);
+  mapLeaves(container, (leaf) => {
+    leaves.push(leaf);
+    return leaf.tensor;
+  });
   return leaves;
 }
 
-function collectLeaves(container: Container, path: string | undefined, label: string | undefined, leaves: Leaf[]): void {
-  if (isTensor(container)) {
-    leaves.push({ path: path ?? '', label: label ?? '', tensor: container });
-    return;
-  }
-  const isTuple = Array.isArray(container);
-  for (const [name, part] of partsOf(container)) {
-    const quoted = isTuple || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
-    collectLeaves(
-      part,
-      path === undefined ? name : `${path}.${name}`,
-      label === undefined ? quoted : `${label}.${quoted}`,
-      leaves,
-    );
-  }
+/** The same structure with other leaves, given in the order of {@link leavesOf}. */
+export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {
+  const next = leaves.values();
+  return mapLeaves(structure, () => next.next().value);
+}
+
+/** The same structure with what the function makes of each leaf; every part is read once. */
+export function mapLeaves(container: Container, map: (leaf: Leaf) => unknown): Container {
+  let characters = 0;
+  const mapped = (part: Container, path: string | undefined, label: string | undefined): unknown => {
+    if (isTensor(part)) {
+      characters += label?.length ?? 0;
+      if (characters > LONGEST_LABELS) {
+        throw new InvalidBatchError(`The names of an item's tensors are too long: together at most ${LONGEST_LABELS} characters`);
+      }
+      return map({ path: path ?? '', label: label ?? '', tensor: part });
+    }
+    const isTuple = Array.isArray(part);
+    const parts = partsOf(part).map(([name, inner]) => {
+      const quoted = isTuple || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
+      const innerPath = path === undefined ? name : `${path}.${name}`;
+      return [name, mapped(inner, innerPath, label === undefined ? quoted : `${label}.${quoted}`)] as const;
+    });
+    return isTuple ? parts.map(([, inner]) => inner) : Object.fromEntries(parts);
+  };
+  return mapped(container, undefined, undefined) as Container;
 }
 
 /** A name that no path and no index of a tuple looks like. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** The same structure with other leaves, given in the order of {@link leavesOf}. */
-export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {
-  const next = leaves.values();
-  const build = (container: Container): unknown => {
-    if (isTensor(container)) {
-      return next.next().value;
-    }
-    const parts = partsOf(container).map(([name, part]) => [name, build(part)] as const);
-    return Array.isArray(container) ? parts.map(([, part]) => part) : Object.fromEntries(parts);
-  };
-  return build(structure) as Container;
-}
-
 function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
+  if (Array.isArray(container)) {
+    return Array.from(container as readonly Container[], (part, i) => [String(i), part]);
+  }
   const parts: [string, Container][] = Object.entries(container);
-  return Array.isArray(container) || parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
+  return parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-function isPlainObject(value: object): boolean {
+/** True for what `{}` makes, in whatever realm. */
+export function isPlainObject(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
   const prototype: unknown = Object.getPrototypeOf(value);
   return prototype === null || Object.getPrototypeOf(prototype) === null;
 }

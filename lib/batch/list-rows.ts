@@ -3,6 +3,8 @@ import type { Rows } from './rows.js';
 /** Rows that are plain values of any kind. */
 export class ListRows implements Rows {
   readonly signature = 'plain values';
+  readonly isIntact = true;
+  readonly bytes = 0;
 
   constructor(private readonly values: readonly unknown[]) {}
 

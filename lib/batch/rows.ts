@@ -5,6 +5,10 @@ export interface Rows {
   readonly size: number;
   /** Equal for rows that can share a batch, and readable. */
   readonly signature: string;
+  /** False when memory that the rows lie in has been taken away since. */
+  readonly isIntact: boolean;
+  /** The bytes of the tensors; plain values are not counted. */
+  readonly bytes: number;
   /** The rows from `start` up to and without `end`. */
   slice(start: number, end: number): Rows;
   /** These rows followed by those of the others, which have the same signature. */

@@ -1,5 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
-import { type Container, type Leaf, leavesOf } from './container.js';
+import { clip } from '../show.js';
+import { type Container, type Leaf, mapLeaves, read } from './container.js';
+import { soundTensor } from './tensor.js';
 
 /** On which axis of each leaf the rows lie, by path; `null`: the leaf has no rows and is shared by the batch. Default 0. */
 export type BatchAxes = Readonly<Record<string, number | null>>;
@@ -12,7 +14,7 @@ export type BatchAxes = Readonly<Record<string, number | null>>;
  */
 export interface Template {
   readonly signature: string;
-  /** One of the items that have it, and its leaves. */
+  /** One of the items that have it as it was when it came, and its leaves. */
   readonly structure: Container;
   readonly leaves: readonly Leaf[];
   /** The batch axis of each leaf. */
@@ -21,6 +23,9 @@ export interface Template {
 
 /** A shared leaf is part of the signature, so it must be small enough to compare for every request. */
 const LARGEST_SHARED_LEAF = 1024;
+
+/** Signatures are remembered, and callers decide on them. */
+const LONGEST_SIGNATURE = 32_768;
 
 /** What rows must have in common in the leaves that they share: the value, or, of outputs, type and shape. */
 export type SharedLeaves = 'equal' | 'alike';
@@ -31,27 +36,28 @@ export function templateOf(
   axes: BatchAxes = {},
   shared: SharedLeaves = 'equal',
 ): { template: Template; rows: number } {
-  const leaves = leavesOf(structure);
+  const leaves: Leaf[] = [];
+  const own = read(() =>
+    mapLeaves(structure, (leaf) => {
+      const tensor = soundTensor(leaf.tensor, named(leaf.path));
+      leaves.push({ ...leaf, tensor });
+      return tensor;
+    }),
+  );
   const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
-  leaves.forEach(checkStorage);
   const rows = countRows(leaves, leafAxes);
   const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, shared)).join(', ');
-  return { template: { signature, structure, leaves, axes: leafAxes }, rows };
+  if (signature.length > LONGEST_SIGNATURE) {
+    throw new InvalidBatchError(
+      `What the rows of an item have in common takes ${signature.length} characters to say, and at most ${LONGEST_SIGNATURE} are allowed: ${clip(signature)}`,
+    );
+  }
+  return { template: { signature, structure: own, leaves, axes: leafAxes }, rows };
 }
 
 /** The batch axis of the leaf at `path`. */
 export function axisOf(path: string, axes: BatchAxes): number | null {
   return Object.hasOwn(axes, path) ? axes[path]! : 0;
-}
-
-/** What went to another thread, or packs two elements into a byte, has no rows that could be copied. */
-function checkStorage({ path, tensor: { data, dims, size } }: Leaf): void {
-  if (data.length !== size) {
-    throw new InvalidBatchError(
-      `${named(path)} holds ${data.length} elements and its shape [${dims.join(', ')}] needs ${size}; ` +
-        'was its buffer transferred, or does it pack several elements into a byte?',
-    );
-  }
 }
 
 function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): number {
@@ -97,10 +103,12 @@ function describe({ path, label, tensor }: Leaf, axis: number | null, shared: Sh
         'since rows are grouped by its value',
     );
   }
-  const value = JSON.stringify(Array.from(tensor.data as ArrayLike<unknown>, String));
+  const value = JSON.stringify(
+    Array.from(tensor.data as ArrayLike<unknown>, (element) => (Object.is(element, -0) ? '-0' : String(element))),
+  );
   return `${type} = ${value}`;
 }
 
 function named(path: string): string {
-  return path === '' ? 'The tensor' : `"${path}"`;
+  return path === '' ? 'The tensor' : `"${clip(path)}"`;
 }

@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
 import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
-import { copyOf, copyRows, zerosLike } from './tensor.js';
+import { bytesOf, copyOf, copyRows, isIntact, zerosLike } from './tensor.js';
 
 /** A run of consecutive rows inside the leaves of one item. */
 interface Chunk {
@@ -35,6 +35,22 @@ export class TensorRows implements Rows {
     return this.template.signature;
   }
 
+  get isIntact(): boolean {
+    return this.chunks.every(({ leaves }) => leaves.every(isIntact));
+  }
+
+  get bytes(): number {
+    const { axes } = this.template;
+    const bytesOfLeaf = (tensor: Tensor, leaf: number, rows: number): number => {
+      const axis = axes[leaf]!;
+      return axis === null || rows === tensor.dims[axis] ? bytesOf(tensor) : (bytesOf(tensor) * rows) / tensor.dims[axis]!;
+    };
+    return this.chunks.reduce(
+      (sum, { leaves, count }) => leaves.reduce((bytes, tensor, leaf) => bytes + bytesOfLeaf(tensor, leaf, count), sum),
+      0,
+    );
+  }
+
   slice(start: number, end: number): TensorRows {
     if (start === 0 && end >= this.size) {
       return this;
@@ -54,7 +70,9 @@ export class TensorRows implements Rows {
   concat(others: readonly TensorRows[]): TensorRows {
     const chunks = [...this.chunks];
     for (const other of others) {
-      chunks.push(...other.chunks);
+      for (const chunk of other.chunks) {
+        chunks.push(chunk);
+      }
     }
     return new TensorRows(this.template, chunks);
   }

@@ -1,4 +1,6 @@
 import { Tensor } from 'onnxruntime-common';
+import { InvalidBatchError } from '../errors.js';
+import { clip, show } from '../show.js';
 
 /** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];
@@ -6,13 +8,83 @@ export type TensorData = Tensor['data'];
 /** The storage of numbers and truth values. */
 export type TypedData = Exclude<TensorData, string[]>;
 
+interface Storage {
+  new (length: number): TypedData;
+  new (buffer: ArrayBufferLike, offset: number, length: number): TypedData;
+}
+
 /** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
 export function isTensor(value: unknown): value is Tensor {
   if (typeof value !== 'object' || value === null || !('dims' in value && 'type' in value && 'data' in value)) {
     return false;
   }
   const { dims, type, data } = value;
-  return Array.isArray(dims) && (type === 'string' ? Array.isArray(data) : ArrayBuffer.isView(data));
+  return Array.isArray(dims) && typeof type === 'string' && (type === 'string' ? Array.isArray(data) : ArrayBuffer.isView(data));
+}
+
+/** What has more axes is no tensor that anybody made in earnest. */
+const MOST_AXES = 32;
+
+/**
+ * The tensor as it is now: a view of the same numbers, and a copy of strings, that is known to be what it says. Nothing that
+ * becomes of the object of the caller changes it.
+ *
+ * @throws InvalidBatchError when type, shape and data do not belong together; `name` is that of the tensor
+ */
+export function soundTensor({ type, data, dims }: Tensor, name: string): Tensor {
+  const shape = shapeOf(dims, name);
+  const size = product(shape, 0, shape.length);
+  // What went to another thread, or packs two elements into a byte, has no rows that could be copied.
+  if (data.length !== size) {
+    throw new InvalidBatchError(
+      `${name} holds ${data.length} elements and its shape [${shape.join(', ')}] needs ${size}; ` +
+        'was its buffer transferred, or does it pack several elements into a byte?',
+    );
+  }
+  return new Tensor(type, Array.isArray(data) ? stringsOf(data, name) : viewOf(type, data, name), shape);
+}
+
+function shapeOf(dims: readonly number[], name: string): number[] {
+  if (dims.length > MOST_AXES) {
+    throw new InvalidBatchError(`${name} has ${dims.length} axes; at most ${MOST_AXES} are allowed`);
+  }
+  const shape = [...dims];
+  if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
+    throw new InvalidBatchError(`${name} has the shape ${show(shape)}; its axes must be whole numbers of 0 or more`);
+  }
+  return shape;
+}
+
+/** One element that is no string would fail the whole batch. */
+function stringsOf(data: readonly string[], name: string): string[] {
+  const strings: string[] = [];
+  for (let i = 0; i < data.length; i++) {
+    const element: unknown = data[i];
+    if (typeof element !== 'string') {
+      throw new InvalidBatchError(`${name} is a string tensor and holds ${show(element)} at ${i}; give strings`);
+    }
+    strings.push(element);
+  }
+  return strings;
+}
+
+function viewOf(type: Tensor.Type, data: TypedData, name: string): TypedData {
+  const storage = storageClasses.get(type);
+  // Half floats may be there as their bits.
+  if (!storage || !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))) {
+    throw new InvalidBatchError(`${name} is a ${clip(type)} tensor and its data is ${show(data)}; make it with new Tensor()`);
+  }
+  return new storage(data.buffer, data.byteOffset, data.length);
+}
+
+/** False when the storage has become another since: its buffer was transferred, or has shrunk. */
+export function isIntact({ data, size }: Tensor): boolean {
+  return data.length === size;
+}
+
+/** How many bytes the elements take, strings as UTF-8. */
+export function bytesOf({ data }: Tensor): number {
+  return Array.isArray(data) ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0) : data.byteLength;
 }
 
 /** The tensor with an axis of length 1 in front; the data is shared. */
@@ -22,7 +94,7 @@ export function asRow(tensor: Tensor): Tensor {
 
 /** The tensor in storage of its own. */
 export function copyOf({ type, data, dims }: Tensor): Tensor {
-  return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), dims);
+  return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
 /** The elements in a buffer of their own, of just their size. */
@@ -32,37 +104,32 @@ export function copyOfData<T extends TypedData>(data: T): T {
 
 /** A tensor of zeros (empty strings) with the element type and storage of `like`. */
 export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
-  return new Tensor(like.type, allocate(like.data, product(dims, 0, dims.length)), dims);
+  return new Tensor(like.type, zerosOf(like.type, dims), dims);
 }
 
 /** Zeros (empty strings) for a tensor of the type and shape. */
 export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData {
   const length = product(dims, 0, dims.length);
-  return type === 'string' ? allocate([], length) : new (storageClasses[type] ?? Float32Array)(length);
+  return type === 'string' ? Array.from({ length }, () => '') : new (storageClasses.get(type) ?? Float32Array)(length);
 }
 
 /** Where there is no class for the type, as for numbers of 16 bits before Node 24, onnxruntime takes another. */
-const storageClasses: Readonly<Record<string, new (length: number) => TypedData>> = {
-  float32: Float32Array,
-  float64: Float64Array,
-  float16: (globalThis as { Float16Array?: typeof Uint16Array }).Float16Array ?? Uint16Array,
-  int8: Int8Array,
-  uint8: Uint8Array,
-  bool: Uint8Array,
-  int16: Int16Array,
-  uint16: Uint16Array,
-  int32: Int32Array,
-  uint32: Uint32Array,
-  int64: BigInt64Array,
-  uint64: BigUint64Array,
-};
-
-function allocate(like: TensorData, length: number): TensorData {
-  if (Array.isArray(like)) {
-    return Array.from({ length }, () => '');
-  }
-  return new (storageOf(like))(length);
-}
+const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
+  ['float32', Float32Array],
+  ['float64', Float64Array],
+  ['float16', (globalThis as { Float16Array?: Storage }).Float16Array ?? Uint16Array],
+  ['int8', Int8Array],
+  ['uint8', Uint8Array],
+  ['bool', Uint8Array],
+  ['int16', Int16Array],
+  ['uint16', Uint16Array],
+  ['int32', Int32Array],
+  ['uint32', Uint32Array],
+  ['int64', BigInt64Array],
+  ['uint64', BigUint64Array],
+  ['uint4', Uint8Array],
+  ['int4', Uint8Array],
+]);
 
 /** The class of the typed array; a Buffer, which can share its memory with others, is for this an Uint8Array. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
@@ -83,6 +150,9 @@ export function copyRows(
   axis: number,
 ): void {
   const inner = product(source.dims, axis + 1, source.dims.length);
+  if (inner * count === 0) {
+    return;
+  }
   const outer = product(source.dims, 0, axis);
   const sourceStride = inner * source.dims[axis]!;
   const targetStride = inner * target.dims[axis]!;

@@ -1,6 +1,6 @@
 import 'reflect-metadata';
 import { InvalidServingError } from '../errors.js';
-import { batching, batchingOf, checkOptions, checkRoom, whole } from '../serving/option-rules.js';
+import { batching, batchingOf, checkOptions, checkRoom, delay, whole } from '../serving/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
@@ -50,7 +50,7 @@ export function checkBatchedOptions(method: string, options: BatchedOptions): vo
   };
   const separateOrigins = { check: (value: unknown) => typeof value === 'boolean', allowed: 'true or false' };
   const owner = `@Batched() on ${method}`;
-  checkOptions(owner, options, { ...batching, partitions: whole(1, 1024), types, separateOrigins });
+  checkOptions(owner, options, { ...batching, timeout: delay, partitions: whole(1, 1024), types, separateOrigins });
   const { batchSize, maxQueue } = batchingOf(options);
   checkRoom(owner, batchSize, maxQueue);
 }

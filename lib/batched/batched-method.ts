@@ -4,6 +4,7 @@ import type { Lane, Part, Request } from '../batching/request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
+import type { CallTerms } from '../serving/call-terms.js';
 import type { CallWatch } from '../serving/call-watch.js';
 import { batchingOf, DEFAULT_AGEING } from '../serving/option-rules.js';
 import { inOriginOf } from '../serving/origin.js';
@@ -31,6 +32,13 @@ export interface BatchedOptions {
    * @default 10000
    */
   readonly maxQueue?: number;
+  /**
+   * Milliseconds in which a call must be answered; else it fails with a DeadlineExceededError, and does not run if it has not yet. One that
+   * could not be answered in time, by what was learned of the method, is refused at once with a DeadlineUnreachableError.
+   *
+   * @default no limit
+   */
+  readonly timeout?: number;
   /**
    * How many batches of the method may run at the same time.
    *
@@ -70,13 +78,15 @@ export class MethodCall implements Request {
   readonly whole = false;
   readonly priority = 0;
   readonly tenant = '';
-  readonly deadline = Infinity;
+  readonly deadline: number;
   readonly cost = 0;
   arrivedAt = 0;
   waiting = 0;
   ready = 0;
   isOver = false;
   readonly answer: Promise<unknown>;
+  /** Where it waits, if it does. */
+  queue: { leave(call: MethodCall): void } | undefined;
   private resolve!: (result: unknown) => void;
   private reject!: (error: unknown) => void;
 
@@ -85,7 +95,9 @@ export class MethodCall implements Request {
     readonly instance: object,
     readonly args: readonly unknown[],
     readonly watch: CallWatch | undefined,
+    private readonly terms: CallTerms,
   ) {
+    this.deadline = terms.deadline;
     this.answer = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;
@@ -98,11 +110,16 @@ export class MethodCall implements Request {
   }
 
   fail(error: unknown): void {
-    this.isOver = true;
-    this.reject(error);
+    if (!this.isOver) {
+      this.isOver = true;
+      this.queue?.leave(this);
+      this.reject(error);
+    }
   }
 
-  expire(): void {}
+  expire(): void {
+    this.fail(this.terms.late());
+  }
 }
 
 /** A batcher whose batch function is the body of the method. */

@@ -1,15 +1,16 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
-import { ApplicationConfig, DiscoveryService } from '@nestjs/core';
+import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
+import type { CallOptions } from '../serving/call-options.js';
+import { type CallTerms, onStop, termsOf } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
 import { type BatchedMethod, batcherOf, MethodCall } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
-import { tellOrigins } from './origin.interceptor.js';
 
 /** A method at work. */
 interface Running {
@@ -32,14 +33,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   constructor(
     private readonly discovery: DiscoveryService,
     private readonly registry: ServingRegistry,
-    application: ApplicationConfig,
-  ) {
-    // A method of a provider hears of the request from the handler that calls it, so every handler is to tell.
-    const methods = this.discovery.getProviders().flatMap(({ metatype }) => batchedMethodsOf(metatype));
-    if (methods.some(({ options }) => options?.separateOrigins)) {
-      tellOrigins(application);
-    }
-  }
+  ) {}
 
   onModuleInit(): void {
     for (const wrapper of [...this.discovery.getControllers(), ...this.discovery.getProviders()]) {
@@ -83,18 +77,17 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   }
 
   /** One call of a batched method of `instance`. */
-  async call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
+  async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
-      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]));
+      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]), { signal });
     }
     const { name, batcher, lanes } = this.runningFor(method, instance);
     const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
     const watch = CallWatch.over(this.events, name, 'batched');
-    const call = new MethodCall(lane, instance, args, watch);
-    watch?.queued(1);
-    batcher.submit(call);
-    return watch ? watch.follow(call.answer) : call.answer;
+    const terms = termsOf({ name }, undefined, { signal, timeout: method.options?.timeout });
+    const answer = answerOf(new MethodCall(lane, instance, args, watch, terms), batcher, terms);
+    return watch ? watch.follow(answer) : answer;
   }
 
   private all(): Running[] {
@@ -117,5 +110,20 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       }
     }
     return running;
+  }
+}
+
+async function answerOf(call: MethodCall, batcher: Batcher<MethodCall>, terms: CallTerms): Promise<unknown> {
+  terms.signal?.throwIfAborted();
+  const stop = onStop(terms, (reason) => call.fail(reason));
+  try {
+    call.watch?.queued(1);
+    if (!call.isOver) {
+      batcher.submit(call);
+      call.queue = batcher;
+    }
+    return await call.answer;
+  } finally {
+    stop();
   }
 }

@@ -1,7 +1,8 @@
 import 'reflect-metadata';
 import { Inject, type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
-import { OriginInterceptor } from './origin.interceptor.js';
+import { callInRequest } from '../serving/in-request.js';
+import { CallerContextInterceptor } from './caller-context.interceptor.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
@@ -39,7 +40,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
       exposeRowTypes(target, key, method.options.types);
     }
     if (method.options?.separateOrigins) {
-      UseInterceptors(OriginInterceptor)(target, key, descriptor);
+      UseInterceptors(CallerContextInterceptor)(target, key, descriptor);
     }
     descriptor.value = copyMetadata(original, function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
       const methods = this[METHODS];
@@ -48,7 +49,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
           `${target.constructor.name}.${String(key)} is @Batched() and its instance is no provider of an application that has started; get it from there`,
         );
       }
-      return methods.call(method, this, args);
+      return callInRequest({}, (options) => methods.call(method, this, args, options));
     });
   };
 }

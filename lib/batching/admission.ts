@@ -104,12 +104,16 @@ export class Admission {
   private checkRoom(request: Request, work: Work): void {
     const { maxQueue, maxQueueCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
+    const half = Math.floor(maxQueue / 2);
     const rows = this.rows + size;
     if (size > maxQueue) {
       throw this.tooLarge(`${maxQueue} rows and never ${size}`, 'maxQueue');
     }
     if (cost > maxQueueCost) {
       throw this.tooLarge(`a cost of ${maxQueueCost} and never ${cost}`, 'maxQueueCost');
+    }
+    if (size > half && (priority < 0 || tenant !== '')) {
+      throw this.tooLarge(`${half} rows of a tenant, or of a priority below 0, and never ${size}`, 'maxQueue');
     }
     if (rows > maxQueue) {
       const why = `has ${this.rows} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`;
@@ -119,15 +123,15 @@ export class Admission {
       const why = `has rows in its queue that cost ${this.cost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`;
       throw this.overloaded(why, (this.rows * (this.cost + cost - maxQueueCost)) / this.cost, request, work);
     }
-    if (priority < 0 && rows > maxQueue / 2) {
+    if (priority < 0 && rows > half) {
       const why = `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`;
-      throw this.overloaded(why, rows - maxQueue / 2, request, work);
+      throw this.overloaded(why, rows - half, request, work);
     }
-    const room = maxQueue - this.rows;
     const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) + size;
-    if (own > room) {
-      const why = `would have ${own} rows of tenant "${tenant}" in its queue, which has room for ${room}, and a tenant may have no more than is left to others; call again later`;
-      throw this.overloaded(why, own - room, request, work);
+    if (own > maxQueue - rows) {
+      const why = `would have ${own} rows of tenant "${tenant}" in its queue and room for ${maxQueue - rows} of others, and a tenant may have no more than is left to others; call again later`;
+      // Each of its rows that runs counts twice: it has one less, and others have room for one more.
+      throw this.overloaded(why, (own - (maxQueue - rows)) / 2, request, work);
     }
   }
 

@@ -80,6 +80,7 @@ export class Batcher<R extends Request> {
   private turnTime: number | undefined;
   private draining = false;
   private closed = false;
+  private abandoned: Error | undefined;
   /** A window has just closed in the middle of a request that must run whole. */
   private cutOff = false;
 
@@ -167,8 +168,13 @@ export class Batcher<R extends Request> {
     this.runAtEndOfTurn();
   }
 
-  /** Fails every row that no partition has taken yet. */
+  /** Fails every row that no partition has taken yet, and from now on those that would run again. */
   abandon(error: Error): void {
+    this.abandoned = error;
+    this.giveUp(error);
+  }
+
+  private giveUp(error: Error): void {
     for (const request of this.line.clear()) {
       this.leave(request);
       request.fail(error);
@@ -214,6 +220,10 @@ export class Batcher<R extends Request> {
   }
 
   private run(): void {
+    const hopeless = this.abandoned ?? this.pool.lost;
+    if (hopeless) {
+      this.giveUp(hopeless);
+    }
     const now = performance.now();
     for (let next = this.line.next(now); next; next = this.line.next(now)) {
       const load = this.pool.next(next);
@@ -224,9 +234,6 @@ export class Batcher<R extends Request> {
       if (window.parts.length > 0) {
         void this.execute(window, load);
       }
-    }
-    if (this.pool.lost) {
-      this.abandon(this.pool.lost);
     }
     if (this.closed && this.line.isEmpty && this.pool.isQuiet) {
       this.finish();

@@ -8,6 +8,8 @@ interface Flow<R extends Request> {
   readonly weight: number;
   /** The rows that it has had, by weight: who has had least is next. */
   pass: number;
+  /** Of those who have had equally much, who came or had rows first is next. */
+  turn: number;
   readonly parts: Fifo<Part<R>>;
 }
 
@@ -19,8 +21,9 @@ interface Flow<R extends Request> {
  */
 export class FairQueue<R extends Request> {
   private readonly flows = new Map<string, Flow<R>>();
-  private readonly next = new TinyQueue<Flow<R>>([], (a, b) => a.pass - b.pass);
+  private next = new TinyQueue<Flow<R>>([], byPass);
   private pass = 0;
+  private turn = 0;
 
   constructor(private readonly weights: ReadonlyMap<string, number>) {}
 
@@ -28,7 +31,7 @@ export class FairQueue<R extends Request> {
     const { tenant } = part.request;
     let flow = this.flows.get(tenant);
     if (!flow) {
-      flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, parts: new Fifo() };
+      flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, turn: this.turn++, parts: new Fifo() };
       this.flows.set(tenant, flow);
       this.next.push(flow);
     }
@@ -60,6 +63,7 @@ export class FairQueue<R extends Request> {
     }
     this.pass = flow.pass;
     flow.pass += count / flow.weight;
+    flow.turn = this.turn++;
     if (this.next.length > 1) {
       this.next.pop();
       this.next.push(flow);
@@ -69,7 +73,13 @@ export class FairQueue<R extends Request> {
 
   /** Forgets the rows for which nobody waits. */
   sweep(): void {
-    this.flows.forEach(({ parts }) => parts.keep(({ request }) => !request.isOver));
+    for (const { tenant, parts } of this.flows.values()) {
+      parts.keep(({ request }) => !request.isOver);
+      if (parts.length === 0) {
+        this.flows.delete(tenant);
+      }
+    }
+    this.next = new TinyQueue([...this.flows.values()], byPass);
   }
 
   *[Symbol.iterator](): Generator<Part<R>> {
@@ -81,9 +91,16 @@ export class FairQueue<R extends Request> {
   /** The flow whose turn it is; flows without rows are forgotten, but for the last, which is there again soon. */
   private nextFlow(now: number): Flow<R> | undefined {
     for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
-      if (hasRows(flow.parts, now)) {
+      const hasNext = hasRows(flow.parts, now);
+      // Where rows have expired, it may have been swept.
+      if (flow !== this.next.peek()) {
+        continue;
+      }
+      if (hasNext) {
         return flow;
       }
+      // Nobody has had less, so whoever comes starts here, also if it is the same again.
+      this.pass = flow.pass;
       if (this.next.length === 1) {
         return undefined;
       }
@@ -94,17 +111,22 @@ export class FairQueue<R extends Request> {
   }
 }
 
+function byPass(a: Flow<Request>, b: Flow<Request>): number {
+  return a.pass - b.pass || a.turn - b.turn;
+}
+
 /** Whether there are rows for which somebody waits; those before them are forgotten. */
 function hasRows<R extends Request>(parts: Fifo<Part<R>>, now: number): boolean {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
-    if (!request.isOver && request.deadline <= now) {
-      request.expire();
-    }
-    if (!request.isOver) {
+    if (!request.isOver && request.deadline > now) {
       return true;
     }
+    // Before its request is told, which may call back and have the queue swept.
     parts.shift();
+    if (!request.isOver) {
+      request.expire();
+    }
   }
   return false;
 }

@@ -39,6 +39,8 @@ export class Pace {
       return meanTime * Math.max(1, rows / meanRows);
     }
     const slope = Math.max(0, (this.rowsTimesTime / weight - meanRows * meanTime) / variance);
-    return Math.max(0, meanTime - slope * meanRows) + slope * rows;
+    const start = meanTime - slope * meanRows;
+    // No batch takes less than nothing: where the line would have it so, the best one through the origin.
+    return start < 0 ? (this.rowsTimesTime / this.rowsSquared) * rows : start + slope * rows;
   }
 }

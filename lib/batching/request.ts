@@ -52,6 +52,14 @@ export interface Part<R extends Request> {
   readonly count: number;
 }
 
+/** Whether somebody waits for it; from its deadline on nobody does. */
+export function isWanted(request: Request, now: number): boolean {
+  if (!request.isOver && request.deadline <= now) {
+    request.expire();
+  }
+  return !request.isOver;
+}
+
 export function sizeOf<R extends Request>(parts: readonly Part<R>[]): number {
   return parts.reduce((rows, { count }) => rows + count, 0);
 }

@@ -1,6 +1,6 @@
 import TinyQueue from 'tinyqueue';
 import { Backlog, type RunOrder } from './backlog.js';
-import { type Lane, type Part, type Request, sizeOf } from './request.js';
+import { isWanted, type Lane, type Part, type Request, sizeOf } from './request.js';
 
 /** Why a window closed, or was taken as it stood. */
 export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry';
@@ -40,6 +40,7 @@ interface LaneQueue<R extends Request> {
   isOpen: boolean;
   /** The rows that its tickets stand for. */
   capacity: number;
+  /** Those that are never void; at least one while there are rows. */
   tickets: number;
   newest: Ticket<R> | undefined;
   /** Of its tickets the newest of the highest priority, as far as known. */
@@ -69,7 +70,7 @@ export class WaitingLine<R extends Request> {
     queue.isOpen = false;
     const live = parts.filter(({ request }) => !request.isOver);
     if (live.length > 0) {
-      const priority = Math.max(...live.map(({ request }) => request.priority));
+      const priority = live.reduce((highest, { request }) => Math.max(highest, request.priority), -Infinity);
       live.forEach((part) => queue.backlog.add(part));
       const room = reason === 'flush' ? sizeOf(live) : size;
       this.admit({ queue, size, room, reason, priority, turn: this.turn(now, priority), id: this.lastId++ });
@@ -103,9 +104,11 @@ export class WaitingLine<R extends Request> {
   seal(lane: Lane): void {
     const queue = this.queues.get(lane);
     const room = this.roomIn(lane);
-    if (queue?.newest && room > 0) {
-      queue.newest.reason = 'flush';
-      queue.newest.room -= room;
+    if (queue && room > 0) {
+      // The newest may have been taken before the others.
+      const ticket = queue.newest ?? this.tickets.data.find((other) => other.queue === queue && isOrdinary(other))!;
+      ticket.reason = 'flush';
+      ticket.room -= room;
       queue.capacity -= room;
     }
   }
@@ -115,7 +118,9 @@ export class WaitingLine<R extends Request> {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
     const again = { parts, history };
-    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id: this.lastId++, again });
+    // Also of those that came at the same time they are the first.
+    const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
+    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id, again });
   }
 
   /** The request is over; its rows will not be taken. */
@@ -140,7 +145,7 @@ export class WaitingLine<R extends Request> {
     const { queue, size, reason, again, turn, priority } = this.remove();
     const { lane, backlog } = queue;
     if (again) {
-      return { lane, parts: again.parts.filter(({ request }) => !request.isOver), size, reason, history: again.history };
+      return { lane, parts: again.parts.filter(({ request }) => isWanted(request, now)), size, reason, history: again.history };
     }
     const parts = backlog.take(size, now);
     if (backlog.size > 0 && queue.tickets === 0) {
@@ -179,7 +184,7 @@ export class WaitingLine<R extends Request> {
     if (again) {
       return;
     }
-    queue.tickets++;
+    queue.tickets += isOrdinary(ticket) ? 1 : 0;
     queue.capacity += room;
     if (room > 0) {
       queue.newest = ticket;
@@ -193,7 +198,7 @@ export class WaitingLine<R extends Request> {
     const ticket = this.tickets.pop()!;
     const { queue, room, again } = ticket;
     if (!again) {
-      queue.tickets--;
+      queue.tickets -= isOrdinary(ticket) ? 1 : 0;
       queue.capacity -= room;
       queue.first = queue.first === ticket ? undefined : queue.first;
       queue.newest = queue.newest === ticket ? undefined : queue.newest;
@@ -203,7 +208,7 @@ export class WaitingLine<R extends Request> {
 
   private rowsFor({ again, queue: { backlog }, isExpress, priority }: Ticket<R>, now: number): number {
     if (again) {
-      return sizeOf(again.parts.filter(({ request }) => !request.isOver));
+      return sizeOf(again.parts.filter(({ request }) => isWanted(request, now)));
     }
     return isExpress && !backlog.reaches(priority, now) ? 0 : backlog.size;
   }
@@ -229,4 +234,8 @@ export class WaitingLine<R extends Request> {
     }
     return queue;
   }
+}
+
+function isOrdinary({ isExpress, again }: Ticket<Request>): boolean {
+  return !isExpress && !again;
 }

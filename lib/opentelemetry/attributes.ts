@@ -16,6 +16,11 @@ export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['postprocessing', 'postprocess'],
 ];
 
+/** What has answered the call, where it was not rows of its own. */
+export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
+  return other === undefined ? {} : { 'serving.call.answered_by': other };
+}
+
 /** What is known of a batch when it starts. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {

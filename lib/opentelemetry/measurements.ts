@@ -2,7 +2,7 @@ import type { BatchObservableCallback, Counter, Histogram, Meter } from '@opente
 import { isServingError } from '../errors.js';
 import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../serving/serving-event.js';
-import { errorType } from './attributes.js';
+import { answeredBy, errorType } from './attributes.js';
 
 /** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
@@ -86,7 +86,7 @@ export class Measurements {
     const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
     const attributes = { 'serving.name': serving, ...errorType(event) };
     const duration = preprocessing + waiting + running + postprocessing;
-    this.callDuration.record(duration / 1000, { ...attributes, 'serving.call.mode': mode });
+    this.callDuration.record(duration / 1000, { ...attributes, ...answeredBy(event), 'serving.call.mode': mode });
     if ((stage === 'preprocessing' || stage === 'waiting') && isServingError(error)) {
       this.rejections.add(1, attributes);
     }

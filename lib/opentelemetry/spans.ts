@@ -11,7 +11,7 @@ import {
 } from '@opentelemetry/api';
 import { isError, messageOf } from '../errors.js';
 import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../serving/serving-event.js';
-import { batchAttributes, batchEndAttributes, errorType, methodOf, stages } from './attributes.js';
+import { answeredBy, batchAttributes, batchEndAttributes, errorType, methodOf, stages } from './attributes.js';
 
 /** A call that has not ended. */
 interface OpenCall {
@@ -74,7 +74,7 @@ export class Spans {
     }
     this.calls.delete(id);
     const endedAt = this.tellStages(event, open);
-    open.span.setAttribute('serving.call.rows', event.rows);
+    open.span.setAttributes({ 'serving.call.rows': event.rows, ...answeredBy(event) });
     fail(open.span, event, hrTime(endedAt));
     open.span.end(hrTime(endedAt));
   }

@@ -13,6 +13,9 @@ import {
 } from './partition.js';
 import { resultOf } from './steps.js';
 
+/** With more keys than this the one that came first is forgotten, and built anew if it is asked for again: `run` takes any key. */
+const KEYS_REMEMBERED = 1024;
+
 /** The batch functions of one partition, one for each key; built and called in the thread where this object lives. */
 export class BatchFunctions {
   private readonly byKey = new Map<string, Promise<BatchFunction<unknown>>>();
@@ -28,6 +31,9 @@ export class BatchFunctions {
     const known = this.byKey.get(key);
     if (known) {
       return known;
+    }
+    if (this.byKey.size === KEYS_REMEMBERED) {
+      this.byKey.delete([...this.byKey.keys()][0]!);
     }
     const built = this.build(key);
     this.byKey.set(key, built);

@@ -1,31 +1,71 @@
-import { DefaultDeserializer, serialize } from 'node:v8';
+import { Deserializer, Serializer } from 'node:v8';
 
-/**
- * A message as bytes, for another process. Of a typed array only its own elements, not the rest of the buffer that it views.
- *
- * @throws when there is something in it that cannot be cloned
- */
-export function encode(message: unknown): Buffer<ArrayBuffer> {
-  return serialize(message);
+/** A message to or from another process. */
+export interface Packet {
+  readonly head: Uint8Array;
+  /** The typed arrays of the message: apart, since each crosses as the bytes that it is, and nothing else of its buffer. */
+  readonly views: readonly ArrayBufferView[];
 }
 
-/** The message, each of whose typed arrays has memory of its own. */
-export function decode(bytes: Uint8Array): unknown {
-  const deserializer = new OwningDeserializer(bytes);
-  deserializer.readHeader();
-  return deserializer.readValue();
+/** @throws when there is something in the message that cannot be cloned */
+export function encode(message: unknown): Packet {
+  const writer = new Writer();
+  writer.writeHeader();
+  writer.writeValue(message);
+  return { head: writer.releaseBuffer(), views: writer.views };
 }
 
-/** The method is documented, and missing in the types of Node. */
-const Base = DefaultDeserializer as new (bytes: Uint8Array) => DefaultDeserializer & { _readHostObject(): ArrayBufferView };
+/** @throws when objects are nested deeper than can be read */
+export function decode({ head, views }: Packet): unknown {
+  const reader = new Reader(head, views);
+  reader.readHeader();
+  return reader.readValue();
+}
 
-/** By itself, Node lets typed arrays view the bytes of the whole message, in which there are those of other callers. */
-class OwningDeserializer extends Base {
-  override _readHostObject(): ArrayBufferView {
-    const view = super['_readHostObject']();
-    const { buffer, byteOffset, byteLength, constructor } = view;
-    return byteLength === buffer.byteLength
-      ? view
-      : new (constructor as new (buffer: ArrayBufferLike) => ArrayBufferView)(buffer.slice(byteOffset, byteOffset + byteLength));
+/** The packet in memory of its own: as it comes, all of it views what Node has read, in which there is more than this packet. */
+export function owned({ head, views }: Packet): Packet {
+  return { head: new Uint8Array(head), views: views.map(copyOf) };
+}
+
+/** What is documented, and missing in the types of Node. */
+interface HostObjects {
+  _setTreatArrayBufferViewsAsHostObjects(treat: boolean): void;
+  _writeHostObject(view: unknown): void;
+}
+
+const WriterBase = Serializer as new () => Serializer & HostObjects;
+
+class Writer extends WriterBase {
+  readonly views: ArrayBufferView[] = [];
+
+  constructor() {
+    super();
+    this['_setTreatArrayBufferViewsAsHostObjects'](true);
   }
+
+  override _writeHostObject(view: unknown): void {
+    if (!ArrayBuffer.isView(view)) {
+      throw new TypeError(`${String(view)} could not be cloned.`);
+    }
+    this.writeUint32(this.views.push(view) - 1);
+  }
+}
+
+class Reader extends Deserializer {
+  constructor(
+    head: Uint8Array,
+    private readonly views: readonly ArrayBufferView[],
+  ) {
+    super(head);
+  }
+
+  _readHostObject(): ArrayBufferView {
+    return this.views[this.readUint32()]!;
+  }
+}
+
+function copyOf(view: ArrayBufferView): ArrayBufferView {
+  const { buffer, byteOffset, byteLength } = view;
+  const type = (Buffer.isBuffer(view) ? Uint8Array : view.constructor) as new (bytes: ArrayBufferLike) => ArrayBufferView;
+  return new type(buffer.slice(byteOffset, byteOffset + byteLength));
 }

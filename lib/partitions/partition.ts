@@ -46,6 +46,17 @@ export interface BatchListener {
 
 /** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
+/** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
+export class UnfitRows extends Error {
+  override readonly name = 'UnfitRows';
+
+  constructor(
+    /** What is wrong with each of them, by its place in the batch. */
+    readonly faults: ReadonlyMap<number, Error>,
+  ) {
+    super(`${faults.size} rows of a batch cannot be handed over`);
+  }
+}
 
 /** One session: runs one batch at a time. */
 export interface Partition {
@@ -59,7 +70,11 @@ export interface Partition {
   readonly status?: PartitionStatus | undefined;
   /** Calls the listener whenever `away`, `lost` or `status` has changed. */
   onChange?(listener: () => void): void;
-  /** Rejects when the batch fails; the partition then goes on with the next. */
+  /**
+   * Rejects when the batch fails; the partition then goes on with the next.
+   *
+   * @throws UnfitRows when it could run without some of its rows
+   */
   run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
   /** Has what runs its batches warmed up, now and whenever it has been started again, before it gets a batch of a caller. */
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;

@@ -3,20 +3,14 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { fromWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
-import { decode, encode } from './codec.js';
+import { decode, encode, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
 import { optionsForChild } from './options-for-child.js';
-import {
-  type Farewell,
-  MARKS,
-  type WorkerOpening,
-  type WorkerReply,
-  type WorkerRequest,
-  type WorkerTask,
-} from './worker-protocol.js';
+import { type Farewell, MARKS, type WorkerOpening, type WorkerReply, type WorkerTask } from './worker-protocol.js';
 
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
+  const opening = encode(task);
   const child = fork(processUrl, {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',
@@ -30,15 +24,18 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   let cause: unknown;
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
-  child.on('message', (bytes: Uint8Array) => {
-    const message = readable(bytes);
+  child.on('message', (packet: Packet) => {
+    const message = readable(packet);
     if ('failure' in message) {
       cause = message.failure && fromWire(message.failure);
     } else {
       hear?.(message);
     }
   });
-  const channel: Channel = {
+  // A child that has gone hears nothing, and its end is told elsewhere.
+  const send = (packet: Packet): boolean => child.send(packet, () => {});
+  send(opening);
+  return {
     name: 'process',
     // Not "exit": what it sent before is still to be read then.
     ended: new Promise<Ending>((resolve) =>
@@ -48,25 +45,16 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       return begun;
     },
     listen: (listener) => (hear = listener),
-    post: (request) => send(request),
+    post: (request) => send(encode(request)),
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
     kill: () => child.kill('SIGKILL'),
   };
-  // A child that has gone hears nothing, and its end is told elsewhere.
-  const send = (message: WorkerTask | WorkerRequest): boolean => child.send(encode(message), () => {});
-  try {
-    send(task);
-  } catch (error) {
-    child.kill('SIGKILL');
-    throw error;
-  }
-  return channel;
 }
 
-function readable(bytes: Uint8Array): WorkerOpening | WorkerReply | Farewell | { readonly unreadable: unknown } {
+function readable(packet: Packet): WorkerOpening | WorkerReply | Farewell | { readonly unreadable: unknown } {
   try {
-    return decode(bytes) as WorkerOpening | WorkerReply | Farewell;
+    return decode(owned(packet)) as WorkerOpening | WorkerReply | Farewell;
   } catch (unreadable) {
     return { unreadable };
   }

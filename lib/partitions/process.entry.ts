@@ -1,7 +1,7 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { toWire, type WireError } from '../errors.js';
-import { decode, encode } from './codec.js';
+import { decode, encode, owned, type Packet } from './codec.js';
 import { WorkerHost } from './worker-host.js';
 import { type Farewell, MARKS, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
 
@@ -22,14 +22,15 @@ function relay(): void {
   }
   // In the middle of native code nothing but a kill is safe.
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
-  process.once('message', (task: Uint8Array) => {
-    const worker = new Worker(new URL(import.meta.url), { workerData: new Uint8Array(task) });
+  process.once('message', (task: Packet) => {
+    const first = owned(task);
+    const worker = new Worker(new URL(import.meta.url), { workerData: first, transferList: buffersOf(first) });
     let failure: WireError | undefined;
-    process.on('message', (request: Uint8Array) => {
-      const bytes = new Uint8Array(request);
-      worker.postMessage(bytes, [bytes.buffer]);
+    process.on('message', (request: Packet) => {
+      const packet = owned(request);
+      worker.postMessage(packet, buffersOf(packet));
     });
-    worker.on('message', (reply: Uint8Array) => process.send!(reply, undefined, undefined, () => {}));
+    worker.on('message', (reply: Packet) => process.send!(reply, undefined, undefined, () => {}));
     worker.on('error', (error) => (failure = toWire(error)));
     // Nothing is lost on the way: this is the last to be sent.
     worker.on('exit', (code) =>
@@ -38,14 +39,23 @@ function relay(): void {
   });
 }
 
+function buffersOf({ head, views }: Packet): ArrayBuffer[] {
+  return [head, ...views].map(({ buffer }) => buffer as ArrayBuffer);
+}
+
+function requestIn(packet: Packet): WorkerRequest {
+  try {
+    return decode(packet) as WorkerRequest;
+  } catch (unreadable) {
+    return { unreadable };
+  }
+}
+
 async function host(): Promise<void> {
   const port = parentPort!;
-  await new WorkerHost(decode(workerData as Uint8Array) as WorkerTask, {
-    listen: (hear) => void port.on('message', (bytes: Uint8Array) => hear(decode(bytes) as WorkerRequest)),
-    post: (message) => {
-      const bytes = encode(message);
-      port.postMessage(bytes, [bytes.buffer]);
-    },
+  await new WorkerHost(decode(workerData as Packet) as WorkerTask, {
+    listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
+    post: (message, transfer) => port.postMessage(encode(message), transfer),
     begin: () => writeSync(MARKS, '.') > 0,
   }).run();
   // Ends the thread also where the module left a timer or a connection open.

@@ -8,7 +8,8 @@ const { task, passed } = workerData as { readonly task: WorkerTask; readonly pas
 const turnstile = new Turnstile(passed);
 
 await new WorkerHost(task, {
-  listen: (hear) => void port.on('message', hear),
+  // Of all that comes only rows can be anything.
+  listen: (hear) => void port.on('message', hear).on('messageerror', (unreadable) => hear({ unreadable })),
   post: (message, transfer) => port.postMessage(message, transfer),
   begin: (batch) => turnstile.lets(batch),
 }).run();

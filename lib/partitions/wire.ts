@@ -1,8 +1,10 @@
 import { Tensor } from 'onnxruntime-common';
-import { type Container, isContainer, leavesOf, withLeaves } from '../batch/container.js';
-import { copyOfData, type TypedData } from '../batch/tensor.js';
-import { fromWire, InvalidOutputError, isError, toWire, type WireError } from '../errors.js';
-import { DONE, endedRows } from './partition.js';
+import type { Batch } from '../batch/batch.js';
+import { type Container, isContainer, type Leaf, leavesOf, withLeaves } from '../batch/container.js';
+import { copyOfData, soundTensor, type TypedData } from '../batch/tensor.js';
+import { fromWire, InvalidInputError, InvalidOutputError, isError, messageOf, toWire, type WireError } from '../errors.js';
+import { clip } from '../show.js';
+import { DONE, endedRows, UnfitRows } from './partition.js';
 
 /** Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire form, the rest as it is. */
 export type WireValue =
@@ -27,6 +29,35 @@ export function pack(value: unknown, plainRows: boolean): [WireValue, ArrayBuffe
   const transfer = new Set<ArrayBuffer>();
   const wire = packValue(value, plainRows, transfer);
   return [wire, [...transfer]];
+}
+
+/**
+ * Sends the rows of a batch to where they run.
+ *
+ * @throws UnfitRows for plain values that cannot be sent, such as functions
+ */
+export function sendRows(batch: Batch, send: (rows: WireValue, transfer: ArrayBuffer[]) => void): void {
+  try {
+    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
+    // Plain values still belong to the caller, also where they are tensors.
+    send(rows, batch.isPlain ? [] : transfer);
+  } catch (cause) {
+    throw batch.isPlain ? (unfitRows(batch) ?? cause) : cause;
+  }
+}
+
+/** Which of the rows it is: each is tried by itself, as would cost too much for those that can be sent. */
+function unfitRows(batch: Batch): UnfitRows | undefined {
+  const faults = new Map<number, Error>();
+  for (const [index, row] of (batch.consume() as unknown[]).entries()) {
+    try {
+      structuredClone(pack([row], true)[0]);
+    } catch (cause) {
+      const reason = clip(messageOf(cause));
+      faults.set(index, new InvalidInputError(`The row cannot be sent to the partition that would run it: ${reason}`, { cause }));
+    }
+  }
+  return faults.size > 0 ? new UnfitRows(faults) : undefined;
 }
 
 export function unpack(wire: WireValue): unknown {
@@ -75,21 +106,31 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
 }
 
 function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {
-  const leaves = leavesOf(container).map(({ path, tensor: { type, dims, data, size } }) => {
+  const leaves = leavesOf(container).map((leaf) => {
+    const { type, dims, data } = returned(leaf);
     if (!ArrayBuffer.isView(data)) {
       return { type, dims, data };
-    }
-    if (data.length !== size) {
-      throw new InvalidOutputError(
-        `${path === '' ? 'A tensor' : `"${path}"`} of shape [${dims.join(', ')}] holds ${data.length} elements: ` +
-          'a tensor that was returned has moved to the caller; to return it again, keep it and return a copy',
-      );
     }
     const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
     transfer.add(own.buffer as ArrayBuffer);
     return { type, dims, data: own };
   });
   return withLeaves(container, leaves);
+}
+
+function returned({ path, tensor }: Leaf): Tensor {
+  const name = path === '' ? 'A tensor' : `"${clip(path)}"`;
+  if (tensor.data.length !== tensor.size) {
+    throw new InvalidOutputError(
+      `${name} of shape [${clip(tensor.dims.join(', '))}] holds ${tensor.data.length} elements: ` +
+        'a tensor that was returned has moved to the caller; to return it again, keep it and return a copy',
+    );
+  }
+  try {
+    return soundTensor(tensor, name);
+  } catch (cause) {
+    throw new InvalidOutputError(messageOf(cause), { cause });
+  }
 }
 
 /** A view of a part would move, or clone, all the rest of its buffer with it. */

@@ -3,13 +3,14 @@ import { Queue } from '../streaming/queue.js';
 import { BatchFunctions } from './batch-functions.js';
 import { openModel } from './onnx-model.js';
 import { type BatchFunctionFactory, type BatchListener, endedRows, NotStartedError, STEPPED } from './partition.js';
+import { readableRows } from './readable-rows.js';
 import { pack, unpack } from './wire.js';
 import type { BatchEnd, BatchNews, WorkerOpening, WorkerReply, WorkerRequest, WorkerTask } from './worker-protocol.js';
 
 /** Its callers have been told already. */
 const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
 
-type BatchRequest = Extract<WorkerRequest, { readonly rows: unknown }>;
+type BatchRequest = Extract<WorkerRequest, { readonly rows: unknown } | { readonly unreadable: unknown }>;
 
 /** The way from a worker to the application and back. */
 export interface Port {
@@ -50,7 +51,7 @@ export class WorkerHost {
   }
 
   private hear(request: WorkerRequest): void {
-    if ('rows' in request) {
+    if ('rows' in request || 'unreadable' in request) {
       this.requests.push(request);
     } else if ('end' in request) {
       this.requests.end();
@@ -75,14 +76,18 @@ export class WorkerHost {
     }
   }
 
-  private async answer(functions: BatchFunctions, { rows, info }: BatchRequest): Promise<[BatchEnd, ArrayBuffer[]?]> {
+  private async answer(functions: BatchFunctions, request: BatchRequest): Promise<[BatchEnd, ArrayBuffer[]?]> {
+    if ('unreadable' in request) {
+      return [{ error: toWire(request.unreadable) }];
+    }
+    const { rows, info } = request;
     const plainRows = 'list' in rows;
     try {
       const result = await functions.run(unpack(rows), info, this.listener(info.hooks, plainRows));
       if (result === STEPPED) {
         return [{ stepped: true }];
       }
-      const [output, transfer] = pack(result.output, plainRows);
+      const [output, transfer] = pack(readableRows(result.output), plainRows);
       return [{ output, metadata: result.metadata }, transfer];
     } catch (error) {
       return [{ error: toWire(error) }];
@@ -94,9 +99,9 @@ export class WorkerHost {
     return {
       hooks,
       // What is said before the end is copied, since the function may go on with it.
-      hook: (name, value) => tell({ hook: name, value: pack(value, plainRows)[0] }),
+      hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
       step: (output, metadata) => {
-        tell({ step: pack(output, true)[0], metadata });
+        tell({ step: pack(readableRows(output), true)[0], metadata });
         endedRows(output).forEach((row) => this.over.add(row));
       },
       isWaiting: (row) => !this.over.has(row),

@@ -21,7 +21,9 @@ export type WorkerTask = {
 export type WorkerRequest =
   | { readonly rows: WireValue; readonly info: BatchInfo }
   | { readonly batch: number; readonly over: readonly number[] }
-  | { readonly end: true };
+  | { readonly end: true }
+  /** In place of rows that cannot be read where they were to run. */
+  | { readonly unreadable: unknown };
 
 /** The first message of a worker: it is loaded, or why it is not. */
 export type WorkerOpening = { readonly signature?: ModelSignature } | { readonly error: WireError };

@@ -6,7 +6,7 @@ import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult,
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
-import { pack, unpack } from './wire.js';
+import { sendRows, unpack } from './wire.js';
 import type { BatchEnd, BatchNews, WorkerTask } from './worker-protocol.js';
 
 /** Where the session of a partition lives: in a thread of the application's process, or in a process of its own. */
@@ -101,10 +101,8 @@ export class WorkerPartition implements Worker {
     await this.gone;
   }
 
-  private ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
-    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
-    // Plain values still belong to the caller, also where they are tensors.
-    this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, batch.isPlain ? [] : transfer);
+  private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
+    sendRows(batch, (rows, transfer) => this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer));
     this.channel.ref();
     return new Promise((resolve, reject) => this.pending.push({ info, listener, resolve, reject, over: new Set() }));
   }

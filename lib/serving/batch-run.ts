@@ -2,8 +2,8 @@ import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/request.js';
-import { InvalidOutputError } from '../errors.js';
-import { type BatchInfo, type BatchListener, type BatchResult, STEPPED } from '../partitions/partition.js';
+import { InvalidBatchError, InvalidOutputError } from '../errors.js';
+import { type BatchInfo, type BatchListener, type BatchResult, STEPPED, UnfitRows } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { paddingOf } from './lanes.js';
 import { outputRows } from './output.js';
@@ -38,6 +38,38 @@ export class BatchRun implements BatchListener {
   info(partition: number): BatchInfo {
     const { key, size, padding } = this.batch;
     return { key, size, padding, partition, origin: this.parts[0]!.request.lane.origin, hooks: this.hooks };
+  }
+
+  /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
+  checkRows(): void {
+    const faults = new Map<number, Error>();
+    this.forEachPart(({ request }, start) => {
+      if (!request.batch.isIntact) {
+        faults.set(
+          start,
+          new InvalidBatchError(
+            'The memory of a tensor was transferred, or has shrunk, while its rows waited; leave it as it is until they have run',
+          ),
+        );
+      }
+    });
+    if (faults.size > 0) {
+      throw new UnfitRows(faults);
+    }
+  }
+
+  /** Answers those with rows that are unfit, and gives the parts of the others. */
+  without({ faults }: UnfitRows): Part<BatchRequest>[] {
+    const unfit = new Set<BatchRequest>();
+    this.forEachPart(({ request }, start, end) => {
+      for (let row = start; row < end; row++) {
+        if (faults.has(row)) {
+          unfit.add(request);
+          request.fail(faults.get(row));
+        }
+      }
+    });
+    return this.parts.filter(({ request }) => !unfit.has(request));
   }
 
   hook(name: string, value: unknown, own = false): void {

@@ -5,7 +5,7 @@ import type { Window } from '../batching/waiting-line.js';
 import { BatchFailedError, isServingError, messageOf, PartitionLostError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import type { Partition } from '../partitions/partition.js';
+import { type Partition, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from './origin.js';
@@ -69,7 +69,9 @@ export class BatchRunner {
     const outcome = await this.runParts(parts, 0, largest, history);
     this.observer.batchEnded(record, performance.now() - startedAt, outcome);
     for (const retry of outcome.retries ?? []) {
-      await this.runPiece(retry.parts, largest, retry.history as History);
+      if (retry.parts.some(({ request }) => !request.isOver)) {
+        await this.runPiece(retry.parts, largest, retry.history as History);
+      }
     }
   }
 
@@ -84,9 +86,15 @@ export class BatchRunner {
     const info = run.info(partition);
     const runBatch = () => runner.run(run.batch, info, run);
     try {
+      run.checkRows();
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
+      if (cause instanceof UnfitRows) {
+        const others = run.without(cause);
+        const [error] = cause.faults.values();
+        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
+      }
       const error = this.batchError(cause, run.batch.size);
       const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
       if (retries.length > 0) {
@@ -108,7 +116,7 @@ export class BatchRunner {
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = parts[0]!.request.lane;
-    const calls = parts.flatMap(({ request }) => request.watch?.call ?? []);
+    const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.name, key, origin, calls: [...new Set(calls)] };
   }
 }

@@ -1,8 +1,14 @@
 import type { Origin } from '../partitions/partition.js';
+import { sharedListener } from './shared-listener.js';
 
 /** What a caller may say of one call. */
 export interface CallOptions {
-  /** Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run. */
+  /**
+   * Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run.
+   *
+   * @default `currentSignal()`: a call ends with the HTTP request that it is made in. One that is to outlive its client has a signal of
+   * its own, such as that of a `new AbortController()`
+   */
   readonly signal?: AbortSignal | undefined;
   /**
    * Milliseconds in which the call must be answered, from when it is made; else it rejects with a DeadlineExceededError, and rows that
@@ -53,7 +59,12 @@ export function onAbort(signal: AbortSignal | undefined, callback: (reason: unkn
   const abort = (): void => callback(signal.reason);
   if (signal.aborted) {
     abort();
+    return () => {};
   }
-  signal.addEventListener('abort', abort, { once: true });
-  return () => signal.removeEventListener('abort', abort);
+  return onAbortOf(signal, abort);
 }
+
+const onAbortOf = sharedListener<AbortSignal>((signal, callback) => {
+  signal.addEventListener('abort', callback, { once: true });
+  return () => signal.removeEventListener('abort', callback);
+});

@@ -73,6 +73,21 @@ export function onStop({ signal, deadline, late }: CallTerms, callback: (reason:
   };
 }
 
+/** Whether the call may have to end before its answer. */
+export function mayStop({ signal, deadline }: CallTerms): boolean {
+  return signal !== undefined || deadline < Infinity;
+}
+
+/** What the caller's half of the call gives, unless the call is to end before. */
+export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
+  if (!mayStop(terms)) {
+    return work;
+  }
+  let unheard!: () => void;
+  const stopped = new Promise<never>((_, reject) => (unheard = onStop(terms, reject)));
+  return Promise.race([work, stopped]).finally(unheard);
+}
+
 function check(serving: string, option: string, value: unknown, isAllowed: boolean, allowed: string): void {
   if (!isAllowed) {
     throw new InvalidInputError(`A call to serving "${serving}" has ${option} ${show(value)}; allowed is ${allowed}`);

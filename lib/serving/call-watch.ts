@@ -1,4 +1,4 @@
-import type { CallMode, CallStage } from './serving-event.js';
+import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 
 /** Notes when a call passes the stages of the line, and tells it at the end. */
@@ -8,6 +8,8 @@ export class CallWatch {
   private ranAt: number | undefined;
   private answeredAt: number | undefined;
   private rows = 0;
+  /** Calls that wait for the rows of this one. */
+  private others: CallWatch[] | undefined;
 
   private constructor(
     private readonly events: ServingEvents,
@@ -26,10 +28,28 @@ export class CallWatch {
   queued(rows: number): void {
     this.queuedAt ??= performance.now();
     this.rows += rows;
+    this.others?.forEach((other) => other.queued(0));
   }
 
   running(): void {
     this.ranAt ??= performance.now();
+    this.others?.forEach((other) => other.running());
+  }
+
+  /** What happens to the rows is told of the other call, too, which has none of its own. */
+  joinedBy(other: CallWatch): void {
+    (this.others ??= []).push(other);
+    if (this.queuedAt !== undefined) {
+      other.queued(0);
+    }
+    if (this.ranAt !== undefined) {
+      other.running();
+    }
+  }
+
+  /** The calls that wait for the rows. */
+  get calls(): readonly number[] {
+    return this.others ? [this.call, ...this.others.map(({ call }) => call)] : [this.call];
   }
 
   answered(): void {
@@ -48,7 +68,7 @@ export class CallWatch {
     }
   }
 
-  ended(failure: { readonly error?: unknown } = {}): void {
+  ended(outcome: { readonly error?: unknown; readonly answeredBy?: AnsweredBy } = {}): void {
     const { events, serving, call, mode, rows, startedAt } = this;
     const endedAt = performance.now();
     // A stage that was not reached took no time, and the one before it all that was left.
@@ -67,7 +87,7 @@ export class CallWatch {
       running: answeredAt - ranAt,
       postprocessing: endedAt - answeredAt,
       stage: this.stage,
-      ...failure,
+      ...outcome,
     });
   }
 

@@ -1,7 +1,7 @@
 import { Batch } from '../batch/batch.js';
-import { isContainer } from '../batch/container.js';
+import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
-import { InvalidServingError } from '../errors.js';
+import { InvalidBatchError, InvalidServingError } from '../errors.js';
 import type { BatchResult } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { leave, type Source, sourceOf } from '../streaming/source.js';
@@ -87,23 +87,31 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   if (source) {
     return { rows: batchesOf(source, axes), single: false, isOpen: !Array.isArray(rows), info };
   }
-  const single = !(rows instanceof Batch) && !isContainer(rows);
-  return { rows: batchOf(rows, axes), single, isOpen: false, info };
+  const batch = batchIn(rows, axes);
+  return { rows: batch ?? Batch.ofValues([rows]), single: batch === undefined, isOpen: false, info };
 }
 
-function batchOf(rows: unknown, axes?: BatchAxes): Batch {
-  if (rows instanceof Batch) {
-    return rows;
+/** The value as a batch, unless it is one plain value. */
+function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
+  if (read(() => rows instanceof Batch)) {
+    return rows as Batch;
   }
-  return isContainer(rows) ? Batch.ofContainer(rows, axes) : Batch.ofValues([rows]);
+  return isContainer(rows) ? Batch.ofContainer(rows, axes) : undefined;
 }
 
 function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
   return {
     async next() {
-      const { done, value } = await source.next();
-      return done ? { done, value: undefined } : { done: false, value: batchOf(value, axes) };
+      const { done, value } = resultIn(await source.next());
+      return done ? { done, value: undefined } : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };
+}
+
+function resultIn(result: unknown): IteratorResult<unknown> {
+  if (typeof result !== 'object' || result === null) {
+    throw new InvalidBatchError(`A lazy sequence must give { done, value } for every step, it gave ${show(result)}`);
+  }
+  return result as IteratorResult<unknown>;
 }

@@ -2,6 +2,7 @@ import { InvalidServingError } from '../errors.js';
 import { type Engine, fileEngine, functionEngine, handlerEngine, modelEngine } from '../partitions/engine.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
+import type { ReplyStore } from './reply-cache.js';
 import { modelOf, moduleOf, resolveDefinition } from './resolve-definition.js';
 import type { ServingDefinition, ServingOptions } from './serving-definition.js';
 
@@ -9,18 +10,24 @@ import type { ServingDefinition, ServingOptions } from './serving-definition.js'
  * A serving from its definition, not started: `await serving.start()`, then call it, then `await serving.close()`.
  *
  * Inside Nest the module does all that. `handlerOf` finds the handler of a class serving; by default its class is
- * constructed without arguments.
+ * constructed without arguments. `storeOf` finds the cache manager of a serving with `cache`.
  *
  * @throws InvalidServingError when the definition is at fault
  */
 export function createServing<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,
   handlerOf?: () => ServingHandler,
+  storeOf?: () => ReplyStore,
 ): LocalServing<Input, Output> {
   const erased = definition as ServingDefinition;
   const options = resolveDefinition(erased);
   const callbacks = erased as ServingOptions;
-  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf));
+  if (options.sharing?.cache && !storeOf) {
+    throw new InvalidServingError(
+      `Serving "${options.name}": cache needs the application that has the cache manager; use ServingModule`,
+    );
+  }
+  return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf), storeOf);
 }
 
 function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {

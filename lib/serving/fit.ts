@@ -1,7 +1,32 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
-import { InvalidBatchError, InvalidInputError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, RequestTooLargeError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
+import { clip, show } from '../show.js';
 import type { KeyOptions } from './lanes.js';
+import type { ResolvedServing } from './resolve-definition.js';
+
+/** More hooks no call may ask for. */
+const MOST_HOOKS = 1024;
+
+/**
+ * Refuses more in one call than the serving would ever take; of a stream, in one of its batches.
+ *
+ * @throws RequestTooLargeError
+ */
+export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: Batch): void {
+  if (batch.size > maxRows) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes at most ${maxRows} rows in one call and was given ${batch.size}; ` +
+        'give fewer at a time, or raise maxRows, which is maxQueue unless it is given',
+    );
+  }
+  if (maxBytes !== undefined && batch.bytes > maxBytes) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes tensors of at most ${maxBytes} bytes in one call and was given ${batch.bytes}; ` +
+        'give fewer rows at a time, or raise maxBytes',
+    );
+  }
+}
 
 /**
  * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do.
@@ -22,7 +47,7 @@ export function checkFit(
   if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new InvalidInputError(
-      `Serving "${serving}" has no key "${batch.key}"; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+      `Serving "${serving}" has no key ${show(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
     );
   }
   if (allowedSizes && batch.isPlain) {
@@ -33,7 +58,7 @@ export function checkFit(
   const fault = signature && misfit(batch, signature);
   if (fault) {
     const inputs = signature.inputs.map(describePort).join(', ');
-    throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${batch.signature}]: ${fault}`);
+    throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${clip(batch.signature)}]: ${fault}`);
   }
 }
 
@@ -49,16 +74,21 @@ export function checkHooks(
   batchSize: number,
   signature?: ModelSignature,
 ): void {
+  if (!Array.isArray(hooks) || hooks.length > MOST_HOOKS || !hooks.every((hook) => typeof hook === 'string')) {
+    throw new InvalidInputError(
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${show(hooks)}`,
+    );
+  }
   if (batch.size > batchSize) {
     throw new InvalidInputError(
       `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are more than the batch size of ${batchSize}`,
     );
   }
   const outputs = signature?.outputs.map(({ name }) => name);
-  const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
+  const unknown = outputs && hooks.find((hook: string) => !outputs.includes(hook));
   if (unknown !== undefined) {
     throw new InvalidInputError(
-      `The model of serving "${serving}" has no output "${unknown}" that could be a hook; it has ${outputs!.join(', ')}`,
+      `The model of serving "${serving}" has no output ${show(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,
     );
   }
 }
@@ -72,7 +102,7 @@ function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
   const sizes = new Map<string, number>();
   const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
   // A bare tensor is the one input of a model that has one.
-  const lone = inputs.length === 1 ? leaves.get('') : undefined;
+  const lone = inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
     const leaf = lone ?? leaves.get(port.name);
     if (!leaf) {
@@ -89,9 +119,11 @@ function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
       return fault;
     }
   }
-  if (!lone && leaves.size > inputs.length) {
-    const extra = [...leaves.keys()].find((path) => !inputs.some(({ name }) => name === path));
-    return `the model has no input "${extra}"`;
+  if (template.leaves.length > inputs.length) {
+    const names = new Set(inputs.map(({ name }) => name));
+    // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
+    const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
+    return `the model has no input ${show(extra)}`;
   }
   return undefined;
 }

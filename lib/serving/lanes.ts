@@ -1,6 +1,8 @@
 import type { Batch } from '../batch/batch.js';
 import type { Lane } from '../batching/request.js';
+import { InvalidInputError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
+import { show } from '../show.js';
 
 /** What can differ by key. */
 export interface KeyOptions {
@@ -23,6 +25,7 @@ type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
 /** With more lanes than this the known ones are forgotten: rows of a forgotten lane open a new window. */
 const LANES_REMEMBERED = 1024;
+const LONGEST_ORIGIN = 256;
 
 /** The lanes of one serving, and the options of each key, which may change while it runs. */
 export class Lanes {
@@ -50,20 +53,34 @@ export class Lanes {
     keys.forEach((key) => Object.assign(this.limits.get(key)!, options));
   }
 
-  /** The lane in which the rows wait. */
+  /** The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to find them again. */
   laneOf(batch: Batch, origin?: Origin): ServingLane {
     const { key } = batch;
+    checkOrigin(origin);
+    const limits = this.limits.get(key);
+    if (!limits) {
+      return { key, origin, limits: this.others };
+    }
     const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
-    const id = origin === undefined ? template : `${template}\0${origin}`;
+    // The origin comes from the caller, and could otherwise look like a signature.
+    const id = origin === undefined ? template : `${key}\0${batch.signature}\0${origin}`;
     let lane = this.lanes.get(id);
     if (!lane) {
       if (this.lanes.size === LANES_REMEMBERED) {
         this.lanes.clear();
       }
-      lane = { key, origin, limits: this.optionsOf(key) };
+      lane = { key, origin, limits };
       this.lanes.set(id, lane);
     }
     return lane;
+  }
+}
+
+function checkOrigin(origin: unknown): void {
+  if (origin !== undefined && (typeof origin !== 'string' || origin.length > LONGEST_ORIGIN)) {
+    throw new InvalidInputError(
+      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ${show(origin)}`,
+    );
   }
 }
 

@@ -4,7 +4,7 @@ import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import type { Partition } from '../partitions/partition.js';
+import type { Origin, Partition } from '../partitions/partition.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
@@ -12,16 +12,17 @@ import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
-import { type CallTerms, onStop, termsOf } from './call-terms.js';
+import { type CallTerms, inTime, mayStop, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
-import { checkFit, checkHooks } from './fit.js';
+import { checkFit, checkHooks, checkSize } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin } from './origin.js';
 import { releaseOutput } from './output.js';
 import { type Reply, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import type { SharedCalls } from './shared-calls.js';
 import type { ServingEvents } from './serving-events.js';
 import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
@@ -62,6 +63,8 @@ export class ServingLine {
     private readonly events: ServingEvents,
     /** The keys that calls may have; any key, where there are none. */
     private readonly keys?: readonly string[],
+    /** What joins calls that ask the same, in a serving that wants that. */
+    private readonly shared?: SharedCalls,
   ) {
     const { name, maxQueue, maxQueueCost, order } = options;
     const { partitions: slots, signature } = opened;
@@ -74,7 +77,7 @@ export class ServingLine {
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
   batchedRun(input: unknown, options: CallOptions): Promise<unknown> {
-    return this.answer(input, options, 'batched', this.inBatches);
+    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options, 'batched', this.inBatches);
   }
 
   /** Runs the input alone and at once, on the first partition. */
@@ -89,7 +92,7 @@ export class ServingLine {
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
       const passage = { options, terms: this.enter(input, options), submit, watch };
-      const call = await this.prepare(input);
+      const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       const stops = [
         onAbort(left, () => this.pulls.end(pulled)),
@@ -143,6 +146,7 @@ export class ServingLine {
   async close(): Promise<void> {
     this.closed = true;
     this.drain();
+    await this.shared?.idle();
     await Promise.allSettled(this.preparing);
     await this.pulls.close(this.closedError());
     await this.batcher.close();
@@ -184,14 +188,14 @@ export class ServingLine {
     const watch = CallWatch.over(this.events, this.options.name, mode);
     try {
       const terms = this.enter(input, options, this.options.timeout);
-      const prepared = this.prepare(input);
+      const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { rows, metadata } = await this.collect(call, { options, terms, submit, watch });
       const output = releaseOutput(rows);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, { output, metadata });
-      const answer = reply instanceof Promise ? await reply : reply;
+      const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;
       watch?.ended();
       return answer;
     } catch (error) {
@@ -207,14 +211,40 @@ export class ServingLine {
     return termsOf(this.callbacks, input, options, timeout);
   }
 
-  private prepare(input: unknown): Call | Promise<Call> {
-    const prepared = prepareCall(this.callbacks, input, this.inputAxes);
-    if (prepared instanceof Promise) {
-      this.preparing.add(prepared);
-      const forget = (): unknown => this.preparing.delete(prepared);
-      prepared.then(forget, forget);
+  /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
+  private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
+    const watch = CallWatch.over(this.events, this.options.name, 'batched');
+    try {
+      const terms = this.enter(input, options, this.options.timeout);
+      const { answer, answeredBy } = await shared.answer({
+        input,
+        origin: this.originOf(options),
+        onStop: (leave) => onStop(terms, leave),
+        watch,
+        run: async (left) => {
+          const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, submit: this.inBatches, watch };
+          const call = await this.prepare(input, passage.terms);
+          return { call, reply: await this.collect(call, passage) };
+        },
+        finish: (call, result) => finishCall(this.callbacks, call, result),
+      });
+      watch?.ended(answeredBy && { answeredBy });
+      return answer;
+    } catch (error) {
+      watch?.ended({ error });
+      throw error;
     }
-    return prepared;
+  }
+
+  private prepare(input: unknown, terms: CallTerms): Call | Promise<Call> {
+    const prepared = prepareCall(this.callbacks, input, this.inputAxes);
+    if (!(prepared instanceof Promise)) {
+      return prepared;
+    }
+    this.preparing.add(prepared);
+    const forget = (): unknown => this.preparing.delete(prepared);
+    prepared.then(forget, forget);
+    return inTime(terms, prepared);
   }
 
   private collect(call: Call, passage: Passage): Promise<Reply> {
@@ -223,7 +253,7 @@ export class ServingLine {
     }
     const { terms, submit } = passage;
     const request = this.requestOf(call.rows, passage);
-    if (terms.signal || terms.deadline < Infinity) {
+    if (mayStop(terms)) {
       return untilStop(terms, request, submit);
     }
     submit(request);
@@ -231,7 +261,7 @@ export class ServingLine {
   }
 
   private async collectAll(call: Call, source: Source<Batch>, passage: Passage): Promise<Reply> {
-    const pulled = this.pull(call, source, (batch) => {
+    const pulled = this.pull(call, passage.terms, source, (batch) => {
       const request = this.requestOf(batch, passage);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
@@ -252,7 +282,7 @@ export class ServingLine {
   }
 
   private requestsOf(call: Call, { options, terms, submit, watch }: Passage): PullAhead<Batch, StreamRequest> {
-    return this.pull(call, this.piecesOf(call, options), (batch) => {
+    return this.pull(call, terms, this.piecesOf(call, options), (batch) => {
       const lane = this.admit(batch, options, watch);
       const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, costOf(this.callbacks, batch));
       submit(request);
@@ -270,24 +300,38 @@ export class ServingLine {
   }
 
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
-  private pull<R extends BatchRequest>({ isOpen }: Call, source: Source<Batch>, start: (batch: Batch) => R): PullAhead<Batch, R> {
+  private pull<R extends BatchRequest>(
+    { isOpen }: Call,
+    { priority, tenant }: CallTerms,
+    source: Source<Batch>,
+    start: (batch: Batch) => R,
+  ): PullAhead<Batch, R> {
+    const { maxQueue } = this.options;
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
-    const window = Math.min(2 * this.opened.partitions.length * largest, this.options.maxQueue - largest + 1);
+    // What is left to others it would be refused.
+    const room = priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
+    const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
     return this.pulls.begin({ source, start, window, isOpen });
   }
 
   /** The lane for the rows, if they fit the serving. */
   private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
-    const { name, separateOrigins } = this.options;
+    const { name } = this.options;
     const { signature } = this.opened;
-    const lane = this.lanes.laneOf(batch, separateOrigins ? (options.origin ?? currentOrigin()) : undefined);
-    checkFit(name, batch, lane.limits, this.keys, signature);
+    checkSize(this.options, batch);
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature);
+    // After the checks: what is refused is not remembered.
+    const lane = this.lanes.laneOf(batch, this.originOf(options));
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);
     }
     watch?.queued(batch.size);
     return lane;
+  }
+
+  private originOf({ origin }: CallOptions): Origin | undefined {
+    return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
   private readonly inBatches: Submit = (request) => {

@@ -10,10 +10,14 @@ import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import { callInRequest, inRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
+import { currentOrigin } from './origin.js';
+import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing } from './resolve-definition.js';
+import { SharedCalls } from './shared-calls.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
@@ -47,6 +51,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly engine: Engine,
+    private readonly storeOf?: () => ReplyStore,
   ) {
     super();
     this.name = options.name;
@@ -73,21 +78,23 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
-    return this.line ? (this.line.batchedRun(input, options) as Promise<Output>) : Promise.reject(this.notRunning());
+    const { line } = this;
+    return line
+      ? callInRequest(options, (inside) => line.batchedRun(input, inside) as Promise<Output>)
+      : Promise.reject(this.notRunning());
   }
 
-  override async run(input: Input, options: CallOptions = {}): Promise<Output> {
-    const line = await this.inlineLine();
-    const reply = line.run(input, options);
-    this.runs.add(reply);
-    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  override run(input: Input, options: CallOptions = NONE): Promise<Output> {
+    return callInRequest(options, (inside) => this.runAlone(input, inside));
   }
 
   override stream<Hook extends string = never>(
     input: Input,
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
-    return new ServingStream((left) => this.streamFrom(input, options, left));
+    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
+    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
 
   override setBatchSize(batchSize: number, key?: string): void {
@@ -155,6 +162,13 @@ export class LocalServing<Input = unknown, Output = unknown>
     return key === undefined ? keys : [key];
   }
 
+  private async runAlone(input: Input, options: CallOptions): Promise<Output> {
+    const line = await this.inlineLine();
+    const reply = line.run(input, options);
+    this.runs.add(reply);
+    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  }
+
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
     const line = options.inline ? await this.inlineLine() : this.line;
     if (!line) {
@@ -178,6 +192,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'process';
     try {
+      const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
@@ -191,7 +206,15 @@ export class LocalServing<Input = unknown, Output = unknown>
       partitions.forEach((partition, index) =>
         partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
       );
-      return new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, isShared ? lanes.keys : undefined);
+      return new ServingLine(
+        options,
+        callbacks,
+        lanes,
+        { ...opened, partitions },
+        events,
+        isShared ? lanes.keys : undefined,
+        shared,
+      );
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
@@ -211,6 +234,13 @@ export class LocalServing<Input = unknown, Output = unknown>
       this.logger.warn(`Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
     }
     this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
+  }
+
+  /** What joins calls that ask the same, if they are to be joined. */
+  private sharedCalls(): SharedCalls | undefined {
+    const { name, sharing } = this.options;
+    const cache = sharing?.cache && this.storeOf ? new ReplyCache(name, this.storeOf(), sharing.cache) : undefined;
+    return sharing && new SharedCalls(name, sharing, cache);
   }
 
   private async openWarm(): Promise<ServingLine> {

@@ -11,7 +11,7 @@ export interface Rule {
 export type Rules = Readonly<Record<string, Rule>>;
 
 /** setTimeout turns a longer delay into none at all. */
-const LONGEST_DELAY = 2 ** 31 - 1;
+export const LONGEST_DELAY = 2 ** 31 - 1;
 
 export const whole = (least: number, most: number): Rule => ({
   check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,

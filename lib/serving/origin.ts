@@ -1,11 +1,16 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Origin } from '../partitions/partition.js';
-
-const origins = new AsyncLocalStorage<Origin>();
+import { currentContext, inContext } from './caller-context.js';
 
 /** Does the work as coming from the origin. */
 export function withOrigin<T>(origin: Origin, work: () => T): T {
-  return origins.run(origin, work);
+  const around = currentContext();
+  const context = {
+    origin,
+    get signal() {
+      return around?.signal;
+    },
+  };
+  return inContext(context, work);
 }
 
 /** Does the work of a lane: in its origin, where it has one. */
@@ -13,7 +18,7 @@ export function inOriginOf<T>({ origin }: { readonly origin: Origin | undefined 
   return origin === undefined ? work() : withOrigin(origin, work);
 }
 
-/** Where the call under way has come from: `in-process` unless Nest is handling a request of an application that asks for origins. */
+/** Where the call under way has come from: `in-process` unless Nest is handling a request. */
 export function currentOrigin(): Origin {
-  return origins.getStore() ?? 'in-process';
+  return currentContext()?.origin ?? 'in-process';
 }

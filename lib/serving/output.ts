@@ -4,6 +4,7 @@ import { axisOf, type BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidOutputError, isError } from '../errors.js';
 import type { BatchOutput } from '../partitions/partition.js';
 import { isRowList } from '../partitions/wire.js';
+import { ownCopy } from './own-copy.js';
 
 /**
  * The output of a batch as rows that can be shared out, the results of padding cut off.
@@ -55,4 +56,13 @@ export function releaseOutput(rows: Batch): BatchOutput {
     throw error;
   }
   return output;
+}
+
+/** As {@link releaseOutput}, for one of several callers: no other sees what he does with it. */
+export function copyOutput(rows: Batch): BatchOutput {
+  if (!rows.isPlain) {
+    return rows.consume();
+  }
+  const output = releaseOutput(rows);
+  return Array.isArray(output) ? output.map((row) => ownCopy(row)) : output;
 }

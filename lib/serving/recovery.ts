@@ -1,6 +1,6 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
-import { messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
+import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
 import { NotStartedError } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
 
@@ -25,7 +25,7 @@ export interface History {
 /**
  * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
  *
- * Who was not begun with runs elsewhere. What was lost with its partition runs again whole, since it need not be to blame; and in halves
+ * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What was lost with its partition runs again whole, since it need not be to blame; and in halves
  * from then on, since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs
  * as one row at fault can ask for, since then it is not the rows that are at fault.
  */
@@ -40,7 +40,7 @@ export function retriesOf(
   if (error instanceof NotStartedError) {
     return [{ parts, history: known }];
   }
-  if (!options.idempotent || error instanceof ServingLoadError) {
+  if (!options.idempotent || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
     return [];
   }
   if (error instanceof PartitionLostError || error instanceof RunTimeoutError) {
@@ -48,7 +48,8 @@ export function retriesOf(
     if (next.losses > options.retries) {
       return [];
     }
-    return next.losses === 1 ? [{ parts, history: next }] : inHalves(parts, rows, next);
+    const halves = next.losses === 1 ? [] : inHalves(parts, rows, next);
+    return halves.length > 0 ? halves : [{ parts, history: next }];
   }
   if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {
     return [];
@@ -62,15 +63,14 @@ function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** Two batches of the rows, of which none is cut off from those that it must run with; nothing where that cannot be. */
+/** Two batches of the rows; nothing where that would cut off rows from those that they must run with. */
 function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: History): readonly Retry<BatchRequest>[] {
-  const middle = Math.ceil(rows / 2);
+  const cut = cutOf(parts, rows);
   const first: Part<BatchRequest>[] = [];
   const second: Part<BatchRequest>[] = [];
   let start = 0;
-  for (const part of parts) {
-    const { request, offset, count } = part;
-    const before = request.whole && start < middle ? count : Math.min(Math.max(middle - start, 0), count);
+  for (const { request, offset, count } of parts) {
+    const before = Math.min(Math.max(cut - start, 0), count);
     start += count;
     if (before > 0) {
       first.push({ request, offset, count: before });
@@ -79,5 +79,19 @@ function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: H
       second.push({ request, offset: offset + before, count: count - before });
     }
   }
-  return second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+  return first.length === 0 || second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+}
+
+/** The middle, or where a request lies there that must run whole, the end of it that is inside the batch. */
+function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
+  const middle = Math.ceil(rows / 2);
+  let start = 0;
+  for (const { request, count } of parts) {
+    const end = start + count;
+    if (request.whole && start < middle && middle < end) {
+      return end < rows ? end : start;
+    }
+    start = end;
+  }
+  return middle;
 }

@@ -17,6 +17,7 @@ import {
   checkRoom,
   DEFAULT_AGEING,
   delay,
+  LONGEST_DELAY,
   milliseconds,
   type Rule,
   type Rules,
@@ -24,7 +25,15 @@ import {
 } from './option-rules.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
-import type { KeyServingOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+import { contentHash } from './content-hash.js';
+import type { KeyServingOptions, ReplyCacheOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+
+/** What calls that ask the same share, and what tells them from others. */
+export interface Sharing {
+  readonly singleFlight: boolean;
+  readonly identify: (input: unknown) => unknown;
+  readonly cache: Required<ReplyCacheOptions> | undefined;
+}
 
 /** A definition with every default filled in: what the rest of the code reads. */
 export interface ResolvedServing extends Supervision {
@@ -36,12 +45,16 @@ export interface ResolvedServing extends Supervision {
   readonly idempotent: boolean;
   readonly isolateFailures: boolean;
   readonly retries: number;
+  readonly maxRows: number;
+  readonly maxBytes?: number | undefined;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each key, and of keys that are not known. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
+  /** Only where calls share anything. */
+  readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
   readonly runTimeout?: number | undefined;
   readonly drain: boolean;
@@ -98,14 +111,23 @@ const common: Rules = {
   priorityAgeing: delay,
   tenant: aFunction,
   tenantWeights: {
-    check: (value) => isRecord(value) && Object.values(value).every((weight) => Number(weight) > 0 && weight !== Infinity),
+    check: (value) =>
+      isRecord(value) && Object.values(value).every((weight) => typeof weight === 'number' && weight > 0 && weight < Infinity),
     allowed: 'an object of numbers above 0 by tenant',
   },
   idempotent: flag,
   isolateFailures: flag,
   retries: whole(0, 100),
+  maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+  maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
   separateOrigins: flag,
   runTimeout: milliseconds(1),
+  singleFlight: flag,
+  identify: aFunction,
+  cache: {
+    check: (value) => isRecord(value) && value['ttl'] !== undefined,
+    allowed: 'an object of ttl and timeout, in milliseconds',
+  },
   drain: flag,
   shutdown: delay,
   preprocess: aFunction,
@@ -126,6 +148,7 @@ const worker: Rules = {
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
 };
 const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
@@ -157,6 +180,12 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
   const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
+  const { maxRows = maxQueue, maxBytes } = definition;
+  if (maxRows > maxQueue) {
+    throw new InvalidServingError(
+      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ever wait; lower the one or raise the other`,
+    );
+  }
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
@@ -178,9 +207,12 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     order: orderOf(definition),
     ...recoveryOf(owner, kind, definition),
+    maxRows,
+    maxBytes,
     keys: new Map(keys),
     otherKeys,
     separateOrigins,
+    sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
     runTimeout,
     ...supervisionOf(definition),
@@ -200,6 +232,21 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
   return { idempotent, isolateFailures, retries };
+}
+
+function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
+  const { singleFlight, cache } = definition;
+  if (cache) {
+    checkOptions(`${owner}, cache`, cache, ofCache);
+  }
+  const { ttl, timeout = 100 } = cache ?? {};
+  return singleFlight || ttl !== undefined
+    ? {
+        singleFlight: singleFlight ?? false,
+        identify: (input) => (definition.identify ? definition.identify(input) : contentHash(input)),
+        cache: ttl === undefined ? undefined : { ttl, timeout },
+      }
+    : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */

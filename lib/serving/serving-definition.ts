@@ -16,7 +16,7 @@ export interface Prepared<Info = unknown> {
    * iterable, an Observable, a generator, or an array of batches.
    */
   readonly batch: unknown;
-  /** Private to the call: handed to `postprocess` as it is. */
+  /** Private to the call, and to those that join it: handed to `postprocess` as it is. */
   readonly info?: Info;
 }
 
@@ -37,6 +37,18 @@ export interface KeyServingOptions {
   readonly allowedSizes?: readonly number[];
   /** Whether every batch of the key is padded to `batchSize`. */
   readonly pad?: boolean;
+}
+
+/** How replies are kept. */
+export interface ReplyCacheOptions {
+  /** Milliseconds for which a reply is kept. */
+  readonly ttl: number;
+  /**
+   * Milliseconds that a call waits for the cache before it goes on without.
+   *
+   * @default 100
+   */
+  readonly timeout?: number;
 }
 
 /** What every serving has, however it runs its batches. */
@@ -61,6 +73,19 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 10000
    */
   readonly maxQueue?: number;
+  /**
+   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream or a lazy sequence it is the most
+   * of one of its batches.
+   *
+   * @default maxQueue since more could never wait
+   */
+  readonly maxRows?: number;
+  /**
+   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a RequestTooLargeError. Plain values are not counted.
+   *
+   * @default undefined no limit
+   */
+  readonly maxBytes?: number;
   /**
    * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once with an OverloadedError.
    *
@@ -160,6 +185,25 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly runTimeout?: number;
   /**
+   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join the first while it is under way.
+   *
+   * @default false
+   */
+  readonly singleFlight?: boolean;
+  /**
+   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer depends on. `undefined` for an input that
+   * shares with no other.
+   *
+   * @default contentHash of the input
+   */
+  identify?(input: Input): string | undefined;
+  /**
+   * Keeps the replies of `batchedRun` in the application's cache manager, of `@nestjs/cache-manager`.
+   *
+   * @default none
+   */
+  readonly cache?: ReplyCacheOptions;
+  /**
    * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
    *
    * @default true
@@ -207,7 +251,7 @@ export interface WorkerOptions {
    * How often it is started again without having run a batch. After that the partition is lost, and is tried again every 30 s;
    * calls fail at once when all partitions are.
    *
-   * @default 5 with restarts that fail at once, after about 2 s
+   * @default 5 with starts that fail at once, after 3 s at most
    */
   readonly maxRestarts?: number;
 }

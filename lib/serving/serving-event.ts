@@ -11,6 +11,9 @@ export type CallMode = 'batched' | 'inline' | 'stream';
 /** Where a call stands: what comes before its rows are queued, then their wait, then their run, then what shapes the answer. */
 export type CallStage = 'preprocessing' | 'waiting' | 'running' | 'postprocessing';
 
+/** What has answered a call in place of rows of its own: the `flight` of a call that asked the same, or a reply from the `cache`. */
+export type AnsweredBy = 'flight' | 'cache';
+
 /** A call has come; told before anything is done about it, in the async context of its caller. */
 export interface CallStartEvent {
   readonly type: 'call:start';
@@ -24,7 +27,7 @@ export interface CallStartEvent {
 /** A call has been answered, or has failed. */
 export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly type: 'call:end';
-  /** The rows that it brought, as far as it came. */
+  /** The rows that it brought, as far as it came; none, where something else has answered it. */
   readonly rows: number;
   /** When it came: milliseconds since 1970. */
   readonly startedAt: number;
@@ -38,6 +41,8 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly postprocessing: number;
   /** The stage in which it ended; those after it took no time. What a stream postprocesses is part of `running`. */
   readonly stage: CallStage;
+  /** What has answered it, if not rows of its own. A call that found its reply in the cache has only preprocessed. */
+  readonly answeredBy?: AnsweredBy;
   /** Why it failed, if it did. */
   readonly error?: unknown;
 }
@@ -70,7 +75,7 @@ export interface BatchStartEvent {
   readonly wait: number;
   /** The rows that still waited in the queue. */
   readonly queued: number;
-  /** The calls with rows in it, each once, as far as somebody observed them start. */
+  /** The calls that wait for rows in it, each once, as far as somebody observed them start. */
   readonly calls: readonly number[];
 }
 

@@ -1,6 +1,8 @@
 import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
-import { OverloadedError } from '../errors.js';
+import { read } from '../batch/container.js';
+import { InvalidBatchError, OverloadedError } from '../errors.js';
+import { show } from '../show.js';
 import { Queue } from './queue.js';
 
 /** What can be pulled from, one value at a time. */
@@ -14,20 +16,47 @@ const OBSERVED_AHEAD = 1024;
  * batches; `undefined` for all else, which is a value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
+  switch (read(() => kindOf(value))) {
+    case 'asked':
+      return iteratorOf(value as AsyncIterable<unknown>);
+    case 'observed':
+      return observed(value as Observable<unknown>);
+    case 'iterated':
+      return awaited(value as Iterable<unknown>);
+    default:
+      return undefined;
+  }
+}
+
+function kindOf(value: unknown): 'asked' | 'observed' | 'iterated' | undefined {
   if (typeof value !== 'object' || value === null) {
     return undefined;
   }
   // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
-    return (value as AsyncIterable<unknown>)[Symbol.asyncIterator]();
+    return 'asked';
   }
   if (isObservable(value)) {
-    return observed(value);
+    return 'observed';
   }
-  const isSequence = Array.isArray(value)
-    ? value.length > 0 && value.every((element) => element instanceof Batch)
-    : Symbol.iterator in value && 'next' in value;
-  return isSequence ? awaited(value as Iterable<unknown>) : undefined;
+  return (Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value) ? 'iterated' : undefined;
+}
+
+function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
+  const iterator: unknown = values[Symbol.asyncIterator]();
+  if (typeof iterator !== 'object' || iterator === null || !('next' in iterator && typeof iterator.next === 'function')) {
+    throw new InvalidBatchError(`An async iterable must give an iterator with a method next, it gave ${show(iterator)}`);
+  }
+  return iterator as AsyncIterator<unknown>;
+}
+
+/** By index, which ends at the first hole: a list of nothing else can be nearly endless. */
+function holdsBatches(list: readonly unknown[]): boolean {
+  let i = 0;
+  while (i < list.length && list[i] instanceof Batch) {
+    i++;
+  }
+  return i > 0 && i === list.length;
 }
 
 /** As `for await` reads them: where the values are promises, their values. */

@@ -76,11 +76,16 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     }
   }
 
-  /** Ends it as a thread that dies: its callers get a PartitionLostError, and its partition never runs another batch. */
-  crash(): void {
+  /**
+   * Ends it as a thread that dies: its callers get a PartitionLostError, unless the serving is `idempotent` and runs it again. Its
+   * partition never runs another batch, or where it `restarts`, the next one.
+   */
+  crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
     const error = new PartitionLostError(`Partition ${this.partition} has crashed, as its script says`);
-    this.ending.lose(error);
+    if (!restarts) {
+      this.ending.lose(error);
+    }
     this.fail(error);
   }
 

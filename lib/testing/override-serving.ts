@@ -1,7 +1,6 @@
-import { ApplicationConfig } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import { getServingToken } from '../serving.decorator.js';
-import { getHandlerToken, tellOriginsTo } from '../serving.providers.js';
+import { getHandlerToken } from '../serving.providers.js';
 import { createServing } from '../serving/create-serving.js';
 import type { LocalServing } from '../serving/local-serving.js';
 import type { FunctionServingDefinition, ServingOptions } from '../serving/serving-definition.js';
@@ -70,11 +69,7 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
 
   private use(create: () => LocalServing): Builder {
     const { builder, standIn } = this;
-    const factory = (application: ApplicationConfig): LocalServing => {
-      tellOriginsTo(standIn, application);
-      return create();
-    };
-    builder.overrideProvider(getServingToken(standIn)).useFactory({ factory, inject: [ApplicationConfig] });
+    builder.overrideProvider(getServingToken(standIn)).useFactory({ factory: create });
     builder.overrideProvider(getHandlerToken(standIn.name)).useValue({});
     expectServing(builder, standIn.name);
     return builder;

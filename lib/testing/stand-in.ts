@@ -36,9 +36,9 @@ const RUN_OPTIONS = {
 /** The options of what stands in for a serving whose batches are no longer run by what its definition says, and whose callbacks stay. */
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
-  // Not the devices of another machine, and nothing that runs before the test does.
+  // Not the devices of another machine, nothing that runs before the test does, and no replies from before it.
   const partitions = definition.partitions === true ? 1 : definition.partitions;
-  return { ...Object.fromEntries(kept), name: definition.name, partitions, warmUp: undefined };
+  return { ...Object.fromEntries(kept), name: definition.name, partitions, warmUp: undefined, cache: undefined };
 }
 
 /** As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers pass, which may not be tensors to pad. */

@@ -5,6 +5,7 @@ import { parseArgs } from 'node:util';
 import { batchGain } from './figures/batch-gain.js';
 import { endpoint } from './figures/endpoint.js';
 import { engine } from './figures/engine.js';
+import { isolation } from './figures/isolation.js';
 import { loneCall } from './figures/lone-call.js';
 import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
@@ -19,6 +20,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P4: endpoint,
   P5: endpoint,
   P6: batchGain,
+  P7: isolation,
 };
 
 const { values: options } = parseArgs({

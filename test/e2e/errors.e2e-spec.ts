@@ -1,5 +1,21 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { BadRequestException, Body, Controller, Get, NotFoundException, Param, Post, type Type } from '@nestjs/common';
+import {
+  type ArgumentsHost,
+  BadRequestException,
+  Body,
+  Catch,
+  Controller,
+  type ExceptionFilter,
+  Get,
+  Logger,
+  NotFoundException,
+  Param,
+  Post,
+  Sse,
+  type Type,
+  UseFilters,
+} from '@nestjs/common';
+import { HttpAdapterHost } from '@nestjs/core';
 import { type ClientProxy, ClientProxyFactory, MessagePattern, Payload, Transport } from '@nestjs/microservices';
 import { Test } from '@nestjs/testing';
 import * as api from 'nestjs-serving';
@@ -14,7 +30,7 @@ import {
 } from 'nestjs-serving';
 import { STATUS_CODES } from 'node:http';
 import type { AddressInfo, Server } from 'node:net';
-import { firstValueFrom, Subject } from 'rxjs';
+import { firstValueFrom, Observable, Subject } from 'rxjs';
 import { describeOnPlatforms } from '../fixtures/platforms.js';
 
 /** Every error of the package with its HTTP status. */
@@ -31,6 +47,8 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['DeadlineExceededError', 504, api.DeadlineExceededError],
   ['DeadlineUnreachableError', 503, api.DeadlineUnreachableError],
   ['OverloadedError', 503, api.OverloadedError],
+  ['RunTimeoutError', 504, api.RunTimeoutError],
+  ['ServingUnavailableError', 503, api.ServingUnavailableError],
   ['ServingClosedError', 503, api.ServingClosedError],
   ['SlowConsumerError', 503, api.SlowConsumerError],
   ['BatchFailedError', 500, api.BatchFailedError],
@@ -40,9 +58,9 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['PartitionLostError', 503, api.PartitionLostError],
 ];
 
-function raise(name: string): never {
+function raise(name: string, retryAfter?: number): never {
   const [, , ErrorClass] = errors.find(([each]) => each === name)!;
-  throw new ErrorClass(`row 7 of ${name}`, { cause: new Error('a password') });
+  throw new ErrorClass(`row 7 of ${name}`, { cause: new Error('a password'), retryAfter });
 }
 
 it('[6.5] the errors of these tests are all that there are', () => {
@@ -51,6 +69,55 @@ it('[6.5] the errors of these tests are all that there are', () => {
   );
   expect(new Set(exported)).toEqual(new Set(errors.map(([, , ErrorClass]) => ErrorClass)));
 });
+
+/** Answers with what it has caught. */
+@Catch(api.OverloadedError)
+class OverloadFilter implements ExceptionFilter<api.OverloadedError> {
+  constructor(private readonly host: HttpAdapterHost) {}
+
+  catch({ name, retryAfter }: api.OverloadedError, host: ArgumentsHost): void {
+    this.host.httpAdapter.reply(host.switchToHttp().getResponse(), { name, retryAfter }, 429);
+  }
+}
+
+/** Fails with errors that tell when to come again. */
+@Controller('later')
+class Later {
+  @Get('in/:seconds')
+  inSeconds(@Param('seconds') seconds: string): never {
+    return raise('OverloadedError', Number(seconds));
+  }
+
+  @Get('batched/:seconds')
+  @Batched()
+  batched(@Param('seconds') seconds: string[]): never[] {
+    return seconds.map((each) => raise('DeadlineUnreachableError', Number(each)));
+  }
+
+  @Get('filtered/:seconds')
+  @UseFilters(OverloadFilter)
+  filtered(@Param('seconds') seconds: string): never {
+    return raise('OverloadedError', Number(seconds));
+  }
+
+  @Get('recovers/:seconds')
+  recovers(@Param('seconds') seconds: string): string {
+    try {
+      return raise('OverloadedError', Number(seconds));
+    } catch {
+      return 'something simpler';
+    }
+  }
+
+  @Sse('events/:seconds')
+  events(@Param('seconds') seconds: string): Observable<{ data: string }> {
+    return new Observable((subscriber) => {
+      subscriber.next({ data: 'first' });
+      // Headers go with the first event.
+      setImmediate(() => subscriber.error(new api.OverloadedError('row 7', { retryAfter: Number(seconds) })));
+    });
+  }
+}
 
 @Controller('errors')
 class Errors {
@@ -107,6 +174,49 @@ describeOnPlatforms('Over HTTP', (listen) => {
       expect(status).toBe(statusCode);
       expect(body).toEqual({ statusCode, message: status < 500 ? `row 7 of ${name}` : STATUS_CODES[status] });
     }
+  });
+
+  it.each(['in', 'batched'])('[7.1] tell when to come again, where they know: %s', async (path) => {
+    const site = await start(Later);
+
+    const { status, headers, body } = await site.get(`/later/${path}/7`);
+
+    expect([status, headers.get('retry-after')]).toEqual([503, '7']);
+    expect(body).toEqual({ statusCode: 503, message: 'Service Unavailable' });
+  });
+
+  it('[7.1] say nothing of it where they do not know', async () => {
+    const site = await start(Errors);
+
+    expect((await site.get('/errors/OverloadedError')).headers.get('retry-after')).toBeNull();
+  });
+
+  it('[7.1] [10.4] reach filters of the application as they are, whose answers say so, too', async () => {
+    const site = await start(Later);
+
+    const { status, headers, body } = await site.get('/later/filtered/7');
+
+    expect([status, headers.get('retry-after')]).toEqual([429, '7']);
+    expect(body).toEqual({ name: 'OverloadedError', retryAfter: 7 });
+  });
+
+  it('[7.1] say nothing of it in the answer of a handler that knows what to do', async () => {
+    const site = await start(Later);
+
+    const { status, headers, body } = await site.get('/later/recovers/7');
+
+    expect([status, headers.get('retry-after'), body]).toEqual([200, null, 'something simpler']);
+  });
+
+  it('[7.1] [8.2] end a stream that has begun, whose headers are out, as any error', async () => {
+    const site = await start(Later);
+
+    const { status, headers, body } = await site.get('/later/events/7');
+
+    expect([status, headers.get('retry-after')]).toEqual([200, null]);
+    expect(body).toContain('data: first');
+    expect(body).toContain('event: error');
+    expect(body).toContain('data: Service Unavailable');
   });
 
   it.each<[string, string[], number[], string]>([
@@ -175,10 +285,9 @@ describeOnPlatforms('Over HTTP', (listen) => {
       const first = site.get(`/${path}/first`);
       await running;
       const others = ['second', 'third'].map((text) => site.get(`/${path}/${text}`));
-      expect(await Promise.race(others)).toMatchObject({
-        status: 503,
-        body: { statusCode: 503, message: 'Service Unavailable' },
-      });
+      const refused = await Promise.race(others);
+      expect(refused).toMatchObject({ status: 503, body: { statusCode: 503, message: 'Service Unavailable' } });
+      expect(refused.headers.get('retry-after')).toBe('1');
       open();
 
       const replies = await Promise.all([first, ...others]);
@@ -192,6 +301,11 @@ class Messages {
   @MessagePattern('raise')
   raise(@Payload() name: string): never {
     return raise(name);
+  }
+
+  @MessagePattern('later')
+  later(@Payload() seconds: number): never {
+    return raise('OverloadedError', seconds);
   }
 
   @MessagePattern('double')
@@ -228,14 +342,33 @@ describe('Over TCP', () => {
   }
 
   it.each(errors)(
-    '[6.5] ServingRpcExceptionFilter answers with the name, code, status and message of %s',
+    '[6.5] ServingRpcExceptionFilter answers with the name, code and status of %s, and with its message where the caller is at fault',
     async (name, statusCode, ErrorClass) => {
       const send = await connect(new ServingRpcExceptionFilter());
 
       const { code } = new ErrorClass();
-      await expect(send('raise', name)).rejects.toEqual({ name, code, statusCode, message: `row 7 of ${name}` });
+      const message = statusCode < 500 ? `row 7 of ${name}` : STATUS_CODES[statusCode];
+      await expect(send('raise', name)).rejects.toEqual({ name, code, statusCode, message });
     },
   );
+
+  it('[7.1] ServingRpcExceptionFilter tells when to come again', async () => {
+    const send = await connect(new ServingRpcExceptionFilter());
+
+    await expect(send('later', 7)).rejects.toMatchObject({ code: 'SERVING_OVERLOADED', retryAfter: 7 });
+  });
+
+  it('[6.5] ServingRpcExceptionFilter logs what it does not tell, and nothing else', async () => {
+    const logged: unknown[] = [];
+    const send = await connect(new ServingRpcExceptionFilter());
+    Logger.overrideLogger({ log: () => {}, warn: () => {}, error: (error) => logged.push(error) });
+
+    await expect(send('raise', 'InvalidInputError')).rejects.toMatchObject({ message: 'row 7 of InvalidInputError' });
+    await expect(send('raise', 'BatchFailedError')).rejects.toMatchObject({ message: 'Internal Server Error' });
+    Logger.overrideLogger(false);
+
+    expect(logged).toEqual([expect.objectContaining({ message: 'row 7 of BatchFailedError' })]);
+  });
 
   it('[10.4] without the filter, errors say no more than those of any handler', async () => {
     const send = await connect();

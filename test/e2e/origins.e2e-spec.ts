@@ -9,7 +9,9 @@ import {
   Injectable,
   type INestApplicationContext,
   type ModuleMetadata,
+  type MessageEvent,
   Req,
+  Sse,
   UseGuards,
 } from '@nestjs/common';
 import { type ClientProxy, ClientProxyFactory, MessagePattern, Transport } from '@nestjs/microservices';
@@ -26,7 +28,7 @@ import {
   withOrigin,
 } from 'nestjs-serving';
 import type { AddressInfo, Server } from 'node:net';
-import { bufferCount, firstValueFrom } from 'rxjs';
+import { bufferCount, firstValueFrom, map, type Observable } from 'rxjs';
 import { describeOnPlatforms, type Listen } from '../fixtures/platforms.js';
 
 /** Batches of exactly two calls: nothing but the size closes them. */
@@ -113,6 +115,11 @@ class Front {
     return this.service.batchedRun('mixed', text);
   }
 
+  @Sse('streamed/:text')
+  streamed(@Text() text: string): Observable<MessageEvent> {
+    return this.service.stream<string, string>('told', text).pipe(map(({ output }) => ({ data: output })));
+  }
+
   @Get('guarded')
   @UseGuards(AskingGuard)
   async guarded(@Req() request: { told: unknown }): Promise<unknown[]> {
@@ -138,6 +145,7 @@ type Call = (way: Way, text: string) => Promise<unknown>;
 interface Callers {
   readonly service: ServingService;
   readonly http: Call;
+  readonly stream: (text: string) => Promise<unknown>;
   readonly rpc: Call;
   readonly inProcess: Call;
 }
@@ -184,6 +192,7 @@ async function startHybrid(listen: Listen, inheritAppConfig: boolean, metadata =
   return {
     service: site.app.get(ServingService),
     http: async (way, text) => (await site.get(`/${way}/${text}`)).body,
+    stream: async (text) => (await site.get(`/streamed/${text}`)).body,
     rpc: overTcp(server),
     inProcess: inProcess(site.app),
   };
@@ -251,6 +260,19 @@ describeOnPlatforms('Origins', (listen) => {
     const site = await listen({ ...application, controllers: [Front], providers: [] });
 
     expect((await site.get('/guarded')).body).toEqual(['in-process: guard', 'http: handler']);
+  });
+
+  it('[4.10] [8.2] of a stream are those of the request that it was made in, though Nest reads it outside of that', async () => {
+    const { service, stream } = await startHybrid(listen, true);
+
+    expect(await Promise.all([stream('a'), stream('b')])).toEqual([
+      expect.stringContaining('data: http: a b'),
+      expect.stringContaining('data: http: a b'),
+    ]);
+    const cold = withOrigin('ws', () => service.stream('told', 'c'));
+    const reply = service.batchedRun('told', 'd', { origin: 'ws' });
+    expect(await firstValueFrom(cold.pipe(map(({ output }) => output)))).toBe('ws: c d');
+    expect(await reply).toBe('ws: c d');
   });
 
   it('[4.10] can be named by the caller, with the call and around it', async () => {

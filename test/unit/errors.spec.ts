@@ -12,6 +12,7 @@ import {
   InvalidServingError,
   isError,
   isServingError,
+  messageOf,
   OverloadedError,
   PartitionLostError,
   ProviderUnavailableError,
@@ -131,10 +132,32 @@ describe('isError', () => {
     ['a message', 'failed', false],
     ['null', null, false],
     ['undefined', undefined, false],
+    ['a proxy that may not be asked', new Proxy({}, { getPrototypeOf: throws }), false],
   ])('tells of %s', (_, value, expected) => {
     expect(isError(value)).toBe(expected);
   });
 });
+
+describe('What was thrown and cannot be read', () => {
+  it.each<[string, unknown]>([
+    ['an object without a prototype', Object.create(null)],
+    ['a symbol', Symbol('thrown')],
+    ['an object that refuses to be a string', { toString: throws }],
+    ['an error whose message is none', Object.assign(new Error(), { message: Object.create(null) })],
+    ['an error whose name is none', Object.assign(new Error(), { name: Symbol('name'), stack: () => {} })],
+    ['an error whose code is none', Object.assign(new Error(), { code: Object.create(null) })],
+    ['an error whose message throws', Object.defineProperty(new Error(), 'message', { get: throws })],
+    ['an error whose code throws', Object.defineProperty(new Error(), 'code', { get: throws })],
+  ])('[6.5] has a message all the same, and crosses a thread: %s', (_, thrown) => {
+    expect(typeof messageOf(thrown)).toBe('string');
+    expect(isServingError(thrown)).toBe(false);
+    expect(isError(fromWire(structuredClone(toWire(thrown))))).toBe(true);
+  });
+});
+
+function throws(): never {
+  throw new TypeError('no');
+}
 
 /** The error and its causes, the first ten of them. */
 function chainOf(error: unknown): string[] {

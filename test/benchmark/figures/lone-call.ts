@@ -1,10 +1,9 @@
-import { setImmediate } from 'node:timers/promises';
 import { createServing } from 'nestjs-serving';
 import { Thread } from '../contenders/thread.js';
+import { typicalLatency } from '../harness/latency.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
 import { interleave } from '../harness/rounds.js';
-import { summarize } from '../harness/statistics.js';
 import { digits } from '../models/digits.js';
 import { mlp } from '../models/mlp.js';
 import { type BenchmarkModel, session } from '../models/model.js';
@@ -29,17 +28,4 @@ async function loneCallOf(model: BenchmarkModel, { rounds, seconds }: Plan): Pro
 
   const title = `p50 of a lone call, ${model.name}`;
   return compare({ figure: 'P3', title, aim: { atMost: 0.15 }, by: 'difference', sides, sideUnit: 'ms' });
-}
-
-/** The median of calls made one after another. */
-async function typicalLatency(seconds: number, call: () => Promise<unknown>): Promise<number> {
-  const latencies: number[] = [];
-  const end = performance.now() + seconds * 1000;
-  while (performance.now() < end) {
-    await setImmediate();
-    const start = performance.now();
-    await call();
-    latencies.push(performance.now() - start);
-  }
-  return summarize(latencies).median;
 }

@@ -173,7 +173,7 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
     const [refused, served] = await Promise.allSettled([row, 'fine'].map((each) => serving.batchedRun(each)));
 
     expect((refused as PromiseRejectedResult).reason).toMatchObject({
-      code: 'SERVING_BATCH_FAILED',
+      code: 'SERVING_INVALID_INPUT',
       message: expect.stringMatching(/could not be cloned/),
     });
     expect(served).toEqual({ status: 'fulfilled', value: 'fine' });

@@ -9,6 +9,9 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';
 import { trace } from '@opentelemetry/api';
 import { Telemetry } from '../../fixtures/telemetry.js';
+// #region cache-imports
+import { CacheModule } from '@nestjs/cache-manager';
+// #endregion
 // #region telemetry-imports
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 // #endregion
@@ -171,6 +174,27 @@ export const primes = defineServing({ name: 'primes', useFile: new URL('./primes
 export class ConfiguredModule {}
 // #endregion
 
+interface Comment {
+  readonly author: string;
+  readonly text: string;
+}
+
+const moodOf = (text: string): string => (text.endsWith('!') ? 'excited' : 'calm');
+
+// #region alike
+export const moods = defineServing({
+  name: 'moods',
+  singleFlight: true, // comments that come while the same one is under way wait for its reply
+  cache: { ttl: 60_000 }, // and those of the next minute have it at once
+  identify: ({ text }: Comment) => text, // it does not matter who has written it
+  preprocess: ({ text }: Comment) => ({ batch: text }),
+  useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: moodOf(text) })),
+});
+
+@Module({ imports: [CacheModule.register(), ServingModule.forRoot({ servings: [moods] })] })
+export class MoodsModule {}
+// #endregion
+
 // #region devices
 export const onTwoDevices = {
   ...digits,
@@ -272,6 +296,16 @@ describe('the README', () => {
   it('shows devices with a fallback [5.1] [5.7]', async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [onTwoDevices] })] });
     expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
+  });
+
+  it('shows calls that ask the same', async () => {
+    await start({ imports: [MoodsModule] });
+    const servings = app!.get(ServingService);
+    const batches = recordBatches(servings);
+    const ask = (author: string): Promise<unknown> => servings.batchedRun(moods, { author, text: 'Hello!' });
+    const replies = await Promise.all([ask('Ada'), ask('Max')]);
+    expect([...replies, await ask('Eve')]).toEqual([1, 2, 3].map(() => ({ mood: 'excited' })));
+    expect(batches).toMatchObject([{ rows: 1 }]);
   });
 
   it('shows rows and batches [1.7] [2.1] [2.2]', async () => {

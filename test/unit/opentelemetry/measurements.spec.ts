@@ -26,7 +26,7 @@ const touchy: FunctionServingDefinition<string> = {
       throw new TypeError('cannot read that');
     }
     if (text === 'too many') {
-      return { batch: Batch.stack(['a', 'b', 'c', 'd']) };
+      return { batch: Batch.stack(['a', 'b', 'c']) };
     }
     return { batch: text === 'other' ? Batch.stack(['a']).withKey('other') : text };
   },
@@ -61,7 +61,7 @@ describe('metrics', () => {
       'RangeError',
       'SERVING_BATCH_FAILED',
       'SERVING_INVALID_INPUT',
-      'SERVING_TOO_LARGE',
+      'SERVING_OVERLOADED',
       'TypeError',
     ]);
     const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -85,7 +85,19 @@ describe('metrics', () => {
       points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
     ).toEqual([
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
-      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_TOO_LARGE' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+    ]);
+  });
+
+  it('[12.3] the calls that joined others, apart from those with rows of their own', async () => {
+    const serving = await start({ ...echo, singleFlight: true });
+    observe(serving);
+    await Promise.all(['a', 'a', 'a'].map((input) => serving.batchedRun(input)));
+    const { points } = (await telemetry().measured()).get('serving.call.duration')!;
+    const attributes = { 'serving.name': 'echo', 'serving.call.mode': 'batched' };
+    expect(points).toEqual([
+      { attributes, value: expect.objectContaining({ count: 1 }) },
+      { attributes: { ...attributes, 'serving.call.answered_by': 'flight' }, value: expect.objectContaining({ count: 2 }) },
     ]);
   });
 

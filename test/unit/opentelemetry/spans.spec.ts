@@ -89,6 +89,19 @@ describe('spans', () => {
     expect(telemetry().named('queue echo').flatMap(linksOf)).toEqual([]);
   });
 
+  it('[12.1] a call that joined another says so, and is linked to the batch that runs for both', async () => {
+    const serving = await started({ ...echo, singleFlight: true });
+    await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')]);
+    const calls = telemetry().named('batchedRun echo');
+    const batch = only('batch echo');
+    expect(linksOf(batch).toSorted()).toEqual(calls.map(idOf).toSorted());
+    expect(telemetry().named('execute echo').map(linksOf)).toEqual([[idOf(batch)], [idOf(batch)]]); // prettier-ignore
+    expect(calls.map(({ attributes }) => [attributes['serving.call.rows'], attributes['serving.call.answered_by']])).toEqual([
+      [1, undefined],
+      [0, 'flight'],
+    ]);
+  });
+
   it('[12.1] a call that runs in several batches has a link to each', async () => {
     const serving = await started(echo);
     await Promise.all([serving.batchedRun(Batch.stack(['a', 'b', 'c'])), serving.batchedRun('d')]);
@@ -157,7 +170,7 @@ describe('spans', () => {
   });
 
   it.each([
-    ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'queue echo']],
+    ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'preprocess echo']],
     ['the name of any other', 'no text', ['TypeError', 'preprocess echo']],
     ['a word of OpenTelemetry for what is no error', 'a word', ['_OTHER', 'preprocess echo']],
   ])('[12.1] a call that fails before it runs has as its error.type %s', async (_, text, [type, stage]) => {

@@ -55,6 +55,18 @@ describe('checkFit', () => {
       image,
       'the model has no input "size"',
     ],
+    [
+      'an input too many beside one without a name',
+      Batch.concatenate([{ '': floats([1, 2], [1, 2]), image: floats([1, 3], [1, 2, 3]) }]),
+      image,
+      'axis 1 of "image" is 3 and must be 2',
+    ],
+    [
+      'two inputs of one path',
+      Batch.concatenate([{ ids: ids(1, 2), mask: ids(1, 2), 'a.b': ids(1, 2), a: { b: ids(1, 2) } }]),
+      signatureOf(port('ids', 'int64', ['', 2]), port('mask', 'int64', ['', 2]), port('a.b', 'int64', ['', 2])),
+      'the model has no input',
+    ],
     ['an element type', Batch.concatenate([new Tensor('int32', [1, 2], [1, 2])]), image, '"image" is int32 and must be float32'],
     ['a rank', Batch.concatenate([floats([1, 1, 2], [1, 2])]), image, '"image" has 3 axes and must have 2'],
     ['a fixed axis', Batch.concatenate([floats([1, 3], [1, 2, 3])]), image, 'axis 1 of "image" is 3 and must be 2'],

@@ -1,7 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
+import { isTensor } from '../../../lib/batch/tensor.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
-import { outputRows } from '../../../lib/serving/output.js';
+import { copyOutput, outputRows } from '../../../lib/serving/output.js';
 import { floats } from '../../fixtures/tensors.js';
 
 const plain = Batch.stack(['a', 'b']);
@@ -96,3 +97,33 @@ describe('outputRows', () => {
     expect(take).toThrow(message);
   });
 });
+
+describe('copyOutput', () => {
+  it.each([
+    ['tensors that are the whole of an output', Batch.ofOutput({ y: rows(2), table: floats([3], [1, 2, 3]) }, { table: null })],
+    ['rows of tensors', Batch.ofOutput({ y: rows(4) }).slice(1, 3)],
+    ['plain values', Batch.ofValues([{ list: [1] }, { tensor: rows(1) }])],
+  ])('gives each caller %s of his own', (_, output) => {
+    const [one, other] = [copyOutput(output), copyOutput(output)];
+    expect(one).toEqual(output.consume());
+    expect(other).toEqual(one);
+    expect(partsOf(one).filter((part) => [...partsOf(other), ...partsOf(output.release())].includes(part))).toEqual([]);
+  });
+
+  it('[6.2] throws the error in place of a row', () => {
+    const error = new Error('no such row');
+    expect(() => copyOutput(Batch.ofValues([1, error]))).toThrow(error);
+  });
+
+  it('refuses a row that cannot be copied, whether or not there is a second caller', () => {
+    expect(() => copyOutput(Batch.ofValues([new URL('https://example.com')]))).toThrow(InvalidOutputError);
+  });
+});
+
+/** The objects that could be changed: of tensors their elements and their shape. */
+function partsOf(value: unknown): unknown[] {
+  if (isTensor(value)) {
+    return [value, value.data, value.dims];
+  }
+  return typeof value === 'object' && value !== null ? [value, ...Object.values(value).flatMap(partsOf)] : [];
+}

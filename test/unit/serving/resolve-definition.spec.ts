@@ -23,6 +23,8 @@ describe('resolveDefinition', () => {
     expect(resolve(valid)).toEqual({
       name: 'embedder',
       maxQueue: 10_000,
+      maxRows: 10_000,
+      maxBytes: undefined,
       order: { ageing: 1000, weights: new Map() },
       idempotent: false,
       isolateFailures: false,
@@ -41,7 +43,16 @@ describe('resolveDefinition', () => {
 
   it('[1.9] takes what is given', () => {
     const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
-    const given = { maxQueue: 8, separateOrigins: true, warmUp: ['a'], runTimeout: 500, drain: false, shutdown: 0 };
+    const given = {
+      maxQueue: 8,
+      maxRows: 5,
+      maxBytes: 4096,
+      separateOrigins: true,
+      warmUp: ['a'],
+      runTimeout: 500,
+      drain: false,
+      shutdown: 0,
+    };
 
     const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
 
@@ -132,6 +143,9 @@ describe('resolveDefinition', () => {
     [{ batchSize: null }, `option "batchSize" is null; ${positive}`],
     [{ batchSize: 2 ** 21 }, `option "batchSize" is 2097152; ${positive}`],
     [{ batchSize: 64, maxQueue: 63 }, 'batchSize 64 is more than maxQueue 63, so no batch could ever fill'],
+    [{ maxRows: 101, maxQueue: 100 }, 'maxRows 101 is more than maxQueue 100, so no such call could ever wait'],
+    [{ maxRows: 0 }, 'option "maxRows" is 0; allowed is a whole number from 1 to'],
+    [{ maxBytes: 1.5 }, 'option "maxBytes" is 1.5; allowed is a whole number from 1 to'],
     [{ maxQueue: 31 }, 'batchSize 32 is more than maxQueue 31, so no batch could ever fill'],
     [{ maxQueue: 0 }, 'option "maxQueue" is 0; allowed is a whole number from 1 to'],
     [{ batchTimeout: -1 }, `option "batchTimeout" is -1; ${milliseconds}`],
@@ -153,7 +167,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cost, drain,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, drain,',
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],

@@ -186,6 +186,22 @@ describe('A signal', () => {
     expect(await reply).toEqual(['D', 'E']);
   });
 
+  it('[7.3] has one listener, however many calls it goes with, and ends them all', async () => {
+    const [serving, held, first] = await busy();
+    const leaving = new AbortController();
+    const left = Array.from({ length: 50 }, (_, i) => serving.batchedRun(`${i}`, leaving));
+    await turn();
+    expect(getEventListeners(leaving.signal, 'abort')).toHaveLength(1);
+
+    leaving.abort(reason);
+
+    expect(await Promise.allSettled(left)).toEqual(left.map(() => ({ status: 'rejected', reason })));
+    held.next().finish(['FIRST']);
+    await first;
+    await turn();
+    expect(held.rows).toEqual([]);
+  });
+
   it.each(['batchedRun', 'run'] as const)('[7.3] goes with a %s by name', async (method) => {
     const servings = [{ name: 'upper', useFactory: () => (rows: string[]) => rows }];
     const app = await Test.createTestingModule({ imports: [ServingModule.forRoot({ servings })] }).compile();

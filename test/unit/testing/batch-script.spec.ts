@@ -205,6 +205,31 @@ describe('BatchScript', () => {
       expect(script.batches).toEqual([]);
     });
 
+    it('which, where it restarts, loses no more than its batch', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const lost = serving.batchedRun('a');
+      (await script.next()).crash({ restarts: true });
+      await expect(lost).rejects.toThrow(PartitionLostError);
+      const reply = serving.batchedRun('b');
+      (await script.next()).finish(['B']);
+
+      expect(await reply).toBe('B');
+    });
+
+    it('whose batch runs again on the others, where the serving is idempotent', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script, { partitions: 2, idempotent: true });
+
+      const reply = serving.batchedRun('a');
+      (await script.next()).crash();
+      const again = await script.next();
+      again.finish(['A']);
+
+      expect([again.partition, await reply]).toEqual([1, 'A']);
+    });
+
     it('in the middle of a stream', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);

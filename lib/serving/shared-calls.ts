@@ -1,0 +1,101 @@
+import { InvalidServingError } from '../errors.js';
+import type { BatchResult, Origin } from '../partitions/partition.js';
+import { show } from '../show.js';
+import type { Call } from './call.js';
+import type { CallWatch } from './call-watch.js';
+import { Flights } from './flights.js';
+import { copyOutput } from './output.js';
+import { ownCopy } from './own-copy.js';
+import type { ReplyCache } from './reply-cache.js';
+import type { Reply } from './reply-request.js';
+import type { Sharing } from './resolve-definition.js';
+import type { AnsweredBy } from './serving-event.js';
+
+/** What the line has made of the rows of a call. */
+export interface Run {
+  readonly call: Call;
+  readonly reply: Reply;
+}
+
+/** A call as it comes to the line. */
+export interface SharedCall {
+  readonly input: unknown;
+  /** Only where the serving separates origins. */
+  readonly origin: Origin | undefined;
+  /** Calls back when the caller waits no more; what it returns ends that. */
+  readonly onStop: (leave: (reason: unknown) => void) => () => void;
+  readonly watch: CallWatch | undefined;
+  /** Runs the rows of the input; the signal says that nobody waits for them any more. */
+  readonly run: (left: AbortSignal) => Promise<Run>;
+  /** Makes the answer of output that belongs to its caller. */
+  readonly finish: (call: Call, result: BatchResult) => unknown;
+}
+
+/** What a flight brings: the work of the line, or a reply that was kept. */
+type Landing = { readonly run: Run; isKept: boolean } | { readonly found: { readonly reply: unknown } };
+
+/** Answers calls that ask the same by one run while it is under way, and afterwards by what a cache has kept. */
+export class SharedCalls {
+  private readonly flights = new Flights<Landing, CallWatch | undefined>();
+
+  constructor(
+    private readonly serving: string,
+    private readonly sharing: Sharing,
+    private readonly cache: ReplyCache | undefined,
+  ) {}
+
+  /** The answer, and where it is from, if not from rows of the call's own. */
+  async answer(shared: SharedCall): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
+    const { watch } = shared;
+    const identity = this.identityOf(shared);
+    const seat = this.flights.join(this.sharing.singleFlight ? identity : Symbol('alone'), watch, (left) =>
+      this.land(identity, shared, left),
+    );
+    if (seat.joined && watch) {
+      seat.first?.joinedBy(watch);
+    }
+    const stop = shared.onStop(seat.leave);
+    const landing = await seat.reply.finally(stop);
+    if ('found' in landing) {
+      return { answer: ownCopy(landing.found.reply), answeredBy: 'cache' };
+    }
+    const { call, reply } = landing.run;
+    const output = copyOutput(reply.rows);
+    watch?.answered();
+    const answer = await shared.finish(call, { output, metadata: reply.metadata });
+    if (!landing.isKept && typeof identity === 'string') {
+      landing.isKept = true;
+      void this.cache?.keep(identity, answer);
+    }
+    return seat.joined ? { answer, answeredBy: 'flight' } : { answer };
+  }
+
+  /** Resolves when no call waits for the cache: what was not found there is on its way to the line. */
+  async idle(): Promise<void> {
+    await this.cache?.idle();
+  }
+
+  private async land(identity: string | symbol, { run }: SharedCall, left: AbortSignal): Promise<Landing> {
+    const found = this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
+    if (found) {
+      return { found };
+    }
+    left.throwIfAborted();
+    return { run: await run(left), isKept: false };
+  }
+
+  /** A symbol, which is equal to no other, for a call that shares with nobody. */
+  private identityOf({ input, origin }: SharedCall): string | symbol {
+    const identity = this.sharing.identify(input);
+    if (identity === undefined) {
+      return Symbol('alone');
+    }
+    if (typeof identity !== 'string') {
+      throw new InvalidServingError(
+        `Serving "${this.serving}": identify must return a string, or undefined for an input that shares with no other; ` +
+          `it returned ${show(identity)}`,
+      );
+    }
+    return origin === undefined ? identity : `${encodeURIComponent(origin)}:${identity}`;
+  }
+}

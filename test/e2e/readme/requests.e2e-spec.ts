@@ -1,0 +1,65 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { Controller, Get, type INestApplication, Param } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { type CallEndEvent, ServingModule, ServingService } from 'nestjs-serving';
+import { BatchScript, overrideServing } from 'nestjs-serving/testing';
+import { RawClient } from '../../fixtures/raw-client.js';
+import { until } from '../../fixtures/streams.js';
+
+const summary = { name: 'summary', useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)) };
+
+// #region leaving
+@Controller('summaries')
+export class SummaryController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Get(':text')
+  read(@Param('text') text: string): Promise<string> {
+    return this.servings.batchedRun('summary', text); // ends with its client: when that leaves, the row gives up its place
+  }
+
+  @Get(':text/kept')
+  keep(@Param('text') text: string): Promise<string> {
+    const { signal } = new AbortController(); // of its own, and never aborted: whoever leaves, this call runs
+    return this.servings.batchedRun('summary', text, { signal });
+  }
+}
+// #endregion
+
+describe('The requests of the manual', () => {
+  let app: INestApplication | undefined;
+
+  afterEach(() => app?.close());
+
+  it('[7.3] end with their clients, unless they say otherwise', async () => {
+    const script = BatchScript.of(summary);
+    const imports = [ServingModule.forRoot({ servings: [summary] })];
+    const builder = Test.createTestingModule({ imports, controllers: [SummaryController] });
+    const testing = await overrideServing(builder, summary).useScript(script).compile();
+    app = testing.createNestApplication({ logger: false });
+    await app.listen(0, '127.0.0.1');
+    const service = app.get(ServingService);
+    const ends: CallEndEvent[] = [];
+    service.eventsOf('call:end').subscribe((event) => ends.push(event));
+    const url = await app.getUrl();
+    const first = fetch(`${url}/summaries/first`);
+    const running = await script.next();
+    const [leaving, gone] = [await RawClient.connect(url), await RawClient.connect(url)];
+    leaving.get('/summaries/left');
+    gone.get('/summaries/left/kept');
+    await until(() => service.queueDepths().get('summary') === 2);
+
+    leaving.leave();
+    gone.leave();
+    await until(() => ends.length === 1);
+    expect(ends).toMatchObject([{ stage: 'waiting', error: { code: 'SERVING_CANCELLED' } }]);
+    running.finish(['first']);
+    const next = await script.next();
+    expect(next.rows).toEqual(['left']);
+    next.finish(['left']);
+    await until(() => ends.length === 3);
+
+    expect(ends.slice(1).map(({ error }) => error)).toEqual([undefined, undefined]);
+    expect(await (await first).text()).toBe('first');
+  });
+});

@@ -1,0 +1,390 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Admission, type AdmissionOptions, type Work } from '../../../lib/batching/admission.js';
+import { DeadlineUnreachableError, OverloadedError, RequestTooLargeError, type ServingError } from '../../../lib/errors.js';
+import type { NamedRequest, NamedRequestOptions } from '../../fixtures/held-batcher.js';
+import { laneOf, requestOf } from '../../fixtures/waiting-requests.js';
+
+const busy: Work = { partitions: 1, isIdle: false, runningUntil: () => 0 };
+const idle: Work = { partitions: 1, isIdle: true, runningUntil: () => 0 };
+const lane = laneOf(10);
+
+/** The door of a queue, whose partitions are busy where nothing else is said. */
+class Door extends Admission {
+  constructor(options: Partial<AdmissionOptions> = {}) {
+    super({ name: 'door', maxQueue: 10, ...options });
+  }
+
+  /** Lets a request in. */
+  ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
+    const request = requestOf('a', { lane, ...options });
+    this.enter(request, now, work);
+    return request;
+  }
+
+  /** Why it lets a request not in. */
+  refusal(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): ServingError | undefined {
+    try {
+      this.ask(options, work, now);
+      return undefined;
+    } catch (error) {
+      return error as ServingError;
+    }
+  }
+
+  /** Has seen that full batches of the lane take so long. */
+  trained(milliseconds: number, of = lane): this {
+    Array.from({ length: 8 }, () => this.learn(of.limits, of.limits.batchSize, milliseconds));
+    return this;
+  }
+}
+
+describe('Admission', () => {
+  it('[7.1] counts the rows that wait', () => {
+    const door = new Door();
+    const a = door.ask({ size: 3 });
+    door.ask({ size: 2 });
+    expect(door.depth).toBe(5);
+
+    door.leave(a, 2);
+    expect(door.depth).toBe(3);
+    door.count(a, 1);
+    expect(door.depth).toBe(4);
+  });
+
+  describe('refuses', () => {
+    it('[7.1] more rows than there is room for, and says when to call again', () => {
+      const door = new Door();
+      door.ask({ size: 8 });
+
+      const error = door.refusal({ size: 3 });
+
+      expect(error).toBeInstanceOf(OverloadedError);
+      expect(error?.message).toBe(
+        'Serving "door" has 8 of at most 10 rows in its queue and no room for 3 more; call again later, or raise maxQueue',
+      );
+      expect(error?.retryAfter).toBe(1);
+      expect(door.refusal({ size: 2 })).toBeUndefined();
+      expect(door.refusal()?.message).toContain('has 10 of at most 10 rows');
+    });
+
+    it('[7.1] more rows than there is ever room for, with another error', () => {
+      const error = new Door().refusal({ size: 11 });
+
+      expect(error).toBeInstanceOf(RequestTooLargeError);
+      expect(error?.message).toBe(
+        'Serving "door" has room in its queue for 10 rows and never 11; give fewer at a time, or raise maxQueue',
+      );
+      expect(error?.retryAfter).toBeUndefined();
+    });
+
+    it('[7.1] rows that cost more than there is room for', () => {
+      const door = new Door({ maxQueueCost: 100 });
+      door.ask({ cost: 60, size: 3 });
+
+      const error = door.refusal({ cost: 41 });
+
+      expect(error).toBeInstanceOf(OverloadedError);
+      expect(error?.message).toBe(
+        'Serving "door" has rows in its queue that cost 60 of at most 100 and no room for 41 more; call again later, or raise maxQueueCost',
+      );
+      expect(door.refusal({ cost: 40 })).toBeUndefined();
+    });
+
+    it('[7.1] rows that cost more than there is ever room for', () => {
+      const error = new Door({ maxQueueCost: 100 }).refusal({ cost: 101 });
+
+      expect(error).toBeInstanceOf(RequestTooLargeError);
+      expect(error?.message).toBe(
+        'Serving "door" has room in its queue for a cost of 100 and never 101; give fewer at a time, or raise maxQueueCost',
+      );
+    });
+
+    it('[7.4] calls of a priority below 0 where they would take the half that is for others', () => {
+      const door = new Door();
+      door.ask({ size: 4 });
+      expect(door.refusal({ priority: -1 })).toBeUndefined();
+
+      const error = door.refusal({ priority: -2 });
+
+      expect(error).toBeInstanceOf(OverloadedError);
+      expect(error?.message).toBe(
+        'Serving "door" has 5 rows in its queue, of which calls of priority -2 leave half of 10 to others; call again later',
+      );
+      expect(door.refusal({ size: 5 })).toBeUndefined();
+    });
+
+    it('[7.4] calls of a priority below 0 that are more than half of the queue, as too large', () => {
+      const error = new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 6 }, idle);
+
+      expect(error).toBeInstanceOf(RequestTooLargeError);
+      expect(error?.message).toBe(
+        'Serving "door" has room in its queue for 5 rows of a tenant, or of a priority below 0, and never 6; give fewer at a time, or raise maxQueue',
+      );
+      expect(new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 5 })).toBeUndefined();
+    });
+
+    it('[7.4] a call of a tenant with more than half of the queue, as too large', () => {
+      const door = new Door({ maxQueue: 11 });
+
+      expect(door.refusal({ tenant: 'a', size: 6 }, idle)).toBeInstanceOf(RequestTooLargeError);
+      expect(door.refusal({ tenant: 'a', size: 5 })).toBeUndefined();
+    });
+
+    it('[7.4] a tenant that has as much as is left to others', () => {
+      const door = new Door();
+      Array.from({ length: 5 }, () => door.ask({ tenant: 'a' }));
+
+      const error = door.refusal({ tenant: 'a' });
+
+      expect(error).toBeInstanceOf(OverloadedError);
+      expect(error?.message).toBe(
+        'Serving "door" would have 6 rows of tenant "a" in its queue and room for 4 of others, and a tenant may have no more than is left to others; call again later',
+      );
+      expect(door.refusal({ tenant: 'b' })).toBeUndefined();
+      expect(door.refusal()).toBeUndefined();
+    });
+
+    it('[7.4] no call of nobody in particular while there is room', () => {
+      const door = new Door();
+
+      expect(Array.from({ length: 10 }, () => door.refusal())).toEqual(Array.from({ length: 10 }, () => undefined));
+    });
+  });
+
+  it.each([
+    { tenants: 1, share: 50 },
+    { tenants: 2, share: 33 },
+    { tenants: 4, share: 20 },
+  ])('[7.4] leaves $share of 100 rows to each of $tenants tenants that want all, and always something for one more', (given) => {
+    const door = new Door({ maxQueue: 100 });
+    const names = Array.from({ length: given.tenants }, (_, i) => `tenant ${i}`);
+    const had = new Map(names.map((name) => [name, 0]));
+
+    for (let i = 0; i < 100; i++) {
+      names.filter((tenant) => !door.refusal({ tenant })).forEach((tenant) => had.set(tenant, had.get(tenant)! + 1));
+    }
+
+    expect([...had.values()].every((rows) => Math.abs(rows - given.share) <= 1)).toBe(true);
+    expect(door.refusal({ tenant: 'one more' })).toBeUndefined();
+  });
+
+  it('[7.4] gives a tenant its share again when its rows have left', () => {
+    const door = new Door();
+    const requests = Array.from({ length: 5 }, () => door.ask({ tenant: 'a' }));
+    expect(door.refusal({ tenant: 'a' })).toBeDefined();
+
+    door.leave(requests[0]!, 1);
+
+    expect(door.refusal({ tenant: 'a' })).toBeUndefined();
+  });
+
+  describe('says when to call again', () => {
+    it('[7.1] by how long the rows that are too many will take, on all partitions that take batches', () => {
+      const door = new Door({ maxQueue: 100 }).trained(4000);
+      door.ask({ size: 100 });
+
+      const after = (size: number, partitions: number) => door.refusal({ size }, { ...busy, partitions })?.retryAfter;
+
+      expect([after(10, 1), after(20, 1), after(21, 1), after(20, 2), after(20, 0)]).toEqual([4, 8, 9, 4, 8]);
+    });
+
+    it('[7.1] in a second where it knows no better, or will have room sooner', () => {
+      const door = new Door({ maxQueue: 20 });
+      door.ask({ size: 20 });
+      expect(door.refusal()?.retryAfter).toBe(1);
+
+      door.trained(10);
+      expect(door.refusal()?.retryAfter).toBe(1);
+    });
+
+    it('[7.1] by the share of the rows that costs too much', () => {
+      const door = new Door({ maxQueue: 100, maxQueueCost: 100 }).trained(1000);
+      door.ask({ size: 50, cost: 100 });
+
+      expect(door.refusal({ cost: 20 })?.retryAfter).toBe(1);
+      expect(door.refusal({ cost: 60 })?.retryAfter).toBe(3);
+    });
+
+    it('[7.4] by what a tenant, or a low priority, has too much', () => {
+      const door = new Door({ maxQueue: 100 }).trained(1000);
+      door.ask({ size: 50, tenant: 'a' });
+
+      expect(door.refusal({ size: 25, tenant: 'a' })?.retryAfter).toBe(3);
+      expect(door.refusal({ size: 40, priority: -1 })?.retryAfter).toBe(4);
+    });
+  });
+
+  describe('of calls with a deadline', () => {
+    it('[7.1] refuses those that could not be answered in time, and says why', () => {
+      const door = new Door({ maxQueue: 100 }).trained(100);
+      door.ask({ size: 20 });
+
+      const error = door.refusal({ deadline: 1299 }, busy, 1000);
+
+      expect(error).toBeInstanceOf(DeadlineUnreachableError);
+      expect(error?.message).toBe(
+        'Serving "door" would need about 300 ms to answer and the call has 299 ms; call again later, or with a longer timeout',
+      );
+      expect(error?.retryAfter).toBe(1);
+      expect(door.depth).toBe(20);
+      expect(door.refusal({ deadline: 1300 }, busy, 1000)).toBeUndefined();
+    });
+
+    it('[7.1] counts what runs, what waits and what the call takes itself, on all partitions that take batches', () => {
+      const door = new Door({ maxQueue: 100 }).trained(100);
+      const work: Work = { partitions: 2, isIdle: false, runningUntil: (now) => 1060 - now };
+      door.ask({ size: 20 });
+
+      // (60 of what runs + 200 of what waits) / 2, and two of its four batches on each.
+      expect(door.refusal({ size: 40, deadline: 1329 }, work, 1000)?.message).toContain('about 330 ms');
+      expect(door.refusal({ size: 40, deadline: 1330 }, work, 1000)).toBeUndefined();
+    });
+
+    it('[7.1] says to call again when that much less waits', () => {
+      const door = new Door({ maxQueue: 1000 }).trained(1000);
+      door.ask({ size: 60 });
+
+      expect(door.refusal({ deadline: 2500 })?.retryAfter).toBe(5);
+    });
+
+    it('[7.1] fails open while it does not know how long the batches take, of the call or of those that wait', () => {
+      const slow = laneOf(10);
+      const door = new Door({ maxQueue: 1000 });
+      door.ask({ size: 500 });
+      expect(door.refusal({ deadline: 1 })).toBeUndefined();
+
+      Array.from({ length: 7 }, () => door.learn(lane.limits, 10, 1000));
+      expect(door.refusal({ deadline: 1 })).toBeUndefined();
+      door.learn(lane.limits, 10, 1000);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+
+      door.ask({ lane: slow });
+      expect(door.refusal({ deadline: 1 })).toBeUndefined();
+      door.trained(1, slow);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+    });
+
+    it('[7.1] refuses nobody by a partition that waits for a batch: what it takes may have changed', () => {
+      const door = new Door().trained(1_000_000);
+
+      expect(door.refusal({ deadline: 1 }, idle)).toBeUndefined();
+      expect(door.refusal({ deadline: 1 }, idle)).toBeInstanceOf(DeadlineUnreachableError);
+    });
+
+    it('[7.1] refuses nobody while no partition takes batches: nobody knows when one is back', () => {
+      const door = new Door().trained(1000);
+      door.ask();
+
+      expect(door.refusal({ deadline: 1 }, { ...busy, partitions: 0 })).toBeUndefined();
+    });
+
+    it('[7.4] counts the rows that run before: those of higher and of the same priority', () => {
+      const door = new Door({ maxQueue: 2000 }).trained(100);
+      door.ask({ size: 100, priority: 1 });
+      door.ask({ size: 200 });
+      door.ask({ size: 300, priority: -1 });
+
+      const needed = [2, 1, 0, -1].map(
+        (priority) => /about (\d+) ms/.exec(door.refusal({ priority, deadline: 1 })!.message)?.[1],
+      );
+
+      // Its own batch takes 100.
+      expect(needed).toEqual(['100', '1100', '3100', '6100']);
+    });
+
+    it('[7.4] counts of other tenants as many rows as of the one who calls', () => {
+      const door = new Door({ maxQueue: 100_000 }).trained(100);
+      door.ask({ size: 5000, tenant: 'many' });
+      door.ask({ size: 10, tenant: 'few' });
+      const needed = (tenant: string, size = 10) =>
+        Number(/about (\d+) ms/.exec(door.refusal({ tenant, size, deadline: 1 })!.message)?.[1]);
+
+      // Its own batch, and a batch of each of the others.
+      expect(needed('one')).toBe(100 + 200);
+      expect(needed('few')).toBe(100 + 100 + 200);
+      expect(needed('many')).toBe(100 + 50_000 + 100);
+      expect(needed('', 1)).toBe(100 + 20);
+    });
+
+    it('[7.1] knows lanes of other limits apart', () => {
+      const large = laneOf(100);
+      const door = new Door({ maxQueue: 1000 }).trained(10).trained(5000, large);
+      door.ask({ lane: large, size: 100 });
+      door.ask({ size: 10 });
+
+      // Of 5010 ms for 110 rows, those for all of them, and its own batch.
+      expect(door.refusal({ deadline: 5019 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 5021 })).toBeUndefined();
+    });
+  });
+
+  it('[7.1] knows how long a batch takes once it has seen eight', () => {
+    const door = new Door();
+    expect(door.timeOf(lane.limits, 10)).toBeUndefined();
+
+    expect(door.trained(25).timeOf(lane.limits, 10)).toBeCloseTo(25);
+    expect(door.timeOf(laneOf(10).limits, 10)).toBeUndefined();
+  });
+
+  it('[7.1] has room for as much as at first when all have left, however they came and left', () => {
+    const aRequest = fc.record({
+      size: fc.integer({ min: 1, max: 4 }),
+      cost: fc.double({ min: 0, max: 3, noNaN: true }),
+      priority: fc.integer({ min: -1, max: 1 }),
+      tenant: fc.constantFrom('', 'a', 'b'),
+    });
+    const step = fc.record({ request: aRequest, leaves: fc.nat(10), again: fc.boolean() });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 40 }), (steps) => {
+        const door = new Door({ maxQueue: 20, maxQueueCost: 20 });
+        const inside: { request: NamedRequest; waiting: number }[] = [];
+        for (const { request: options, leaves, again } of steps) {
+          const before = door.depth;
+          try {
+            inside.push({ request: door.ask(options), waiting: options.size });
+          } catch (error) {
+            expect(error).toBeInstanceOf(OverloadedError);
+            expect(door.depth).toBe(before);
+          }
+          const left = inside[leaves];
+          if (left) {
+            const rows = Math.min(left.waiting, 1 + (leaves % 3));
+            door.leave(left.request, rows);
+            door.count(left.request, again ? rows : 0);
+            left.waiting -= again ? 0 : rows;
+          }
+          expect(door.depth).toBe(inside.reduce((sum, { waiting }) => sum + waiting, 0));
+        }
+        inside.forEach(({ request, waiting }) => door.leave(request, waiting));
+
+        expect(door.depth).toBe(0);
+        expect(door.refusal({ size: 20, cost: 20 })).toBeUndefined();
+        expect(door.refusal()).toBeInstanceOf(OverloadedError);
+      }),
+    );
+  });
+
+  it('[7.1] has forgotten what waited cost when nothing waits, also where the parts do not add up to the whole', () => {
+    const door = new Door({ maxQueueCost: 1 });
+    for (let i = 0; i < 50; i++) {
+      const request = door.ask({ size: 7, cost: 1 });
+      Array.from({ length: 7 }, () => door.leave(request, 1));
+    }
+
+    expect(door.refusal({ cost: 1 })).toBeUndefined();
+  });
+
+  it('[7.1] never has more rows than it may, nor refuses one that there is room for', () => {
+    fc.assert(
+      fc.property(fc.array(fc.integer({ min: 1, max: 12 }), { maxLength: 30 }), (sizes) => {
+        const door = new Door();
+        for (const size of sizes) {
+          const before = door.depth;
+          expect(door.refusal({ size }) === undefined).toBe(before + size <= 10);
+          expect(door.depth).toBeLessThanOrEqual(10);
+        }
+      }),
+    );
+  });
+});

@@ -1,0 +1,174 @@
+import { describe, expect, it } from '@jest/globals';
+import { DeadlineExceededError, DeadlineUnreachableError } from '../../../lib/errors.js';
+import { busyBatcher, runAll } from '../../fixtures/busy-batcher.js';
+import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+/** Here no timer answers those that are late: whoever takes rows sees to it. */
+describe('Batcher, of calls with a deadline,', () => {
+  useVirtualTime();
+
+  it('[7.2] gives no slot to rows whose deadline has passed, but to those behind them', async () => {
+    const batcher = await busyBatcher();
+    const late = [batcher.ask('a', { deadline: inMs(10), size: 2 }), batcher.ask('b', { deadline: inMs(9) })];
+    const inTime = batcher.ask('c', { deadline: inMs(11) });
+    batcher.ask('d', { size: 3 });
+    await later(10);
+
+    expect(await runAll(batcher)).toEqual(['c0 d0 d1', 'd2']);
+    expect(late.map(({ error }) => error)).toEqual([expect.any(DeadlineExceededError), expect.any(DeadlineExceededError)]);
+    expect([inTime.error, batcher.depth]).toEqual([undefined, 0]);
+  });
+
+  it('[7.2] passes over a window of nothing else, of whose rows nobody is told that they run', async () => {
+    const batcher = await busyBatcher({ partitions: 2 });
+    batcher.ask('a', { deadline: inMs(5), size: 3 }, 'left');
+    batcher.ask('b', {}, 'right');
+    await later(5);
+
+    expect(await runAll(batcher)).toEqual(['b0']);
+    expect(batcher.started).toHaveLength(3);
+  });
+
+  it('[7.2] takes no row of a window that is open when its deadline passes before it closes', async () => {
+    const batcher = new HeldBatcher({ batchTimeout: 20 });
+    batcher.ask('a', { deadline: inMs(15) });
+    batcher.ask('b');
+    await later(20);
+
+    expect(batcher.running).toEqual(['0: b0']);
+    expect(await runAll(batcher)).toEqual(['b0']);
+  });
+
+  it('[7.2] of one that is split, leaves what runs, and runs no more of it', async () => {
+    const batcher = new HeldBatcher();
+    const request = batcher.ask('a', { deadline: inMs(10), size: 7 });
+    await later(10);
+
+    expect(await runAll(batcher)).toEqual(['a0 a1 a2']);
+    expect(request.error).toBeInstanceOf(DeadlineExceededError);
+    expect(batcher.depth).toBe(0);
+  });
+
+  it('[7.2] runs none again whose deadline has passed', async () => {
+    const batcher = await busyBatcher();
+    const requests = [10, 30].map((ms) => batcher.ask(`in ${ms}-`, { deadline: inMs(ms) }));
+    batcher.finishBatch();
+    await later(20);
+    const retries = requests.map((request) => ({ parts: [{ request, offset: 0, count: 1 }] }));
+
+    batcher.finishBatch(0, { error: new Error('failed'), retries });
+    await later();
+
+    expect(batcher.running).toEqual(['0: in 30-0']);
+    expect(requests[0]!.error).toBeInstanceOf(DeadlineExceededError);
+    await runAll(batcher);
+    expect(batcher.depth).toBe(0);
+  });
+
+  it('[7.2] [7.3] loses nobody where many are late at once', async () => {
+    const batcher = await busyBatcher({ batchSize: 4 });
+    Array.from({ length: 200 }, (_, i) => batcher.ask(`late ${i}.`, { deadline: inMs(10) }));
+    const stay = Array.from({ length: 6 }, (_, i) => batcher.ask(`s${i}.`));
+    await later(10);
+
+    expect((await runAll(batcher)).flatMap((rows) => rows.split(' '))).toEqual(stay.map(({ name }) => `${name}0`));
+    expect(batcher.depth).toBe(0);
+  });
+
+  it('[7.1] refuses those that could not be answered in time, once it knows how long batches take', async () => {
+    const batcher = await trained(100);
+    batcher.ask('a', { size: 9 });
+    await later();
+
+    // What runs takes 100 ms, the others another 200, and its own batch 100.
+    expect(() => batcher.ask('b', { deadline: inMs(399) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(401) })).not.toThrow();
+    await later(60);
+    expect(() => batcher.ask('c', { deadline: inMs(399) })).not.toThrow();
+    await runAll(batcher);
+  });
+
+  it('[7.1] counts what was handed ahead to those partitions that run', async () => {
+    const batcher = await trained(100, { prefetch: 1 });
+    batcher.ask('a', { size: 6 });
+    await later();
+    expect(batcher.running).toHaveLength(2);
+
+    expect(() => batcher.ask('b', { deadline: inMs(299) })).toThrow('would need about 300 ms');
+    expect(() => batcher.ask('b', { deadline: inMs(301) })).not.toThrow();
+    await runAll(batcher);
+  });
+
+  it('[7.1] learns nothing of batches that fail, which may be quicker', async () => {
+    const batcher = await trained(100);
+    for (let i = 0; i < 20; i++) {
+      batcher.ask('a', { size: 3 });
+      await later();
+      batcher.finishBatch(0, { error: new Error('failed') });
+      await later();
+    }
+    batcher.ask('a', { size: 3 });
+    await later();
+
+    expect(() => batcher.ask('b', { deadline: inMs(199) })).toThrow(DeadlineUnreachableError);
+    await runAll(batcher);
+  });
+
+  it('[7.1] [2.4] learns of the rows that padding has made of a batch', async () => {
+    const batcher = new HeldBatcher({ batchSize: 4 });
+    for (let i = 0; i < 8; i++) {
+      batcher.ask('a');
+      await later(100);
+      batcher.finishBatch(0, { padding: 3 });
+      await later();
+    }
+    batcher.ask('a', { size: 8 });
+    await later();
+
+    // 100 of what runs, as long for the four that wait, and its own; were it 100 for each row, it would be 400 each.
+    expect(() => batcher.ask('b', { deadline: inMs(301) })).not.toThrow();
+    await runAll(batcher);
+  });
+
+  it('[7.1] never refuses a call when it is idle, however short its time', async () => {
+    const batcher = await trained(100);
+
+    expect(() => batcher.ask('a', { deadline: inMs(1) })).not.toThrow();
+    await runAll(batcher);
+  });
+
+  it('[7.1] says, of those for which there is no room, when to call again by what it has learned', async () => {
+    const batcher = await trained(2900, { maxQueue: 6 });
+    batcher.ask('a', { size: 3 });
+    await later();
+    batcher.ask('a', { size: 6 });
+
+    const refusal = refusalOf(() => batcher.ask('b', { size: 4 }));
+
+    expect(refusal).toMatchObject({ code: 'SERVING_OVERLOADED', retryAfter: 4 });
+    await runAll(batcher);
+  });
+});
+
+const inMs = (ms: number): number => performance.now() + ms;
+
+function refusalOf(ask: () => NamedRequest): unknown {
+  try {
+    return ask();
+  } catch (error) {
+    return error;
+  }
+}
+
+/** An idle batcher that has seen eight full batches of so many milliseconds. */
+async function trained(ms: number, options: HeldBatcherOptions = {}): Promise<HeldBatcher> {
+  const batcher = new HeldBatcher(options);
+  for (let i = 0; i < 8; i++) {
+    batcher.ask('training', { size: 3 });
+    await later(ms);
+    batcher.finishBatch();
+    await later();
+  }
+  return batcher;
+}

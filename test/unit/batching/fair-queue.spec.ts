@@ -1,0 +1,304 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { FairQueue } from '../../../lib/batching/fair-queue.js';
+import { type NamedRequest, namesOf } from '../../fixtures/held-batcher.js';
+import { allOf, requestOf } from '../../fixtures/waiting-requests.js';
+
+const queueOf = (weights: Readonly<Record<string, number>> = {}): FairQueue<NamedRequest> =>
+  new FairQueue(new Map(Object.entries(weights)));
+
+/** The rows of so many requests of a tenant: those of A go by a0, a1 and so on. */
+function fill(queue: FairQueue<NamedRequest>, tenant: string, sizes: readonly number[]): NamedRequest[] {
+  return sizes.map((size, i) => {
+    const request = requestOf(`${tenant}${i}.`, { tenant, size });
+    queue.add(allOf(request));
+    return request;
+  });
+}
+
+/** Takes what is next, in batches of so many rows, until nothing is left or as often as is said. */
+function takeAll(queue: FairQueue<NamedRequest>, room = Infinity, times = Infinity, now = 0): string[] {
+  const taken: string[] = [];
+  while (taken.length < times && queue.peek(now)) {
+    const part = queue.take(room, 0);
+    if (!part) {
+      break;
+    }
+    taken.push(namesOf([part]));
+  }
+  return taken;
+}
+
+/** A request whose deadline takes effect when somebody looks. */
+function lateAt(name: string, deadline: number, tenant = ''): NamedRequest {
+  return requestOf(name, { deadline, tenant });
+}
+
+describe('FairQueue', () => {
+  it('[4.4] gives the rows of one tenant in the order in which they came', () => {
+    const queue = queueOf();
+    fill(queue, 'a', [1, 2, 1]);
+
+    expect(takeAll(queue)).toEqual(['a0.0', 'a1.0 a1.1', 'a2.0']);
+    expect(queue.peek(0)).toBeUndefined();
+  });
+
+  it('[4.5] gives as many rows of a request as there is room for, and the others next', () => {
+    const queue = queueOf();
+    fill(queue, 'a', [5, 1]);
+
+    expect(takeAll(queue, 2)).toEqual(['a0.0 a0.1', 'a0.2 a0.3', 'a0.4', 'a1.0']);
+  });
+
+  it('[8.3] gives a request that must run whole as a whole, or nothing of it', () => {
+    const queue = queueOf();
+    queue.add(allOf(requestOf('w', { size: 3, whole: true })));
+    fill(queue, '', [1]);
+
+    queue.peek(0);
+    expect(queue.take(2, 0)).toBeUndefined();
+    expect(takeAll(queue, 3)).toEqual(['w0 w1 w2', '0.0']);
+  });
+
+  it('[7.4] lets tenants take turns, so that many rows of one do not delay a row of another by more than its turn', () => {
+    const queue = queueOf();
+    fill(queue, 'many', [5000]);
+    expect(takeAll(queue, 32, 10)).toHaveLength(10);
+
+    fill(queue, 'one', [1]);
+
+    expect(takeAll(queue, 32, 2)[0]).toBe('one0.0');
+  });
+
+  it('[7.4] [4.4] lets those who have had equally much take turns in the order in which they came', () => {
+    const queue = queueOf();
+    const tenants = Array.from({ length: 50 }, (_, i) => `t${i}-`);
+    tenants.forEach((tenant) => fill(queue, tenant, [1, 1]));
+    const late = ['x', 'y'];
+
+    const rows = takeAll(queue, 1, 20);
+    late.forEach((tenant) => fill(queue, tenant, [1]));
+    rows.push(...takeAll(queue, 1));
+
+    const first = tenants.map((tenant) => `${tenant}0.0`);
+    const second = tenants.map((tenant) => `${tenant}1.0`);
+    expect(rows).toEqual([...first, 'x0.0', 'y0.0', ...second]);
+  });
+
+  it('[7.4] gives the tenants shares by their weights; the weight of who is not named is 1', () => {
+    const queue = queueOf({ gold: 3, iron: 0.5 });
+    ['gold', 'iron', 'other'].forEach((tenant) =>
+      fill(
+        queue,
+        tenant,
+        Array.from({ length: 100 }, () => 1),
+      ),
+    );
+
+    const rows = takeAll(queue, 1, 90);
+
+    const shares = ['gold', 'iron', 'other'].map((tenant) => rows.filter((row) => row.startsWith(tenant)).length);
+    expect(shares).toEqual([60, 10, 20]);
+  });
+
+  it('[7.4] owes nothing to who comes late', () => {
+    const queue = queueOf();
+    fill(queue, 'a', [100]);
+    takeAll(queue, 1, 50);
+    fill(queue, 'b', [100]);
+
+    const rows = takeAll(queue, 1, 20);
+
+    expect(rows.filter((row) => row.startsWith('a')).length).toBeGreaterThanOrEqual(9);
+  });
+
+  it('[7.4] owes nothing to who has had his rows, has left and comes back', () => {
+    const queue = queueOf({ returns: 4 });
+    fill(queue, 'stays', [1000]);
+
+    const turns: string[] = ['returns'];
+    for (let turn = 0; turn < 50; turn++) {
+      if (turns.at(-1) === 'returns') {
+        fill(queue, 'returns', [16]);
+      }
+      const { request } = queue.peek(0)!;
+      queue.take(16, 0);
+      turns.push(request.tenant);
+      // Somebody looks what is next, for which there is no partition yet.
+      queue.peek(0);
+    }
+
+    expect(turns.filter((tenant) => tenant === 'stays').length).toBeGreaterThanOrEqual(10);
+  });
+
+  it('[7.4] owes nothing to who comes when nobody has rows', () => {
+    const queue = queueOf();
+    fill(queue, 'a', [30]);
+    takeAll(queue);
+
+    fill(queue, 'b', [20]);
+    fill(queue, 'a', [20]);
+
+    expect(takeAll(queue, 1, 10).filter((row) => row.startsWith('b'))).toHaveLength(5);
+  });
+
+  it('[7.4] lets no tenant have more than a turn beyond its share, nor less, while both have rows', () => {
+    const aTenant = fc.record({
+      weight: fc.double({ min: 0.1, max: 10, noNaN: true }),
+      sizes: fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 12 }),
+    });
+    fc.assert(
+      fc.property(fc.array(aTenant, { minLength: 2, maxLength: 5 }), fc.integer({ min: 1, max: 32 }), (tenants, room) => {
+        const queue = queueOf(Object.fromEntries(tenants.map(({ weight }, i) => [`t${i}-`, weight])));
+        tenants.forEach(({ sizes }, i) => fill(queue, `t${i}-`, sizes));
+        const left = tenants.map(({ sizes }) => sizes.reduce((sum, size) => sum + size, 0));
+        const had = tenants.map(() => 0);
+        while (left.every((rows) => rows > 0)) {
+          queue.peek(0);
+          const part = queue.take(room, 0)!;
+          const index = tenants.findIndex((_, i) => part.request.tenant === `t${i}-`);
+          had[index]! += part.count / tenants[index]!.weight;
+          left[index]! -= part.count;
+          // The bound of start-time fair queueing.
+          const turns = tenants.map(({ weight }) => room / weight).toSorted((a, b) => b - a);
+          expect(Math.max(...had) - Math.min(...had)).toBeLessThanOrEqual(turns[0]! + turns[1]! + 1e-9);
+        }
+      }),
+    );
+  });
+
+  it('[4.6] [7.3] gives each row once, those of a tenant in their order, and none for which nobody waits', () => {
+    const step = fc.record({
+      do: fc.constantFrom('add', 'add', 'take', 'take', 'leave', 'sweep', 'late'),
+      tenant: fc.constantFrom('a', 'b', 'c'),
+      size: fc.integer({ min: 1, max: 5 }),
+      whole: fc.boolean(),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+        const queue = queueOf({ a: 2 });
+        const requests: NamedRequest[] = [];
+        const taken = new Map<NamedRequest, number>();
+        let now = 0;
+        const take = (room: number): void => {
+          const next = queue.peek(now);
+          const part = next && queue.take(room, 0);
+          if (part) {
+            const { request, offset, count } = part;
+            expect(part.request).toBe(next.request);
+            expect([request.isOver, request.deadline > now]).toEqual([false, true]);
+            expect(offset).toBe(taken.get(request) ?? 0);
+            expect(count).toBeLessThanOrEqual(room);
+            expect(!request.whole || count === request.size).toBe(true);
+            const before = requests.filter(({ tenant }) => tenant === request.tenant).slice(0, -1);
+            const earlier = before.slice(0, Math.max(0, before.indexOf(request)));
+            expect(earlier.filter((other) => !other.isOver && (taken.get(other) ?? 0) < other.size)).toEqual([]);
+            taken.set(request, offset + count);
+          }
+        };
+        for (const { do: what, tenant, size, whole } of steps) {
+          now++;
+          if (what === 'add' || what === 'late') {
+            const deadline = what === 'late' ? now + 3 : Infinity;
+            const request = requestOf(`${requests.length}.`, { tenant, size, whole, deadline });
+            requests.push(request);
+            queue.add(allOf(request));
+          } else if (what === 'take') {
+            take(size);
+          } else if (what === 'sweep') {
+            queue.sweep();
+          } else {
+            requests.find((request) => request.tenant === tenant && !request.isOver)?.leave();
+          }
+        }
+        while (queue.peek(now)) {
+          take(5);
+        }
+        const missed = requests.filter((request) => !request.isOver && taken.get(request) !== request.size);
+        expect(missed).toEqual([]);
+      }),
+    );
+  });
+
+  it('[7.2] expires rows whose deadline has passed when it comes to them, and gives the next', () => {
+    const queue = queueOf();
+    const [early, late] = [lateAt('early', 10), lateAt('late', 11)];
+    [early, late, requestOf('any')].forEach((request) => queue.add(allOf(request!)));
+
+    expect(takeAll(queue, 1, 1, 10)).toEqual(['late0']);
+    expect([early.isOver, early.error, late.isOver]).toEqual([true, expect.objectContaining({ message: 'too late' }), false]);
+    expect(takeAll(queue)).toEqual(['any0']);
+  });
+
+  it('[7.3] gives no rows for which nobody waits, of whatever tenant', () => {
+    const queue = queueOf();
+    const left = ['a', 'b', 'c'].flatMap((tenant) => fill(queue, tenant, [1, 1]));
+    const [stays] = fill(queue, 'b', [1]);
+    left.forEach((request) => request.leave());
+
+    expect(queue.peek(0)?.request).toBe(stays);
+    expect(takeAll(queue)).toEqual(['b0.0']);
+  });
+
+  it('[7.3] forgets on request those for which nobody waits, and keeps the others and their order', () => {
+    const queue = queueOf();
+    const requests = ['a', 'b'].flatMap((tenant) => fill(queue, tenant, [1, 2, 1]));
+    [requests[0], requests[4]].forEach((request) => request!.leave());
+    expect([...queue]).toHaveLength(6);
+
+    queue.sweep();
+
+    expect([...queue].map((part) => namesOf([part]))).toEqual(['a1.0 a1.1', 'a2.0', 'b0.0', 'b2.0']);
+    expect(takeAll(queue, 2).toSorted()).toEqual(['a1.0 a1.1', 'a2.0', 'b0.0', 'b2.0']);
+  });
+
+  it('[7.3] goes on where sweeping is asked for while it expires rows', () => {
+    const queue = queueOf();
+    const sweeping = lateAt('sweeping', 5);
+    sweeping.expire = () => {
+      sweeping.isOver = true;
+      queue.sweep();
+    };
+    [sweeping, requestOf('a'), requestOf('b')].forEach((request) => queue.add(allOf(request)));
+    const other = requestOf('c', { tenant: 'other' });
+    queue.add(allOf(other));
+
+    expect(takeAll(queue, 1, Infinity, 10).toSorted()).toEqual(['a0', 'b0', 'c0']);
+  });
+
+  it('[7.3] remembers no tenant of whom it has forgotten all rows', () => {
+    const { queue, asked } = asking();
+    const tenants = Array.from({ length: 5000 }, (_, i) => `tenant ${i}`);
+    tenants.forEach((tenant) => fill(queue, tenant, [1])[0]!.leave());
+
+    queue.sweep();
+    tenants.forEach((tenant) => fill(queue, tenant, [1]));
+
+    expect(asked).toHaveLength(10_000);
+    expect(takeAll(queue)).toHaveLength(5000);
+  });
+
+  it('[7.4] remembers no tenant who had his rows while others wait', () => {
+    const { queue, asked } = asking();
+    const tenants = Array.from({ length: 5000 }, (_, i) => `tenant ${i}`);
+    tenants.forEach((tenant) => fill(queue, tenant, [1]));
+
+    takeAll(queue);
+    tenants.forEach((tenant) => fill(queue, tenant, [1]));
+
+    // But for the last.
+    expect(asked).toHaveLength(9999);
+  });
+});
+
+/** A queue, and the tenants whose weight it has asked for: those that it did not know. */
+function asking(): { readonly queue: FairQueue<NamedRequest>; readonly asked: readonly string[] } {
+  const asked: string[] = [];
+  class Weights extends Map<string, number> {
+    override get(tenant: string): undefined {
+      asked.push(tenant);
+      return undefined;
+    }
+  }
+  return { queue: new FairQueue(new Weights()), asked };
+}

@@ -1,0 +1,135 @@
+import { describe, expect, it } from '@jest/globals';
+import { PartitionLostError } from '../../../lib/errors.js';
+import { type Load, Pool, type Slot } from '../../../lib/batching/pool.js';
+
+const gone = new PartitionLostError('gone');
+
+type State = { -readonly [Name in keyof Slot]: Slot[Name] };
+const slotsOf = (...prefetch: number[]): State[] => prefetch.map((ahead) => ({ prefetch: ahead }));
+
+/** Takes the partition that is to get the batch. */
+function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now = 0): Load {
+  const load = pool.next(batch)!;
+  pool.start(load, expected, now);
+  return load;
+}
+
+describe('Pool', () => {
+  it('[5.1] gives the partition that has been idle longest', () => {
+    const pool = new Pool(slotsOf(0, 0, 0));
+    const loads = [start(pool), start(pool), start(pool)];
+    expect(loads.map(({ partition }) => partition)).toEqual([0, 1, 2]);
+    expect(pool.next('full')).toBeUndefined();
+
+    [2, 0, 1].forEach((partition, now) => pool.end(loads[partition]!, 0, now));
+
+    expect([start(pool), start(pool), start(pool)].map(({ partition }) => partition)).toEqual([2, 0, 1]);
+  });
+
+  it('[5.5] gives a busy one that takes full batches ahead, as many as it takes, when none is idle', () => {
+    const pool = new Pool(slotsOf(1, 0));
+    const given = [start(pool), start(pool), start(pool)].map(({ partition }) => partition);
+
+    expect(given).toEqual([0, 1, 0]);
+    expect(pool.next('full')).toBeUndefined();
+  });
+
+  it('[5.5] gives a batch that can still grow to idle ones alone', () => {
+    const pool = new Pool(slotsOf(1));
+    const load = start(pool, 'growing');
+    expect(pool.next('growing')).toBeUndefined();
+    expect(pool.next('full')).toBe(load);
+
+    pool.end(load, 0, 1);
+    expect(pool.next('growing')).toBe(load);
+  });
+
+  it.each(['away', 'lost'] as const)('[5.6] gives none that is %s, until it is back', (state) => {
+    const slots = slotsOf(1, 1);
+    const pool = new Pool(slots);
+    slots[0]![state] = gone;
+    expect([start(pool), start(pool)].map(({ partition }) => partition)).toEqual([1, 1]);
+    expect(pool.next('full')).toBeUndefined();
+
+    slots[0]![state] = undefined;
+    expect(pool.next('growing')?.partition).toBe(0);
+  });
+
+  it('[5.6] hands nothing ahead to one that went away while it was busy', () => {
+    const slots = slotsOf(1);
+    const pool = new Pool(slots);
+    start(pool);
+
+    slots[0]!.away = gone;
+    expect(pool.next('full')).toBeUndefined();
+
+    slots[0]!.away = undefined;
+    expect(pool.next('full')?.partition).toBe(0);
+  });
+
+  it('[5.6] is lost when all of its partitions are, and not while one of them is expected back', () => {
+    const slots = slotsOf(0, 0);
+    const pool = new Pool(slots);
+    const later = new PartitionLostError('gone later');
+    expect(pool.lost).toBeUndefined();
+
+    slots[1]!.lost = later;
+    expect(pool.lost).toBeUndefined();
+    slots[0]!.away = gone;
+    expect(pool.lost).toBeUndefined();
+    slots[0]!.lost = gone;
+    expect(pool.lost).toBe(gone);
+  });
+
+  it('[7.1] counts the partitions that take batches, and knows whether one waits for a batch', () => {
+    const slots = slotsOf(0, 0, 0);
+    const pool = new Pool(slots);
+    expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, true]);
+
+    start(pool);
+    expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, false]);
+    slots[1]!.away = gone;
+    slots[2]!.lost = gone;
+    expect([pool.partitions, pool.isIdle]).toEqual([1, false]);
+  });
+
+  it('[9.3] is quiet when nothing runs, whether partitions are there or not', () => {
+    const slots = slotsOf(1);
+    const pool = new Pool(slots);
+    const load = start(pool);
+    start(pool);
+    slots[0]!.lost = gone;
+
+    pool.end(load, 0, 1);
+    expect(pool.isQuiet).toBe(false);
+    pool.end(load, 0, 2);
+    expect(pool.isQuiet).toBe(true);
+  });
+
+  it('[7.1] knows how much longer its partitions will run, those that are late no longer', () => {
+    const pool = new Pool(slotsOf(1, 0));
+    const load = start(pool, 'full', 10, 100);
+    start(pool, 'full', 25, 100);
+    expect(pool.runningUntil(104)).toBe(6 + 21);
+
+    start(pool, 'full', 10, 104);
+    expect(pool.runningUntil(104)).toBe(16 + 21);
+    expect(pool.runningUntil(115)).toBe(5 + 10);
+    expect(pool.runningUntil(300)).toBe(0);
+
+    pool.end(load, 100, 108);
+    pool.end(load, 104, 112);
+    expect(pool.runningUntil(112)).toBe(13);
+  });
+
+  it('[12.2] tells when a batch began: when it was handed over, or when the one before it had ended', () => {
+    const pool = new Pool(slotsOf(1));
+    const load = start(pool);
+    start(pool);
+
+    expect(pool.end(load, 5, 20)).toBe(5);
+    expect(pool.end(load, 6, 30)).toBe(20);
+    start(pool);
+    expect(pool.end(load, 40, 50)).toBe(40);
+  });
+});

@@ -6,7 +6,7 @@ import { leave } from './scenarios/leave.js';
 import { leaveStreams } from './scenarios/leave-streams.js';
 import { aborts, fillsMemory } from './scenarios/poison.js';
 import { pause, stop } from './scenarios/stop.js';
-import { killApplication, terminateExpress, terminateFastify } from './scenarios/terminate.js';
+import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from './scenarios/terminate.js';
 
 /** In the order of the table. */
 export const scenarios: readonly Scenario[] = [
@@ -23,5 +23,6 @@ export const scenarios: readonly Scenario[] = [
   circuit,
   terminateExpress,
   terminateFastify,
+  terminateCrippled,
   killApplication,
 ];

@@ -1,20 +1,28 @@
 import { readers, squarers } from '../client/callers.js';
 import type { Scenario } from '../scenario.js';
 import type { ServerOptions } from '../server/options.js';
-import { gone } from '../signals.js';
+import { gone, signalTo } from '../signals.js';
+
+interface Way extends Pick<ServerOptions, 'platform' | 'ending'> {
+  /** All partition processes are killed a moment before. */
+  readonly isCrippled?: boolean;
+}
 
 /** An application that is told to end while its clients go on calling. */
-function terminate(name: string, title: string, ways: Pick<ServerOptions, 'platform' | 'ending'>): Scenario {
+function terminate(name: string, title: string, { isCrippled = false, ...ways }: Way): Scenario {
   return {
     name,
     title,
     async play(stage) {
-      const app = await stage.start({ ...ways, digits: {}, squares: { worker: { delay: 5 } } });
+      const app = await stage.start({ ...ways, digits: {}, squares: { idempotent: true, worker: { delay: 5 } } });
       const callers = [...(await readers(app, 16)), ...squarers(24)];
       const { accepted: before } = await app.admin();
       const load = await stage.load(app, callers);
       const processes = app.processes();
 
+      if (isCrippled) {
+        processes.forEach((pid) => signalTo(pid, 'SIGKILL'));
+      }
       app.kill('SIGTERM');
 
       const tally = await load.ended();
@@ -37,6 +45,8 @@ export const terminateFastify = terminate('term-fastify', 'SIGTERM: app.close(),
   platform: 'fastify',
   ending: 'close',
 });
+
+export const terminateCrippled = terminate('term-kill', 'SIGTERM, after kill -9 of all partitions', { isCrippled: true });
 
 export const killApplication: Scenario = {
   name: 'kill-app',

@@ -1,7 +1,6 @@
 import { Body, Controller, Get, HttpCode, type MessageEvent, Post, Query, Sse } from '@nestjs/common';
 import { ServingService } from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
-import { Gone } from './gone.js';
 import type { LettersRow, SquareRow } from './options.js';
 
 /** What clients call. */
@@ -11,14 +10,14 @@ export class CallsController {
 
   @Post('digits')
   @HttpCode(200)
-  digits(@Body() { image }: { image: string }, @Gone() signal: AbortSignal): Promise<number[]> {
-    return this.servings.batchedRun<Uint8Array, number[]>('digits', Buffer.from(image, 'base64'), { signal });
+  digits(@Body() { image }: { image: string }): Promise<number[]> {
+    return this.servings.batchedRun<Uint8Array, number[]>('digits', Buffer.from(image, 'base64'));
   }
 
   @Post('squares')
   @HttpCode(200)
-  async squares(@Body() row: SquareRow, @Gone() signal: AbortSignal): Promise<{ square: number }> {
-    return { square: await this.servings.batchedRun<SquareRow, number>('squares', row, { signal }) };
+  async squares(@Body() row: SquareRow): Promise<{ square: number }> {
+    return { square: await this.servings.batchedRun<SquareRow, number>('squares', row) };
   }
 
   /** Pushed: Nest drops who does not keep up. */

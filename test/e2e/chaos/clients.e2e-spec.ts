@@ -2,7 +2,7 @@ import { describe } from '@jest/globals';
 import { deaf } from '../../chaos/scenarios/deaf.js';
 import { leave } from '../../chaos/scenarios/leave.js';
 import { leaveStreams } from '../../chaos/scenarios/leave-streams.js';
-import { killApplication, terminateExpress, terminateFastify } from '../../chaos/scenarios/terminate.js';
+import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from '../../chaos/scenarios/terminate.js';
 import { itKeepsItsPromises } from '../../fixtures/chaos.js';
 
 describe('An application under load, whose clients', () => {
@@ -17,5 +17,9 @@ describe('An application under load, whose clients', () => {
 describe('An application under load', () => {
   itKeepsItsPromises('[9.3] that is told to end, answers all that it has accepted, on Express', terminateExpress);
   itKeepsItsPromises('[9.3] that is told to end, answers all that it has accepted, on Fastify', terminateFastify);
+  itKeepsItsPromises(
+    '[5.6] [9.3] that is told to end when all of its partitions have died, answers all that it has accepted',
+    terminateCrippled,
+  );
   itKeepsItsPromises('[5.6] [9.3] that is killed, leaves no process behind', killApplication);
 });

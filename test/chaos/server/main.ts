@@ -1,0 +1,53 @@
+import 'reflect-metadata';
+import { writeSync } from 'node:fs';
+import type { IncomingMessage } from 'node:http';
+import type { Socket } from 'node:net';
+import { Module } from '@nestjs/common';
+import { HttpAdapterHost, NestFactory } from '@nestjs/core';
+import { ExpressAdapter } from '@nestjs/platform-express';
+import { FastifyAdapter } from '@nestjs/platform-fastify';
+import { TerminusModule } from '@nestjs/terminus';
+import { ServingModule } from 'nestjs-serving';
+import { ServingHealthIndicator } from 'nestjs-serving/terminus';
+import { AdminController, Counts } from './admin.js';
+import { CallsController } from './calls.controller.js';
+import { CodeInterceptor } from './code.interceptor.js';
+import { Farewell } from './farewell.js';
+import { HealthController } from './health.controller.js';
+import type { LastWords, ServerOptions } from './options.js';
+import { servingsOf } from './servings.js';
+
+/** The application of a scenario, in a process of its own. It speaks in lines of JSON. */
+const options = JSON.parse(process.argv[2] ?? '{}') as ServerOptions;
+const { platform = 'express', ending = 'exit' } = options;
+
+@Module({
+  imports: [ServingModule.forRoot({ servings: servingsOf(options) }), TerminusModule],
+  providers: [Counts, Farewell, ServingHealthIndicator],
+  controllers: [CallsController, AdminController, HealthController],
+})
+class AppModule {}
+
+const adapter = platform === 'express' ? new ExpressAdapter() : new FastifyAdapter({ return503OnClosing: false });
+const app = await NestFactory.create(AppModule, adapter, { logger: ['error', 'warn'] });
+app.useGlobalInterceptors(new CodeInterceptor(app.get(HttpAdapterHost)));
+const counts = app.get(Counts);
+app.use(({ method }: IncomingMessage, _: unknown, next: () => void) => {
+  counts.accepted += method === 'POST' ? 1 : 0;
+  next();
+});
+if (ending === 'exit') {
+  app.enableShutdownHooks([], { useProcessExit: true });
+} else {
+  process.once('SIGTERM', () => void app.close());
+}
+process.once('exit', () => tell({ accepted: counts.accepted } satisfies LastWords));
+// Whoever has started it may be killed.
+process.stdin.resume().once('end', () => process.kill(process.pid, 'SIGKILL'));
+(process.stdin as Socket).unref();
+await app.listen(0, '127.0.0.1');
+tell({ url: await app.getUrl() });
+
+function tell(words: object): void {
+  writeSync(1, `${JSON.stringify(words)}\n`);
+}

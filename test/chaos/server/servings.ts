@@ -1,0 +1,55 @@
+import { defineServing, type ServingDefinition } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+import type { LettersRow, ServerOptions, SquareRow } from './options.js';
+
+const inProcesses = { isolation: 'process', batchSize: 8 } as const;
+
+/** A worker file has its own options from its partition. */
+const twoWith = (options: object = {}): readonly Readonly<Record<string, unknown>>[] => [{ ...options }, { ...options }];
+
+/** The servings that a scenario asks for, each with two processes. */
+export function servingsOf({ digits, squares, letters }: ServerOptions): ServingDefinition[] {
+  return [
+    ...(digits ? [digitsWith(digits)] : []),
+    ...(squares ? [squaresWith(squares)] : []),
+    ...(letters ? [lettersWith(letters)] : []),
+  ] as ServingDefinition[];
+}
+
+const digitsWith = (changes: ServerOptions['digits']) =>
+  defineServing({
+    name: 'digits',
+    model: 'sample/01-digits/model/digits.onnx',
+    ...inProcesses,
+    partitions: 2,
+    session: { intraOpNumThreads: 1 },
+    preprocess: (pixels: Uint8Array) => ({
+      batch: {
+        image: new Tensor(
+          'float32',
+          Float32Array.from(pixels, (pixel) => pixel / 255),
+          [1, pixels.length],
+        ),
+      },
+    }),
+    postprocess: ({ probabilities }: { probabilities: Tensor }) => [...(probabilities.data as Float32Array)],
+    ...changes,
+  });
+
+const squaresWith = ({ worker, ...changes }: NonNullable<ServerOptions['squares']>) =>
+  defineServing<SquareRow, number, number, unknown>({
+    name: 'squares',
+    useFile: new URL('./workers/squares.worker.js', import.meta.url),
+    ...inProcesses,
+    partitions: twoWith(worker),
+    ...changes,
+  });
+
+const lettersWith = ({ worker, ...changes }: NonNullable<ServerOptions['letters']>) =>
+  defineServing<LettersRow, string, string, unknown>({
+    name: 'letters',
+    useFile: new URL('./workers/letters.worker.js', import.meta.url),
+    ...inProcesses,
+    partitions: twoWith(worker),
+    ...changes,
+  });

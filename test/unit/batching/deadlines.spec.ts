@@ -81,11 +81,11 @@ describe('Batcher, of calls with a deadline,', () => {
     batcher.ask('a', { size: 9 });
     await later();
 
-    // What runs takes 100 ms, the others another 200, and its own batch 100.
-    expect(() => batcher.ask('b', { deadline: inMs(399) })).toThrow(DeadlineUnreachableError);
-    expect(() => batcher.ask('b', { deadline: inMs(401) })).not.toThrow();
+    // What runs takes 100 ms, the others another 200, its own batch 100, and there is to be one to spare.
+    expect(() => batcher.ask('b', { deadline: inMs(499) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(501) })).not.toThrow();
     await later(60);
-    expect(() => batcher.ask('c', { deadline: inMs(399) })).not.toThrow();
+    expect(() => batcher.ask('c', { deadline: inMs(499) })).not.toThrow();
     await runAll(batcher);
   });
 
@@ -126,8 +126,8 @@ describe('Batcher, of calls with a deadline,', () => {
     batcher.ask('a', { size: 8 });
     await later();
 
-    // 100 of what runs, as long for the four that wait, and its own; were it 100 for each row, it would be 400 each.
-    expect(() => batcher.ask('b', { deadline: inMs(301) })).not.toThrow();
+    // 100 of what runs, as long for the four that wait, its own, and one to spare; were it 100 for each row, it would be 400 each.
+    expect(() => batcher.ask('b', { deadline: inMs(401) })).not.toThrow();
     await runAll(batcher);
   });
 

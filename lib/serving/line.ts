@@ -13,7 +13,7 @@ import { BatchRun } from './batch-run.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
 import { CallWatch } from './call-watch.js';
-import { checkFit, checkHooks, checkSize } from './fit.js';
+import { checkFit, checkHooks, checkSize, ownHooks } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin, inOriginOf } from './origin.js';
 import { BatchRequest, type Part, partsOf } from './request.js';
@@ -90,7 +90,7 @@ export class ServingLine {
       this.refuseOnceClosed();
       options.signal?.throwIfAborted();
       const call = await this.prepare(input);
-      const pulled = this.requestsOf(call, options, watch);
+      const pulled = this.requestsOf(call, { ...options, hooks: ownHooks(this.options.name, options.hooks) }, watch);
       const stops = [
         onAbort(left, () => this.pulls.end(pulled)),
         onAbort(options.signal, (error) => this.pulls.end(pulled, { error })),

@@ -30,7 +30,7 @@ export default {
       },
     ],
   },
-  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/benchmark/dist/'],
+  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/(benchmark|fuzz)/dist/'],
   coverageProvider: 'v8',
   collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/thread.entry.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],

@@ -20,7 +20,7 @@ const DEEPEST = 32;
 const LONGEST_LABELS = 32_768;
 
 /** Who has shown so many parts, and none that is no container, has parts that hold one another. */
-const MOST_PARTS = 65_536;
+const MOST_PARTS = 16_384;
 
 /**
  * True when the value holds tensors and nothing else.

@@ -1,4 +1,4 @@
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type Memory, memoryInUse } from './memory.js';
 
@@ -19,11 +19,12 @@ export interface FuzzReport {
   readonly outcomes: ReadonlyMap<string, number>;
   /** Each with the seed that leads to it and the least that does. */
   readonly failures: readonly string[];
-  /** After the first round, halfway, and at the end. */
+  /** After the first round, halfway, and at the end; none of a single round. */
   readonly memory: readonly Memory[];
 }
 
-const ROUNDS = 20;
+/** Memory is looked at after so many calls. */
+const ROUND = 5000;
 
 /** Who has had no answer after this many milliseconds will have none. */
 const PATIENCE = 30_000;
@@ -59,7 +60,7 @@ export async function fuzz({ name, hostile, valid }: Entry, { count, seed, volle
 
   try {
     for (let round = 1; counted.hostile < count && failures.length === 0; round++) {
-      const numRuns = Math.ceil(Math.min(count / ROUNDS, count - counted.hostile) / (volley * 0.375));
+      const numRuns = Math.ceil(Math.min(ROUND, count - counted.hostile) / (volley * 0.375));
       const details = await fc.check(property, { seed: seed + round, numRuns });
       if (details.failed) {
         const least = details.counterexample?.[0].map(({ attack, kind }) => `${kind}: ${String(attack)}`).join('\n    ');
@@ -68,13 +69,21 @@ export async function fuzz({ name, hostile, valid }: Entry, { count, seed, volle
           `seed ${seed}, round ${round}, path ${counterexamplePath} (shrunk ${numShrinks} times): ${String(errorInstance)}\n    ${least}`,
         );
       }
-      memory.push(await memoryInUse());
+      if (count > ROUND) {
+        memory.push(await memoryInUse());
+      }
     }
   } finally {
     process.off('unhandledRejection', stray).off('uncaughtException', stray);
   }
   const { length } = memory;
-  return { entry: name, ...counted, outcomes, failures, memory: [0, length >> 1, length - 1].map((at) => memory[at]!) };
+  return {
+    entry: name,
+    ...counted,
+    outcomes,
+    failures,
+    memory: length === 0 ? [] : [0, length >> 1, length - 1].map((at) => memory[at]!),
+  };
 }
 
 async function answered(attack: Attack): Promise<Outcome> {

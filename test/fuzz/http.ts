@@ -1,8 +1,9 @@
-import fc, { type Arbitrary } from 'fast-check';
+import * as fc from 'fast-check';
+import type { Arbitrary } from 'fast-check';
 import { images, pixelsIn, sameProbabilities } from './digits.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { fingerprint } from './fingerprint.js';
-import { jsonText, names } from './hostile-json.js';
+import { jsonText, names, noise } from './hostile-json.js';
 import { ERROR_HEADER } from './site.js';
 
 interface Request {
@@ -39,14 +40,10 @@ function bodies(field: string, valid: string): Arbitrary<string> {
     .tuple(fc.oneof(hostile, fc.constant(valid)), fc.double({ min: 0, max: 1, noNaN: true }))
     .map(([text, at]) => text.slice(0, Math.floor(at * text.length)));
   const spoilt = fc
-    .tuple(
-      fc.constant(valid),
-      fc.double({ min: 0, max: 1, noNaN: true }),
-      fc.string({ unit: 'binary', minLength: 1, maxLength: 3 }),
-    )
+    .tuple(fc.constant(valid), fc.double({ min: 0, max: 1, noNaN: true }), noise)
     .map(
-      ([text, at, noise]) =>
-        `${text.slice(0, Math.floor(at * text.length))}${noise}${text.slice(Math.floor(at * text.length) + 1)}`,
+      ([text, at, spoiling]) =>
+        `${text.slice(0, Math.floor(at * text.length))}${spoiling}${text.slice(Math.floor(at * text.length) + 1)}`,
     );
   return fc.oneof({ arbitrary: hostile, weight: 4 }, cut, spoilt);
 }
@@ -116,9 +113,10 @@ const wasDrawn: Expected = (answer, request) => {
   );
 };
 
+const bodyOf = (i: number): string => JSON.stringify({ pixels: images[i] });
+
 /** JSON over HTTP to a controller that calls a serving of a model: with pixels that `preprocess` checks, and with no preprocessing at all. */
 export async function modelOverHttp(url: string): Promise<Entry> {
-  const bodyOf = (i: number): string => JSON.stringify({ pixels: images[i] });
   // One after the other, each alone.
   const alone: number[][] = [];
   for (const i of images.keys()) {

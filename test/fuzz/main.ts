@@ -47,8 +47,8 @@ process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */
 function tell({ entry, hostile, valid, outcomes, failures, memory }: FuzzReport, seconds: number): boolean {
-  const [first, , last] = memory as [Memory, Memory, Memory];
-  const growth = last.heap + last.buffers - first.heap - first.buffers;
+  const [first, , last] = memory;
+  const growth = first && last ? last.heap + last.buffers - first.heap - first.buffers : 0;
   console.log(`\n${entry}: ${hostile} hostile and ${valid} valid calls in ${seconds.toFixed(0)} s`);
   for (const [word, times] of [...outcomes].toSorted(([, a], [, b]) => b - a)) {
     console.log(`  ${word.padEnd(32)} ${String(times).padStart(8)}`);

@@ -13,7 +13,7 @@ export interface Memory {
 
 export async function memoryInUse(): Promise<Memory> {
   // What is closed or finalised lets go of the rest.
-  for (let i = 0; i < 3; i++) {
+  for (let i = 0; i < 2; i++) {
     collectGarbage();
     await new Promise((resolve) => setImmediate(resolve));
   }

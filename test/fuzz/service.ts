@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
-import fc, { type Arbitrary } from 'fast-check';
+import * as fc from 'fast-check';
+import type { Arbitrary } from 'fast-check';
 import { Batch, type CallOptions, type ServingService, ServingError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { images, imageTensor, sameProbabilities } from './digits.js';
@@ -87,14 +88,15 @@ function judge(error: unknown, input: unknown): Outcome {
 const nothing: Recipe = { words: 'nothing', make: () => undefined };
 const word = (text: string): Recipe => ({ words: JSON.stringify(text), make: () => text });
 
+const often = <T>(usual: T, other: Arbitrary<T>): Arbitrary<T> =>
+  fc.oneof({ arbitrary: fc.constant(usual), weight: 12 }, { arbitrary: other, weight: 1 });
+
 function hostileCalls(
   servings: ServingService,
   name: string,
   agrees: Agrees,
   shaped: Arbitrary<Recipe> = hostileValue,
 ): Arbitrary<Attack> {
-  const often = <T>(usual: T, other: Arbitrary<T>): Arbitrary<T> =>
-    fc.oneof({ arbitrary: fc.constant(usual), weight: 12 }, { arbitrary: other, weight: 1 });
   return fc
     .record({
       serving: often(word(name), fc.oneof(names.map(word), hostileValue)),
@@ -171,7 +173,7 @@ const sameClone: Agrees = (input, result, words) => {
   if (typeof input !== 'object' || input === null) {
     return Object.is(input, result);
   }
-  return !words.startsWith('JSON') || isDeepStrictEqual(input, result) || sameOrTensors(input, result, words);
+  return !words.startsWith('JSON') || isDeepStrictEqual(structuredClone(input), result) || sameOrTensors(input, result, words);
 };
 
 /** Calls of a function in the application's own thread. */
@@ -207,23 +209,24 @@ export function sizedCalls(servings: ServingService): Entry {
   };
 }
 
+const probabilitiesOf = (result: unknown): Float32Array =>
+  (result as { probabilities: Tensor }).probabilities.data as Float32Array;
+
 /** Calls of a model. */
 export async function modelCalls(servings: ServingService): Promise<Entry> {
-  const probabilitiesOf = (result: unknown): Float32Array =>
-    (result as { probabilities: Tensor }).probabilities.data as Float32Array;
   const alone: Float32Array[] = [];
   for (const image of images) {
     alone.push(probabilitiesOf(await servings.run('digits', imageTensor(image))));
   }
   const shaped: Arbitrary<Recipe> = fc.oneof(
-    hostileValue.map(({ words, make }) => ({ words: `{ image: ${words} }`, make: () => ({ image: make() }) })),
-    fc.tuple(fc.constantFrom('image', '', '0', '__proto__'), names, hostileValue).map(([name, other, { words, make }]) => ({
-      words: `{ ${name}: an image, ${JSON.stringify(other)}: ${words} }`,
+    hostileValue.map((value) => ({ words: `{ image: ${value.words} }`, make: () => ({ image: value.make() }) })),
+    fc.tuple(fc.constantFrom('image', '', '0', '__proto__'), names, hostileValue).map(([name, other, value]) => ({
+      words: `{ ${name}: an image, ${JSON.stringify(other)}: ${value.words} }`,
       make: () =>
         Object.fromEntries([
           [name, imageTensor(images[0]!)],
-          [other, make()],
-        ]) as unknown,
+          [other, value.make()],
+        ]),
     })),
   );
   return {

@@ -1,3 +1,4 @@
+import { resolve } from 'node:path';
 import {
   type ArgumentsHost,
   BadRequestException,
@@ -44,14 +45,14 @@ const prints = defineServing({
     typeof output === 'object' && output !== null && 'print' in output ? output : { tensors: true },
 });
 
-const servings = [
+const definitions = [
   drawn,
   prints,
   defineServing({ name: 'digits', model }),
   defineServing({ name: 'echo', separateOrigins: true, maxBytes: 2 ** 20, useFactory: () => echo }),
   defineServing({
     name: 'thread',
-    useFile: new URL('file:///' + process.cwd().replace(/^\//, '') + '/test/fixtures/workers/echo.mjs'),
+    useFile: resolve('test/fixtures/workers/echo.mjs'),
   }),
   defineServing({
     name: 'sizes',
@@ -96,17 +97,25 @@ class Bodies {
 /** The header that tells the fuzzer, and in an application nobody, what has become an error over HTTP. */
 export const ERROR_HEADER = 'x-error';
 
+/** What errors of this package, of Nest and of its body parsers may have. */
+interface Telling extends Error {
+  readonly code?: string | number;
+  readonly status?: number;
+  readonly statusCode?: number;
+}
+
 @Catch()
 class TellingFilter extends BaseExceptionFilter {
   override catch(error: unknown, host: ArgumentsHost): void {
-    const { constructor, code, status, statusCode } = error as Record<string, unknown> & Error;
+    const { constructor, code, status, statusCode } = error as Telling;
     const response = host.switchToHttp().getResponse<{ header(name: string, value: string): void }>();
-    response.header(ERROR_HEADER, `${constructor.name} ${String(code ?? '-')} ${String(statusCode ?? status ?? 500)}`);
+    response.header(ERROR_HEADER, `${constructor.name} ${code ?? '-'} ${statusCode ?? status ?? 500}`);
+    // oxlint-disable-next-line promise/valid-params, promise/no-promise-in-callback -- a filter, and no promise
     super.catch(error, host);
   }
 }
 
-@Module({ imports: [ServingModule.forRoot({ servings })], controllers: [Bodies] })
+@Module({ imports: [ServingModule.forRoot({ servings: definitions })], controllers: [Bodies] })
 class SiteModule {}
 
 /** The application that is attacked, listening. */

@@ -121,7 +121,8 @@ function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
   return parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
 }
 
-function isPlainObject(value: unknown): value is object {
+/** True for an object of no class. */
+export function isPlainObject(value: unknown): value is object {
   if (typeof value !== 'object' || value === null) {
     return false;
   }

@@ -1,6 +1,7 @@
 import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
+import { UnknownServingError } from './errors.js';
 import type { PartitionStatus } from './partitions/partition-status.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
@@ -10,6 +11,7 @@ import type { ServingOptions } from './serving/serving-definition.js';
 import type { ServingEvent } from './serving/serving-event.js';
 import type { EventOf } from './serving/serving-events.js';
 import type { StreamEvent } from './serving/stream-event.js';
+import { show } from './show.js';
 import type { ServingStream } from './streaming/serving-stream.js';
 
 /** A serving by name, or by its definition, which also gives its types. */
@@ -126,7 +128,11 @@ export class ServingService implements OnModuleInit {
   }
 }
 
-/** A name may come from anywhere, and then be none. */
+/** What is to name a serving may come from anywhere. */
 function nameOf(serving: string | { readonly name: string }): string {
-  return typeof serving === 'object' && serving !== null ? serving.name : serving;
+  try {
+    return typeof serving === 'object' && serving !== null ? serving.name : serving;
+  } catch (cause) {
+    throw new UnknownServingError(`There is no serving ${show(serving)}, whose name cannot be read`, { cause });
+  }
 }

@@ -20,7 +20,7 @@ const DEEPEST = 32;
 const LONGEST_LABELS = 32_768;
 
 /** Who has shown so many parts, and none that is no container, has parts that hold one another. */
-const MOST_PARTS = 65_536;
+const MOST_PARTS = 16_384;
 
 /**
  * True when the value holds tensors and nothing else.
@@ -42,9 +42,17 @@ export function read<T>(of: () => T): T {
 
 /** Without recursion: values that are no containers may be as deep as they like. */
 function holdsTensors(value: object): boolean {
-  const open: Iterator<unknown>[] = [[value].values()];
+  if (isTensor(value)) {
+    return true;
+  }
+  const outer = partsIn(value);
+  // Most plain values show by their first part that they are none.
+  if (typeof outer[0] !== 'object' || outer[0] === null) {
+    return false;
+  }
+  const open: Iterator<unknown>[] = [outer.values()];
   let leaves = 0;
-  let deepest = 0;
+  let deepest = 1;
   for (let parts = 0; open.length > 0; parts++) {
     const { done, value: part } = open.at(-1)!.next() as IteratorResult<unknown, undefined>;
     if (done) {
@@ -52,12 +60,12 @@ function holdsTensors(value: object): boolean {
     } else if (isTensor(part)) {
       leaves++;
     } else {
-      const inner: readonly unknown[] = Array.isArray(part) ? part : isPlainObject(part) ? Object.values(part as object) : [];
+      const inner = partsIn(part);
       if (inner.length === 0) {
         return false;
       }
       open.push(inner.values());
-      deepest = Math.max(deepest, open.length - 1);
+      deepest = Math.max(deepest, open.length);
     }
     if (parts > MOST_PARTS) {
       throw new InvalidBatchError(`A value has more than ${MOST_PARTS} parts and no end of them; does it hold itself?`);
@@ -70,6 +78,11 @@ function holdsTensors(value: object): boolean {
     );
   }
   return true;
+}
+
+/** What a list or a plain object holds; nothing of anything else. */
+function partsIn(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : isPlainObject(value) ? Object.values(value as object) : [];
 }
 
 /** The leaves in a stable order: names sorted, tuples as they stand. */

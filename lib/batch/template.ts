@@ -24,6 +24,9 @@ export interface Template {
 /** A shared leaf is part of the signature, so it must be small enough to compare for every request. */
 const LARGEST_SHARED_LEAF = 1024;
 
+/** Rows without elements take no memory where they come from, and time for each where they go. */
+const MOST_EMPTY_ROWS = 65_536;
+
 /** Signatures are remembered, and callers decide on them. */
 const LONGEST_SIGNATURE = 32_768;
 
@@ -46,6 +49,9 @@ export function templateOf(
   );
   const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
   const rows = countRows(leaves, leafAxes);
+  if (rows > MOST_EMPTY_ROWS && leaves.every(({ tensor }, i) => leafAxes[i] === null || tensor.size === 0)) {
+    throw new InvalidBatchError(`An item has ${rows} rows and no elements; at most ${MOST_EMPTY_ROWS} rows may be empty`);
+  }
   const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, shared)).join(', ');
   if (signature.length > LONGEST_SIGNATURE) {
     throw new InvalidBatchError(

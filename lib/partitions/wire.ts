@@ -1,6 +1,6 @@
 import { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../batch/batch.js';
-import { type Container, isContainer, type Leaf, leavesOf, withLeaves } from '../batch/container.js';
+import { type Container, isContainer, isPlainObject, type Leaf, leavesOf, withLeaves } from '../batch/container.js';
 import { copyOfData, soundTensor, type TypedData } from '../batch/tensor.js';
 import { fromWire, InvalidInputError, InvalidOutputError, isError, messageOf, toWire, type WireError } from '../errors.js';
 import { clip } from '../show.js';
@@ -14,6 +14,8 @@ export type WireValue =
       /** The places in `list` that hold a packed container or error. */
       readonly containers: readonly number[];
       readonly errors: readonly number[];
+      /** The places of objects that hold packed containers beside other things, and the names of these. */
+      readonly mixed: readonly (readonly [place: number, names: readonly string[]])[];
       /** The places of rows that are over. */
       readonly done: readonly number[];
     }
@@ -74,6 +76,10 @@ export function unpack(wire: WireValue): unknown {
   for (const index of wire.errors) {
     list[index] = fromWire(list[index] as WireError);
   }
+  for (const [index, names] of wire.mixed) {
+    const row = list[index] as Record<string, unknown>;
+    names.forEach((name) => (row[name] = unpackTensors(row[name] as Container)));
+  }
   for (const index of wire.done) {
     list[index] = DONE;
   }
@@ -90,6 +96,7 @@ function packValue(value: unknown, plainRows: boolean, transfer: Set<ArrayBuffer
 function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireValue {
   const containers: number[] = [];
   const errors: number[] = [];
+  const mixed: [number, string[]][] = [];
   const done = endedRows(rows);
   const list = rows.map((row, index) => {
     if (isContainer(row)) {
@@ -100,9 +107,23 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
       errors.push(index);
       return toWire(row);
     }
+    const names = tensorsIn(row);
+    if (names.length > 0) {
+      mixed.push([index, names]);
+      return withPacked(row as Record<string, unknown>, names, transfer);
+    }
     return row === DONE ? undefined : row;
   });
-  return { list, containers, errors, done };
+  return { list, containers, errors, mixed, done };
+}
+
+/** The names of tensors, and of containers of them, that an object holds beside other things; deeper down they are no longer looked for. */
+function tensorsIn(row: unknown): string[] {
+  return isPlainObject(row) ? Object.keys(row as object).filter((name) => isContainer((row as Record<string, unknown>)[name])) : [];
+}
+
+function withPacked(row: Record<string, unknown>, names: readonly string[], transfer: Set<ArrayBuffer>): object {
+  return { ...row, ...Object.fromEntries(names.map((name) => [name, packTensors(row[name] as Container, transfer)])) };
 }
 
 function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {

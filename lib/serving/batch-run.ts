@@ -42,6 +42,9 @@ export class BatchRun implements BatchListener {
 
   /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
   checkRows(): void {
+    if (this.parts.every(({ request }) => request.batch.isIntact)) {
+      return;
+    }
     const faults = new Map<number, Error>();
     this.forEachPart(({ request }, start) => {
       if (!request.batch.isIntact) {
@@ -53,9 +56,7 @@ export class BatchRun implements BatchListener {
         );
       }
     });
-    if (faults.size > 0) {
-      throw new UnfitRows(faults);
-    }
+    throw new UnfitRows(faults);
   }
 
   /** Answers those with rows that are unfit, and gives the parts of the others. */

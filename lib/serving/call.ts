@@ -93,6 +93,9 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
 
 /** The value as a batch, unless it is one plain value. */
 function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
+  if (typeof rows !== 'object') {
+    return undefined;
+  }
   if (read(() => rows instanceof Batch)) {
     return rows as Batch;
   }

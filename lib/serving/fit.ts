@@ -1,4 +1,5 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, RequestTooLargeError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
 import { clip, show } from '../show.js';
@@ -9,14 +10,15 @@ import type { ResolvedServing } from './resolve-definition.js';
 const MOST_HOOKS = 1024;
 
 /**
- * Refuses more in one call than the serving would ever take; of a stream, in one of its batches.
+ * Refuses more in one call than the serving would ever take, padding counted; of a stream, in one of its batches.
  *
  * @throws RequestTooLargeError
  */
 export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: Batch): void {
-  if (batch.size > maxRows) {
+  const rows = batch.size + batch.padding;
+  if (rows > maxRows) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes at most ${maxRows} rows in one call and was given ${batch.size}; ` +
+      `Serving "${name}" takes at most ${maxRows} rows in one call and was given ${rows}; ` +
         'give fewer at a time, or raise maxRows, which is maxQueue unless it is given',
     );
   }
@@ -63,6 +65,21 @@ export function checkFit(
 }
 
 /**
+ * The hooks that a call asks for, in a list of its own; none where it does not say.
+ *
+ * @throws InvalidInputError when it is no list of names
+ */
+export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
+  const own = read(() => (Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined));
+  if (!own?.every((hook) => typeof hook === 'string')) {
+    throw new InvalidInputError(
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${show(hooks)}`,
+    );
+  }
+  return own;
+}
+
+/**
  * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model does not have.
  *
  * @throws InvalidInputError
@@ -74,18 +91,13 @@ export function checkHooks(
   batchSize: number,
   signature?: ModelSignature,
 ): void {
-  if (!Array.isArray(hooks) || hooks.length > MOST_HOOKS || !hooks.every((hook) => typeof hook === 'string')) {
-    throw new InvalidInputError(
-      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${show(hooks)}`,
-    );
-  }
   if (batch.size > batchSize) {
     throw new InvalidInputError(
       `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are more than the batch size of ${batchSize}`,
     );
   }
   const outputs = signature?.outputs.map(({ name }) => name);
-  const unknown = outputs && hooks.find((hook: string) => !outputs.includes(hook));
+  const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
   if (unknown !== undefined) {
     throw new InvalidInputError(
       `The model of serving "${serving}" has no output ${show(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,

@@ -15,7 +15,7 @@ import { type CallOptions, onAbort, type StreamOptions } from './call-options.js
 import { type CallTerms, inTime, mayStop, onStop, termsOf } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
-import { checkFit, checkHooks, checkSize } from './fit.js';
+import { checkFit, checkHooks, checkSize, ownHooks } from './fit.js';
 import { type Lanes, largestBatch, type ServingLane } from './lanes.js';
 import { currentOrigin } from './origin.js';
 import { releaseOutput } from './output.js';
@@ -91,7 +91,8 @@ export class ServingLine {
     let failure: { readonly error: unknown } | undefined;
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
-      const passage = { options, terms: this.enter(input, options), submit, watch };
+      const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
+      const passage = { options: own, terms: this.enter(input, options), submit, watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       const stops = [

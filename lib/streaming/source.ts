@@ -16,6 +16,9 @@ const OBSERVED_AHEAD = 1024;
  * batches; `undefined` for all else, which is a value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
+  if (typeof value !== 'object' || value === null) {
+    return undefined;
+  }
   switch (read(() => kindOf(value))) {
     case 'asked':
       return iteratorOf(value as AsyncIterable<unknown>);
@@ -28,10 +31,7 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
   }
 }
 
-function kindOf(value: unknown): 'asked' | 'observed' | 'iterated' | undefined {
-  if (typeof value !== 'object' || value === null) {
-    return undefined;
-  }
+function kindOf(value: object): 'asked' | 'observed' | 'iterated' | undefined {
   // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
     return 'asked';

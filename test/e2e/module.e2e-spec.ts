@@ -32,6 +32,7 @@ import {
   ServingModule,
   type ServingOf,
   ServingService,
+  UnknownServingError,
 } from 'nestjs-serving';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -146,6 +147,23 @@ describeOnPlatforms('ServingModule', (listen) => {
     await expectEveryWay(site, '!');
     const servings = site.app.get(ServingService);
     expect(await Promise.all(['loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')))).toEqual(['text!', 'text.']);
+  });
+
+  it.each<[string, unknown]>([
+    ['nothing', null],
+    ['a symbol', Symbol('loud')],
+    ['the name of what every object has', '__proto__'],
+    ['a long text', 'x'.repeat(100_000)],
+    ['an object with such a name', { name: { toString: () => 'loud' } }],
+    ['a definition that cannot be read', Object.defineProperty({}, 'name', { get: () => JSON.parse('') as unknown })],
+  ])('[6.5] knows no serving by %s, and says so in few words', async (_, name) => {
+    const servings = (await listen({ imports: [ServingModule.forRoot({ servings: [loud] })] })).app.get(ServingService);
+
+    const refused = servings.batchedRun(name as never, 'text');
+
+    await expect(refused).rejects.toThrow(UnknownServingError);
+    await expect(refused).rejects.toMatchObject({ message: expect.stringMatching(/^There is no serving .{0,400}$/) });
+    expect(() => servings.stream(name as never, 'text')).toThrow(UnknownServingError);
   });
 
   it('[10.1] is there only for modules that import it, if not global', async () => {

@@ -40,6 +40,8 @@ const detached = (): Float32Array => {
   return view;
 };
 
+const bufferOf = ({ data }: Tensor): ArrayBuffer => (data as Float32Array<ArrayBuffer>).buffer;
+
 /** What each of the calls, made at once, is answered with. */
 async function answers(serving: LocalServing, ...inputs: readonly unknown[]): Promise<unknown[]> {
   const replies = await Promise.allSettled(inputs.map((input) => serving.batchedRun(input)));
@@ -121,7 +123,7 @@ describe('Tensors whose memory is taken away while they wait', () => {
     const inputs = [1, 2, 3].map((n) => floats([1, 1], [n]));
 
     const replies = answers(serving, ...inputs);
-    structuredClone(inputs[1]!.data, { transfer: [(inputs[1]!.data as Float32Array).buffer as ArrayBuffer] });
+    structuredClone(inputs[1]!.data, { transfer: [bufferOf(inputs[1]!)] });
 
     expect(await replies).toEqual([floats([1, 1], [1]), expect.any(InvalidBatchError), floats([1, 1], [3])]);
   });
@@ -131,7 +133,7 @@ describe('Tensors whose memory is taken away while they wait', () => {
     const inputs = [1, 2].map((n) => new Tensor('float32', Float32Array.of(n, n, n), [1, 3]));
 
     const replies = answers(serving, ...inputs);
-    structuredClone(inputs[0]!.data, { transfer: [(inputs[0]!.data as Float32Array<ArrayBuffer>).buffer] });
+    structuredClone(inputs[0]!.data, { transfer: [bufferOf(inputs[0]!)] });
 
     expect(await replies).toEqual([expect.any(InvalidBatchError), { y: expect.objectContaining({ dims: [1, 2] }) }]);
   });

@@ -31,6 +31,11 @@ describe('pack and unpack', () => {
       ['text', 7n, null, undefined, { x: floats([1], [1]) }, [floats([1], [2])], { at: new Date(0) }],
       true,
     ],
+    [
+      'rows that hold tensors beside other things',
+      [{ x: floats([1], [1]), of: { y: floats([1], [2]) }, name: 'a' }, { name: 'b' }],
+      true,
+    ],
     ['an empty list', [], true],
     ['what is no list and no tensor', { rows: 1 }, true],
     ['nothing', undefined, true],
@@ -38,6 +43,25 @@ describe('pack and unpack', () => {
     const [wire] = pack(value, plainRows);
 
     expect(unpack(structuredClone(wire))).toEqual(value);
+  });
+
+  it('[1.7] leave tensors what they are where they stand beside other things', () => {
+    const row = { image: floats([2], [1, 2]), label: 'a' };
+
+    const [moved] = unpack(structuredClone(pack([row], true)[0])) as [typeof row];
+
+    expect(moved.image).toBeInstanceOf(Tensor);
+    expect(moved).toEqual(row);
+  });
+
+  it('[1.7] change no prototype by a tensor of that name', () => {
+    const row = JSON.parse('{"n": 1, "__proto__": {"type": "string", "dims": [1], "data": ["a"], "size": 1}}') as object;
+
+    const [moved] = cross([row]) as [object];
+
+    expect(Object.getPrototypeOf(Object.getPrototypeOf(moved))).toBeNull();
+    expect(Object.getOwnPropertyDescriptor(moved, '__proto__')?.value).toEqual(new Tensor('string', ['a'], [1]));
+    expect(Object.keys(moved)).toEqual(['n', '__proto__']);
   });
 
   it('[6.5] bring over errors among the rows, with class, code and cause', () => {

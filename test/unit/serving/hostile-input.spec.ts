@@ -91,6 +91,7 @@ describe('A call with hostile input', () => {
       );
     }
     expect(await serving.batchedRun(rowsOf(3))).toEqual([0, 1, 2]);
+    await expect(serving.run(Batch.concatenate([floats([1], [1])]).pad(2 ** 40))).rejects.toThrow(RequestTooLargeError);
   });
 
   it('[7.1] may have as many rows as the queue by default', async () => {
@@ -124,12 +125,21 @@ describe('A call with hostile input', () => {
     ['a word', 'squares'],
     ['what has a length', { length: 2 }],
     ['a list of anything', [1]],
+    ['an object', {}],
     ['a list without end', Array.from({ length: 1025 }, () => 'h')],
   ])('[8.3] cannot ask for hooks by %s', async (_, hooks) => {
     const serving = await serve(echo);
 
     await expect(collect(serving.stream('a', { hooks: hooks as never }))).rejects.toThrow(
       'hooks must be a list of at most 1024 names',
+    );
+  });
+
+  it('[8.3] [6.5] cannot ask for hooks by a list that cannot be read', async () => {
+    const serving = await serve(echo);
+
+    await expect(collect(serving.stream('a', { hooks: new Proxy([] as never[], { get: throws }) }))).rejects.toThrow(
+      InvalidBatchError,
     );
   });
 

@@ -1,0 +1,65 @@
+import { availableParallelism, cpus } from 'node:os';
+import { parseArgs } from 'node:util';
+import { ServingService } from 'nestjs-serving';
+import type { Entry } from './entry.js';
+import { fuzz, type FuzzReport } from './fuzz.js';
+import { batchedOverHttp, functionOverHttp, modelOverHttp } from './http.js';
+import type { Memory } from './memory.js';
+import { functionCalls, modelCalls, sizedCalls, threadCalls } from './service.js';
+import { openSite } from './site.js';
+
+const { values: options } = parseArgs({
+  options: {
+    count: { type: 'string', default: '100000' },
+    seed: { type: 'string', default: String(Date.now() % 1e9) },
+    only: { type: 'string', default: '' },
+  },
+});
+const [count, seed] = [Number(options.count), Number(options.seed)];
+
+/** The most that the heap and the buffers may grow from the first round to the last, in megabytes. */
+const GROWTH = 32;
+
+console.log(
+  `${count} hostile calls of each entry, seed ${seed}; ${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`,
+);
+const sites = { express: await openSite('express'), fastify: await openSite('fastify') };
+const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
+const servings = sites.express.get(ServingService);
+const entries: readonly Entry[] = [
+  await modelOverHttp(express),
+  functionOverHttp(fastify),
+  batchedOverHttp(express),
+  functionCalls(servings),
+  threadCalls(servings),
+  await modelCalls(servings),
+  sizedCalls(servings),
+];
+
+let failed = false;
+for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
+  const startedAt = performance.now();
+  const report = await fuzz(entry, { count, seed });
+  failed = tell(report, (performance.now() - startedAt) / 1000) || failed;
+}
+await Promise.all([sites.express.close(), sites.fastify.close()]);
+process.exitCode = failed ? 1 : 0;
+
+/** Prints the report; true if it is bad. */
+function tell({ entry, hostile, valid, outcomes, failures, memory }: FuzzReport, seconds: number): boolean {
+  const [first, , last] = memory;
+  const growth = first && last ? last.heap + last.buffers - first.heap - first.buffers : 0;
+  console.log(`\n${entry}: ${hostile} hostile and ${valid} valid calls in ${seconds.toFixed(0)} s`);
+  for (const [word, times] of [...outcomes].toSorted(([, a], [, b]) => b - a)) {
+    console.log(`  ${word.padEnd(32)} ${String(times).padStart(8)}`);
+  }
+  const line = (name: keyof Memory): string => memory.map((each) => each[name].toFixed(0)).join(', ');
+  console.log(
+    `  MB after the first round, halfway, at the end: heap ${line('heap')}; buffers ${line('buffers')}; process ${line('rss')}`,
+  );
+  failures.forEach((failure) => console.log(`  FAILED ${failure}`));
+  if (growth > GROWTH) {
+    console.log(`  FAILED memory grew by ${growth.toFixed(0)} MB`);
+  }
+  return failures.length > 0 || growth > GROWTH;
+}

@@ -31,7 +31,7 @@ export default {
       },
     ],
   },
-  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/(benchmark|chaos|fuzz)/dist/'],
+  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/(benchmark|chaos|fuzz|soak)/dist/'],
   coverageProvider: 'v8',
   collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/*.entry.ts', '!lib/partitions/worker-host.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],

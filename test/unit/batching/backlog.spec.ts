@@ -17,9 +17,9 @@ class NamedBacklog extends Backlog<NamedRequest> {
     const request = requestOf(name, options);
     request.arrivedAt = arrivedAt;
     // As a batcher does for whoever is over.
-    const { leave } = request;
+    const leave = request.leave.bind(request);
     request.leave = () => {
-      leave.call(request);
+      leave();
       this.leave(request);
     };
     this.add(allOf(request));

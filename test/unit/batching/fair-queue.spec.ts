@@ -233,7 +233,7 @@ describe('FairQueue', () => {
   it('[7.2] expires rows whose deadline has passed when it comes to them, and gives the next', () => {
     const queue = queueOf();
     const [early, late] = [lateAt('early', 10), lateAt('late', 11)];
-    [early, late, requestOf('any')].forEach((request) => queue.add(allOf(request!)));
+    [early, late, requestOf('any')].forEach((request) => queue.add(allOf(request)));
 
     expect(takeAll(queue, 1, 1, 10)).toEqual(['late0']);
     expect([early.isOver, early.error, late.isOver]).toEqual([true, expect.objectContaining({ message: 'too late' }), false]);

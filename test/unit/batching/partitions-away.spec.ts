@@ -6,6 +6,8 @@ import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 const error = new PartitionLostError('the process has ended');
 
+const partOf = (request: NamedRequest, offset: number, count: number) => ({ request, offset, count });
+
 describe('Batcher, whose partitions go away,', () => {
   useVirtualTime();
 
@@ -132,8 +134,6 @@ describe('Batcher, whose partitions go away,', () => {
   });
 
   describe('of batches that run again', () => {
-    const partOf = (request: NamedRequest, offset: number, count: number) => ({ request, offset, count });
-
     it('[5.6] [6.4] runs them on others, each by itself, ahead of what came later', async () => {
       const batcher = new HeldBatcher({ batchSize: 4 });
       const a = batcher.call('a', 4);

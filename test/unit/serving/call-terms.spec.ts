@@ -112,7 +112,7 @@ describe('onStop', () => {
     const leaving = new AbortController();
     onStop(terms(leaving), (reason) => reasons.push(reason));
     leaving.abort('gone');
-    onStop(terms(leaving), (reason) => reasons.push(`already ${reason}`));
+    onStop(terms(leaving), (reason) => reasons.push(`already ${String(reason)}`));
 
     expect(reasons).toEqual(['gone', 'already gone']);
   });
@@ -158,12 +158,11 @@ describe('A call', () => {
   it('[7.2] [7.4] with options that cannot be is refused where a stream is read', async () => {
     const serving = await start<unknown>({ name: 'polite', useFactory: () => (rows: string[]) => rows });
 
-    await expect(
-      serving
-        .stream('a', wrong({ priority: 'high' }))
-        [Symbol.asyncIterator]()
-        .next(),
-    ).rejects.toThrow('A call to serving "polite" has priority "high"; allowed is a whole number from -10 to 10');
+    const events = serving.stream('a', wrong({ priority: 'high' }))[Symbol.asyncIterator]();
+
+    await expect(events.next()).rejects.toThrow(
+      'A call to serving "polite" has priority "high"; allowed is a whole number from -10 to 10',
+    );
   });
 
   it('[7.4] fails alone where the serving cannot say in whose name it is made', async () => {

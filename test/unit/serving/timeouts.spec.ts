@@ -64,7 +64,7 @@ describe('A call with a timeout', () => {
     const [serving, script] = await busy({ batchSize: 2 });
     const calls = ['a', 'b'].map((row) => watched(serving.batchedRun(row, { timeout: 10 })));
     await later(10);
-    ['c', 'd'].map((row) => serving.batchedRun(row));
+    ['c', 'd'].forEach((row) => void serving.batchedRun(row));
 
     script.batches[0]!.finish(upper);
     await turn();

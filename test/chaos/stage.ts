@@ -13,7 +13,7 @@ import { signalTo } from './signals.js';
 export interface StageOptions {
   /** How often the bad thing happens. */
   readonly rounds: number;
-  /** Milliseconds between two rounds; without them the next comes when every call that the last one can have met has ended. */
+  /** Milliseconds between two rounds; without them the next comes when nothing of the last one is left. */
   readonly pause?: number;
   /** Whether there is time for what takes half a minute. */
   readonly isPatient: boolean;
@@ -88,12 +88,18 @@ export class Stage {
   }
 
   /** The rounds of the scenario, or so large a share of them where one takes its time. */
-  async *rounds(load: Load, share = 1): AsyncGenerator<number> {
+  async *rounds(application: Application, load: Load, share = 1): AsyncGenerator<number> {
     const { rounds, pause } = this.options;
     for (let round = 0; round < Math.ceil(rounds * share); round++) {
       yield round;
-      await (pause === undefined ? load.settled() : setTimeout(pause));
+      await (pause === undefined ? this.calm(application, load) : setTimeout(pause));
     }
+  }
+
+  /** Resolves when all partitions work, and every call that can have met what was before has ended. */
+  async calm(application: Application, load: Load): Promise<void> {
+    await application.recovered();
+    await load.settled();
   }
 
   pick<T>(values: readonly T[]): T | undefined {
@@ -122,8 +128,7 @@ export class Stage {
 
   private async clear(): Promise<void> {
     for (const application of this.applications) {
-      application.kill('SIGKILL');
-      await application.ended;
+      await application.destroy();
     }
     await rm(this.folder, { recursive: true });
   }

@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
 import type { Admin, LastWords, ServerOptions } from '../server/options.js';
+import { signalTo } from '../signals.js';
 import { HttpClient } from './http-client.js';
 
 /** From the root of the repository, where both the runner and the tests are started. */
@@ -106,5 +107,15 @@ export class Application {
 
   kill(signal: NodeJS.Signals): void {
     this.child.kill(signal);
+  }
+
+  /** Ends it and all of its processes, also those that are stopped and do not notice. */
+  async destroy(): Promise<void> {
+    if (this.child.exitCode === null && this.child.signalCode === null) {
+      const processes = this.processes();
+      this.child.kill('SIGKILL');
+      processes.forEach((pid) => signalTo(pid, 'SIGKILL'));
+    }
+    await this.ended;
   }
 }

@@ -27,12 +27,12 @@ export const kill: Scenario = {
   title: 'kill -9 of partition processes',
   async play(stage) {
     const { app, load } = await underLoad(stage, {});
-    for await (const _ of stage.rounds(load)) {
+    for await (const _ of stage.rounds(app, load)) {
       stage.signalOne(app, 'SIGKILL');
     }
     for (let kills = 0; kills < ENOUGH && (await app.admin()).retried === 0; kills++) {
       stage.signalOne(app, 'SIGKILL');
-      await load.settled();
+      await stage.calm(app, load);
     }
     stage.checkUnharmed(await load.end());
     const { restarts, retried } = await app.recovered();
@@ -49,7 +49,7 @@ export const killWithoutRetries: Scenario = {
     const { app, load } = await underLoad(stage, { retries: 0 });
     for (let kills = 0; kills < ENOUGH && load.tally.failed.length === 0; kills++) {
       stage.signalOne(app, 'SIGKILL');
-      await load.settled();
+      await stage.calm(app, load);
     }
     const { failures, lost, wrong } = await load.end();
     stage.restarts = (await app.recovered()).restarts;
@@ -68,13 +68,13 @@ export const killOnce: Scenario = {
     const app = await stage.start({ squares: { batchSize: BATCH_SIZE, idempotent: false, worker } });
     const load = await stage.load(app, squarers(40));
     let kills = 0;
-    for await (const _ of stage.rounds(load)) {
+    for await (const _ of stage.rounds(app, load)) {
       stage.signalOne(app, 'SIGKILL');
       kills++;
     }
     for (; kills < ENOUGH && load.tally.failed.length <= 2 * BATCH_SIZE; kills++) {
       stage.signalOne(app, 'SIGKILL');
-      await load.settled();
+      await stage.calm(app, load);
     }
     const { failures, failed, lost, wrong } = await load.end();
     stage.restarts = (await app.recovered()).restarts;

@@ -18,7 +18,7 @@ export const leaveStreams: Scenario = {
     const load = await stage.load(app, squarers(8));
     let id = 0;
     const stayed: number[] = [];
-    for await (const _ of stage.rounds(load, 0.1)) {
+    for await (const _ of stage.rounds(app, load, 0.1)) {
       const staying = PATHS.flatMap((path) => [1, 2].map(() => readAll(app, path, { id: id++, steps: STEPS, length: 20 })));
       const leaving = PATHS.flatMap((path) => [1, 2, 3].map(() => readSome(app, path, { id: id++, length: 20 })));
       stayed.push(...(await Promise.all(staying)));

@@ -23,13 +23,17 @@ export const leave: Scenario = {
     const stayed: boolean[] = [];
     let depth = 0;
 
-    for await (const _ of stage.rounds(load, 0.1)) {
+    for await (const _ of stage.rounds(app, load, 0.1)) {
       writeFileSync(gate, '');
       const {
         calls: { squares: before = 0 },
         failures: { SERVING_CANCELLED: cancelled = 0 },
       } = await app.admin();
-      const came = (count: number) => app.until(({ calls }) => calls['squares'] === before + count);
+      /** Asked once more, since what has come leaves for its partition at the end of the turn. */
+      const came = async (count: number) => {
+        await app.until(({ calls }) => calls['squares'] === before + count);
+        return app.admin();
+      };
       const leaving = Array.from({ length: 1 + LEAVING }, () => new AbortController());
       const first = squareCall({ held: true });
       const running = send(client, first, leaving[0]!.signal);

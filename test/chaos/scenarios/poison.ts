@@ -13,11 +13,11 @@ function poison(name: string, title: string, fault: NonNullable<SquareRow['fault
       // Whole twice, then in halves until it is alone.
       const retries = 1 + Math.log2(batchSize);
       const squares = { idempotent: true, retries, batchSize, worker: { delay: 5 } };
-      const app = await stage.start({ squares }, { NODE_OPTIONS: '--max-old-space-size=64' });
+      const app = await stage.start({ squares }, { NODE_OPTIONS: '--max-old-space-size=80' });
       const load = await stage.load(app, squarers(24));
       const client = new HttpClient(app.url, 1);
       const answers: string[] = [];
-      for await (const _ of stage.rounds(load, share)) {
+      for await (const _ of stage.rounds(app, load, share)) {
         const { path, content } = squareCall({ fault });
         const { status, headers } = await client.send('POST', path, content);
         answers.push(`${status} ${String(headers['x-code'])}`);
@@ -35,4 +35,4 @@ function poison(name: string, title: string, fault: NonNullable<SquareRow['fault
 }
 
 export const aborts = poison('abort', 'a row that aborts its process', 'aborts', 8, 0.1);
-export const fillsMemory = poison('memory', 'a row that fills the memory of its process', 'fills its memory', 4, 0.05);
+export const fillsMemory = poison('memory', 'a row that fills the memory of its process', 'fills its memory', 2, 0.05);

@@ -8,7 +8,7 @@ export const stop: Scenario = {
   async play(stage) {
     const app = await stage.start({ squares: { idempotent: true, runTimeout: 1000, worker: { delay: 5 } } });
     const load = await stage.load(app, squarers(40));
-    for await (const _ of stage.rounds(load, 0.2)) {
+    for await (const _ of stage.rounds(app, load, 0.2)) {
       const { restarts } = await app.recovered();
       stage.signalOne(app, 'SIGSTOP');
       await app.until((admin) => admin.restarts > restarts);
@@ -26,7 +26,7 @@ export const pause: Scenario = {
     const app = await stage.start({ squares: { batchSize: 8, worker: { delay: 5 } } });
     // The batch that is stopped and the one handed ahead to it hold 16 of them.
     const load = await stage.load(app, squarers(40));
-    for await (const _ of stage.rounds(load, 0.2)) {
+    for await (const _ of stage.rounds(app, load, 0.2)) {
       const pid = stage.signalOne(app, 'SIGSTOP');
       await load.answered(200);
       if (pid !== undefined) {

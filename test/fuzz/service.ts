@@ -165,8 +165,14 @@ const sameOrTensors: Agrees = (input, result) => {
   );
 };
 
+/** A lazy sequence, which gives the results of all that it has. */
 const isSequence = (value: unknown): boolean =>
-  typeof value === 'object' && value !== null && (Symbol.asyncIterator in value || 'subscribe' in value || 'next' in value);
+  typeof value === 'object' &&
+  value !== null &&
+  (Symbol.asyncIterator in value ||
+    'subscribe' in value ||
+    'next' in value ||
+    (Array.isArray(value) && value[0] instanceof Batch));
 
 /** What has been to a thread and back is another object; what JSON can say is the same. */
 const sameClone: Agrees = (input, result, words) => {

@@ -209,11 +209,14 @@ export const hostileValue: Arbitrary<Recipe> = fc.letrec<{ value: Recipe }>((tie
   ),
 })).value;
 
-/** Also with a name such as `__proto__` as a name of its own. */
+/** Also with a name such as `__proto__` as a name of its own; but no promise that is never kept, with which nobody can be answered. */
 function objectOf(parts: readonly (readonly [string, Recipe])[]): object {
   const object = {};
   for (const [name, part] of parts) {
-    Object.defineProperty(object, name, { value: part.make(), enumerable: true, configurable: true, writable: true });
+    const value = part.make();
+    if (name !== 'then' || typeof value !== 'function') {
+      Object.defineProperty(object, name, { value, enumerable: true, configurable: true, writable: true });
+    }
   }
   return object;
 }

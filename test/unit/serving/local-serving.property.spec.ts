@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch, type BatchContext, createServing, type LocalServing } from 'nestjs-serving';
+import { Batch, type BatchContext, type CallOptions, createServing, type LocalServing, PartitionLostError } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
@@ -20,32 +20,108 @@ describe('LocalServing', () => {
       }),
     );
   });
+
+  it('[5.6] [6.4] [7.2] [7.3] [7.4] answers every call once, in time and with its own rows or one failure that has befallen them', async () => {
+    await fc.assert(
+      fc.asyncProperty(hardScenario, async (options) => {
+        const play = new Play(options);
+        await play.run();
+
+        expect(play.broken).toEqual([]);
+        expect(play.calls.flatMap((made) => play.faultsOf(made))).toEqual([]);
+        expect(play.doubled).toEqual([]);
+      }),
+    );
+  });
+
+  it('[6.4] of an idempotent serving, fails the call with the one row at fault and no other', async () => {
+    await fc.assert(
+      fc.asyncProperty(poisonedScenario, async (options) => {
+        const play = new Play(options);
+        await play.run();
+
+        expect(play.broken).toEqual([]);
+        expect(play.calls.map(({ reply }) => reply)).toEqual(
+          play.calls.map((made) =>
+            made.rows.includes(options.poison) ? expect.stringContaining('the batch failed') : play.expected(made),
+          ),
+        );
+      }),
+    );
+  });
 });
 
 const aCall = fc.record({
   kind: fc.constantFrom('value', 'values', 'tensors'),
   key: fc.constantFrom('default', 'other'),
   count: fc.oneof({ weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) }, fc.integer({ min: 1, max: 100 })),
+  streams: fc.constant<boolean>(false),
+  options: fc.constant<Terms>({}),
+  leaves: fc.constant<number | undefined>(undefined),
 });
 
 const scenario = fc.record({
   batchSize: fc.integer({ min: 1, max: 8 }),
   batchTimeout: fc.constantFrom(0, 5),
   partitions: fc.integer({ min: 1, max: 3 }),
+  idempotent: fc.constant<boolean>(false),
   calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aCall }), { minLength: 1, maxLength: 15 }),
   /** Calls by those who are called themselves. */
   callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply'), call: aCall }), { maxLength: 8 }),
   /** How one batch after the other runs. */
-  runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), fails: fc.boolean() }), { minLength: 1, maxLength: 7 }),
+  runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'badly') }), {
+    minLength: 1,
+    maxLength: 7,
+  }),
   /** Of plain rows, the multiples of it fail by themselves. */
   faulty: fc.integer({ min: 10, max: 100 }),
+  /** With this row, no batch runs. */
+  poison: fc.constant(-1),
 });
 
+const options = fc.record(
+  {
+    priority: fc.integer({ min: -10, max: 10 }),
+    tenant: fc.constantFrom('a', 'b'),
+    timeout: fc.nat({ max: 30 }),
+  },
+  { requiredKeys: [] },
+);
+
+const aHardCall = fc
+  .tuple(aCall, fc.boolean(), options, fc.option(fc.nat({ max: 20 }), { freq: 5, nil: undefined }))
+  .map(([call, streams, terms, leaves]) => ({ ...call, streams, options: terms, leaves }));
+
+const hardScenario = fc
+  .record({
+    scenario,
+    idempotent: fc.boolean(),
+    calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aHardCall }), { minLength: 1, maxLength: 15 }),
+    runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'well', 'badly', 'lost') }), {
+      minLength: 1,
+      maxLength: 7,
+    }),
+    poison: fc.integer({ min: -1, max: 50 }),
+  })
+  .map(({ scenario: easy, ...hard }) => ({ ...easy, ...hard }));
+
+const poisonedScenario = fc.record({ scenario, poison: fc.nat({ max: 50 }) }).map(({ scenario: easy, poison }) => ({
+  ...easy,
+  poison,
+  idempotent: true,
+  runs: easy.runs.map(({ duration }) => ({ duration, ends: 'well' as const })),
+}));
+
+type Terms = Pick<CallOptions, 'priority' | 'tenant' | 'timeout'>;
+type Ending = 'well' | 'badly' | 'lost';
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type Call = typeof aCall extends fc.Arbitrary<infer T> ? T : never;
 
 interface MadeCall extends Call {
   readonly rows: readonly number[];
+  readonly askedAt: number;
+  repliedAt?: number;
+  leftAt?: number;
   /** The output, or the message of the error. */
   reply?: unknown;
 }
@@ -56,21 +132,25 @@ class Play {
   /** All rows that batches were given. */
   readonly seen: number[] = [];
   readonly broken: string[] = [];
-  /** The rows of the batches that failed. */
+  /** The rows of the batches that failed, and of those that went well. */
   private readonly failed = new Set<number>();
+  private readonly ran: number[] = [];
   private readonly serving: LocalServing;
   private readonly callbacks: Scenario['callbacks'];
   private rows = 0;
   private runs = 0;
 
   constructor(private readonly options: Scenario) {
-    const { batchSize, batchTimeout, partitions, callbacks } = options;
+    const { batchSize, batchTimeout, partitions, callbacks, idempotent } = options;
     this.callbacks = [...callbacks];
     this.serving = createServing({
       name: 'played',
       batchSize,
       batchTimeout,
       partitions,
+      idempotent,
+      tenantWeights: { a: 2 },
+      priorityAgeing: 10,
       batchKeys: ['default', 'other'],
       useFactory: () => (input: number[] | Tensor, context) => this.runBatch(input, context),
     });
@@ -80,6 +160,9 @@ class Play {
     await this.serving.start();
     this.options.calls.forEach(({ at, call }) => setTimeout(() => void this.call(call), at));
     await runTimers();
+    if (this.serving.queueDepths().get('played') !== 0) {
+      this.broken.push('rows wait in the end');
+    }
     await this.serving.close();
   }
 
@@ -91,11 +174,54 @@ class Play {
     });
   }
 
+  /** The rows that ran well more than once, or of a serving that is not idempotent, ran more than once. */
+  get doubled(): number[] {
+    const rows = this.options.idempotent ? this.ran : this.seen;
+    return rows.filter((row, i) => rows.indexOf(row) < i);
+  }
+
   /** What the call must have been answered with. */
-  expected({ kind, rows }: MadeCall): unknown {
-    if (rows.some((row) => this.failed.has(row))) {
-      return expect.stringContaining('the batch failed');
+  expected(made: MadeCall): unknown {
+    return made.rows.some((row) => this.failed.has(row)) && !this.options.idempotent
+      ? expect.stringContaining('the batch failed')
+      : this.outputOf(made);
+  }
+
+  /** What is wrong with the answer of a call that may have failed for several reasons. */
+  faultsOf(made: MadeCall): string[] {
+    const {
+      rows,
+      reply,
+      askedAt,
+      repliedAt = NaN,
+      leftAt,
+      options: { timeout },
+    } = made;
+    const name = `the call of row ${rows[0]}`;
+    if (repliedAt - askedAt > (timeout ?? Infinity)) {
+      return [`${name} was answered late`];
     }
+    switch (reply) {
+      case undefined:
+        return [`${name} was not answered`];
+      case 'too late':
+        return repliedAt - askedAt === timeout ? [] : [`${name} has expired early`];
+      case 'out of reach':
+        return repliedAt === askedAt && timeout !== undefined ? [] : [`${name} was refused late`];
+      case 'gone':
+        return repliedAt === leftAt ? [] : [`${name} was not answered when it left`];
+      case 'the batch failed':
+      case 'the partition was lost':
+        return rows.some((row) => this.failed.has(row)) ? [] : [`${name} failed for others`];
+      default:
+        expect(reply).toEqual(this.outputOf(made));
+        return rows.every((row) => this.ran.includes(row) || this.outputOf(made) === reply)
+          ? []
+          : [`${name} has answers of rows that did not run`];
+    }
+  }
+
+  private outputOf({ kind, rows }: MadeCall): unknown {
     if (kind === 'tensors') {
       return floats(
         [rows.length, 2],
@@ -107,16 +233,42 @@ class Play {
     return fault instanceof Error ? fault.message : kind === 'value' ? results[0] : results;
   }
 
-  private async call({ kind, key, count }: Call): Promise<void> {
+  private async call({ kind, key, count, leaves, ...asked }: Call): Promise<void> {
     const rows = Array.from({ length: kind === 'value' ? 1 : count }, () => this.rows++);
-    const made: MadeCall = { kind, key: kind === 'value' ? 'default' : key, count, rows };
+    const own = { kind, key: kind === 'value' ? 'default' : key, count, leaves, ...asked };
+    const made: MadeCall = { ...own, rows, askedAt: performance.now() };
     this.calls.push(made);
-    try {
-      made.reply = await this.serving.batchedRun(inputOf(made));
-    } catch (error) {
-      made.reply = (error as Error).message;
+    const leaving = new AbortController();
+    if (leaves !== undefined) {
+      setTimeout(() => {
+        made.leftAt = performance.now();
+        leaving.abort(new Error('gone'));
+      }, leaves);
     }
+    try {
+      made.reply = await this.ask(made, { ...made.options, ...(leaves !== undefined && { signal: leaving.signal }) });
+    } catch (error) {
+      made.reply = reasonOf(error as Error);
+    }
+    made.repliedAt = performance.now();
     this.callBack('reply');
+  }
+
+  private async ask(made: MadeCall, terms: CallOptions): Promise<unknown> {
+    if (!made.streams) {
+      return this.serving.batchedRun(inputOf(made), terms);
+    }
+    const outputs: unknown[] = [];
+    for await (const { output } of this.serving.stream(inputOf(made), terms)) {
+      outputs.push(output);
+    }
+    if (made.kind === 'tensors') {
+      return floats(
+        [made.rows.length, 2],
+        outputs.flatMap((output) => [...((output as Tensor).data as Float32Array)]),
+      );
+    }
+    return made.kind === 'value' ? outputs[0] : outputs.flat();
   }
 
   private callBack(from: string): void {
@@ -127,8 +279,8 @@ class Play {
   }
 
   private async runBatch(input: number[] | Tensor, { key, size }: BatchContext): Promise<unknown> {
-    const { runs, batchSize } = this.options;
-    const { duration, fails } = runs[this.runs++ % runs.length]!;
+    const { runs, batchSize, poison } = this.options;
+    const { duration, ends } = runs[this.runs++ % runs.length]!;
     const rows = Array.isArray(input) ? input : [...(input.data as Float32Array)];
     this.seen.push(...rows);
     if (rows.length !== size || size > batchSize) {
@@ -138,12 +290,16 @@ class Play {
     if (callers.some((made) => made.key !== key || (made.kind === 'tensors') === Array.isArray(input))) {
       this.broken.push(`a batch of key ${key} has rows of another key or kind`);
     }
+    if (callers.some(({ reply }) => reply !== undefined)) {
+      this.broken.push('a row runs whose call was answered');
+    }
     this.callBack('batch');
     await new Promise((resolve) => setTimeout(resolve, duration));
-    if (fails) {
+    if (ends !== 'well' || rows.includes(poison)) {
       rows.forEach((row) => this.failed.add(row));
-      throw new Error('the batch failed');
+      throw ends === 'lost' ? new PartitionLostError('the partition was lost') : new Error('the batch failed');
     }
+    this.ran.push(...rows);
     return Array.isArray(input)
       ? rows.map((row) => this.resultOf(row))
       : floats(
@@ -154,6 +310,20 @@ class Play {
 
   private resultOf(row: number): string | Error {
     return row % this.options.faulty === 0 ? new Error(`row ${row} failed`) : `row ${row}`;
+  }
+}
+
+/** The message of an error, or a name for those that say more than the test can know. */
+function reasonOf(error: Error & { readonly code?: string; readonly cause?: unknown }): string {
+  switch (error.code) {
+    case 'SERVING_DEADLINE_EXCEEDED':
+      return 'too late';
+    case 'SERVING_DEADLINE_UNREACHABLE':
+      return 'out of reach';
+    case 'SERVING_BATCH_FAILED':
+      return (error.cause as Error).message;
+    default:
+      return error.message;
   }
 }
 

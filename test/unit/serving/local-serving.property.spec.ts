@@ -76,10 +76,10 @@ const scenario = fc.record({
   /** Of plain rows, the multiples of it fail by themselves. */
   faulty: fc.integer({ min: 10, max: 100 }),
   /** With this row, no batch runs. */
-  poison: fc.constant(-1),
+  poison: fc.constant<number>(-1),
 });
 
-const options = fc.record(
+const termsOfCall = fc.record(
   {
     priority: fc.integer({ min: -10, max: 10 }),
     tenant: fc.constantFrom('a', 'b'),
@@ -89,7 +89,7 @@ const options = fc.record(
 );
 
 const aHardCall = fc
-  .tuple(aCall, fc.boolean(), options, fc.option(fc.nat({ max: 20 }), { freq: 5, nil: undefined }))
+  .tuple(aCall, fc.boolean(), termsOfCall, fc.option(fc.nat({ max: 20 }), { freq: 5, nil: undefined }))
   .map(([call, streams, terms, leaves]) => ({ ...call, streams, options: terms, leaves }));
 
 const hardScenario = fc

@@ -119,7 +119,9 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
 
 /** The names of tensors, and of containers of them, that an object holds beside other things; deeper down they are no longer looked for. */
 function tensorsIn(row: unknown): string[] {
-  return isPlainObject(row) ? Object.keys(row as object).filter((name) => isContainer((row as Record<string, unknown>)[name])) : [];
+  return isPlainObject(row)
+    ? Object.keys(row as object).filter((name) => isContainer((row as Record<string, unknown>)[name]))
+    : [];
 }
 
 function withPacked(row: Record<string, unknown>, names: readonly string[], transfer: Set<ArrayBuffer>): object {

@@ -376,7 +376,9 @@ function askedHooks({ hooks }: StreamOptions<string>): readonly string[] | undef
 }
 
 async function untilStop(terms: CallTerms, request: ReplyRequest, submit: Submit): Promise<Reply> {
-  const stop = onStop(terms, (reason) => request.fail(reason));
+  const stop = onStop(terms, (reason) => {
+    void reason;
+  });
   try {
     if (!request.isOver) {
       submit(request);

@@ -25,9 +25,9 @@ export interface History {
 /**
  * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
  *
- * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What was lost with its partition runs again whole, since it need not be to blame; and in halves
- * from then on, since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs
- * as one row at fault can ask for, since then it is not the rows that are at fault.
+ * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What was lost with its partition runs again whole,
+ * since it need not be to blame; and in halves from then on, since it may be. What failed by itself runs in halves: a binary search, which
+ * ends when it has taken twice as many runs as one row at fault can ask for, since then it is not the rows that are at fault.
  */
 export function retriesOf(
   error: unknown,

@@ -84,7 +84,7 @@ export abstract class BatchRequest implements Request {
   fail(error: unknown): void {
     if (!this.isOver) {
       this.isOver = true;
-      
+      this.queue?.leave(this);
       this.reject(error);
     }
   }

@@ -376,9 +376,7 @@ function askedHooks({ hooks }: StreamOptions<string>): readonly string[] | undef
 }
 
 async function untilStop(terms: CallTerms, request: ReplyRequest, submit: Submit): Promise<Reply> {
-  const stop = onStop(terms, (reason) => {
-    void reason;
-  });
+  const stop = onStop(terms, (reason) => request.fail(reason));
   try {
     if (!request.isOver) {
       submit(request);

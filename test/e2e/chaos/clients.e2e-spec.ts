@@ -1,5 +1,4 @@
 import { describe } from '@jest/globals';
-import { deaf } from '../../chaos/scenarios/deaf.js';
 import { leave } from '../../chaos/scenarios/leave.js';
 import { leaveStreams } from '../../chaos/scenarios/leave-streams.js';
 import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from '../../chaos/scenarios/terminate.js';
@@ -11,7 +10,6 @@ describe('An application under load, whose clients', () => {
     '[7.3] [8.2] leave in the middle of a stream, gives the others all of theirs, and ends what nobody reads',
     leaveStreams,
   );
-  itKeepsItsPromises('[8.2] [9.3] stop reading, keeps little for them, and can end all the same', deaf);
 });
 
 describe('An application under load', () => {

@@ -4,7 +4,7 @@ import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import type { CallOptions } from '../serving/call-options.js';
-import { type CallTerms, onStop, termsOf } from '../serving/call-terms.js';
+import { type CallTerms, termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
 import { type BatchedMethod, batcherOf, MethodCall } from './batched-method.js';
@@ -115,15 +115,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
 
 async function answerOf(call: MethodCall, batcher: Batcher<MethodCall>, terms: CallTerms): Promise<unknown> {
   terms.signal?.throwIfAborted();
-  const stop = onStop(terms, (reason) => call.fail(reason));
-  try {
-    call.watch?.queued(1);
-    if (!call.isOver) {
-      batcher.submit(call);
-      call.queue = batcher;
-    }
-    return await call.answer;
-  } finally {
-    stop();
-  }
+  call.watch?.queued(1);
+  const submit = (): void => {
+    batcher.submit(call);
+    call.queue = batcher;
+  };
+  return untilStop(terms, call, submit, call.answer);
 }

@@ -118,7 +118,7 @@ export class Admission {
     if (cost > maxQueueCost) {
       throw this.tooLarge(`a cost of ${maxQueueCost} and never ${cost}`, 'maxQueueCost');
     }
-    if (size > half && (priority < 0 || tenant !== '')) {
+    if (size > mostRowsOf(request, maxQueue)) {
       throw this.tooLarge(`${half} rows of a tenant, or of a priority below 0, and never ${size}`, 'maxQueue');
     }
     if (rows > maxQueue) {
@@ -229,6 +229,11 @@ export class Admission {
     }
     return waiting;
   }
+}
+
+/** The most rows of a queue that one call could ever have: the half of it, where it must leave the other to others. */
+export function mostRowsOf({ priority, tenant }: Pick<Request, 'priority' | 'tenant'>, maxQueue: number): number {
+  return priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
 }
 
 function add(counts: Map<string, number>, key: string, rows: number): void {

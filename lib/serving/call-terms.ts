@@ -2,6 +2,7 @@ import { DeadlineExceededError, InvalidInputError } from '../errors.js';
 import { show } from '../show.js';
 import type { Callbacks } from './call.js';
 import { type CallOptions, onAbort } from './call-options.js';
+import { LONGEST_DELAY } from './option-rules.js';
 
 /** What a call asks for beside its rows, with every default filled in. */
 export interface CallTerms {
@@ -22,9 +23,6 @@ export const NOTHING_ASKED: CallTerms = {
   signal: undefined,
   late: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
-
-/** setTimeout turns a longer delay into none at all. */
-const LONGEST_DELAY = 2 ** 31 - 1;
 
 /**
  * The terms of a call to the serving, whose time runs from now.
@@ -76,6 +74,25 @@ export function onStop({ signal, deadline, late }: CallTerms, callback: (reason:
 /** Whether the call may have to end before its answer. */
 export function mayStop({ signal, deadline }: CallTerms): boolean {
   return signal !== undefined || deadline < Infinity;
+}
+
+/** What can be answered before its work has come to an end. */
+interface Stoppable {
+  readonly isOver: boolean;
+  fail(reason: unknown): void;
+}
+
+/** The answer to the request, which ends when its call is to end, and is not submitted where that is so already. */
+export async function untilStop<T>(terms: CallTerms, request: Stoppable, submit: () => void, answer: Promise<T>): Promise<T> {
+  const stop = onStop(terms, (reason) => request.fail(reason));
+  try {
+    if (!request.isOver) {
+      submit();
+    }
+    return await answer;
+  } finally {
+    stop();
+  }
 }
 
 /** What the caller's half of the call gives, unless the call is to end before. */

@@ -1,5 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
+import { mostRowsOf } from '../batching/admission.js';
 import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
@@ -12,7 +13,7 @@ import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
-import { type CallTerms, inTime, mayStop, onStop, termsOf } from './call-terms.js';
+import { type CallTerms, inTime, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
 import { checkFit, checkHooks, checkSize, ownHooks } from './fit.js';
@@ -256,7 +257,7 @@ export class ServingLine {
     const { terms, submit } = passage;
     const request = this.requestOf(call.rows, passage);
     if (mayStop(terms)) {
-      return untilStop(terms, request, submit);
+      return untilStop(terms, request, () => submit(request), request.reply);
     }
     submit(request);
     return request.reply;
@@ -304,14 +305,13 @@ export class ServingLine {
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
   private pull<R extends BatchRequest>(
     { isOpen }: Call,
-    { priority, tenant }: CallTerms,
+    terms: CallTerms,
     source: Source<Batch>,
     start: (batch: Batch) => R,
   ): PullAhead<Batch, R> {
-    const { maxQueue } = this.options;
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
     // What is left to others it would be refused.
-    const room = priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
+    const room = mostRowsOf(terms, this.options.maxQueue);
     const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
     return this.pulls.begin({ source, start, window, isOpen });
   }
@@ -373,16 +373,4 @@ export class ServingLine {
 
 function askedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
   return hooks?.length ? hooks : undefined;
-}
-
-async function untilStop(terms: CallTerms, request: ReplyRequest, submit: Submit): Promise<Reply> {
-  const stop = onStop(terms, (reason) => request.fail(reason));
-  try {
-    if (!request.isOver) {
-      submit(request);
-    }
-    return await request.reply;
-  } finally {
-    stop();
-  }
 }

@@ -368,12 +368,14 @@ class Play {
       return {};
     }
     const error = new BatchFailedError('the batch failed');
+    const { lane } = parts[0]!.request;
     const halves = ends === 'in halves' && parts.length > 1 ? [parts.slice(0, 1), parts.slice(1)] : [parts];
     if (ends === 'failed' || runs === MOST_RETRIES) {
+      // Other rows of theirs leave windows that were full of them.
+      lane.isMixed ||= parts.some(({ request }) => request.waiting > 0);
       parts.forEach(({ request }) => request.fail(error));
       return { error };
     }
-    const { lane } = parts[0]!.request;
     lane.isMixed = true;
     const retries: Retry<PlayedRequest>[] = halves.map((half) => ({ parts: half, history: runs + 1 }));
     rows.forEach((row) => (row.is = 'retried'));

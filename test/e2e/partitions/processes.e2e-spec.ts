@@ -108,7 +108,7 @@ describe('The processes of a serving', () => {
 
     const outputs = outputsOf(await iterated(serving.stream({ name: 'a', steps: 500 })));
 
-    expect(outputs).toEqual(Array.from({ length: 500 }, (_, step) => `a${step}`));
+    expect(outputs).toEqual(Array.from({ length: 500 }, (_, i) => `a${i}`));
   });
 
   it('[7.3] [8.4] hear of a caller who leaves, and end a generator when the last has gone', async () => {

@@ -13,7 +13,7 @@ export interface ServedInfo {
   readonly inflight: number;
   /** The rows that wait. */
   readonly queued: number;
-  /** Milliseconds from when a call comes to its answer, waiting included, on average over the last calls; 0: there was none. */
+  /** Milliseconds that a batch runs, on average over the last ones, without the time that rows wait; 0: none has run. */
   readonly ewmaMs: number;
   /** Whether a call whose answer was lost may be made again. */
   readonly idempotent: boolean;

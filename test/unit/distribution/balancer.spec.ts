@@ -125,9 +125,15 @@ describe('leastLoaded', () => {
     expect(least(ownersOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
   });
 
-  it('[11] takes, of two, the one whose calls under way will take less time', () => {
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 31 }), { 'a-1': 2 })).toEqual({ a: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 29 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+  it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+  });
+
+  it('[11] takes a small difference for noise', () => {
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual(['a', 'b']);
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
   });
 
   it('[11] goes by calls alone where one has answered none yet: neither all nor none of them go there', () => {

@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import { Logger } from '@nestjs/common';
 import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
 import {
+  catchError,
   concat,
   defer,
   finalize,
@@ -101,11 +102,13 @@ export class TcpDials {
       const client = new QuietClient({ ...this.options, host, port });
       let isLink = false;
       return from(this.opening.dial(client)).pipe(
+        timeout({ first: OPENING, with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)) }),
         tap(({ link }) => (isLink = link !== undefined)),
         map(({ address }) => address),
+        catchError((error: unknown) => throwError(() => client.failure ?? error)),
         finalize(() => isLink || client.end()),
       );
-    }).pipe(timeout({ first: OPENING, with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)) }));
+    });
   }
 
   private endOfLink(address: Address): Observable<never> {
@@ -124,7 +127,12 @@ class UnwantedError extends Error {}
 
 /** Errors are told by who dials. */
 class QuietClient extends ClientTCP {
-  override handleError(): void {}
+  /** Why the connection ended, where Nest says only that it did. */
+  failure: unknown;
+
+  override handleError(error: unknown): void {
+    this.failure ??= error;
+  }
 
   end(): void {
     const socket: Socket | undefined = this.socket?.netSocket;

@@ -66,7 +66,7 @@ export class Cluster
     private readonly offers: Offers,
   ) {
     const { balance, downAfter, heartbeat, limits, nodeId, window, secret, probeAfter } = options;
-    const address = `${nodeId.replaceAll(/[^\w-]/g, '_')}-${randomBytes(6).toString('hex')}`;
+    const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
     this.members = new Members({

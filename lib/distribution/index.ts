@@ -1,6 +1,16 @@
 export type { Balance, BalanceContext, ChooseOwner } from './balancer.js';
 export type { ServedInfo } from './node-info.js';
-export type { DistributionLimits, DistributionOptions, DistributionTransport, RemoteServingOptions } from './options.js';
+export type {
+  ClusterOptions,
+  DistributionLimits,
+  DistributionOptions,
+  DistributionTransport,
+  OwnDistribution,
+  RemoteServingOptions,
+  TcpDistribution,
+} from './options.js';
+export type { TcpPeer, TcpPeers } from './transports/tcp-peers.js';
+export type { TcpTransportOptions } from './transports/tcp.transport.js';
 export type { Owner } from './owners.js';
 export {
   type Address,

@@ -1,3 +1,4 @@
+import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import type { Serving } from '../serving/serving.js';
 import { show } from '../show.js';
@@ -7,17 +8,31 @@ import { type DistributionOptions, resolveDistribution } from './options.js';
 import type { ServingTransport } from './transport.js';
 
 /** This node, not started yet; Nest does that with its hooks. */
-export function openCluster(options: DistributionOptions, servings: () => ReadonlyMap<string, Serving>): Cluster {
+export async function openCluster(options: DistributionOptions, servings: () => ReadonlyMap<string, Serving>): Promise<Cluster> {
   const resolved = resolveDistribution(options);
-  return new Cluster(resolved, transportOf(options), new Offers(servings));
+  return new Cluster(resolved, await transportOf(options), new Offers(servings));
 }
 
-function transportOf({ transport }: DistributionOptions): ServingTransport {
-  if (typeof transport === 'object' && transport !== null && 'broadcast' in transport) {
-    return transport;
+/** Each is loaded only where it is used. */
+async function transportOf(given: DistributionOptions): Promise<ServingTransport> {
+  const { transport, secret } = given;
+  switch (given.transport) {
+    case Transport.TCP: {
+      const { TcpTransport } = await import('./transports/tcp.transport.js');
+      const { options, peers, insecure } = given;
+      return new TcpTransport({ options, peers, secret, insecure });
+    }
+    default:
+      if (isTransport(transport)) {
+        return transport;
+      }
+      throw new InvalidServingError(
+        `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
+          'allowed are Transport.TCP, and objects that are a ServingTransport',
+      );
   }
-  throw new InvalidServingError(
-    `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
-      'allowed are Transport.TCP, NATS, REDIS and GRPC, and objects that are a ServingTransport',
-  );
+}
+
+function isTransport(value: unknown): value is ServingTransport {
+  return typeof value === 'object' && value !== null && 'broadcast' in value;
 }

@@ -1,16 +1,38 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import type { MicroserviceOptions, Transport } from '@nestjs/microservices';
+import type { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from '../serving/option-rules.js';
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
+import type { TcpPeers } from './transports/tcp-peers.js';
+import type { TcpTransportOptions } from './transports/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
 import type { WindowLimits } from './window.js';
 
-/** The transports of Nest that carry servings. */
-export type DistributionTransport = Transport.TCP | Transport.NATS | Transport.REDIS | Transport.GRPC;
+/** Nodes that are connected to each other, without a broker. */
+export interface TcpDistribution {
+  readonly transport: Transport.TCP;
+  /** Those of Nest's TCP transport, passed on as they are. @default a node listens on 127.0.0.1, on any free port */
+  readonly options?: TcpTransportOptions;
+  /** The other nodes' addresses. It does not matter whether this node is among them. */
+  readonly peers?: TcpPeers;
+  /**
+   * Whether a node may listen beyond this machine with neither a `secret` nor certificates of both sides.
+   *
+   * @default false
+   */
+  readonly insecure?: boolean;
+}
+
+/** A transport of one's own. */
+export interface OwnDistribution {
+  readonly transport: ServingTransport;
+}
+
+/** How nodes reach each other. */
+export type DistributionTransport = TcpDistribution | OwnDistribution;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {
@@ -19,12 +41,11 @@ export interface RemoteServingOptions<Input = unknown> {
   distributedPreprocessing?(input: Input): unknown;
 }
 
+/** How a node reaches others, finds them, and calls them. */
+export type DistributionOptions = DistributionTransport & ClusterOptions;
+
 /** How a node finds others, and calls them. */
-export interface DistributionOptions {
-  /** One of Nest's transports, or one of your own. */
-  readonly transport: DistributionTransport | ServingTransport;
-  /** The options of that transport as Nest documents them, for its servers and its clients: passed on as they are. */
-  readonly options?: Extract<MicroserviceOptions, { readonly transport?: DistributionTransport }>['options'];
+export interface ClusterOptions {
   /**
    * Nodes of one namespace know each other, and no others.
    *
@@ -158,6 +179,8 @@ const rules: Rules = {
   namespace: name,
   nodeId: name,
   role: oneOf('node', 'client'),
+  peers: anything,
+  insecure: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
   remotes: { check: Array.isArray, allowed: 'a list of names, or of objects with a name' },
   balance: {
     check: (value) => value === 'weighted' || value === 'least-loaded' || typeof value === 'function',

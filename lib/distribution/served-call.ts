@@ -32,10 +32,10 @@ export class ServedCall {
     window: WindowLimits,
   ) {
     this.window = new Window(window);
-    this.inputs = new Inbox((taken) => this.tell(Kind.inputCredit, { taken }));
+    this.inputs = new Inbox((taken) => void this.tell(Kind.inputCredit, { taken }));
   }
 
-  /** Runs the call and says how it ended; never rejects. */
+  /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
   async serve({ serving, postprocess }: Offer, { header, value }: Letter): Promise<void> {
     try {
       const method = textIn(header, 'method');
@@ -46,10 +46,10 @@ export class ServedCall {
       } else {
         const output = await (method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options));
         const shaped = postprocess ? await postprocess(output) : output;
-        this.tell(Kind.reply, {}, this.encode(shaped));
+        await this.tell(Kind.reply, {}, this.encode(shaped));
       }
     } catch (error) {
-      this.tell(Kind.error, faultHeader(error));
+      await this.tell(Kind.error, faultHeader(error));
     } finally {
       this.window.close();
     }
@@ -95,7 +95,7 @@ export class ServedCall {
   private openInput(): AsyncIterable<unknown> {
     const { inputs } = this;
     // The first says that it is wanted at all, and the last that no more is.
-    const tell = (header: { readonly taken?: number }): void => this.tell(Kind.inputCredit, header);
+    const tell = (header: { readonly taken?: number }): void => void this.tell(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
         tell({ taken: 0 });
@@ -120,7 +120,7 @@ export class ServedCall {
       }
       window.add(await post.send(from, Kind.chunk, { call: id, index: window.sent }, this.encode(shaped)));
     }
-    this.tell(Kind.end, { count: window.sent });
+    await this.tell(Kind.end, { count: window.sent });
   }
 
   private encode(output: unknown): EncodedValue {
@@ -132,9 +132,9 @@ export class ServedCall {
   }
 
   /** Nobody hears it where the caller has gone, and that is known elsewhere. */
-  private tell(kind: Kind, header: object, value?: EncodedValue): void {
+  private async tell(kind: Kind, header: object, value?: EncodedValue): Promise<void> {
     if (!this.left.signal.aborted) {
-      this.post.send(this.from, kind, { call: this.id, ...header }, value).catch(() => {});
+      await this.post.send(this.from, kind, { call: this.id, ...header }, value).catch(() => {});
     }
   }
 }

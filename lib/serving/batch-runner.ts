@@ -75,14 +75,31 @@ export class BatchRunner {
     }
   }
 
-  private async runParts(
+  private runParts(
     parts: Parts,
     partition: number,
     largest: number,
     history?: History,
     runner: Partition = this.opened.partitions[partition]!,
   ): Promise<BatchOutcome<BatchRequest>> {
-    const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    let run: BatchRun;
+    try {
+      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    } catch (cause) {
+      const error = this.failedBatch(cause, sizeOf(parts));
+      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      return Promise.resolve({ error });
+    }
+    return this.runBatch(run, parts, partition, runner, history);
+  }
+
+  private async runBatch(
+    run: BatchRun,
+    parts: Parts,
+    partition: number,
+    runner: Partition,
+    history: History | undefined,
+  ): Promise<BatchOutcome<BatchRequest>> {
     const info = run.info(partition);
     const runBatch = () => runner.run(run.batch, info, run);
     try {
@@ -109,9 +126,11 @@ export class BatchRunner {
     if (this.cut && cause instanceof PartitionLostError) {
       return this.cut;
     }
-    return isServingError(cause)
-      ? cause
-      : new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+  }
+
+  private failedBatch(cause: unknown, size: number): BatchFailedError {
+    return new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
   }
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {

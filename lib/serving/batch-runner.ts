@@ -8,6 +8,7 @@ import { axesOf } from '../partitions/model-signature.js';
 import { type Partition, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
+import { Comeback } from './comeback.js';
 import { inOriginOf } from './origin.js';
 import { type History, type RecoveryOptions, retriesOf } from './recovery.js';
 import type { BatchRequest } from './request.js';
@@ -20,6 +21,8 @@ type Parts = readonly Part<BatchRequest>[];
 export class BatchRunner {
   readonly observer: BatchObserver<BatchRequest>;
   private readonly outputAxes: BatchAxes;
+  /** The partition that requests run on alone. */
+  private readonly first: Comeback;
   /** What generators that still run are ended with. */
   private cut: Error | undefined;
 
@@ -29,6 +32,7 @@ export class BatchRunner {
     private readonly opened: Opened,
     private readonly events: ServingEvents,
   ) {
+    this.first = new Comeback(opened.partitions[0]!);
     this.outputAxes = axesOf(opened.signature?.outputs ?? []);
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
@@ -63,7 +67,7 @@ export class BatchRunner {
     const rows = sizeOf(parts);
     const id = this.events.nextBatch();
     const record = { id, parts, rows, partition: 0, batchSize: rows, reason: 'inline', wait: 0, queued: 0 } as const;
-    await back(this.opened.partitions[0]!);
+    await this.first.reached();
     this.observer.batchStarted(record);
     const startedAt = performance.now();
     const outcome = await this.runParts(parts, 0, largest, history);
@@ -137,12 +141,5 @@ export class BatchRunner {
     const { key, origin } = parts[0]!.request.lane;
     const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.name, key, origin, calls: [...new Set(calls)] };
-  }
-}
-
-/** Resolves when the partition takes batches, or will not soon. */
-async function back(partition: Partition): Promise<void> {
-  if (partition.away && !partition.lost) {
-    await new Promise<void>((resolve) => partition.onChange?.(() => (partition.away && !partition.lost ? undefined : resolve())));
   }
 }

@@ -119,6 +119,7 @@ export class BatchRunner {
       const error = this.batchError(cause, run.batch.size);
       const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
       if (retries.length > 0) {
+        run.runsAgain(error);
         return { ...run.outcome, error, retries };
       }
       run.fail(error);

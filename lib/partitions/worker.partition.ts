@@ -57,9 +57,14 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. */
-  static async open(task: WorkerTask, isolation: Isolation = 'thread'): Promise<WorkerPartition> {
+  /** Starts the worker and resolves when it is loaded. Nobody waits for it any more when the signal aborts: a process is killed. */
+  static async open(task: WorkerTask, isolation: Isolation = 'thread', end?: AbortSignal): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
+    const leave = (): void => (channel.kill ? channel.kill() : channel.unref());
+    end?.addEventListener('abort', leave);
+    if (end?.aborted) {
+      leave();
+    }
     const opening = new Promise<Parameters<Hear>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, endAtLoad(channel, task)]);
     if ('error' in first) {

@@ -146,8 +146,9 @@ const worker: Rules = {
   isolation,
   restartDelay: milliseconds(0, LONGEST_BACKOFF),
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+  restartTimeout: milliseconds(1),
 };
-const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const noWorker: Rules = Object.fromEntries(Object.keys(worker).map((option) => [option, onlyOfWorkers]));
 const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -270,9 +271,12 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
 }
 
 function supervisionOf(definition: ServingDefinition): Supervision {
-  const { restartDelay = 100, maxRestarts = 5 }: WorkerOptions =
-    'model' in definition || 'useFile' in definition ? definition : {};
-  return { restartDelay, maxRestarts };
+  const {
+    restartDelay = 100,
+    maxRestarts = 5,
+    restartTimeout = 600_000,
+  }: WorkerOptions = 'model' in definition || 'useFile' in definition ? definition : {};
+  return { restartDelay, maxRestarts, restartTimeout };
 }
 
 /** The path of the model, or its bytes. */

@@ -4,7 +4,7 @@ import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError, PartitionLostError } from '../../../lib/errors.js';
 import { type BatchListener, type BatchResult, NotStartedError, STEPPED } from '../../../lib/partitions/partition.js';
 import { type Isolation, WorkerPartition } from '../../../lib/partitions/worker.partition.js';
-import { useGates } from '../../fixtures/gate.js';
+import { type Gate, useGates } from '../../fixtures/gate.js';
 import { floats } from '../../fixtures/tensors.js';
 import { worker } from '../../fixtures/worker.js';
 
@@ -35,6 +35,14 @@ function nested(depth: number): unknown {
 /** Why they have failed. */
 const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
   (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
+
+/** What loads for as long as the gate is closed. */
+const gatedTask = ({ row }: Gate) => ({
+  partition: 4,
+  keys: ['default'],
+  options: row,
+  file: worker('gated-load').href,
+});
 
 describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (isolation) => {
   const gate = useGates();
@@ -189,6 +197,21 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 
+  it('[5.3] [5.6] is not ended while it loads, and comes up in the end', async () => {
+    const held = gate();
+    const end = new AbortController();
+    const opening = WorkerPartition.open(gatedTask(held), 'thread', end.signal);
+    await held.entered();
+
+    end.abort();
+    expect(held.isLeft).toBe(false);
+    held.open();
+
+    const partition = await opening;
+    expect(await run(partition, Batch.ofValues(['a']))).toMatchObject({ output: ['a'] });
+    await partition.close();
+  });
+
   it('[5.4] moves the rows of a batch to the thread, and the output back', async () => {
     const partition = await WorkerPartition.open({ partition: 0, keys: ['default'], options: {}, file: worker('echo').href });
     const [batch, rows] = watched(Batch.concatenate([floats([2, 1], [1, 2])]));
@@ -236,6 +259,19 @@ describe('WorkerPartition with a process', () => {
     expect(running).not.toBeInstanceOf(NotStartedError);
     expect(ahead).toBeInstanceOf(NotStartedError);
     expect(await partition.ended).toBe(running);
+  });
+
+  it('[5.6] can be killed while it loads, and before that', async () => {
+    const held = gate();
+    const end = new AbortController();
+    const opening = WorkerPartition.open(gatedTask(held), 'process', end.signal);
+    const killed = expect(opening).rejects.toThrow('The process of partition 4 was killed by SIGKILL while it loaded file:');
+    await held.entered();
+
+    end.abort();
+
+    await killed;
+    await expect(WorkerPartition.open(gatedTask(held), 'process', end.signal)).rejects.toThrow('was killed by SIGKILL');
   });
 
   it('[5.6] says of a batch that it was given after its end that it has not started', async () => {

@@ -84,7 +84,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const { name, batcher, lanes } = this.runningFor(method, instance);
     const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
-    const watch = CallWatch.over(this.events, name, 'batched');
+    const watch = CallWatch.over(this.events, name, 'batched', signal);
     const terms = termsOf({ name }, undefined, { signal, timeout: method.options?.timeout });
     const answer = answerOf(new MethodCall(lane, instance, args, watch, terms), batcher, terms);
     return watch ? watch.follow(answer) : answer;

@@ -88,7 +88,7 @@ export class ServingLine {
 
   /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
   async *stream(input: unknown, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
-    const watch = CallWatch.over(this.events, this.options.name, 'stream');
+    const watch = CallWatch.over(this.events, this.options.name, 'stream', options.signal);
     let failure: { readonly error: unknown } | undefined;
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
@@ -187,7 +187,7 @@ export class ServingLine {
   }
 
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
-    const watch = CallWatch.over(this.events, this.options.name, mode);
+    const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
       const terms = this.enter(input, options, this.options.timeout);
       const prepared = this.prepare(input, terms);
@@ -215,7 +215,7 @@ export class ServingLine {
 
   /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
   private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
-    const watch = CallWatch.over(this.events, this.options.name, 'batched');
+    const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
     try {
       const terms = this.enter(input, options, this.options.timeout);
       const { answer, answeredBy } = await shared.answer({

@@ -11,6 +11,7 @@ import { partitionPerDevice } from '../partitions/devices.js';
 import type { Supervision } from '../partitions/supervised.partition.js';
 import { show } from '../show.js';
 import {
+  aFunction,
   batching,
   batchingOf,
   checkOptions,
@@ -61,7 +62,6 @@ export interface ResolvedServing extends Supervision {
   readonly shutdown: number;
 }
 
-const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
 const pathOr = (allowed: string, other: Rule['check']): Rule => ({
   check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),

@@ -42,6 +42,8 @@ export interface BatchListener {
   step(output: unknown, metadata: unknown): void;
   /** Whether somebody still waits for the row. */
   isWaiting(row: number): boolean;
+  /** Resolves when there is room for another step, or nobody waits for one; where none is to be waited for it is undefined. */
+  room?(): Promise<void>;
 }
 
 /** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */

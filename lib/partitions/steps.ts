@@ -19,6 +19,7 @@ async function runSteps(steps: Steps, size: number, listener: BatchListener): Pr
     listener.step(output, metadata);
     // A caller that leaves is heard of between two steps, also in a worker.
     await endOfTurn();
+    await listener.room?.();
     if (!isWanted(size, listener)) {
       break;
     }

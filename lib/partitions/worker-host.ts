@@ -5,7 +5,15 @@ import { openModel } from './onnx-model.js';
 import { type BatchFunctionFactory, type BatchListener, endedRows, NotStartedError, STEPPED } from './partition.js';
 import { readableRows } from './readable-rows.js';
 import { pack, unpack } from './wire.js';
-import type { BatchEnd, BatchNews, WorkerOpening, WorkerReply, WorkerRequest, WorkerTask } from './worker-protocol.js';
+import {
+  type BatchEnd,
+  type BatchNews,
+  STEPS_AHEAD,
+  type WorkerOpening,
+  type WorkerReply,
+  type WorkerRequest,
+  type WorkerTask,
+} from './worker-protocol.js';
 
 /** Its callers have been told already. */
 const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
@@ -28,6 +36,10 @@ export class WorkerHost {
   private batch = -1;
   /** The rows of the batch that nobody waits for. */
   private over = new Set<number>();
+  /** The steps of the batch that were sent, and not heard yet. */
+  private unheard = 0;
+  /** Has the generator look again whether it may go on. */
+  private wake = (): void => {};
 
   constructor(
     private readonly task: WorkerTask,
@@ -45,6 +57,7 @@ export class WorkerHost {
     for await (const request of this.requests) {
       this.batch++;
       this.over = new Set();
+      this.unheard = 0;
       const [end, transfer] = this.port.begin(this.batch) ? await this.answer(opened, request) : [TAKEN_BACK];
       this.end(end, transfer);
     }
@@ -56,7 +69,12 @@ export class WorkerHost {
     } else if ('end' in request) {
       this.requests.end();
     } else if (request.batch === this.batch) {
-      request.over.forEach((row) => this.over.add(row));
+      if ('over' in request) {
+        request.over.forEach((row) => this.over.add(row));
+      } else {
+        this.unheard -= request.heard;
+      }
+      this.wake();
     }
   }
 
@@ -102,9 +120,16 @@ export class WorkerHost {
       hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
       step: (output, metadata) => {
         tell({ step: pack(readableRows(output), true)[0], metadata });
+        this.unheard++;
         endedRows(output).forEach((row) => this.over.add(row));
       },
       isWaiting: (row) => !this.over.has(row),
+      room: async () => {
+        // Who leaves may be the last: whether anybody still waits is for the generator to see.
+        if (this.unheard >= STEPS_AHEAD) {
+          await new Promise<void>((resolve) => (this.wake = resolve));
+        }
+      },
     };
   }
 

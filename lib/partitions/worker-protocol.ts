@@ -17,10 +17,11 @@ export type WorkerTask = {
   | { readonly file: string }
 );
 
-/** To a worker: run this batch; nobody waits any more for these rows of the batch that runs; or no more will come. */
+/** To a worker: run this batch; nobody waits any more for these rows of the batch that runs; so many more of its steps were heard; or no more will come. */
 export type WorkerRequest =
   | { readonly rows: WireValue; readonly info: BatchInfo }
   | { readonly batch: number; readonly over: readonly number[] }
+  | { readonly batch: number; readonly heard: number }
   | { readonly end: true }
   /** In place of rows that cannot be read where they were to run. */
   | { readonly unreadable: unknown };
@@ -39,6 +40,9 @@ export type BatchNews =
 
 export type BatchEnd =
   { readonly output: WireValue; readonly metadata: unknown } | { readonly stepped: true } | { readonly error: WireError };
+
+/** The steps that a worker may send before it hears that the first of them were heard, so that a generator cannot fill the way with more than it carries. */
+export const STEPS_AHEAD = 64;
 
 /** The last message of a process: the error that its worker left uncaught. */
 export interface Farewell {

@@ -15,10 +15,13 @@ import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
 import { sendRows, unpack } from './wire.js';
-import type { BatchEnd, BatchNews, WorkerTask } from './worker-protocol.js';
+import { type BatchEnd, type BatchNews, STEPS_AHEAD, type WorkerTask } from './worker-protocol.js';
 
 /** Where the session of a partition lives: in a thread of the application's process, or in a process of its own. */
 export type Isolation = 'thread' | 'process';
+
+/** Every so many steps the worker is told that they were heard: often enough that it goes on, and not with each. */
+const STEPS_HEARD = STEPS_AHEAD / 4;
 
 interface Pending {
   readonly info: BatchInfo;
@@ -27,6 +30,8 @@ interface Pending {
   readonly reject: (error: unknown) => void;
   /** The rows of which the worker knows that nobody waits for them. */
   readonly over: Set<number>;
+  /** The steps that were heard. */
+  steps: number;
 }
 
 /**
@@ -117,7 +122,7 @@ export class WorkerPartition implements Worker {
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
     sendRows(batch, (rows, transfer) => this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer));
     this.channel.ref();
-    return new Promise((resolve, reject) => this.pending.push({ info, listener, resolve, reject, over: new Set() }));
+    return new Promise((resolve, reject) => this.pending.push({ info, listener, resolve, reject, over: new Set(), steps: 0 }));
   }
 
   private hear(message: Parameters<Hear>[0]): void {
@@ -126,7 +131,8 @@ export class WorkerPartition implements Worker {
       return;
     }
     if ('unreadable' in message) {
-      // It may have been the last of the batch; if not, the rest of it is not heard.
+      // It may have been the last of the batch; if not, the rest of it is not heard, and need not be said.
+      this.sayOver(running, rowsOf(running));
       this.settle(running, { error: toWire(unreadable(message.unreadable)) });
     } else if ('batch' in message && message.batch === this.settled) {
       if ('hook' in message || 'step' in message) {
@@ -149,21 +155,28 @@ export class WorkerPartition implements Worker {
 
   /** What cannot be heard of a batch fails it at once; the worker hears with the next step that nobody waits, and may be busy with it until then. */
   private tell(running: Pending, news: BatchNews): void {
-    const { listener, info, over } = running;
+    const { listener, over } = running;
     try {
       if ('hook' in news) {
         listener.hook(news.hook, unpack(news.value), true);
         return;
       }
+      if (++running.steps % STEPS_HEARD === 0) {
+        this.channel.post({ batch: this.settled, heard: STEPS_HEARD }, []);
+      }
       listener.step(unpack(news.step), news.metadata);
     } catch (error) {
       running.reject(error);
     }
-    const left = Array.from({ length: info.size }, (_, row) => row).filter((row) => !over.has(row) && !listener.isWaiting(row));
+    const left = rowsOf(running).filter((row) => !over.has(row) && !listener.isWaiting(row));
     if (left.length > 0) {
-      left.forEach((row) => over.add(row));
-      this.channel.post({ batch: this.settled, over: left }, []);
+      this.sayOver(running, left);
     }
+  }
+
+  private sayOver({ over }: Pending, rows: readonly number[]): void {
+    rows.forEach((row) => over.add(row));
+    this.channel.post({ batch: this.settled, over: rows }, []);
   }
 
   private end(ending: Ending): Error {
@@ -182,6 +195,10 @@ export class WorkerPartition implements Worker {
     });
     return lost;
   }
+}
+
+function rowsOf({ info }: Pending): number[] {
+  return Array.from({ length: info.size }, (_, row) => row);
 }
 
 async function endAtLoad({ name, ended }: Channel, task: WorkerTask): Promise<never> {

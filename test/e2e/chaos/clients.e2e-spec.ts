@@ -1,4 +1,5 @@
 import { describe } from '@jest/globals';
+import { deaf } from '../../chaos/scenarios/deaf.js';
 import { leave } from '../../chaos/scenarios/leave.js';
 import { leaveStreams } from '../../chaos/scenarios/leave-streams.js';
 import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from '../../chaos/scenarios/terminate.js';
@@ -10,6 +11,7 @@ describe('An application under load, whose clients', () => {
     '[7.3] [8.2] leave in the middle of a stream, gives the others all of theirs, and ends what nobody reads',
     leaveStreams,
   );
+  itKeepsItsPromises('[8.3] read no more of their streams, keeps a bounded part of them, and ends their generators', deaf);
 });
 
 describe('An application under load', () => {

@@ -103,6 +103,14 @@ describe('The processes of a serving', () => {
     expect(outputsOf(streams[0]!)).not.toContain(DONE);
   });
 
+  it('[8.4] carry more steps than may be on the way at a time', async () => {
+    const serving = await serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
+
+    const outputs = outputsOf(await iterated(serving.stream({ name: 'a', steps: 500 })));
+
+    expect(outputs).toEqual(Array.from({ length: 500 }, (_, i) => `a${i}`));
+  });
+
   it('[7.3] [8.4] hear of a caller who leaves, and end a generator when the last has gone', async () => {
     const serving = await serve<string[]>({ name: 'watched', useFile: worker('watched'), batchTimeout: 1, ...inProcess });
     const [leaving, staying] = ['leaves', 'stays'].map((row) => serving.stream(row)[Symbol.asyncIterator]());

@@ -1,0 +1,74 @@
+import type { NodeInfo, ServedInfo } from './node-info.js';
+import type { Owner } from './owners.js';
+
+/** One incarnation of a node, as its last beat tells. */
+export class Member {
+  /** Whether it has been silent for so long that nothing is sent there, though it may still be there. */
+  isSuspect = false;
+  private owned: readonly OwnedServing[];
+
+  constructor(
+    public info: NodeInfo,
+    /** When it was heard last. */
+    public heardAt: number,
+  ) {
+    this.owned = ownedBy(info);
+  }
+
+  /** What it may be picked for. */
+  get candidacies(): readonly (Owner & { readonly served: ServedInfo })[] {
+    return this.isSuspect || this.info.state === 'draining' ? [] : this.owned.filter(({ share }) => share > 0);
+  }
+
+  /** Whether it would be picked for the same servings as often as now, and treated alike. */
+  isAlike({ state, servings }: NodeInfo): boolean {
+    const { info, owned } = this;
+    return (
+      !this.isSuspect &&
+      state === info.state &&
+      servings.length === owned.length &&
+      servings.every((served, index) => owned[index]!.isAlike(served))
+    );
+  }
+
+  /** Takes a beat of which only the load is new. */
+  updateLoad(info: NodeInfo): void {
+    this.info = info;
+    info.servings.forEach((served, index) => (this.owned[index]!.served = served));
+  }
+
+  update(info: NodeInfo): void {
+    this.info = info;
+    this.isSuspect = false;
+    this.owned = ownedBy(info);
+  }
+}
+
+/** A serving of a node. Those who hold it see the load as the last beat tells it. */
+class OwnedServing implements Owner {
+  readonly id: string;
+  readonly address: string;
+  readonly share: number;
+
+  constructor(
+    { id, address }: NodeInfo,
+    public served: ServedInfo,
+  ) {
+    this.id = id;
+    this.address = address;
+    this.share = shareOf(served);
+  }
+
+  isAlike(served: ServedInfo): boolean {
+    const { name, idempotent } = this.served;
+    return served.name === name && served.idempotent === idempotent && shareOf(served) === this.share;
+  }
+}
+
+function ownedBy(info: NodeInfo): readonly OwnedServing[] {
+  return info.servings.map((served) => new OwnedServing(info, served));
+}
+
+function shareOf({ weight, partitions, isReady }: ServedInfo): number {
+  return isReady ? weight * partitions : 0;
+}

@@ -683,15 +683,15 @@ describeOnPlatforms('@Batched()', (listen) => {
       ['soup for ann', 'fish for ann', 'cake for ann', 'soup for bob'],
       ['soup for ann', 'soup for bob', 'fish for ann', 'cake for ann'],
     ],
-  ])('%s [10.2] of the calls that wait, by their own arguments', async (_, options, orders, served) => {
+  ])('%s [10.2] of the calls that wait, by their own arguments', async (_, options, orders, order) => {
     const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
 
-    const meals = orders.map((order) => kitchen.cook(...(order.split(' for ') as [string, string])));
+    const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
     await settle();
     open();
     await Promise.all(meals);
 
-    expect(cooked).toEqual(['first for nobody', ...served]);
+    expect(cooked).toEqual(['first for nobody', ...order]);
   });
 
   it('[7.4] [10.2] refuses a tenant who has half of the queue, and no others', async () => {

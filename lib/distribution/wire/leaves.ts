@@ -11,6 +11,14 @@ import { FrameError } from './prelude.js';
 /** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
 export type Leaf = readonly [tag: string, content: unknown];
 
+/** Where the blocks of leaves go. */
+export interface Sink {
+  /** Takes a block, and gives its number. */
+  add(block: Block): number;
+  /** @throws InvalidInputError for the shape of a tensor that cannot cross */
+  checkShape(dims: readonly number[]): void;
+}
+
 /** What stands for a number that JSON does not know. */
 const numbers: ReadonlyMap<unknown, number> = new Map([
   ['NaN', NaN],
@@ -31,17 +39,17 @@ export function leafOfBigInt(value: bigint): Leaf {
 
 export const leafOfUndefined: Leaf = ['$u', 0];
 
-/** The leaf of an object that is neither a list nor plain; `add` takes a block and gives its number. */
-export function leafOfObject(value: object, add: (block: Block) => number): Leaf | undefined {
+/** The leaf of an object that is neither a list nor plain; undefined for what cannot cross. */
+export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
-    return leafOfTensor(value, add);
+    return leafOfTensor(value, sink);
   }
   if (ArrayBuffer.isView(value)) {
     const type = typeByArray.get((value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '');
-    return type && ['$a', add(blockOfArray(type, value as Block['data']))];
+    return type && ['$a', sink.add(blockOfArray(type, value as Block['data']))];
   }
-  if (value instanceof ArrayBuffer || types.isArrayBuffer(value)) {
-    return ['$b', add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
+  if (types.isArrayBuffer(value)) {
+    return ['$b', sink.add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
   }
   if (types.isDate(value)) {
     const time = Date.prototype.getTime.call(value);
@@ -87,9 +95,13 @@ function fail(what: string): never {
   throw new FrameError(`There is ${what} in the value that is none`);
 }
 
-function leafOfTensor(value: Tensor, add: (block: Block) => number): Leaf {
+function leafOfTensor(value: Tensor, sink: Sink): Leaf {
   const { type, dims, data } = soundTensor(value, 'The tensor');
-  return type === 'string' || Array.isArray(data) ? ['$s', [dims, data]] : ['$t', add({ type, dims, data })];
+  if (type === 'string' || Array.isArray(data)) {
+    sink.checkShape(dims);
+    return ['$s', [dims, data]];
+  }
+  return ['$t', sink.add({ type, dims, data })];
 }
 
 function tensorOf({ type, dims, data }: Block): Tensor {

@@ -6,7 +6,8 @@ import { Batch } from '../../../../lib/batch/batch.js';
 import { InvalidInputError, OverloadedError, RequestTooLargeError } from '../../../../lib/errors.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
-import { decodeValue, encodeValue, type Json } from '../../../../lib/distribution/wire/values.js';
+import { decodeValue, encodeValue } from '../../../../lib/distribution/wire/values.js';
+import type { Json } from '../../../../lib/distribution/wire/value-writer.js';
 import { values } from '../../../fixtures/wire-values.js';
 
 const encode = (value: unknown, limits: Partial<WireLimits> = {}) => encodeValue(value, { ...defaultWireLimits, ...limits });
@@ -163,10 +164,19 @@ describe('encodeValue and decodeValue', () => {
           Array.from({ length: 17 }, () => 1),
         ),
       ],
-      'with more than 16 axes',
+      'give at most 16 axes',
     ],
-    ['a tensor with too long an axis', new Tensor('int8', [], [0, 2 ** 33]), 'too long ones'],
-    ['what is too deep', nested(65), 'it lies deeper than 64 levels'],
+    [
+      'strings of too many axes',
+      new Tensor(
+        'string',
+        ['a'],
+        Array.from({ length: 17 }, () => 1),
+      ),
+      'give at most 16 axes',
+    ],
+    ['a tensor with too long an axis', new Tensor('int8', [], [0, 2 ** 33]), 'each shorter than 2 ** 32'],
+    ['what is too deep', nested(65), 'it is deeper than 64 levels'],
   ])('[11] refuse %s and say where it is', (_, value, message) => {
     expect(() => encode(value)).toThrow(InvalidInputError);
     expect(() => encode(value)).toThrow(message);

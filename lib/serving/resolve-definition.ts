@@ -59,6 +59,18 @@ export interface ResolvedServing extends Supervision {
   readonly runTimeout?: number | undefined;
   readonly drain: boolean;
   readonly shutdown: number;
+  readonly distribution: ServingDistribution;
+}
+
+/** What other nodes may do with a serving. */
+export interface ServingDistribution {
+  readonly isShared: boolean;
+  readonly weight: number;
+  readonly idempotent: boolean;
+  /** The rows in the queue from which on it cannot keep up: two batches for each partition. */
+  readonly saturation: number;
+  readonly preprocess: ((input: unknown) => unknown) | undefined;
+  readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
 const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
@@ -130,6 +142,13 @@ const common: Rules = {
   },
   drain: flag,
   shutdown: delay,
+  distributed: flag,
+  distributionWeight: {
+    check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
+    allowed: 'a number from 0 to 1000000',
+  },
+  distributedPreprocessing: aFunction,
+  distributedPostprocessing: aFunction,
   preprocess: aFunction,
   postprocess: aFunction,
   postprocessStream: aFunction,
@@ -200,13 +219,16 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkRoom(ownerOfKey, options.batchSize, maxQueue);
     return [key, options] as const;
   });
+  const partitions = partitionsOf(definition);
+  const recovery = recoveryOf(owner, kind, definition);
   return Object.freeze({
     name,
     maxQueue,
     maxQueueCost,
     timeout,
     order: orderOf(definition),
-    ...recoveryOf(owner, kind, definition),
+    ...recovery,
+    distribution: distributionOf(definition, recovery, 2 * otherKeys.batchSize * partitions.length),
     maxRows,
     maxBytes,
     keys: new Map(keys),
@@ -218,7 +240,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     ...supervisionOf(definition),
     drain,
     shutdown,
-    partitions: partitionsOf(definition),
+    partitions,
   });
 }
 
@@ -232,6 +254,18 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
   return { idempotent, isolateFailures, retries };
+}
+
+function distributionOf(definition: ServingDefinition, { idempotent }: RecoveryOptions, saturation: number): ServingDistribution {
+  const { distributed = true, distributionWeight = 1 } = definition;
+  return {
+    isShared: distributed,
+    weight: distributionWeight,
+    idempotent,
+    saturation,
+    preprocess: definition.distributedPreprocessing && ((input) => definition.distributedPreprocessing!(input)),
+    postprocess: definition.distributedPostprocessing && ((output) => definition.distributedPostprocessing!(output)),
+  };
 }
 
 function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {

@@ -215,6 +215,22 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 30000
    */
   readonly shutdown?: number;
+  /**
+   * Whether other nodes may call the serving, where the module has the option `distribution`.
+   *
+   * @default true
+   */
+  readonly distributed?: boolean;
+  /**
+   * How many calls of the cluster come here, in proportion to other nodes: this times the partitions that work. 0 for none.
+   *
+   * @default 1
+   */
+  readonly distributionWeight?: number;
+  /** Makes of a caller's input what is sent to another node: on the caller's side, before `preprocess` there. */
+  distributedPreprocessing?(input: Input): unknown;
+  /** Makes of the output what is sent to a caller on another node: on this side, after `postprocess`; of a stream, each output. */
+  distributedPostprocessing?(output: Output): unknown;
   /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
   preprocess?(input: Input): Prepared<Info> | Promise<Prepared<Info>>;
   /**

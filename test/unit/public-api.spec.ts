@@ -18,6 +18,7 @@ it('exports exactly what the manual names', () => {
      "InvalidOutputError",
      "InvalidServingError",
      "LocalServing",
+     "NodeLostError",
      "OverloadedError",
      "PartitionLostError",
      "ProviderUnavailableError",

@@ -1,4 +1,5 @@
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
+import { checkSize } from './packet-size.js';
 
 export interface MemoryNetworkOptions {
   /**
@@ -104,9 +105,7 @@ export class MemoryNetwork {
 
   /** @internal */
   send(from: MemoryTransport, to: Address, packet: Uint8Array): void {
-    if (packet.byteLength > this.maxPacket) {
-      throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${this.maxPacket} are the most`);
-    }
+    checkSize(packet, this.maxPacket);
     const receiver = this.members.get(to);
     if (receiver && this.areLinked(from, receiver)) {
       this.carry(() => this.deliver(from, receiver, packet));

@@ -22,6 +22,14 @@ describe('resolveDefinition', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
+      distribution: {
+        isShared: true,
+        weight: 1,
+        idempotent: false,
+        saturation: 64,
+        preprocess: undefined,
+        postprocess: undefined,
+      },
       maxQueue: 10_000,
       maxRows: 10_000,
       maxBytes: undefined,
@@ -167,7 +175,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, drain,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distributed,',
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],

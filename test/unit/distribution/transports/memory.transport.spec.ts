@@ -1,6 +1,7 @@
-import { expect, it } from '@jest/globals';
+import { beforeEach, describe, expect, it } from '@jest/globals';
 import { NodeGoneError, type Station } from '../../../../lib/distribution/transport.js';
 import { MemoryNetwork } from '../../../../lib/distribution/transports/memory.transport.js';
+import { describeTransport, useNodes } from '../../../fixtures/every-transport.js';
 import { Heard, numbered, stationOf } from '../../../fixtures/heard.js';
 import { turn } from '../../../fixtures/virtual-time.js';
 
@@ -77,6 +78,7 @@ it('[11] loses what a killed node has sent and was sent', async () => {
 
   a.transport.send('b', numbered(1));
   b.transport.send('a', numbered(2));
+  network.disconnect('a', 'b');
   network.kill('a');
   expect(() => b.transport.send('a', numbered(3))).toThrow(NodeGoneError);
   await turn();
@@ -157,10 +159,9 @@ it('[11] tells all when the broker goes and comes', async () => {
   expect(a.heard.events).toEqual(['offline', 'online']);
 });
 
-it('[11] refuses a packet that is larger than it said', () => {
-  const network = new MemoryNetwork({ maxPacket: 100 });
-  const transport = network.transport();
+describe.each([true, false])('with connections: %s', (connections) => {
+  let network: MemoryNetwork;
+  beforeEach(() => void (network = new MemoryNetwork({ connections })));
 
-  expect(transport.maxPacket).toBe(100);
-  expect(() => transport.send('b', numbered(1, 101))).toThrow('A packet of 101 bytes, where 100 are the most');
+  describeTransport({ name: 'memory', connections, join: useNodes(() => network.transport()) });
 });

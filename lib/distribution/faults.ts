@@ -1,0 +1,103 @@
+import {
+  DeadlineUnreachableError,
+  fromWire,
+  messageOf,
+  NodeLostError,
+  OverloadedError,
+  PartitionLostError,
+  ServingClosedError,
+  ServingUnavailableError,
+  toWire,
+  UnknownServingError,
+  type WireError,
+} from '../errors.js';
+import type { Header } from './header.js';
+import { type Address, NodeGoneError } from './transport.js';
+import { FrameError } from './wire/prelude.js';
+
+/** Whether rows of a call that failed may have run: what decides where it may be made again. */
+export type Executed = 'no' | 'unknown' | 'yes';
+
+/** Why one node did not answer a call. */
+export class Fault extends Error {
+  override readonly name = 'Fault';
+
+  constructor(
+    /** What the caller is told, if no other node does better. */
+    readonly error: Error,
+    readonly executed: Executed,
+    /** The node is not there any more, or was not when the call came. */
+    readonly isGone = false,
+  ) {
+    super(error.message, { cause: error });
+  }
+}
+
+/** What became of a call whose node is gone. */
+export function lostFault(serving: string, address: Address, executed: 'no' | 'unknown'): Fault {
+  const what = executed === 'no' ? 'did not get the call' : 'was lost with the call; its rows may have run';
+  return new Fault(new NodeLostError(`Node ${address} ${what} to serving "${serving}"`), executed, true);
+}
+
+/** What became of a call that could not be sent. */
+export function unsentFault(serving: string, address: Address, cause: unknown): Fault {
+  if (cause instanceof NodeGoneError) {
+    return lostFault(serving, address, 'no');
+  }
+  const message = `The call to serving "${serving}" could not be sent to node ${address}: ${messageOf(cause)}`;
+  return new Fault(new NodeLostError(message, { cause }), 'no', true);
+}
+
+/** What became of a call whose answer makes no sense. */
+export function nonsenseFault(address: Address, cause: FrameError): Fault {
+  return new Fault(
+    new NodeLostError(`Node ${address} gave an answer that cannot be read: ${cause.message}`, { cause }),
+    'unknown',
+  );
+}
+
+/** A fault as it crosses the wire. */
+export function faultHeader(error: unknown, executed: Executed = executedBy(error)): object {
+  return { error: withoutStacks(toWire(error)), executed };
+}
+
+/** @throws FrameError when there is none */
+export function faultIn({ error, executed }: Header): Fault {
+  if (!isWireError(error)) {
+    throw new FrameError('The header has no error');
+  }
+  return new Fault(fromWire(error), executed === 'no' || executed === 'unknown' ? executed : 'yes');
+}
+
+/** Whether the rows of a call that failed so may have run: one that was refused at the door has not, one that lost its partition may have. */
+function executedBy(error: unknown): Executed {
+  if (error instanceof OverloadedError || error instanceof DeadlineUnreachableError || error instanceof UnknownServingError) {
+    return 'no';
+  }
+  return error instanceof PartitionLostError ||
+    error instanceof ServingUnavailableError ||
+    error instanceof ServingClosedError ||
+    error instanceof NodeLostError
+    ? 'unknown'
+    : 'yes';
+}
+
+/** A stack tells of the machine that it comes from. */
+function withoutStacks({ stack: _stack, cause, ...error }: WireError): WireError {
+  return { ...error, ...(cause && { cause: withoutStacks(cause) }) };
+}
+
+function isWireError(value: unknown, depth = 0): value is WireError {
+  if (typeof value !== 'object' || value === null || depth > 16) {
+    return false;
+  }
+  const { name, message, stack, code, retryAfter, cause } = value as Record<string, unknown>;
+  return (
+    typeof name === 'string' &&
+    typeof message === 'string' &&
+    stack === undefined &&
+    (code === undefined || typeof code === 'string') &&
+    (retryAfter === undefined || typeof retryAfter === 'number') &&
+    (cause === undefined || isWireError(cause, depth + 1))
+  );
+}

@@ -1,0 +1,18 @@
+/** A name as one part of a pattern or subject: every byte of its UTF-8 that is no letter, digit, `_` or `-` becomes `=XX`. */
+export function escapeName(name: string): string {
+  return name === '' ? '=' : name.replace(/[^\w-]+/g, (characters) => [...Buffer.from(characters)].map(escapeByte).join(''));
+}
+
+function escapeByte(byte: number): string {
+  return `=${byte.toString(16).toUpperCase().padStart(2, '0')}`;
+}
+
+/** Whether it can be the address of a node: one that others can send to without harm. */
+export function isAddress(value: unknown): value is string {
+  return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
+}
+
+/** The pattern by which Nest's own clients, and those of other languages, call a serving. */
+export function servingPattern(namespace: string, serving: string): string {
+  return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
+}

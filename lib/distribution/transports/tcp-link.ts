@@ -1,0 +1,50 @@
+import type { Socket } from 'node:net';
+import type { Address } from '../transport.js';
+
+/** Who has not read this much, in bytes, does not read. */
+const MOST_UNREAD = 128 * 1024 * 1024;
+
+/** The way to another node, and back: packets on one connection. */
+export class TcpLink {
+  /** Resolves when nothing can come or go any more. */
+  readonly closed: Promise<void>;
+  private isCorked = false;
+
+  constructor(
+    readonly address: Address,
+    readonly socket: Socket,
+    private readonly hear: (packet: Uint8Array) => void,
+  ) {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, 10_000);
+    socket.on('packet', hear);
+    this.closed = new Promise((resolve) => {
+      if (socket.readyState !== 'open') {
+        resolve();
+      }
+      socket.once('end', resolve).once('close', resolve);
+    });
+  }
+
+  /** Packets of one turn leave together. */
+  send(packet: Uint8Array): void {
+    if (!this.isCorked) {
+      this.isCorked = true;
+      this.socket.cork();
+      process.nextTick(() => {
+        this.isCorked = false;
+        this.socket.uncork();
+      });
+    }
+    this.socket.write(packet);
+    if (this.socket.writableLength > MOST_UNREAD) {
+      this.socket.destroy(new Error(`The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`));
+    }
+  }
+
+  /** Hears no more, and ends the connection. */
+  destroy(): void {
+    this.socket.off('packet', this.hear);
+    this.socket.destroy();
+  }
+}

@@ -1,0 +1,111 @@
+import { lookup } from 'node:dns/promises';
+import { Logger } from '@nestjs/common';
+import { catchError, defer, EMPTY, type Observable, of, repeat, tap } from 'rxjs';
+import { InvalidServingError, messageOf } from '../../errors.js';
+import { show } from '../../show.js';
+
+/** A node to connect to: `host:port`, the same as an object, or a name of which every address is a node. */
+export type TcpPeer =
+  | string
+  | { readonly host: string; readonly port: number }
+  | {
+      readonly dns: string;
+      readonly port: number;
+      /** Milliseconds between two look-ups; the least of a list counts. @default 10000 */
+      readonly refresh?: number;
+    };
+
+/** The nodes to connect to, or a function that says them, and is asked again every 10 seconds. It does not matter whether oneself is among them. */
+export type TcpPeers = readonly TcpPeer[] | (() => readonly TcpPeer[] | Promise<readonly TcpPeer[]>);
+
+/** Where one node listens. */
+export interface Endpoint {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** All addresses of a name. */
+export type Lookup = (name: string) => Promise<readonly string[]>;
+
+const REFRESH = 10_000;
+
+const logger = new Logger('ServingTransport');
+
+/**
+ * The endpoints of the peers, now and whenever they may have changed. What cannot be found out leaves them as they were.
+ *
+ * @throws InvalidServingError when a list names what is no peer
+ */
+export function endpointsOf(peers: TcpPeers, find: Lookup = allAddresses): Observable<readonly Endpoint[]> {
+  const book = new AddressBook(find);
+  if (typeof peers === 'function') {
+    return again(async () => book.endpointsOf((await peers()).map(checked)), REFRESH);
+  }
+  const list = peers.map(checked);
+  const names = list.filter((peer) => 'dns' in peer);
+  return names.length === 0
+    ? of(list.filter((peer) => 'host' in peer))
+    : again(() => book.endpointsOf(list), Math.min(...names.map(({ refresh = REFRESH }) => refresh)));
+}
+
+/** One after the other, and a pause between; what fails says so in the log, unless it has just failed before. */
+function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
+  let hasFailed = false;
+  return defer(ask).pipe(
+    tap(() => (hasFailed = false)),
+    catchError((error: unknown) => {
+      if (!hasFailed) {
+        logger.warn(`The peers are not known: ${messageOf(error)}`);
+      }
+      hasFailed = true;
+      return EMPTY;
+    }),
+    repeat({ delay: pause }),
+  );
+}
+
+class AddressBook {
+  private readonly known = new Map<string, readonly string[]>();
+  private readonly lost = new Set<string>();
+
+  constructor(private readonly find: Lookup) {}
+
+  async endpointsOf(peers: readonly Exclude<TcpPeer, string>[]): Promise<readonly Endpoint[]> {
+    const found = peers.map(async (peer) =>
+      'host' in peer ? [peer] : (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port })),
+    );
+    return (await Promise.all(found)).flat();
+  }
+
+  private async addressesOf(name: string): Promise<readonly string[]> {
+    try {
+      this.known.set(name, await this.find(name));
+      this.lost.delete(name);
+    } catch (error) {
+      if (!this.lost.has(name)) {
+        this.lost.add(name);
+        logger.warn(`The addresses of ${name} are not known: ${messageOf(error)}`);
+      }
+    }
+    return this.known.get(name) ?? [];
+  }
+}
+
+function checked(peer: TcpPeer): Exclude<TcpPeer, string> {
+  const parsed = typeof peer === 'string' ? parse(peer) : peer;
+  const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
+  if (typeof name !== 'string' || name === '' || !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)) {
+    throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${show(peer)}`);
+  }
+  return parsed;
+}
+
+/** A host with colons, as IPv6 has them, stands in brackets. */
+function parse(peer: string): Endpoint {
+  const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(peer) ?? [];
+  return { host, port: Number(port) };
+}
+
+async function allAddresses(name: string): Promise<readonly string[]> {
+  return (await lookup(name, { all: true })).map(({ address }) => address);
+}

@@ -1,0 +1,139 @@
+import { once } from 'node:events';
+import type { AddressInfo, Server, Socket } from 'node:net';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { ConnectionOptions, TlsOptions } from 'node:tls';
+import { ServerTCP, type TcpOptions } from '@nestjs/microservices';
+import type { Observable } from 'rxjs';
+import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
+import { servingPattern } from './names.js';
+import { checkSize } from './packet-size.js';
+import { plainAnswer } from './plain-answer.js';
+import { TcpDials } from './tcp-dials.js';
+import { refuseExposure } from './tcp-exposure.js';
+import { TcpLinks } from './tcp-links.js';
+import { TcpOpening } from './tcp-opening.js';
+import { packetSocket } from './tcp-packet-socket.js';
+import { type Endpoint, endpointsOf, type TcpPeers } from './tcp-peers.js';
+
+export type TcpTransportOptions = Omit<NonNullable<TcpOptions['options']>, 'socketClass' | 'tlsOptions'> & {
+  /** For both directions: certificates, authorities, `requestCert`, and what else Node's `tls` takes. */
+  readonly tlsOptions?: TlsOptions & ConnectionOptions;
+};
+
+export interface TcpTransportSettings {
+  /** Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port; nodes that dial it must know which. */
+  readonly options?: TcpTransportOptions | undefined;
+  /** The nodes to connect to. @default [] */
+  readonly peers?: TcpPeers | undefined;
+  /** What all nodes and clients know, and nobody else. */
+  readonly secret?: string | undefined;
+  /** Whether a node may listen beyond this machine with neither a secret nor certificates of both sides. @default false */
+  readonly insecure?: boolean | undefined;
+}
+
+/** How long those who have something to read are waited for when a node stops, in milliseconds. */
+const FLUSH = 5_000;
+
+/** Nodes that are connected to each other by Nest's own TCP transport, of which the same port serves Nest's own clients too. */
+export class TcpTransport implements ServingTransport {
+  readonly maxPacket = 256 * 1024;
+  private readonly options: TcpTransportOptions;
+  private readonly endpoints: Observable<readonly Endpoint[]>;
+  private readonly sockets = new Set<Socket>();
+  private links: TcpLinks | undefined;
+  private dials: TcpDials | undefined;
+  private server: ServerTCP | undefined;
+
+  /** @throws InvalidServingError when one of the peers is none */
+  constructor(private readonly settings: TcpTransportSettings) {
+    this.options = settings.options ?? {};
+    this.endpoints = endpointsOf(settings.peers ?? []);
+  }
+
+  /** Where a node listens, once it does. */
+  get port(): number | undefined {
+    const address = this.server?.unwrap<Server>().address();
+    return isAddressInfo(address) ? address.port : undefined;
+  }
+
+  /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
+  async start({ namespace, address, role, receiver, plainHandlers }: Station): Promise<void> {
+    const links = new TcpLinks(address, receiver);
+    const opening = new TcpOpening(address, namespace, this.settings.secret, links);
+    const options = { ...this.options, socketClass: packetSocket(this.maxPacket, this.options) };
+    this.links = links;
+    if (role === 'node') {
+      const host = this.options.host ?? '127.0.0.1';
+      refuseExposure(host, {
+        tlsOptions: this.options.tlsOptions,
+        secret: this.settings.secret,
+        insecure: this.settings.insecure ?? false,
+      });
+      this.server = new ServerTCP({ ...options, host, port: this.options.port ?? 0 });
+      opening.listen(this.server);
+      for (const [name, handler] of plainHandlers) {
+        this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler));
+      }
+      await this.listen(this.server);
+    }
+    this.dials = new TcpDials(this.endpoints, address, options, opening, links);
+  }
+
+  send(to: Address, packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    const link = this.links?.get(to);
+    if (!link) {
+      throw new NodeGoneError(to);
+    }
+    link.send(packet);
+  }
+
+  broadcast(packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    for (const link of this.links?.all ?? []) {
+      link.send(packet);
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.dials?.stop();
+    const links = this.links?.close() ?? [];
+    // Handlers that have their answers write them in this turn.
+    await turn();
+    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map(endOf));
+    const server = this.server?.unwrap<Server>();
+    if (server?.listening) {
+      const closed = once(server, 'close');
+      this.server?.close();
+      await closed;
+    }
+  }
+
+  private async listen(server: ServerTCP): Promise<void> {
+    const net = server.unwrap<Server>();
+    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => {
+      this.sockets.add(socket);
+      socket.once('close', () => this.sockets.delete(socket));
+    });
+    // Nest tells its callback of two errors alone.
+    const listening = once(net, 'listening');
+    server.listen(() => {});
+    await listening;
+  }
+}
+
+/** Sends what waits and closes; who does not read is not waited for. */
+async function endOf(socket: Socket): Promise<void> {
+  if (socket.destroyed) {
+    return;
+  }
+  const timer = setTimeout(() => socket.destroy(), FLUSH);
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  socket.end();
+  await closed;
+  clearTimeout(timer);
+}
+
+function isAddressInfo(address: AddressInfo | string | null | undefined): address is AddressInfo {
+  return typeof address === 'object' && address !== null;
+}

@@ -1,0 +1,55 @@
+import { expect, it } from '@jest/globals';
+import type { ClientTCP } from '@nestjs/microservices';
+import { firstValueFrom } from 'rxjs';
+import { type Certificate, makeCertificate } from '../../fixtures/certificates.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { numbered } from '../../fixtures/heard.js';
+import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
+
+const { start, clientOf } = useTcpNodes();
+
+let certificate: Certificate | undefined;
+try {
+  certificate = makeCertificate();
+} catch {
+  // There is no openssl.
+}
+
+function double(client: ClientTCP): Promise<unknown> {
+  return firstValueFrom(client.send('sv.test.s.double', 21));
+}
+
+describeUnless(
+  certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
+  'nodes with certificates',
+  () => {
+    const tls = { ...certificate, requestCert: true };
+
+    it('[11] have links, on a port that is open to the world, and serve clients of Nest', async () => {
+      const a = await start(
+        'a',
+        { options: { host: '0.0.0.0', tlsOptions: tls } },
+        new Map([['double', async (data) => Number(data) * 2]]),
+      );
+      const b = await start('b', { options: { tlsOptions: tls }, peers: [`localhost:${a.transport.port}`] });
+      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
+      const packet = numbered(1, a.transport.maxPacket);
+      a.transport.send('b', packet);
+      b.transport.send('a', packet);
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+      const client = clientOf(a, { tlsOptions: certificate });
+
+      await expect(double(client)).resolves.toBe(42);
+      expect(Buffer.compare(a.heard.packets[0]!, packet)).toBe(0);
+      await b.transport.stop();
+      await a.heard.until(has('gone b'));
+    });
+
+    it('[11] refuse who has none', async () => {
+      const a = await start('a', { options: { tlsOptions: tls } }, new Map([['double', async (data) => Number(data) * 2]]));
+
+      await expect(double(clientOf(a, { tlsOptions: { ca: certificate!.ca } }))).rejects.toThrow();
+      await expect(double(clientOf(a))).rejects.toThrow();
+    });
+  },
+);

@@ -1,0 +1,139 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { describe, expect, it } from '@jest/globals';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { TcpTransport } from '../../../lib/distribution/transports/tcp.transport.js';
+import { useAppProcesses } from '../../fixtures/app-process.js';
+import { Awaited, until } from '../../fixtures/awaited.js';
+import { useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
+import { numbered } from '../../fixtures/heard.js';
+import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
+
+const { start } = useTcpNodes();
+const startProcess = useAppProcesses();
+const breakable = useBreakableLinks();
+
+/** Each dials all that were there before. */
+const join = useNodes<TcpTransport>(
+  (others) => new TcpTransport({ peers: others.flatMap(({ port }) => (port ? [{ host: '127.0.0.1', port }] : [])) }),
+);
+
+describeTransport({ name: 'TCP', connections: true, join });
+
+describe('links', () => {
+  it('[11] there is one between two nodes that dial each other and themselves, by several ways at once', async () => {
+    for (let round = 0; round < 10; round++) {
+      // Who dials waits until both listen, so that all meet.
+      const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
+      const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
+      const peers = ways.map(({ port }) => `127.0.0.1:${port}`);
+      const [a, b] = await Promise.all([start('a', { peers }), start('b', { peers })]);
+      toB.give(b.transport.port!);
+      toA.give(a.transport.port!);
+
+      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
+      a.transport.send('b', numbered(1));
+      b.transport.send('a', numbered(2));
+      await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+
+      expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
+      await Promise.all([a.transport.stop(), b.transport.stop()]);
+    }
+  });
+
+  it('[11] that break are told to both ends, and made anew as long as the peer is listed', async () => {
+    const a = await start('a');
+    const way = await breakable(a.transport.port!);
+    const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
+
+    for (let times = 1; times <= 3; times++) {
+      await Promise.all([a.heard.until(has('found b', times)), b.heard.until(has('found a', times))]);
+      b.transport.send('a', numbered(times));
+      await a.heard.until(({ packets }) => packets.length === times);
+      way.break();
+    }
+    await Promise.all([a.heard.until(has('gone b', 3)), b.heard.until(has('gone a', 3))]);
+
+    expect(a.heard.numbers).toEqual([1, 2, 3]);
+  });
+
+  it('[11] that are open stay when the peer is not listed any more, but are not made anew', async () => {
+    const a = await start('a');
+    const way = await breakable(a.transport.port!);
+    const lists = [[`127.0.0.1:${way.port}`], []];
+    const time = await VirtualTime.install();
+    try {
+      const b = await start('b', { peers: () => lists.shift() ?? [] });
+      await b.heard.until(has('found a'));
+      await time.advance(10_000);
+      expect(lists).toEqual([]);
+      b.transport.send('a', numbered(1));
+      await a.heard.until(({ packets }) => packets.length === 1);
+      way.break();
+      await b.heard.until(has('gone a'));
+      await time.advance(60_000);
+
+      expect(way.made).toBe(1);
+    } finally {
+      time.restore();
+    }
+  });
+
+  it('[11] a node that is killed is gone, and its next incarnation found', async () => {
+    const killed = startProcess('node', { transport: 'tcp', settings: {}, address: 'b-1' });
+    const [port] = await killed.told<number>('started');
+    const a = await start('a', { peers: [`127.0.0.1:${port}`] });
+    await a.heard.until(has('found b-1'));
+
+    killed.kill('SIGKILL');
+    await a.heard.until(has('gone b-1'));
+    expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
+    const next = startProcess('node', { transport: 'tcp', settings: { options: { port } }, address: 'b-2' });
+    await a.heard.until(has('found b-2'));
+    a.transport.send('b-2', numbered(2));
+
+    expect(await next.told('heard')).toEqual([2]);
+  });
+
+  it('[11] to a node that reads nothing end when 128 MiB wait for it', async () => {
+    const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
+    const [port] = await stopped.told<number>('started');
+    const a = await start('a', { peers: [`127.0.0.1:${port}`] });
+    await a.heard.until(has('found b'));
+    const packet = numbered(1, a.transport.maxPacket);
+    let sent = 0;
+
+    stopped.kill('SIGSTOP');
+    while (!has('gone b')(a.heard)) {
+      a.transport.send('b', packet);
+      sent++;
+      await turn();
+    }
+
+    expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
+    expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
+  });
+
+  it('[11] to a node that reads nothing hold up the end for 5 seconds', async () => {
+    const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
+    const [port] = await stopped.told<number>('started');
+    const a = await start('a', { peers: [`127.0.0.1:${port}`] });
+    await a.heard.until(has('found b'));
+    const time = await VirtualTime.install();
+    try {
+      stopped.kill('SIGSTOP');
+      for (let i = 0; i < 64; i++) {
+        a.transport.send('b', numbered(i, a.transport.maxPacket));
+      }
+      let hasStopped = false;
+      const stopping = a.transport.stop().then(() => (hasStopped = true));
+      await time.advance(4_999);
+      expect(hasStopped).toBe(false);
+      await time.advance(1);
+      await stopping;
+    } finally {
+      time.restore();
+    }
+  });
+});

@@ -1,0 +1,106 @@
+import { beforeEach, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { firstValueFrom } from 'rxjs';
+import {
+  type Endpoint,
+  endpointsOf,
+  type Lookup,
+  type TcpPeer,
+  type TcpPeers,
+} from '../../../../lib/distribution/transports/tcp-peers.js';
+import { InvalidServingError } from '../../../../lib/errors.js';
+import { later, useVirtualTime } from '../../../fixtures/virtual-time.js';
+
+useVirtualTime();
+
+let warnings: string[];
+
+beforeEach(() => {
+  warnings = [];
+  jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
+});
+
+/** The lists that came while so many milliseconds passed. */
+async function listsOf(peers: TcpPeers, ms: number, lookup?: Lookup): Promise<string[]> {
+  const lists: string[] = [];
+  const subscription = endpointsOf(peers, lookup).subscribe((list) => lists.push(list.map(nameOf).join(' ')));
+  await later(ms);
+  subscription.unsubscribe();
+  return lists;
+}
+
+function nameOf({ host, port }: Endpoint): string {
+  return `${host}/${port}`;
+}
+
+it('[11] a list of hosts and ports is known at once, and for good', async () => {
+  const peers = ['10.0.0.1:5000', 'model-2:80', '[::1]:5000', { host: 'fe80::1', port: 1 }];
+
+  expect(await listsOf(peers, 60_000)).toEqual(['10.0.0.1/5000 model-2/80 ::1/5000 fe80::1/1']);
+});
+
+it.each<[string, TcpPeer]>([
+  ['without a port', '10.0.0.1'],
+  ['with a port that is none', '10.0.0.1:x'],
+  ['with port 0', '10.0.0.1:0'],
+  ['with too large a port', { host: 'a', port: 65_536 }],
+  ['with half a port', { dns: 'a', port: 1.5 }],
+  ['without a host', ':5000'],
+  ['without a name', { dns: '', port: 1 }],
+  ['of IPv6 without brackets', '::1:5000'],
+])('[11] a peer %s fails at boot', (_, peer) => {
+  expect(() => endpointsOf([peer])).toThrow(InvalidServingError);
+  expect(() => endpointsOf([peer])).toThrow('A peer is "host:port", { host, port } or { dns, port }, not ');
+});
+
+it('[11] every address of a name is a peer, looked up again as often as asked', async () => {
+  let round = 0;
+  const lookup: Lookup = async (name) => [`${name}-1`, `${name}-${++round + 1}`];
+
+  expect(await listsOf([{ dns: 'models', port: 7, refresh: 500 }, 'x:1', { dns: 'models', port: 8 }], 999, lookup)).toEqual([
+    'models-1/7 models-2/7 x/1 models-1/8 models-3/8',
+    'models-1/7 models-4/7 x/1 models-1/8 models-5/8',
+  ]);
+  expect(await listsOf([{ dns: 'models', port: 7 }], 19_999, lookup)).toHaveLength(2);
+});
+
+it('[11] a name that cannot be looked up stays what it was, and is complained of once until it can', async () => {
+  const answers = [['a'], undefined, undefined, ['b'], undefined];
+  const lookup: Lookup = async () => {
+    const answer = answers.shift();
+    if (!answer) {
+      throw new Error('ENOTFOUND');
+    }
+    return answer;
+  };
+
+  expect(await listsOf([{ dns: 'models', port: 7, refresh: 10 }], 49, lookup)).toEqual(['a/7', 'a/7', 'a/7', 'b/7', 'b/7']);
+  expect(warnings).toEqual(Array(2).fill('The addresses of models are not known: ENOTFOUND'));
+});
+
+it('[11] a function that says the peers is asked again; while it throws, they stay', async () => {
+  const answers: (() => TcpPeer[])[] = [
+    () => ['a:1'],
+    () => {
+      throw new Error('no list');
+    },
+    () => ['not a peer'],
+    () => ['a:1', { dns: 'b', port: 2 }],
+  ];
+
+  expect(
+    await listsOf(
+      () => answers.shift()!(),
+      39_999,
+      async () => ['b1', 'b2'],
+    ),
+  ).toEqual(['a/1', 'a/1 b1/2 b2/2']);
+  expect(warnings).toEqual(['The peers are not known: no list']);
+});
+
+it('[11] looks up the names that this machine knows', async () => {
+  const list = await firstValueFrom(endpointsOf([{ dns: 'localhost', port: 7 }]));
+
+  expect(['127.0.0.1/7', '::1/7']).toEqual(expect.arrayContaining(list.map(nameOf)));
+  expect(list).not.toEqual([]);
+});

@@ -22,9 +22,8 @@ export interface Place {
 
 const JSON_CODE = elementByType.get('json')!.code;
 
-/** The section of a value that is written as JSON. */
-export function textSection(json: unknown): Section {
-  const text = JSON.stringify(json);
+/** The section of JSON. */
+export function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
   return { code: JSON_CODE, dims: [length], length, write: (frame, at) => frame.write(text, at) };
 }

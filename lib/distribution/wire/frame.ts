@@ -39,8 +39,8 @@ export interface Frame {
  * @throws InvalidInputError when the memory of a tensor has been taken away since its value was encoded
  */
 export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare = 0): Uint8Array {
-  const head = textSection(header);
-  const sections = value ? [textSection(value.tree), ...value.blocks.map(blockSection)] : [];
+  const head = textSection(JSON.stringify(header));
+  const sections = value ? [textSection(value.text), ...value.blocks.map(blockSection)] : [];
   const body = lengthOf(sections) + spare;
   if (head.length >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
     throw new FrameError(`A frame of ${body} bytes in ${sections.length} blocks is more than one can be`);

@@ -5,7 +5,7 @@ import type { Block } from './element-types.js';
 import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './leaves.js';
 import type { WireLimits } from './limits.js';
 
-export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /** What the number of blocks is written in has 16 bits, and one is that of the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;
@@ -16,6 +16,7 @@ export class ValueWriter implements Sink {
   /** The names that lead to what is read now. */
   private readonly path: (string | number)[] = [];
   private nodes = 0;
+  /** At least those of what was written. */
   private bytes = 0;
 
   constructor(private readonly limits: WireLimits) {}
@@ -24,7 +25,15 @@ export class ValueWriter implements Sink {
     return this.path.length === 0 ? 'The value' : `The value at "${clip(this.path.join('.'))}"`;
   }
 
-  write(value: unknown, depth: number): Json {
+  /** The text of the tree. */
+  textOf(value: unknown): string {
+    const text = JSON.stringify(this.write(value, 0));
+    this.bytes = this.blocks.reduce((sum, { data }) => sum + data.byteLength, 0);
+    this.charge(Buffer.byteLength(text));
+    return text;
+  }
+
+  private write(value: unknown, depth: number): Json {
     this.checkCount(++this.nodes);
     switch (typeof value) {
       case 'string':

@@ -4,16 +4,16 @@ import type { Block } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { reading } from './prelude.js';
 import { ValueReader } from './value-reader.js';
-import { type Json, ValueWriter } from './value-writer.js';
+import { ValueWriter } from './value-writer.js';
 
-/** A value as it crosses: plain JSON, and apart from it what lies in typed arrays, of which nothing is copied yet. */
+/** A value as it crosses: the text of its tree, and apart from it what lies in typed arrays, of which nothing is copied yet. */
 export interface EncodedValue {
-  readonly tree: Json;
+  readonly text: string;
   readonly blocks: readonly Block[];
 }
 
 /**
- * What a value is as JSON. That for which JSON has no form is an object with one name, a tag:
+ * A value as JSON, its tree, and blocks. That for which JSON has no form is an object with one name, a tag:
  *
  * | tag | stands for | holds |
  * | --- | --- | --- |
@@ -37,7 +37,7 @@ export interface EncodedValue {
 export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
   const writer = new ValueWriter(limits);
   try {
-    return { tree: writer.write(value, 0), blocks: writer.blocks };
+    return { text: writer.textOf(value), blocks: writer.blocks };
   } catch (cause) {
     if (cause instanceof InvalidInputError || cause instanceof RequestTooLargeError) {
       throw cause;

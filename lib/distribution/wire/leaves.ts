@@ -3,10 +3,11 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import { isContainer, isPlainObject, leavesOf } from '../../batch/container.js';
 import { isTensor, soundTensor } from '../../batch/tensor.js';
-import { fromWire, InvalidInputError, isError, toWire, type WireError } from '../../errors.js';
+import { fromWire, InvalidInputError, isError } from '../../errors.js';
 import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
+import { isSaidError, saidError } from './said-error.js';
 
 /** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
 export type Leaf = readonly [tag: string, content: unknown];
@@ -58,7 +59,7 @@ export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
   if (value instanceof Batch) {
     return ['$r', partsOf(value)];
   }
-  return isError(value) ? ['$e', withoutStacks(toWire(value))] : undefined;
+  return isError(value) ? ['$e', saidError(value)] : undefined;
 }
 
 /** Without what others have made of the class: a Buffer is bytes. */
@@ -87,7 +88,7 @@ const makers: Readonly<Record<string, Maker>> = {
   $s: (content, _, limits) => stringTensorOf(content, limits),
   $a: (index, take) => take(index).data,
   $b: (index, take) => bufferOf(take(index)),
-  $e: (wire) => (isWireError(wire) ? fromWire(wire) : fail('an error')),
+  $e: (wire) => (isSaidError(wire) ? fromWire(wire) : fail('an error')),
   $r: (parts, _, limits) => batchOf(parts, limits),
 };
 
@@ -138,32 +139,6 @@ function bufferOf({ data }: Block): ArrayBuffer {
 
 function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
-}
-
-/** Of an error only what is said crosses: a stack tells strangers of the machine. */
-function withoutStacks({ name, message, code, retryAfter, cause }: WireError): WireError {
-  return {
-    name,
-    message,
-    ...(code !== undefined && { code }),
-    ...(retryAfter !== undefined && { retryAfter }),
-    ...(cause && { cause: withoutStacks(cause) }),
-  };
-}
-
-function isWireError(value: unknown): value is WireError {
-  if (!isPlainObject(value)) {
-    return false;
-  }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<keyof WireError, unknown>;
-  return (
-    typeof name === 'string' &&
-    typeof message === 'string' &&
-    stack === undefined &&
-    (code === undefined || typeof code === 'string') &&
-    (retryAfter === undefined || typeof retryAfter === 'number') &&
-    (cause === undefined || isWireError(cause))
-  );
 }
 
 /** A batch as it crosses. Without rows it has nothing but its key and its padding. */

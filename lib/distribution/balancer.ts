@@ -16,7 +16,7 @@ export type ChooseOwner = (candidates: readonly Owner[], context: BalanceContext
 export interface BalanceContext {
   /** The name of the serving. */
   readonly serving: string;
-  /** The calls of the serving that this process has under way at a node. */
+  /** The calls that this process has under way at a node, of whichever serving. */
   readonly underWay: (address: Address) => number;
 }
 

@@ -142,6 +142,7 @@ export class Cluster
 
   /** Now at the latest all servings of this node are ready, and others may know. */
   onApplicationBootstrap(): void {
+    this.offers.watch();
     this.beat();
   }
 
@@ -182,6 +183,9 @@ export class Cluster
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
       this.beat();
+    } else {
+      // Their answers would have come by way of the broker.
+      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node));
     }
     this.changed.next();
   }
@@ -259,7 +263,7 @@ export class Cluster
 
   private info(): NodeInfo {
     const { address, epoch, state, role, options, offers, incoming } = this;
-    const servings = role === 'client' ? [] : offers.all((name) => incoming.doingOf(name));
+    const servings = role === 'client' ? [] : offers.all((name) => incoming.count(name));
     return { id: options.nodeId, epoch, address, seq: ++this.seq, role, state, servings };
   }
 

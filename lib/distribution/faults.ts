@@ -7,13 +7,12 @@ import {
   PartitionLostError,
   ServingClosedError,
   ServingUnavailableError,
-  toWire,
   UnknownServingError,
-  type WireError,
 } from '../errors.js';
 import type { Header } from './header.js';
 import { type Address, NodeGoneError } from './transport.js';
 import { FrameError } from './wire/prelude.js';
+import { isSaidError, saidError } from './wire/said-error.js';
 
 /** Whether rows of a call that failed may have run: what decides where it may be made again. */
 export type Executed = 'no' | 'unknown' | 'yes';
@@ -58,12 +57,12 @@ export function nonsenseFault(address: Address, cause: FrameError): Fault {
 
 /** A fault as it crosses the wire. */
 export function faultHeader(error: unknown, executed: Executed = executedBy(error)): object {
-  return { error: withoutStacks(toWire(error)), executed };
+  return { error: saidError(error), executed };
 }
 
 /** @throws FrameError when there is none */
 export function faultIn({ error, executed }: Header): Fault {
-  if (!isWireError(error)) {
+  if (!isSaidError(error)) {
     throw new FrameError('The header has no error');
   }
   return new Fault(fromWire(error), executed === 'no' || executed === 'unknown' ? executed : 'yes');
@@ -80,24 +79,4 @@ function executedBy(error: unknown): Executed {
     error instanceof NodeLostError
     ? 'unknown'
     : 'yes';
-}
-
-/** A stack tells of the machine that it comes from. */
-function withoutStacks({ stack: _stack, cause, ...error }: WireError): WireError {
-  return { ...error, ...(cause && { cause: withoutStacks(cause) }) };
-}
-
-function isWireError(value: unknown, depth = 0): value is WireError {
-  if (typeof value !== 'object' || value === null || depth > 16) {
-    return false;
-  }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<string, unknown>;
-  return (
-    typeof name === 'string' &&
-    typeof message === 'string' &&
-    stack === undefined &&
-    (code === undefined || typeof code === 'string') &&
-    (retryAfter === undefined || typeof retryAfter === 'number') &&
-    (cause === undefined || isWireError(cause, depth + 1))
-  );
 }

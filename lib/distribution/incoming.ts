@@ -19,27 +19,18 @@ export interface IncomingOptions {
   readonly offer: (serving: string) => Offer | undefined;
 }
 
-/** How one serving does, as other nodes are told. */
-export interface Doing {
-  readonly inflight: number;
-  /** Milliseconds that a call takes of late. */
-  readonly ewmaMs: number;
-}
-
-/** So much the newest call counts in the average. */
-const NEWEST = 0.1;
-
 /** The calls of other nodes that are under way here. */
 export class Incoming {
   private readonly calls = new Map<Address, Map<number, ServedCall>>();
-  private readonly doings = new Map<string, Doing>();
+  private readonly counts = new Map<string, number>();
   private readonly runs = new Set<Promise<void>>();
   private isDraining = false;
 
   constructor(private readonly options: IncomingOptions) {}
 
-  doingOf(serving: string): Doing {
-    return this.doings.get(serving) ?? { inflight: 0, ewmaMs: 0 };
+  /** The calls of the serving that are under way here. */
+  count(serving: string): number {
+    return this.counts.get(serving) ?? 0;
   }
 
   /** Whether every call that was taken has its answer, and none will be taken any more. */
@@ -111,15 +102,8 @@ export class Incoming {
   }
 
   private async run(name: string, served: Promise<void>): Promise<void> {
-    const startedAt = performance.now();
-    this.count(name, 1);
+    this.counts.set(name, this.count(name) + 1);
     await served;
-    this.count(name, -1, performance.now() - startedAt);
-  }
-
-  private count(name: string, more: number, took?: number): void {
-    const { inflight, ewmaMs } = this.doingOf(name);
-    const next = took === undefined ? ewmaMs : ewmaMs === 0 ? took : ewmaMs + NEWEST * (took - ewmaMs);
-    this.doings.set(name, { inflight: inflight + more, ewmaMs: next });
+    this.counts.set(name, this.count(name) - 1);
   }
 }

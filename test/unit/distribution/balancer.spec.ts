@@ -20,7 +20,7 @@ function ownersOf(...served: Partial<ServedInfo>[]): Owners {
 }
 
 /** How often each node is picked. */
-function countsOf(pick: () => Owner | undefined, draws = 100_000): Record<string, number> {
+function countsOf(pick: () => Owner | undefined, draws: number): Record<string, number> {
   const counts: Record<string, number> = {};
   for (let i = 0; i < draws; i++) {
     const id = pick()?.id ?? 'nobody';
@@ -29,9 +29,9 @@ function countsOf(pick: () => Owner | undefined, draws = 100_000): Record<string
   return counts;
 }
 
-function weighted(owners: Owners, excluded = nobody): Record<string, number> {
+function weighted(owners: Owners, excluded = nobody, draws = 100_000): Record<string, number> {
   const random = randomFrom(1);
-  return countsOf(() => pickWeighted(owners, excluded, random));
+  return countsOf(() => pickWeighted(owners, excluded, random), draws);
 }
 
 function least(owners: Owners, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
@@ -109,6 +109,15 @@ describe('pickWeighted', () => {
         },
       ),
     );
+  });
+
+  it('[11] goes through no list of all when nobody is excluded', () => {
+    const without = jest.spyOn(Owners.prototype, 'without');
+
+    weighted(ownersOf({}, {}, {}), nobody, 1000);
+
+    expect(without).not.toHaveBeenCalled();
+    without.mockRestore();
   });
 
   it('[11] finds the one in whose part of the whole the number lies', () => {

@@ -32,7 +32,7 @@ const anything = fc.oneof(
   { weight: 6, arbitrary: fc.record({ what: fc.constant('hear' as const), info: beat }) },
   {
     weight: 6,
-    arbitrary: fc.record({ what: fc.constant('check' as const), after: fc.constantFrom(0, 300, 700, 1000, 1500, 2500) }),
+    arbitrary: fc.record({ what: fc.constant('check' as const), after: fc.constantFrom(0, 300, 700, 1000, 2000, 2001) }),
   },
   fc.record({ what: fc.constant('gone' as const), info: beat }),
   fc.record({ what: fc.constant('freeze' as const), isFrozen: fc.boolean() }),

@@ -185,7 +185,7 @@ export class Cluster
       this.beat();
     } else {
       // Their answers would have come by way of the broker.
-      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node));
+      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node, 'unknown'));
     }
     this.changed.next();
   }

@@ -60,7 +60,7 @@ describe.each(wirings)('Processes of a cluster over $name that leave', (wiring) 
     await leaving.process.told('closing');
     leaving.process.tell('open');
 
-    expect(await Promise.all(replies)).toEqual(rows.map(({ id }, i) => ({ id, sum: i, pid: leaving.pid })));
+    expect(await Promise.all(replies)).toEqual(rows.map(({ id }, i) => ({ id, sum: i, serving: 'm', pid: leaving.pid })));
     expect(await leaving.process.ended).toEqual(end);
     expect(leaving.begun.toSorted()).toEqual(rows.map(({ id }) => id).toSorted());
   });
@@ -73,13 +73,13 @@ describe.each(wirings)('Processes of a cluster over $name that leave', (wiring) 
       model.process.tell('hold');
       await model.process.told('holds');
 
-      const response = fetch(`${front.places.url}/m/123`);
+      const answer = front.get('any/m/123');
       await model.process.told('held');
       front.process.kill('SIGTERM');
       await front.process.told('closing');
       model.process.tell('open');
 
-      expect(await (await response).json()).toEqual({ id: '123', sum: 6, pid: model.pid });
+      expect(await answer).toEqual({ id: '123', sum: 6, serving: 'm', pid: model.pid });
       expect(await front.process.ended).toEqual(byItself);
     },
   );

@@ -9,7 +9,7 @@ import type { Letter, Post } from './post.js';
 import type { Address } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
-import { type EncodedValue, encodeValue } from './wire/values.js';
+import { encodeValue } from './wire/values.js';
 import { Window, type WindowLimits } from './window.js';
 
 /** A serving of this node, as others may call it. */
@@ -46,7 +46,7 @@ export class ServedCall {
       } else {
         const output = await (method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options));
         const shaped = postprocess ? await postprocess(output) : output;
-        await this.tell(Kind.reply, {}, this.encode(shaped));
+        await this.give(Kind.reply, {}, shaped);
       }
     } catch (error) {
       await this.tell(Kind.error, faultHeader(error));
@@ -112,29 +112,34 @@ export class ServedCall {
 
   /** The serving is asked for no more than the caller has room for. */
   private async stream(events: AsyncIterable<StreamEvent<unknown, string>>, postprocess: Offer['postprocess']): Promise<void> {
-    const { post, from, id, window } = this;
+    const { window } = this;
     for await (const event of events) {
       const shaped = 'output' in event && postprocess ? { ...event, output: await postprocess(event.output) } : event;
       if (!(await window.room())) {
         return;
       }
-      window.add(await post.send(from, Kind.chunk, { call: id, index: window.sent }, this.encode(shaped)));
+      window.add(await this.give(Kind.chunk, { index: window.sent }, shaped));
     }
     await this.tell(Kind.end, { count: window.sent });
   }
 
-  private encode(output: unknown): EncodedValue {
+  /**
+   * Sends an output; gives the bytes that were sent.
+   *
+   * @throws InvalidOutputError when it cannot be sent
+   */
+  private async give(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
-      return encodeValue(output, this.limits);
+      return await this.post.send(this.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
     } catch (cause) {
       throw new InvalidOutputError(`The output cannot be sent to another node: ${messageOf(cause)}`, { cause });
     }
   }
 
   /** Nobody hears it where the caller has gone, and that is known elsewhere. */
-  private async tell(kind: Kind, header: object, value?: EncodedValue): Promise<void> {
+  private async tell(kind: Kind, header: object): Promise<void> {
     if (!this.left.signal.aborted) {
-      await this.post.send(this.from, kind, { call: this.id, ...header }, value).catch(() => {});
+      await this.post.send(this.from, kind, { call: this.id, ...header }).catch(() => {});
     }
   }
 }

@@ -1,13 +1,13 @@
-import { describe, expect, it } from '@jest/globals';
+import { expect, it } from '@jest/globals';
 import { NodeLostError } from 'nestjs-serving';
 import { Callers } from '../../fixtures/callers.js';
 import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { wirings } from '../../fixtures/wirings.js';
+import { describeWirings } from '../../fixtures/wirings.js';
 
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
 const distribution = { heartbeat: 100, downAfter: 2000 };
 
-describe.each(wirings)('Processes of a cluster over $name, one of which', (wiring) => {
+describeWirings('Processes of a cluster, one of which', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   /** Three nodes with the serving, and a client that calls it; the first is the one to whom something happens. */

@@ -1,12 +1,12 @@
-import { describe, expect, it } from '@jest/globals';
+import { expect, it } from '@jest/globals';
 import { Callers } from '../../fixtures/callers.js';
 import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { wirings } from '../../fixtures/wirings.js';
+import { describeWirings } from '../../fixtures/wirings.js';
 
 const byItself = { code: 0, signal: null, output: '' };
 const bySignal = { ...byItself, code: null, signal: 'SIGTERM' };
 
-describe.each(wirings)('Processes of a cluster over $name that leave', (wiring) => {
+describeWirings('Processes of a cluster that leave', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   it('[11] [9.3] under load, one after the other, lose no call, and no row runs twice', async () => {

@@ -183,6 +183,9 @@ export class Cluster
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
       this.beat();
+    } else {
+      // Their answers would have come by way of the broker.
+      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node));
     }
     this.changed.next();
   }

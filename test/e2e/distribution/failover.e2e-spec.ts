@@ -109,6 +109,36 @@ describe('A call whose node goes', () => {
   });
 });
 
+describe('While the broker is away', () => {
+  const cluster = useCluster();
+
+  it('[11] calls wait, those that were under way run again, and no node is forgotten', async () => {
+    const network = cluster.network({ connections: false });
+    const m = held('m', { idempotent: true });
+    await cluster.node({ servings: [m.definition] });
+    const web = await cluster.node({ discoveryTimeout: 10 });
+    await web.knows('m');
+    const underWay = web.servings.batchedRun('m', 'under way');
+    await until(() => m.batches.batches.length === 1);
+
+    network.broker(false);
+    await until(() => !web.cluster.isOnline);
+    answer(m, 'nobody hears');
+    const later = web.servings.batchedRun('m', 'later');
+    for (let i = 0; i < 20; i++) {
+      await turn();
+    }
+    expect(m.batches.batches).toHaveLength(0);
+    network.broker(true);
+    for (let i = 0; i < 2; i++) {
+      await until(() => m.batches.batches.length === 1);
+      answer(m, 'm');
+    }
+
+    expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
+  });
+});
+
 describe('A call that a node refuses', () => {
   const cluster = useCluster();
 

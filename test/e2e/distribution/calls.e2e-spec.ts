@@ -19,6 +19,9 @@ const saying = (name: string, node: string): FunctionServingDefinition => ({
   useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })),
 });
 
+/** Texts of these lengths. */
+const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
+
 describe('A call in a cluster', () => {
   const cluster = useCluster();
 
@@ -117,7 +120,6 @@ describe('A call in a cluster', () => {
 
   it('[11] fails with the reason where there is more to say than a message may hold', async () => {
     const limits = { bytes: 100_000 };
-    const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
     await cluster.node({
       servings: [
         { name: 'texts', useFactory: () => texts },

@@ -7,6 +7,13 @@ import { describeWirings } from '../../fixtures/wirings.js';
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
 const distribution = { heartbeat: 100, downAfter: 2000 };
 
+/** The rows that the victim has left, which shows that something was to be lost. */
+function strandedAt(victim: ClusterProcess): readonly string[] {
+  const { stranded } = victim;
+  expect(stranded.length).toBeGreaterThan(0);
+  return stranded;
+}
+
 describeWirings('Processes of a cluster, one of which', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
@@ -17,16 +24,9 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     const web = await client({ ...distribution, ...(attempts && { attempts }) });
     await web.knows('m', 3);
     const callers = new Callers(web.servings, 'm');
-    await callers.answered(500);
+    await callers.answered(200);
     const [victim, ...others] = nodes as [ClusterProcess, ...ClusterProcess[]];
     return { web, callers, victim, others };
-  }
-
-  /** The rows that the victim has left, which shows that something was to be lost. */
-  function strandedAt(victim: ClusterProcess): readonly string[] {
-    const { stranded } = victim;
-    expect(stranded.length).toBeGreaterThan(0);
-    return stranded;
   }
 
   it('[11] is killed under load: what it was doing others do, no call fails, and it comes back when it starts anew', async () => {
@@ -54,7 +54,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     victim.process.kill('SIGSTOP');
     const stranded = strandedAt(victim);
     await web.knows('m', 2);
-    await callers.answered(500);
+    await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
     victim.process.tell('open');
     victim.process.kill('SIGCONT');
@@ -74,7 +74,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     victim.process.kill('SIGKILL');
     await victim.process.ended;
     const stranded = strandedAt(victim);
-    await callers.answered(500);
+    await callers.answered(200);
     await callers.end();
 
     expect(callers.wrong).toEqual([]);

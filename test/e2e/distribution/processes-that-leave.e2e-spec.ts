@@ -16,7 +16,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     const web = await client({ attempts: 1 });
     await web.knows('m', 3);
     const callers = new Callers(web.servings, 'm');
-    await callers.answered(300);
+    await callers.answered(200);
 
     const left = [];
     for (const leaving of nodes.slice(1)) {

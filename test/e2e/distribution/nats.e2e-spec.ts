@@ -176,6 +176,22 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       await expect(run('unknown')).rejects.toThrow('no subscribers');
     });
 
+    it('[11] answers those who do not use Nest, and outlives what is no message', async () => {
+      await join('a', { plainHandlers: handlers });
+      const client = connect();
+      await client.connect();
+      const nats = client.unwrap<{
+        request(subject: string, text: string): Promise<{ json(): unknown }>;
+        publish(subject: string, text: string): void;
+      }>();
+
+      nats.publish('sv.test.s.double', 'banana');
+      nats.publish('sv.test.s.double', '');
+      for (const text of ['21', '{"data":21}', '{"pattern":"p","data":21,"id":"7"}']) {
+        expect((await nats.request('sv.test.s.double', text)).json()).toMatchObject({ response: 42, isDisposed: true });
+      }
+    });
+
     it('[11] says that a reply is too large for NATS', async () => {
       await join('a', { plainHandlers: handlers });
 

@@ -162,6 +162,13 @@ export class PartitionLostError extends ServingError {
   override readonly statusCode = 503;
 }
 
+/** The node that had the call is gone, or could not be reached, and no other may run it again. */
+export class NodeLostError extends ServingError {
+  override readonly name = 'NodeLostError';
+  override readonly code = 'SERVING_NODE_LOST';
+  override readonly statusCode = 503;
+}
+
 /** True for an error of this package, also one of another copy of it. */
 export function isServingError(error: unknown): error is ServingError {
   return isError(error) && readable(() => 'code' in error && String(error.code).startsWith('SERVING_'), false);
@@ -227,6 +234,7 @@ const classes = new Map(
     RunTimeoutError,
     ServingUnavailableError,
     PartitionLostError,
+    NodeLostError,
   ].map((type) => [new type().code, type]),
 );
 

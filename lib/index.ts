@@ -6,6 +6,7 @@ export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, caller } from './batched/caller.js';
 export type { CloseReason } from './batching/waiting-line.js';
+export type { DistributionOptions } from './distribution/options.js';
 export {
   BatchFailedError,
   CallCancelledError,
@@ -16,6 +17,7 @@ export {
   InvalidOutputError,
   InvalidServingError,
   isServingError,
+  NodeLostError,
   OverloadedError,
   PartitionLostError,
   ProviderUnavailableError,
@@ -48,7 +50,7 @@ export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
-export { ServingService, type ServingReference } from './serving.service.js';
+export { type NamedServing, ServingService, type ServingReference } from './serving.service.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { currentSignal } from './serving/caller-context.js';
 export { contentHash } from './serving/content-hash.js';

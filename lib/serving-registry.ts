@@ -16,9 +16,13 @@ export class ServingRegistry implements OnModuleInit {
     this.servings = this.discover();
   }
 
+  find(name: string): Serving | undefined {
+    return this.all.get(name);
+  }
+
   /** @throws UnknownServingError naming those that exist */
   get(name: string): Serving {
-    const serving = this.all.get(name);
+    const serving = this.find(name);
     if (!serving) {
       const known = [...this.all.keys()].toSorted().join(', ') || 'none';
       throw new UnknownServingError(`There is no serving ${show(name)}; registered are: ${known}`);

@@ -2,6 +2,7 @@ import { type DynamicModule, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { tellCallers } from './batched/caller-context.interceptor.js';
+import { clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -24,8 +25,10 @@ export class ServingModule extends ConfigurableModuleClass {
 
   /** The servings of the application. Import it once, in the root module. */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
-    const names = (options.servings ?? []).map(({ name }) => name);
-    return withCore(super.forRoot(options), names, servingProviders(options.servings ?? []));
+    const { servings = [], distribution } = options;
+    const remotes = remoteNamesIn(distribution);
+    const names = [...servings.map(({ name }) => name), ...remotes];
+    return withCore(super.forRoot(options), names, [...servingProviders(servings), ...remotes.map(remoteProvider)]);
   }
 
   /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
@@ -44,7 +47,7 @@ function withCore(module: DynamicModule, names: readonly string[], providers: re
   return {
     ...module,
     imports: [...(module.imports ?? []), DiscoveryModule],
-    providers: [...(module.providers ?? []), ...providers, ServingRegistry, BatchedMethods, ServingService],
+    providers: [...(module.providers ?? []), ...providers, ServingRegistry, BatchedMethods, clusterProvider, ServingService],
     exports: [...(module.exports ?? []), ...names.map(getServingToken), BatchedMethods, ServingService],
   };
 }

@@ -1,7 +1,9 @@
 import type { Provider } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
+import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError } from './errors.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
+import { CLUSTER, remoteNamesIn } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
@@ -46,12 +48,16 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   const definitions: Provider = {
     provide: DEFINITIONS,
     inject: [SERVING_MODULE_OPTIONS],
-    useFactory: ({ servings = [] }: ServingModuleOptions) => definitionsByName(names, servings),
+    useFactory: ({ servings = [], distribution }: ServingModuleOptions) =>
+      definitionsByName(names, servings, remoteNamesIn(distribution)),
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
-    inject: [DEFINITIONS, ModuleRef],
-    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) => servingOf(byName.get(name)!, moduleRef),
+    inject: [DEFINITIONS, ModuleRef, CLUSTER],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition | undefined>, moduleRef: ModuleRef, cluster?: Cluster) => {
+      const definition = byName.get(name);
+      return definition ? servingOf(definition, moduleRef) : cluster!.serving(name);
+    },
   }));
   return [definitions, ...servings];
 }
@@ -61,9 +67,13 @@ const DEFINITIONS = Symbol('serving definitions');
 function definitionsByName(
   names: readonly string[],
   definitions: readonly ServingDefinition[],
-): ReadonlyMap<string, ServingDefinition> {
-  checkNames(definitions);
-  const byName = new Map(definitions.map((definition) => [definition.name, definition]));
+  remotes: readonly string[],
+): ReadonlyMap<string, ServingDefinition | undefined> {
+  checkNames([...definitions, ...remotes.map((name) => ({ name }))]);
+  const byName = new Map<string, ServingDefinition | undefined>([
+    ...definitions.map((definition) => [definition.name, definition] as const),
+    ...remotes.map((name) => [name, undefined] as const),
+  ]);
   if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
     throw new InvalidServingError(
       `The factory of ServingModule.forRootAsync defines [${[...byName.keys()].join(', ')}], ` +
@@ -108,7 +118,8 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
   };
 }
 
-function checkNames(definitions: readonly ServingDefinition[]): void {
+/** What names a serving twice cannot be. */
+export function checkNames(definitions: readonly { readonly name: string }[]): void {
   const names = definitions.map(({ name }) => name);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
   if (twice !== undefined) {

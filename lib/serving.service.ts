@@ -1,8 +1,10 @@
-import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { Inject, Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
-import { UnknownServingError } from './errors.js';
+import type { Cluster } from './distribution/cluster.js';
+import { InvalidServingError, UnknownServingError } from './errors.js';
 import type { PartitionStatus } from './partitions/partition-status.js';
+import { CLUSTER } from './serving.cluster.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
 import { healthOf, type ServingHealth } from './serving/health.js';
@@ -15,7 +17,16 @@ import { show } from './show.js';
 import type { ServingStream } from './streaming/serving-stream.js';
 
 /** A serving by name, or by its definition, which also gives its types. */
-export type ServingReference<Input, Output> = string | ServingOptions<Input, Output>;
+export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
+
+/**
+ * A serving: that of this application if it has one, else that of another node; `local`: only that of this application; `distributed`: by
+ * way of the cluster, which may lead back here.
+ */
+export type ServingReference<Input, Output> =
+  | NamedServing<Input, Output>
+  | { readonly local: NamedServing<Input, Output> }
+  | { readonly distributed: NamedServing<Input, Output> };
 
 /** Calls servings by name. */
 @Injectable()
@@ -31,6 +42,7 @@ export class ServingService implements OnModuleInit {
   constructor(
     private readonly registry: ServingRegistry,
     private readonly methods: BatchedMethods,
+    @Inject(CLUSTER) private readonly cluster: Cluster | undefined,
   ) {}
 
   onModuleInit(): void {
@@ -72,10 +84,10 @@ export class ServingService implements OnModuleInit {
   /**
    * The handle of a serving.
    *
-   * @throws UnknownServingError when there is none of that name
+   * @throws UnknownServingError when there is none of that name; where there are other nodes, not before it is called
    */
   get<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>): Serving<Input, Output> {
-    return this.registry.get(nameOf(serving)) as Serving<Input, Output>;
+    return this.find(serving as ServingReference<never, never>) as Serving<Input, Output>;
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
@@ -103,6 +115,27 @@ export class ServingService implements OnModuleInit {
     options?: StreamOptions<Hook>,
   ): ServingStream<StreamEvent<Output, Hook>> {
     return this.get(serving).stream(input, options);
+  }
+
+  private find(reference: ServingReference<never, never>): Serving {
+    const { registry, cluster } = this;
+    const local = sideOf(reference, 'local');
+    if (local !== undefined) {
+      const name = nameOf(local);
+      return cluster?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
+    }
+    const distributed = sideOf(reference, 'distributed');
+    if (distributed !== undefined) {
+      const name = nameOf(distributed);
+      if (!cluster) {
+        throw new InvalidServingError(
+          `Serving ${show(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
+        );
+      }
+      return cluster.serving(name, preprocessingOf(distributed));
+    }
+    const name = nameOf(reference as NamedServing<never, never>);
+    return cluster ? cluster.route(name, registry.find(name), preprocessingOf(reference)) : registry.get(name);
   }
 
   /** The very promise of the serving, which knows what becomes of it; of one that is not there, a rejected one. */
@@ -135,4 +168,20 @@ function nameOf(serving: string | { readonly name: string }): string {
   } catch (cause) {
     throw new UnknownServingError(`There is no serving ${show(serving)}, whose name cannot be read`, { cause });
   }
+}
+
+/** The serving that is to be called on that side alone, if the reference says so. */
+function sideOf(reference: unknown, side: 'local' | 'distributed'): NamedServing<never, never> | undefined {
+  const isSided = typeof reference === 'object' && reference !== null && Object.hasOwn(reference, side) && !('name' in reference);
+  return isSided ? (reference as Record<string, NamedServing<never, never>>)[side] : undefined;
+}
+
+/** A definition says what is done to the input on the caller's side. */
+function preprocessingOf(reference: unknown): ((input: unknown) => unknown) | undefined {
+  const { distributedPreprocessing } = (typeof reference === 'object' ? reference : {}) as Partial<ServingOptions>;
+  return distributedPreprocessing && ((input) => distributedPreprocessing(input));
+}
+
+function unknownHere(name: string): never {
+  throw new UnknownServingError(`There is no serving ${show(name)} in this application; other nodes own it`);
 }

@@ -8,7 +8,9 @@ export type TensorData = Tensor['data'];
 /** The storage of numbers and truth values. */
 export type TypedData = Exclude<TensorData, string[]>;
 
-interface Storage {
+/** The class of a typed array. */
+export interface Storage {
+  readonly BYTES_PER_ELEMENT: number;
   new (length: number): TypedData;
   new (buffer: ArrayBufferLike, offset: number, length: number): TypedData;
 }
@@ -113,8 +115,8 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
   return type === 'string' ? Array.from({ length }, () => '') : new (storageClasses.get(type) ?? Float32Array)(length);
 }
 
-/** Where there is no class for the type, as for numbers of 16 bits before Node 24, onnxruntime takes another. */
-const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
+/** What the elements of each type lie in. Where there is no class for it, as for floats of 16 bits before Node 24, onnxruntime takes another. */
+export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
   ['float64', Float64Array],
   ['float16', (globalThis as { Float16Array?: Storage }).Float16Array ?? Uint16Array],

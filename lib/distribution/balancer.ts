@@ -5,7 +5,7 @@ import type { Address } from './transport.js';
 
 /**
  * How the node for a call is picked: `weighted` at random, by weight × partitions; `least-loaded` the better of two that are picked so,
- * by the calls under way and the time they take; or a function of one's own.
+ * by the calls that this process has under way there and the time of a batch; or a function of one's own.
  */
 export type Balance = 'weighted' | 'least-loaded' | ChooseOwner;
 
@@ -16,7 +16,7 @@ export type ChooseOwner = (candidates: readonly Owner[], context: BalanceContext
 export interface BalanceContext {
   /** The name of the serving. */
   readonly serving: string;
-  /** The calls of the serving that this process has under way at a node. */
+  /** The calls that this process has under way at a node, of whichever serving. */
   readonly underWay: (address: Address) => number;
 }
 
@@ -38,9 +38,15 @@ export function pickWeighted(owners: Owners, excluded: ReadonlySet<Address>, ran
   return draw(owners, ({ address }) => excluded.has(address), random);
 }
 
+/** So many times as loaded must one be for another to be better: less is noise, by which all callers would run to the same node. */
+const CLEARLY = 1.25;
+
 /**
- * The better of two who are picked at random by their shares: who has the lesser product of calls under way from here and time of a call.
- * After Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
+ * One who is picked at random by the shares, or another one picked so who is clearly less loaded. After Mitzenmacher, "The Power of Two
+ * Choices in Randomized Load Balancing".
+ *
+ * The load is the calls under way from here, times the time of a batch, by partition. What others have waiting there is known only as of
+ * the last beat, and so to all at once: those who went by that would all take turns at the same nodes.
  */
 export function leastLoaded(
   owners: Owners,
@@ -53,10 +59,11 @@ export function leastLoaded(
   if (!one || !other) {
     return one;
   }
-  // The time of one who has answered no call says nothing: then the calls alone count.
+  // The time of one who has run no batch says nothing: then the calls alone count.
   const isTimed = one.served.ewmaMs > 0 && other.served.ewmaMs > 0;
-  const load = ({ address, served }: Owner): number => (underWay(address) + 1) * (isTimed ? served.ewmaMs : 1);
-  return load(other) < load(one) ? other : one;
+  const load = ({ address, served }: Owner): number =>
+    ((underWay(address) + 1) * (isTimed ? served.ewmaMs : 1)) / served.partitions;
+  return load(other) * CLEARLY < load(one) ? other : one;
 }
 
 function pickBy(choose: ChooseOwner, owners: Owners, excluded: ReadonlySet<Address>, context: BalanceContext): Owner | undefined {

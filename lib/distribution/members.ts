@@ -99,7 +99,6 @@ export class Members {
     }
     if (hasPaused) {
       this.refresh(now);
-      return;
     }
     for (const member of this.byId.values()) {
       const silence = now - member.heardAt;

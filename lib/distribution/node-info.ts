@@ -9,11 +9,11 @@ export interface ServedInfo {
   readonly weight: number;
   /** The partitions that work now. */
   readonly partitions: number;
-  /** The rows that run. */
+  /** The calls of other nodes that are under way. */
   readonly inflight: number;
   /** The rows that wait. */
   readonly queued: number;
-  /** Milliseconds from when a call comes to its answer, waiting included, on average over the last calls; 0: there was none. */
+  /** Milliseconds that a batch runs, on average over the last ones, without the time that rows wait; 0: none has run. */
   readonly ewmaMs: number;
   /** Whether a call whose answer was lost may be made again. */
   readonly idempotent: boolean;
@@ -37,7 +37,8 @@ export interface NodeInfo {
   readonly servings: readonly ServedInfo[];
 }
 
-const LONGEST_NAME = 256;
+/** The characters of the longest name of a node or serving. */
+export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;
 

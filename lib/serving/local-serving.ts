@@ -16,7 +16,7 @@ import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
 import { currentOrigin } from './origin.js';
 import { ReplyCache, type ReplyStore } from './reply-cache.js';
-import type { ResolvedServing } from './resolve-definition.js';
+import type { ResolvedServing, ServingDistribution } from './resolve-definition.js';
 import { SharedCalls } from './shared-calls.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
@@ -63,6 +63,11 @@ export class LocalServing<Input = unknown, Output = unknown>
       return this.isClosed ? 'closed' : 'closing';
     }
     return this.line ? 'ready' : this.opening ? 'starting' : 'stopped';
+  }
+
+  /** What other nodes may do with it. */
+  get distribution(): ServingDistribution {
+    return this.options.distribution;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {

@@ -11,6 +11,7 @@ import { partitionPerDevice } from '../partitions/devices.js';
 import type { Supervision } from '../partitions/supervised.partition.js';
 import { show } from '../show.js';
 import {
+  aFunction,
   batching,
   batchingOf,
   checkOptions,
@@ -59,9 +60,20 @@ export interface ResolvedServing extends Supervision {
   readonly runTimeout?: number | undefined;
   readonly drain: boolean;
   readonly shutdown: number;
+  readonly distribution: ServingDistribution;
 }
 
-const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
+/** What other nodes may do with a serving. */
+export interface ServingDistribution {
+  readonly isShared: boolean;
+  readonly weight: number;
+  readonly idempotent: boolean;
+  /** The rows in the queue from which on it cannot keep up: two batches for each partition. */
+  readonly saturation: number;
+  readonly preprocess: ((input: unknown) => unknown) | undefined;
+  readonly postprocess: ((output: unknown) => unknown) | undefined;
+}
+
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
 const pathOr = (allowed: string, other: Rule['check']): Rule => ({
   check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
@@ -130,6 +142,13 @@ const common: Rules = {
   },
   drain: flag,
   shutdown: delay,
+  distributed: flag,
+  distributionWeight: {
+    check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
+    allowed: 'a number from 0 to 1000000',
+  },
+  distributedPreprocessing: aFunction,
+  distributedPostprocessing: aFunction,
   preprocess: aFunction,
   postprocess: aFunction,
   postprocessStream: aFunction,
@@ -146,8 +165,9 @@ const worker: Rules = {
   isolation,
   restartDelay: milliseconds(0, LONGEST_BACKOFF),
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+  restartTimeout: milliseconds(1),
 };
-const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const noWorker: Rules = Object.fromEntries(Object.keys(worker).map((option) => [option, onlyOfWorkers]));
 const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -200,13 +220,16 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     checkRoom(ownerOfKey, options.batchSize, maxQueue);
     return [key, options] as const;
   });
+  const partitions = partitionsOf(definition);
+  const recovery = recoveryOf(owner, kind, definition);
   return Object.freeze({
     name,
     maxQueue,
     maxQueueCost,
     timeout,
     order: orderOf(definition),
-    ...recoveryOf(owner, kind, definition),
+    ...recovery,
+    distribution: distributionOf(definition, recovery, 2 * otherKeys.batchSize * partitions.length),
     maxRows,
     maxBytes,
     keys: new Map(keys),
@@ -218,7 +241,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     ...supervisionOf(definition),
     drain,
     shutdown,
-    partitions: partitionsOf(definition),
+    partitions,
   });
 }
 
@@ -232,6 +255,18 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
   return { idempotent, isolateFailures, retries };
+}
+
+function distributionOf(definition: ServingDefinition, { idempotent }: RecoveryOptions, saturation: number): ServingDistribution {
+  const { distributed = true, distributionWeight = 1 } = definition;
+  return {
+    isShared: distributed,
+    weight: distributionWeight,
+    idempotent,
+    saturation,
+    preprocess: definition.distributedPreprocessing && ((input) => definition.distributedPreprocessing!(input)),
+    postprocess: definition.distributedPostprocessing && ((output) => definition.distributedPostprocessing!(output)),
+  };
 }
 
 function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
@@ -270,9 +305,12 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
 }
 
 function supervisionOf(definition: ServingDefinition): Supervision {
-  const { restartDelay = 100, maxRestarts = 5 }: WorkerOptions =
-    'model' in definition || 'useFile' in definition ? definition : {};
-  return { restartDelay, maxRestarts };
+  const {
+    restartDelay = 100,
+    maxRestarts = 5,
+    restartTimeout = 600_000,
+  }: WorkerOptions = 'model' in definition || 'useFile' in definition ? definition : {};
+  return { restartDelay, maxRestarts, restartTimeout };
 }
 
 /** The path of the model, or its bytes. */

@@ -215,6 +215,22 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 30000
    */
   readonly shutdown?: number;
+  /**
+   * Whether other nodes may call the serving, where the module has the option `distribution`.
+   *
+   * @default true
+   */
+  readonly distributed?: boolean;
+  /**
+   * How many calls of the cluster come here, in proportion to other nodes: this times the partitions that work. 0 for none.
+   *
+   * @default 1
+   */
+  readonly distributionWeight?: number;
+  /** Makes of a caller's input what is sent to another node: on the caller's side, before `preprocess` there. */
+  distributedPreprocessing?(input: Input): unknown;
+  /** Makes of the output what is sent to a caller on another node: on this side, after `postprocess`; of a stream, each output. */
+  distributedPostprocessing?(output: Output): unknown;
   /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
   preprocess?(input: Input): Prepared<Info> | Promise<Prepared<Info>>;
   /**
@@ -254,6 +270,13 @@ export interface WorkerOptions {
    * @default 5 with starts that fail at once, after 3 s at most
    */
   readonly maxRestarts?: number;
+  /**
+   * Milliseconds in which it must be loaded and warm when it is started again. A process that is not is killed, and that start has failed; a
+   * thread cannot be, and is reported as hung until it is.
+   *
+   * @default 600000 so that a model may be compiled once more
+   */
+  readonly restartTimeout?: number;
 }
 
 /** A serving of an ONNX model: its sessions run in threads or processes of their own. */

@@ -9,6 +9,7 @@ import { isolation } from './figures/isolation.js';
 import { loneCall } from './figures/lone-call.js';
 import { overload } from './figures/overload.js';
 import { precedence } from './figures/precedence.js';
+import { registry } from './figures/registry.js';
 import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
 import type { Figure, Measurement } from './harness/measurement.js';
@@ -25,6 +26,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P7: isolation,
   P8: overload,
   P9: precedence,
+  P10: registry,
 };
 
 const { values: options } = parseArgs({

@@ -18,6 +18,7 @@ it('exports exactly what the manual names', () => {
      "InvalidOutputError",
      "InvalidServingError",
      "LocalServing",
+     "NodeLostError",
      "OverloadedError",
      "PartitionLostError",
      "ProviderUnavailableError",
@@ -53,6 +54,7 @@ it('exports for tests exactly what the manual names', () => {
   expect(Object.keys(testing).toSorted()).toMatchInlineSnapshot(`
    [
      "BatchScript",
+     "MemoryNetwork",
      "VirtualTime",
      "overrideServing",
      "recordBatches",

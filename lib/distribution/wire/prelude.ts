@@ -1,3 +1,6 @@
+import { messageOf } from '../../errors.js';
+import { clip } from '../../show.js';
+
 /** The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32 header length, u32 body length. */
 export const PRELUDE = 16;
 
@@ -38,6 +41,15 @@ export const Kind = {
 
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
+/** The bits of the byte of flags; the others are 0. */
+export const Flag = {
+  /** The last {@link TRAILER} bytes of the body are a signature, see signature.ts. */
+  signed: 1,
+} as const;
+
+/** The bytes of a signature: u64 milliseconds since 1970, u64 of the sender, u64 counter, and the HMAC-SHA256 of all before it. */
+export const TRAILER = 56;
+
 /** Bytes that are no frame, or not one that is allowed here. */
 export class FrameError extends Error {
   override readonly name = 'FrameError';
@@ -56,7 +68,21 @@ export function packetLength(bytes: Uint8Array): number {
   if (bytes[3] !== VERSION) {
     throw new FrameError(`A frame of version ${bytes[3]}; only version ${VERSION} is understood here`);
   }
-  return PRELUDE + padded(view.getUint32(8, true)) + view.getUint32(12, true);
+  return PRELUDE + padded(headLength(bytes)) + view.getUint32(12, true);
+}
+
+/** The bytes of the header, by the prelude. */
+export function headLength(bytes: Uint8Array): number {
+  return new DataView(bytes.buffer, bytes.byteOffset, PRELUDE).getUint32(8, true);
+}
+
+/** What the function reads of bytes that others sent; whatever is thrown on the way, they are at fault. */
+export function reading<T>(read: () => T): T {
+  try {
+    return read();
+  } catch (cause) {
+    throw cause instanceof FrameError ? cause : new FrameError(`The frame cannot be read: ${clip(messageOf(cause))}`, { cause });
+  }
 }
 
 /** The next multiple of 8, where every block of a frame begins. */

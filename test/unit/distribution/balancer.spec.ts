@@ -20,7 +20,7 @@ function ownersOf(...served: Partial<ServedInfo>[]): Owners {
 }
 
 /** How often each node is picked. */
-function countsOf(pick: () => Owner | undefined, draws = 100_000): Record<string, number> {
+function countsOf(pick: () => Owner | undefined, draws: number): Record<string, number> {
   const counts: Record<string, number> = {};
   for (let i = 0; i < draws; i++) {
     const id = pick()?.id ?? 'nobody';
@@ -29,9 +29,9 @@ function countsOf(pick: () => Owner | undefined, draws = 100_000): Record<string
   return counts;
 }
 
-function weighted(owners: Owners, excluded = nobody): Record<string, number> {
+function weighted(owners: Owners, excluded = nobody, draws = 100_000): Record<string, number> {
   const random = randomFrom(1);
-  return countsOf(() => pickWeighted(owners, excluded, random));
+  return countsOf(() => pickWeighted(owners, excluded, random), draws);
 }
 
 function least(owners: Owners, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
@@ -111,6 +111,15 @@ describe('pickWeighted', () => {
     );
   });
 
+  it('[11] goes through no list of all when nobody is excluded', () => {
+    const without = jest.spyOn(Owners.prototype, 'without');
+
+    weighted(ownersOf({}, {}, {}), nobody, 1000);
+
+    expect(without).not.toHaveBeenCalled();
+    without.mockRestore();
+  });
+
   it('[11] finds the one in whose part of the whole the number lies', () => {
     const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
     const at = (number: number): string | undefined => pickWeighted(owners, nobody, () => number)?.id;
@@ -125,9 +134,15 @@ describe('leastLoaded', () => {
     expect(least(ownersOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
   });
 
-  it('[11] takes, of two, the one whose calls under way will take less time', () => {
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 31 }), { 'a-1': 2 })).toEqual({ a: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 29 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+  it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+  });
+
+  it('[11] takes a small difference for noise', () => {
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual(['a', 'b']);
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
   });
 
   it('[11] goes by calls alone where one has answered none yet: neither all nor none of them go there', () => {

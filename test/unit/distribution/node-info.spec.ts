@@ -30,8 +30,17 @@ const oddInServing: Record<keyof ServedInfo, unknown[]> = {
   isReady: flags,
 };
 
-const casesOf = (odd: Record<string, unknown[]>): [string, unknown][] =>
-  Object.entries(odd).flatMap(([name, values]) => values.map((value): [string, unknown] => [name, value]));
+/** The values with which a beat is read all the same. */
+function readAll(values: readonly unknown[], beatWith: (value: unknown) => unknown): unknown[] {
+  return values.filter((value) => {
+    try {
+      return readNodeInfo(beatWith(value));
+    } catch (error) {
+      expect(error).toBeInstanceOf(FrameError);
+      return false;
+    }
+  });
+}
 
 describe('readNodeInfo', () => {
   it('[11] reads what a node says of itself, also at the limits, and leaves out what it does not know', () => {
@@ -52,12 +61,12 @@ describe('readNodeInfo', () => {
     expect(readNodeInfo(nodeInfo({ role: 'client' }))).toEqual(nodeInfo({ role: 'client' }));
   });
 
-  it.each(casesOf(oddInNode))('[11] refuses a beat whose %s is %p', (name, value) => {
-    expect(() => readNodeInfo({ ...nodeInfo(), [name]: value })).toThrow(FrameError);
+  it.each(Object.entries(oddInNode))('[11] refuses a beat whose %s is odd', (name, values) => {
+    expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
   });
 
-  it.each(casesOf(oddInServing))('[11] refuses a beat with a serving whose %s is %p', (name, value) => {
-    expect(() => readNodeInfo(nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] }))).toThrow(FrameError);
+  it.each(Object.entries(oddInServing))('[11] refuses a beat with a serving whose %s is odd', (name, values) => {
+    expect(readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] }))).toEqual([]);
   });
 
   it('[11] refuses a name that comes twice, and a client that serves', () => {

@@ -1,0 +1,161 @@
+import { leave, type Source } from '../streaming/source.js';
+import { Fault, faultIn, lostFault, nonsenseFault, unsentFault } from './faults.js';
+import { wholeIn } from './header.js';
+import { Inbox } from './inbox.js';
+import type { Letter, Post } from './post.js';
+import { type Address, NodeGoneError } from './transport.js';
+import { FrameError, Kind } from './wire/prelude.js';
+import type { EncodedValue } from './wire/values.js';
+import { Window, type WindowLimits } from './window.js';
+
+/** What one node is asked. */
+export interface Question {
+  readonly serving: string;
+  /** The header of the request, at the moment when it is sent. */
+  readonly header: () => object;
+  readonly input: EncodedValue | undefined;
+  /** The input goes on: a lazy sequence, and what makes frames of its elements. */
+  readonly more?: { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue } | undefined;
+}
+
+/** One call to one node: what it was asked, and what it has answered. */
+export class Attempt {
+  /** The only answer of a call, or that of a stream when it ends. Rejects with a {@link Fault}, or with the reason of the caller's. */
+  readonly answer: Promise<unknown>;
+  /** What comes before the end of a stream. */
+  readonly events: Inbox<unknown>;
+  isOver = false;
+  private readonly window: Window;
+  private resolve!: (value: unknown) => void;
+  private reject!: (error: unknown) => void;
+  private request: Promise<unknown> = Promise.resolve();
+  /** Something of a lazy input was taken, and cannot be taken again. */
+  private hasGiven = false;
+
+  constructor(
+    private readonly id: number,
+    private readonly post: Post,
+    readonly node: Address,
+    private readonly question: Question,
+    window: WindowLimits,
+    private readonly ended: (attempt: Attempt) => void,
+  ) {
+    this.answer = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
+    // Who reads the events hears of it there.
+    this.answer.catch(() => {});
+    this.window = new Window(window);
+    this.events = new Inbox((taken) => this.tell(Kind.credit, { taken }));
+  }
+
+  send(): void {
+    const { node, question, post, id } = this;
+    this.request = post.send(node, Kind.request, { call: id, ...question.header() }, question.input);
+    this.request.catch((cause: unknown) => this.fail(unsentFault(question.serving, node, cause)));
+  }
+
+  /** The call is over, for whatever reason: the node need not go on. */
+  fail(error: unknown): void {
+    if (this.isOver) {
+      return;
+    }
+    this.end();
+    this.events.fail(error);
+    this.reject(error);
+    if (!(error instanceof Fault)) {
+      this.tell(Kind.cancel, {});
+    }
+  }
+
+  /** The node has gone. */
+  lose(executed: 'no' | 'unknown'): void {
+    this.fail(this.given(lostFault(this.question.serving, this.node, executed)));
+  }
+
+  /** @throws FrameError when it makes no sense; the call has failed then */
+  hear(letter: Letter): void {
+    try {
+      this.read(letter);
+    } catch (error) {
+      if (error instanceof FrameError) {
+        this.tell(Kind.cancel, {});
+        this.fail(nonsenseFault(this.node, error));
+      }
+      throw error;
+    }
+  }
+
+  private read({ kind, header, bytes, value }: Letter): void {
+    switch (kind) {
+      case Kind.reply:
+        this.succeed(value());
+        break;
+      case Kind.chunk:
+        this.events.push(wholeIn(header, 'index'), value(), bytes);
+        break;
+      case Kind.end:
+        this.events.end(wholeIn(header, 'count'));
+        this.succeed(undefined);
+        break;
+      case Kind.error:
+        this.fail(this.given(faultIn(header)));
+        break;
+      case Kind.inputCredit:
+        this.heardOfInput(header['taken'] === undefined ? undefined : wholeIn(header, 'taken'));
+        break;
+      default:
+        throw new FrameError(`A frame of kind ${kind} does not answer a call`);
+    }
+  }
+
+  private succeed(value: unknown): void {
+    this.end();
+    this.resolve(value);
+  }
+
+  private end(): void {
+    this.isOver = true;
+    this.window.close();
+    this.ended(this);
+  }
+
+  /** A node that has the call says so by asking for its lazy input. */
+  private heardOfInput(taken: number | undefined): void {
+    const { more } = this.question;
+    if (taken === undefined) {
+      this.window.close();
+    } else if (more && !this.hasGiven) {
+      this.hasGiven = true;
+      void this.give(more);
+    } else {
+      this.window.take(taken);
+    }
+  }
+
+  /** A lazy input is asked for no more than the node has room for. */
+  private async give({ source, encode }: NonNullable<Question['more']>): Promise<void> {
+    const { question, window, node, post, id } = this;
+    try {
+      while (await window.room()) {
+        const next = await source.next();
+        if (next.done) {
+          await post.send(node, Kind.inputEnd, { call: id, count: window.sent });
+          return;
+        }
+        window.add(await post.send(node, Kind.input, { call: id, index: window.sent }, encode(next.value)));
+      }
+    } catch (error) {
+      this.fail(error instanceof NodeGoneError ? this.given(unsentFault(question.serving, node, error)) : error);
+    }
+    leave(source);
+  }
+
+  /** What was taken of a lazy input cannot be given to another node. */
+  private given(fault: Fault): Fault {
+    return this.hasGiven ? new Fault(fault.error, 'yes', fault.isGone) : fault;
+  }
+
+  /** After the request, which may still be on its way out. What cannot be said need not be: the node has gone, and that is heard elsewhere. */
+  private tell(kind: Kind, header: object): void {
+    this.request.then(() => this.post.send(this.node, kind, { call: this.id, ...header })).catch(() => {});
+  }
+}

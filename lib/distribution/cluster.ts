@@ -1,0 +1,295 @@
+import { randomBytes } from 'node:crypto';
+import {
+  type BeforeApplicationShutdown,
+  Logger,
+  type OnApplicationBootstrap,
+  type OnApplicationShutdown,
+  type OnModuleDestroy,
+  type OnModuleInit,
+} from '@nestjs/common';
+import { firstValueFrom, merge, Subject, timer } from 'rxjs';
+import { ServingClosedError } from '../errors.js';
+import { LocalServing } from '../serving/local-serving.js';
+import type { Serving } from '../serving/serving.js';
+import { type Balancer, balancerOf } from './balancer.js';
+import { Incoming } from './incoming.js';
+import { Members } from './members.js';
+import { readNodeInfo, type NodeInfo } from './node-info.js';
+import type { Offers } from './offers.js';
+import type { ResolvedDistribution } from './options.js';
+import { RoutesElsewhere } from './routes-elsewhere.js';
+import { Outgoing } from './outgoing.js';
+import type { Owner } from './owners.js';
+import { type Letter, Post } from './post.js';
+import { Probes } from './probes.js';
+import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
+import type { Routes } from './tries.js';
+import type { Address, Receiver, ServingTransport } from './transport.js';
+import { FrameError, Kind } from './wire/prelude.js';
+
+/** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
+export class Cluster
+  implements
+    OnModuleInit,
+    OnApplicationBootstrap,
+    OnModuleDestroy,
+    BeforeApplicationShutdown,
+    OnApplicationShutdown,
+    Receiver,
+    Routes
+{
+  readonly address: Address;
+  isOnline = false;
+  private readonly logger = new Logger('Serving');
+  private readonly epoch = Date.now();
+  private readonly members: Members;
+  private readonly balancer: Balancer;
+  private readonly changed = new Subject<void>();
+  private readonly remotes = new Map<string, RemoteServing>();
+  private readonly post: Post;
+  private readonly outgoing: Outgoing;
+  private readonly incoming: Incoming;
+  private readonly way: Way;
+  /** As `way`, but never back here. */
+  private readonly elsewhere: Way;
+  private readonly probes: Probes;
+  private beats: NodeJS.Timeout | undefined;
+  private checks: NodeJS.Timeout | undefined;
+  private state: NodeInfo['state'] = 'up';
+  private seq = 0;
+  private drained: Promise<void> | undefined;
+  private ended: Promise<void> | undefined;
+
+  constructor(
+    private readonly options: ResolvedDistribution,
+    private readonly transport: ServingTransport,
+    private readonly offers: Offers,
+  ) {
+    const { balance, downAfter, heartbeat, limits, nodeId, window, secret, probeAfter } = options;
+    const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
+    this.address = address;
+    this.balancer = balancerOf(balance);
+    this.members = new Members({
+      suspectAfter: Math.max(1.5 * heartbeat, (downAfter * 2) / 3),
+      downAfter,
+      maxNodes: limits.nodes,
+    });
+    this.post = new Post({
+      address,
+      transport,
+      limits,
+      secret,
+      read: (letter) => this.read(letter),
+      unreadable: (error) => this.logger.warn(`Something came that this node cannot read: ${error.message}`),
+    });
+    this.outgoing = new Outgoing(this.post, window, limits.calls);
+    this.incoming = new Incoming({ post: this.post, limits, window, most: limits.calls, offer: (name) => offers.find(name) });
+    this.way = { ...options, routes: this, outgoing: this.outgoing };
+    this.elsewhere = { ...this.way, routes: new RoutesElsewhere(this, address) };
+    this.probes = new Probes(transport, probeAfter, this.outgoing, (of) => this.gone(of));
+  }
+
+  /** The handle of a serving that other nodes own, or that is to be called as if they did. */
+  serving(name: string, preprocess?: DistributedPreprocessing): Serving {
+    if (preprocess) {
+      return new RemoteServing(name, this.way, preprocess);
+    }
+    const known = this.remotes.get(name);
+    if (known) {
+      return known;
+    }
+    const remote = new RemoteServing(name, this.way, this.options.remotes.get(name) ?? this.offers.preprocessingOf(name));
+    // Names may come from a request, and are many only where they are wrong.
+    if (this.members.owners(name).list.length > 0 || this.options.remotes.has(name)) {
+      this.remotes.set(name, remote);
+    }
+    return remote;
+  }
+
+  isRemote(serving: Serving | undefined): boolean {
+    return serving instanceof RemoteServing;
+  }
+
+  /** Where a call by name goes: to the serving of this node, if it has one and that can keep up, else to those of others. */
+  route(name: string, local: Serving | undefined, preprocess?: DistributedPreprocessing): Serving {
+    if (!local) {
+      return this.serving(name, preprocess);
+    }
+    return this.isSaturated(local) ? new RemoteServing(name, this.elsewhere, preprocess) : local;
+  }
+
+  /** The nodes that are known, this one included. */
+  get nodes(): readonly NodeInfo[] {
+    return this.members.all.map(({ info }) => info);
+  }
+
+  async onModuleInit(): Promise<void> {
+    const { transport, options, address, role } = this;
+    const { heartbeat, namespace } = options;
+    this.members.changes$.subscribe(({ type, address: of }) => {
+      if (type === 'left') {
+        this.forget(of);
+      }
+      this.changed.next();
+    });
+    await transport.start({ namespace, address, role, receiver: this, plainHandlers: new Map() });
+    this.isOnline = true;
+    this.probes.begin();
+    this.checks = setInterval(() => this.members.check(performance.now()), heartbeat / 4).unref();
+    await this.post.broadcast(Kind.who, {});
+    this.beat();
+  }
+
+  /** Now at the latest all servings of this node are ready, and others may know. */
+  onApplicationBootstrap(): void {
+    this.offers.watch();
+    this.beat();
+  }
+
+  /** Others are to stop calling before anything here ends. */
+  onModuleDestroy(): void {
+    void this.drain();
+  }
+
+  async beforeApplicationShutdown(): Promise<void> {
+    const { drainTimeout } = this.options;
+    let clock: NodeJS.Timeout | undefined;
+    const overrun = new Promise<'late'>((resolve) => (clock = setTimeout(() => resolve('late'), drainTimeout)));
+    if ((await Promise.race([this.drain(), overrun])) === 'late') {
+      this.logger.warn(`Calls of other nodes were not answered within ${drainTimeout} ms of shutdown`);
+    }
+    clearTimeout(clock);
+  }
+
+  onApplicationShutdown(): Promise<void> {
+    return (this.ended ??= this.end());
+  }
+
+  hear(packet: Uint8Array): void {
+    this.post.hear(packet);
+  }
+
+  found(address: Address): void {
+    this.tell(address);
+  }
+
+  gone(address: Address): void {
+    this.members.gone(address);
+    this.forget(address);
+  }
+
+  online(isOnline: boolean): void {
+    this.isOnline = isOnline;
+    this.members.freeze(!isOnline, performance.now());
+    if (isOnline) {
+      this.beat();
+    } else {
+      // Their answers would have come by way of the broker.
+      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node, 'unknown'));
+    }
+    this.changed.next();
+  }
+
+  pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined {
+    const owners = this.members.owners(serving);
+    return this.balancer(owners, excluded, { serving, underWay: (of) => this.outgoing.underWay(of) });
+  }
+
+  owners(serving: string): readonly Owner[] {
+    return this.members.owners(serving).list;
+  }
+
+  async change(milliseconds: number): Promise<void> {
+    await firstValueFrom(merge(this.changed, timer(milliseconds)));
+  }
+
+  /** Whether its calls are to go to other nodes, as there are some and its queue is long. */
+  private isSaturated(local: Serving): boolean {
+    return (
+      this.options.localFirst === 'unless-saturated' &&
+      local instanceof LocalServing &&
+      (local.queueDepths().get(local.name) ?? 0) >= local.distribution.saturation &&
+      this.owners(local.name).some(({ address }) => address !== this.address)
+    );
+  }
+
+  private get role(): 'node' | 'client' {
+    return this.options.role ?? (this.offers.names().length > 0 ? 'node' : 'client');
+  }
+
+  private read(letter: Letter): void {
+    const { kind, from, header } = letter;
+    if (kind === Kind.beat) {
+      const info = readNodeInfo(header['info']);
+      if (info.address !== from) {
+        throw new FrameError(`Node ${from} gives the beat of ${info.address}`);
+      }
+      this.members.hear(info, performance.now());
+    } else if (kind === Kind.who) {
+      this.tell(from);
+    } else if (kind === Kind.bye) {
+      if (header['drained'] === true) {
+        // All that it has taken it has answered before; what has no answer crossed with its leaving.
+        this.outgoing.lose(from, 'no');
+      }
+      this.gone(from);
+    } else if (kind < Kind.reply) {
+      this.incoming.hear(letter);
+    } else if (kind < Kind.beat) {
+      this.outgoing.hear(letter);
+    } else {
+      throw new FrameError(`A frame of kind ${kind} is unknown here`);
+    }
+  }
+
+  /** Tells all how this node is, and does so again and again. */
+  private beat(): void {
+    if (this.ended || !this.isOnline) {
+      return;
+    }
+    clearTimeout(this.beats);
+    const jitter = 0.9 + Math.random() / 5;
+    this.beats = setTimeout(() => this.beat(), this.options.heartbeat * jitter).unref();
+    const info = this.info();
+    this.members.hear(info, performance.now());
+    this.post.broadcast(Kind.beat, { info }).catch(() => {});
+  }
+
+  private tell(address: Address): void {
+    if (address !== this.address && !this.ended) {
+      this.post.send(address, Kind.beat, { info: this.info() }).catch(() => {});
+    }
+  }
+
+  private info(): NodeInfo {
+    const { address, epoch, state, role, options, offers, incoming } = this;
+    const servings = role === 'client' ? [] : offers.all((name) => incoming.count(name));
+    return { id: options.nodeId, epoch, address, seq: ++this.seq, role, state, servings };
+  }
+
+  private forget(address: Address): void {
+    this.outgoing.lose(address, 'unknown');
+    this.incoming.leave(address);
+    this.post.forget(address);
+  }
+
+  private drain(): Promise<void> {
+    if (!this.drained) {
+      this.state = 'draining';
+      this.drained = this.incoming.drain();
+      this.beat();
+    }
+    return this.drained;
+  }
+
+  private async end(): Promise<void> {
+    clearTimeout(this.beats);
+    clearInterval(this.checks);
+    this.probes.end();
+    this.outgoing.failAll(new ServingClosedError('This node shuts down before the call to another was answered'));
+    await this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    this.remotes.forEach((remote) => remote.end());
+    this.changed.complete();
+    await this.transport.stop();
+  }
+}

@@ -1,0 +1,109 @@
+import { OverloadedError, ServingClosedError, UnknownServingError } from '../errors.js';
+import { show } from '../show.js';
+import { type Executed, faultHeader } from './faults.js';
+import { textIn, wholeIn } from './header.js';
+import type { Letter, Post } from './post.js';
+import { type Offer, ServedCall } from './served-call.js';
+import type { Address } from './transport.js';
+import { Kind } from './wire/prelude.js';
+import type { WireLimits } from './wire/limits.js';
+import type { WindowLimits } from './window.js';
+
+export interface IncomingOptions {
+  readonly post: Post;
+  readonly limits: WireLimits;
+  readonly window: WindowLimits;
+  /** The most calls at a time. */
+  readonly most: number;
+  /** What this node offers under that name. */
+  readonly offer: (serving: string) => Offer | undefined;
+}
+
+/** The calls of other nodes that are under way here. */
+export class Incoming {
+  private readonly calls = new Map<Address, Map<number, ServedCall>>();
+  private readonly counts = new Map<string, number>();
+  private readonly runs = new Set<Promise<void>>();
+  private isDraining = false;
+
+  constructor(private readonly options: IncomingOptions) {}
+
+  /** The calls of the serving that are under way here. */
+  count(serving: string): number {
+    return this.counts.get(serving) ?? 0;
+  }
+
+  /** Whether every call that was taken has its answer, and none will be taken any more. */
+  get isDrained(): boolean {
+    return this.isDraining && this.runs.size === 0;
+  }
+
+  /** Calls that come from now on are to go elsewhere; resolves when those that are here have ended. */
+  async drain(): Promise<void> {
+    this.isDraining = true;
+    while (this.runs.size > 0) {
+      await Promise.all(this.runs);
+    }
+  }
+
+  hear(letter: Letter): void {
+    const { kind, from, header } = letter;
+    const id = wholeIn(header, 'call');
+    if (kind === Kind.request) {
+      this.begin(id, letter);
+    } else {
+      // Of a call that is over nothing more is to be heard.
+      this.calls.get(from)?.get(id)?.hear(letter);
+    }
+  }
+
+  /** Nobody waits there for anything any more. */
+  leave(address: Address): void {
+    this.calls.get(address)?.forEach((call) => call.leave());
+  }
+
+  private begin(id: number, letter: Letter): void {
+    const { post, limits, window } = this.options;
+    const { from, header } = letter;
+    const name = textIn(header, 'serving') ?? '';
+    const offer = this.options.offer(name);
+    const refusal = this.refusal(name, offer);
+    if (refusal || !offer) {
+      void post.send(from, Kind.error, { call: id, ...faultHeader(refusal, 'no' satisfies Executed) }).catch(() => {});
+      return;
+    }
+    const call = new ServedCall(post, from, id, limits, window);
+    const ofCaller = this.calls.get(from) ?? new Map<number, ServedCall>();
+    this.calls.set(from, ofCaller.set(id, call));
+    const run = this.run(name, call.serve(offer, letter)).finally(() => {
+      this.runs.delete(run);
+      ofCaller.delete(id);
+      if (ofCaller.size === 0) {
+        this.calls.delete(from);
+      }
+    });
+    this.runs.add(run);
+  }
+
+  private refusal(name: string, offer: Offer | undefined): Error | undefined {
+    const { most } = this.options;
+    if (!offer) {
+      return new UnknownServingError(`This node has no serving ${show(name)}`);
+    }
+    if (this.isDraining) {
+      return new ServingClosedError('This node shuts down and takes no more calls');
+    }
+    if (offer.serving.state !== 'ready') {
+      return new ServingClosedError(`Serving "${name}" is ${offer.serving.state} on this node`);
+    }
+    return this.runs.size >= most
+      ? new OverloadedError(`${most} calls of other nodes are under way here, which is the most`, { retryAfter: 1 })
+      : undefined;
+  }
+
+  private async run(name: string, served: Promise<void>): Promise<void> {
+    this.counts.set(name, this.count(name) + 1);
+    await served;
+    this.counts.set(name, this.count(name) - 1);
+  }
+}

@@ -1,0 +1,27 @@
+export type { Balance, BalanceContext, ChooseOwner } from './balancer.js';
+export type { ServedInfo } from './node-info.js';
+export type {
+  ClusterOptions,
+  DistributionLimits,
+  DistributionOptions,
+  DistributionTransport,
+  NatsDistribution,
+  OwnDistribution,
+  RemoteServingOptions,
+  TcpDistribution,
+} from './options.js';
+export type { NatsTransportOptions } from './transports/nats.transport.js';
+export type { TcpPeer, TcpPeers } from './transports/tcp-peers.js';
+export type { TcpTransportOptions } from './transports/tcp.transport.js';
+export type { Owner } from './owners.js';
+export {
+  type Address,
+  NodeGoneError,
+  type PlainHandler,
+  type Receiver,
+  type ServingTransport,
+  type Station,
+} from './transport.js';
+export type { WireLimits } from './wire/limits.js';
+export { packetLength } from './wire/prelude.js';
+export type { WindowLimits } from './window.js';

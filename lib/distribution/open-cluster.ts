@@ -1,0 +1,42 @@
+import { Transport } from '@nestjs/microservices';
+import { InvalidServingError } from '../errors.js';
+import type { Serving } from '../serving/serving.js';
+import { show } from '../show.js';
+import { Cluster } from './cluster.js';
+import { Offers } from './offers.js';
+import { type DistributionOptions, resolveDistribution } from './options.js';
+import type { ServingTransport } from './transport.js';
+
+/** This node, not started yet; Nest does that with its hooks. */
+export async function openCluster(options: DistributionOptions, servings: () => ReadonlyMap<string, Serving>): Promise<Cluster> {
+  const resolved = resolveDistribution(options);
+  return new Cluster(resolved, await transportOf(options), new Offers(servings));
+}
+
+/** Each is loaded only where it is used. */
+async function transportOf(given: DistributionOptions): Promise<ServingTransport> {
+  const { transport, secret } = given;
+  switch (given.transport) {
+    case Transport.TCP: {
+      const { TcpTransport } = await import('./transports/tcp.transport.js');
+      const { options, peers, insecure } = given;
+      return new TcpTransport({ options, peers, secret, insecure });
+    }
+    case Transport.NATS: {
+      const { NatsTransport } = await import('./transports/nats.transport.js');
+      return new NatsTransport({ options: given.options });
+    }
+    default:
+      if (isTransport(transport)) {
+        return transport;
+      }
+      throw new InvalidServingError(
+        `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
+          'allowed are Transport.TCP, Transport.NATS, and objects that are a ServingTransport',
+      );
+  }
+}
+
+function isTransport(value: unknown): value is ServingTransport {
+  return typeof value === 'object' && value !== null && 'broadcast' in value;
+}

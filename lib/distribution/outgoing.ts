@@ -1,0 +1,76 @@
+import { OverloadedError } from '../errors.js';
+import { Attempt, type Question } from './attempt.js';
+import { wholeIn } from './header.js';
+import type { Letter, Post } from './post.js';
+import type { Address } from './transport.js';
+import type { WindowLimits } from './window.js';
+
+/** The calls to other nodes that are under way. */
+export class Outgoing {
+  private readonly attempts = new Map<number, Attempt>();
+  private readonly byNode = new Map<Address, Set<Attempt>>();
+  private last = 0;
+
+  constructor(
+    private readonly post: Post,
+    private readonly window: WindowLimits,
+    private readonly most: number,
+  ) {}
+
+  /** The nodes that have calls. */
+  get nodes(): Iterable<Address> {
+    return this.byNode.keys();
+  }
+
+  get size(): number {
+    return this.attempts.size;
+  }
+
+  underWay(node: Address): number {
+    return this.byNode.get(node)?.size ?? 0;
+  }
+
+  /**
+   * A call to the node that is not sent yet.
+   *
+   * @throws OverloadedError when too many are under way
+   */
+  begin(node: Address, question: Question): Attempt {
+    if (this.attempts.size >= this.most) {
+      throw new OverloadedError(`${this.most} calls to other nodes are under way, which is the most`);
+    }
+    const id = ++this.last;
+    const attempt = new Attempt(id, this.post, node, question, this.window, (over) => this.end(id, over));
+    this.attempts.set(id, attempt);
+    const ofNode = this.byNode.get(node) ?? new Set();
+    this.byNode.set(node, ofNode.add(attempt));
+    return attempt;
+  }
+
+  /** Answers to calls that are over are nobody's any more. */
+  hear(letter: Letter): void {
+    const attempt = this.attempts.get(wholeIn(letter.header, 'call'));
+    // Nobody answers for somebody else.
+    if (attempt?.node === letter.from) {
+      attempt.hear(letter);
+    }
+  }
+
+  /** The node has gone; `executed`: whether it may have run what it has not answered. */
+  lose(node: Address, executed: 'no' | 'unknown'): void {
+    this.byNode.get(node)?.forEach((attempt) => attempt.lose(executed));
+  }
+
+  failAll(error: Error): void {
+    this.attempts.forEach((attempt) => attempt.fail(error));
+  }
+
+  private end(id: number, attempt: Attempt): void {
+    this.attempts.delete(id);
+    const ofNode = this.byNode.get(attempt.node);
+    ofNode?.delete(attempt);
+    if (ofNode?.size === 0) {
+      this.byNode.delete(attempt.node);
+    }
+  }
+}

@@ -1,0 +1,106 @@
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import type { Address, ServingTransport } from './transport.js';
+import { decodeFrame, encodeFrame } from './wire/frame.js';
+import { Packer, Unpacker } from './wire/packets.js';
+import { FrameError, type Kind } from './wire/prelude.js';
+import type { WireLimits } from './wire/limits.js';
+import type { EncodedValue } from './wire/values.js';
+
+/** A frame that has come. */
+export interface Letter {
+  readonly kind: Kind;
+  readonly from: Address;
+  readonly header: Readonly<Record<string, unknown>>;
+  /** The bytes of it. */
+  readonly bytes: number;
+  /**
+   * Decoded when it is asked for.
+   *
+   * @throws FrameError when it is none
+   */
+  readonly value: () => unknown;
+}
+
+export interface PostOptions {
+  readonly address: Address;
+  readonly transport: ServingTransport;
+  readonly limits: WireLimits;
+  readonly secret: string | undefined;
+  readonly read: (letter: Letter) => void;
+  /** Something has come that is no letter. */
+  readonly unreadable: (error: FrameError) => void;
+}
+
+/** Sends frames as packets, and makes frames of packets that come. */
+export class Post {
+  private readonly unpacker: Unpacker;
+  private lazyPacker: Packer | undefined;
+
+  constructor(private readonly options: PostOptions) {
+    this.unpacker = new Unpacker(options);
+  }
+
+  /**
+   * Gives the bytes that were sent.
+   *
+   * @throws NodeGoneError by rejecting, where it is known that nobody is there
+   */
+  async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
+    const { address, transport } = this.options;
+    const frame = this.frame(kind, header, value);
+    for (const packet of this.packer.pack(frame)) {
+      await (to === address ? this.loop(packet) : transport.send(to, packet));
+    }
+    return frame.byteLength;
+  }
+
+  async broadcast(kind: Kind, header: object): Promise<void> {
+    for (const packet of this.packer.pack(this.frame(kind, header))) {
+      await this.options.transport.broadcast(packet);
+    }
+  }
+
+  hear(packet: Uint8Array): void {
+    const { limits, read, unreadable } = this.options;
+    try {
+      const bytes = this.unpacker.hear(packet);
+      if (bytes) {
+        const { kind, header, value } = decodeFrame(bytes, limits);
+        read({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
+      }
+    } catch (error) {
+      if (!(error instanceof FrameError)) {
+        throw error;
+      }
+      unreadable(error);
+    }
+  }
+
+  /** Nothing more comes from there. */
+  forget(address: Address): void {
+    this.unpacker.forget(address);
+  }
+
+  /** How large a packet may be is known when the transport has started. */
+  private get packer(): Packer {
+    const { transport, limits, secret, address } = this.options;
+    return (this.lazyPacker ??= new Packer({ from: address, maxPacket: transport.maxPacket, limits, secret }));
+  }
+
+  /** A call to oneself takes the same way as any other, but for the transport. */
+  private async loop(packet: Uint8Array): Promise<void> {
+    await endOfTurn();
+    this.hear(packet);
+  }
+
+  private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
+    return encodeFrame({ kind, header: { from: this.options.address, ...header }, ...(value && { value }) }, this.packer.spare);
+  }
+}
+
+function senderOf({ from }: Readonly<Record<string, unknown>>): Address {
+  if (typeof from !== 'string' || from === '') {
+    throw new FrameError('A frame does not say who sent it');
+  }
+  return from;
+}

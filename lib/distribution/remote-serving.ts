@@ -1,0 +1,204 @@
+import type { Observable } from 'rxjs';
+import { InvalidServingError } from '../errors.js';
+import { type CallOptions, onAbort, type StreamOptions } from '../serving/call-options.js';
+import { type CallTerms, inTime, onStop, termsOf, untilStop } from '../serving/call-terms.js';
+import { CallWatch } from '../serving/call-watch.js';
+import { callInRequest, inRequest } from '../serving/in-request.js';
+import { currentOrigin } from '../serving/origin.js';
+import { Serving, type ServingState } from '../serving/serving.js';
+import type { ServingEvent } from '../serving/serving-event.js';
+import { type EventOf, ServingEvents } from '../serving/serving-events.js';
+import type { StreamEvent } from '../serving/stream-event.js';
+import { ServingStream } from '../streaming/serving-stream.js';
+import { leave, sourceOf } from '../streaming/source.js';
+import type { Attempt, Question } from './attempt.js';
+import type { Outgoing } from './outgoing.js';
+import { type Routes, Tries, type TriesOptions } from './tries.js';
+import type { WireLimits } from './wire/limits.js';
+import { encodeValue } from './wire/values.js';
+
+/** What is done to an input before it leaves this machine. */
+export type DistributedPreprocessing = (input: unknown) => unknown;
+
+/** What a remote serving works with. */
+export interface Way extends TriesOptions {
+  readonly routes: Routes;
+  readonly outgoing: Outgoing;
+  readonly limits: WireLimits;
+  /** Milliseconds in which a call must be answered that names none itself. */
+  readonly requestTimeout: number;
+}
+
+type Method = 'batchedRun' | 'run' | 'stream';
+
+/** A serving that other nodes own: each call goes, unbatched, to one of them. */
+export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
+  private readonly events = new ServingEvents();
+  readonly events$: Observable<ServingEvent> = this.events.all$;
+
+  constructor(
+    readonly name: string,
+    private readonly way: Way,
+    private readonly preprocess?: DistributedPreprocessing,
+  ) {
+    super();
+  }
+
+  /** `ready` when a node is known that answers calls. */
+  get state(): ServingState {
+    return this.way.routes.owners(this.name).length > 0 ? 'ready' : 'starting';
+  }
+
+  override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.events.of(type);
+  }
+
+  override batchedRun(input: Input, options: CallOptions = {}): Promise<Output> {
+    return callInRequest(options, (inside) => this.watched('batchedRun', input, inside));
+  }
+
+  override run(input: Input, options: CallOptions = {}): Promise<Output> {
+    return callInRequest(options, (inside) => this.watched('run', input, inside));
+  }
+
+  override stream<Hook extends string = never>(
+    input: Input,
+    options: StreamOptions<Hook> = {},
+  ): ServingStream<StreamEvent<Output, Hook>> {
+    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
+    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    return new ServingStream((left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>);
+  }
+
+  /** @throws InvalidServingError always: what its batches are like is for its owners to say */
+  override setBatchSize(): never {
+    throw new InvalidServingError(`Serving "${this.name}" runs on other nodes; set its batch size there`);
+  }
+
+  /** @throws InvalidServingError always: what its batches are like is for its owners to say */
+  override setBatchTimeout(): never {
+    throw new InvalidServingError(`Serving "${this.name}" runs on other nodes; set its batch timeout there`);
+  }
+
+  /** Nothing more happens here. */
+  end(): void {
+    this.events.complete();
+  }
+
+  private watched(method: 'batchedRun' | 'run', input: Input, options: CallOptions): Promise<Output> {
+    const watch = CallWatch.over(this.events, this.name, method === 'run' ? 'inline' : 'batched', options.signal);
+    const answer = this.answer(method, input, options, watch);
+    return watch ? watch.follow(answer) : answer;
+  }
+
+  private async answer(method: Method, input: Input, options: CallOptions, watch?: CallWatch): Promise<Output> {
+    const terms = termsOf({ name: this.name }, input, options, this.way.requestTimeout);
+    const { question, done } = await this.question(method, input, terms, options);
+    watch?.running();
+    try {
+      const tries = this.tries(terms);
+      for (;;) {
+        const owner = await tries.next();
+        const attempt = this.way.outgoing.begin(owner.address, question);
+        try {
+          return (await untilStop(terms, attempt, () => attempt.send(), attempt.answer)) as Output;
+        } catch (error) {
+          tries.failed(owner, error);
+        }
+      }
+    } finally {
+      done();
+    }
+  }
+
+  private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
+    const stop = new AbortController();
+    const watch = CallWatch.over(this.events, this.name, 'stream', stop.signal);
+    const unheard = [left, options.signal].map((signal) => onAbort(signal, (reason) => stop.abort(reason)));
+    let outcome: { readonly error?: unknown } = {};
+    try {
+      const terms = { ...termsOf({ name: this.name }, input, options), signal: stop.signal };
+      yield* this.eventsFrom(input, options, terms, watch);
+      return undefined;
+    } catch (error) {
+      outcome = { error };
+      throw error;
+    } finally {
+      unheard.forEach((end) => end());
+      watch?.ended(outcome);
+    }
+  }
+
+  private async *eventsFrom(
+    input: Input,
+    options: StreamOptions<string>,
+    terms: CallTerms,
+    watch: CallWatch | undefined,
+  ): AsyncGenerator<unknown, void> {
+    const { question, done } = await this.question('stream', input, terms, options);
+    watch?.running();
+    try {
+      const tries = this.tries(terms);
+      for (;;) {
+        const owner = await tries.next();
+        const attempt = this.way.outgoing.begin(owner.address, question);
+        try {
+          for await (const event of eventsOf(attempt, terms)) {
+            tries.delivered();
+            yield event;
+          }
+          return;
+        } catch (error) {
+          tries.failed(owner, error);
+        }
+      }
+    } finally {
+      done();
+    }
+  }
+
+  private tries(terms: CallTerms): Tries {
+    return new Tries(this.name, terms, this.way.routes, this.way);
+  }
+
+  /** What each node is asked, the same for all; `done` when none will be any more. */
+  private async question(
+    method: Method,
+    input: Input,
+    terms: CallTerms,
+    { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
+  ): Promise<{ readonly question: Question; readonly done: () => void }> {
+    const { name, preprocess, way } = this;
+    terms.signal?.throwIfAborted();
+    const prepared = preprocess ? await inTime(terms, (async () => preprocess(input))()) : input;
+    const encode = (value: unknown) => encodeValue(value, way.limits);
+    // An array of batches can be sent as it is, and again.
+    const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
+    const { priority, tenant, deadline } = terms;
+    const fixed = { serving: name, method, priority, tenant, origin, hooks, inline, open: source !== undefined };
+    const timeout = () => (deadline === Infinity ? undefined : Math.max(0, deadline - performance.now()));
+    return {
+      question: {
+        serving: name,
+        header: () => ({ ...fixed, timeout: timeout() }),
+        input: source ? undefined : encode(prepared),
+        more: source && { source, encode },
+      },
+      done: () => source && leave(source),
+    };
+  }
+}
+
+/** What the node gives, until the call is to end. Who leaves early ends it there, too. */
+async function* eventsOf(attempt: Attempt, terms: CallTerms): AsyncGenerator<unknown, void> {
+  const stop = onStop(terms, (reason) => attempt.fail(reason));
+  try {
+    if (!attempt.isOver) {
+      attempt.send();
+    }
+    yield* attempt.events;
+  } finally {
+    stop();
+    attempt.fail(new DOMException('The stream is not read any more', 'AbortError'));
+  }
+}

@@ -1,0 +1,108 @@
+import { NodeLostError, UnknownServingError } from '../errors.js';
+import { type CallTerms, inTime } from '../serving/call-terms.js';
+import { show } from '../show.js';
+import { Fault } from './faults.js';
+import type { Owner } from './owners.js';
+import type { Address } from './transport.js';
+
+/** Where calls can go, as far as their tries must know. */
+export interface Routes {
+  /** The node for a call, if there is one that is not excluded. */
+  pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined;
+  /** The nodes that could be picked. */
+  owners(serving: string): readonly Owner[];
+  /** Resolves when other nodes can be picked than before, and after so many milliseconds at the latest. */
+  change(milliseconds: number): Promise<void>;
+  /** Whether anybody can be reached at all. */
+  readonly isOnline: boolean;
+}
+
+export interface TriesOptions {
+  /** Milliseconds that a call waits for a node that has its serving. */
+  readonly discoveryTimeout: number;
+  /** How often rows may run at most. */
+  readonly attempts: number;
+}
+
+/** While nobody can be reached, a call looks again so often, in milliseconds. */
+const LOOK_AGAIN = 1000;
+
+/** One call on its way to a node that answers it: which node is next, and when there is nothing left to try. */
+export class Tries {
+  private readonly excluded = new Set<Address>();
+  private runs = 0;
+  private last: Fault | undefined;
+  private hasDelivered = false;
+
+  constructor(
+    private readonly serving: string,
+    private readonly terms: CallTerms,
+    private readonly routes: Routes,
+    private readonly options: TriesOptions,
+  ) {}
+
+  /**
+   * The next node to ask.
+   *
+   * @throws UnknownServingError when no node has the serving, and none that has it comes in time; what the last node said, if one was asked
+   */
+  async next(): Promise<Owner> {
+    const { serving, terms, routes, excluded } = this;
+    let left = this.options.discoveryTimeout;
+    for (;;) {
+      terms.signal?.throwIfAborted();
+      const owner = routes.isOnline ? routes.pick(serving, excluded) : undefined;
+      if (owner) {
+        return owner;
+      }
+      if (left <= 0 || this.allHaveRefused()) {
+        throw this.last?.error ?? this.nobody();
+      }
+      const before = performance.now();
+      const { isOnline } = routes;
+      await inTime(terms, routes.change(isOnline ? left : LOOK_AGAIN));
+      // While it can reach nobody, a call waits for as long as its caller does.
+      left -= isOnline ? performance.now() - before : 0;
+    }
+  }
+
+  /**
+   * The node did not answer the call.
+   *
+   * @throws the reason, where it would be wrong to ask another
+   */
+  failed(owner: Owner, error: unknown): void {
+    if (!(error instanceof Fault)) {
+      throw error;
+    }
+    this.last = error;
+    this.excluded.add(owner.address);
+    const mayRunAgain = owner.served.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
+    if (error.executed === 'yes' || (error.executed === 'unknown' && !mayRunAgain)) {
+      throw error.error;
+    }
+  }
+
+  /** Its caller has had a part of the answer, which no other node can go on with. */
+  delivered(): void {
+    this.hasDelivered = true;
+  }
+
+  /** Those that could be asked have been, and say no; there is nothing to wait for. */
+  private allHaveRefused(): boolean {
+    const owners = this.routes.owners(this.serving);
+    return (
+      this.last !== undefined &&
+      !this.last.isGone &&
+      owners.length > 0 &&
+      owners.every(({ address }) => this.excluded.has(address))
+    );
+  }
+
+  private nobody(): Error {
+    const { serving } = this;
+    return this.routes.isOnline
+      ? new UnknownServingError(`There is no serving ${show(serving)} here, and no node that could be reached has it`)
+      : new NodeLostError(`The call to serving ${show(serving)} could not be sent: the transport is away`);
+  }
+}

@@ -1,0 +1,84 @@
+import type { Tensor } from 'onnxruntime-common';
+import { type Storage, storageClasses, type TypedData } from '../../batch/tensor.js';
+
+/** What the elements of a block are. Tensors of strings are no blocks: they stand in the tree. */
+export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';
+
+export type Elements = TypedData | Uint8ClampedArray;
+
+/** How the elements of a type lie in a frame. */
+export interface Element {
+  readonly type: ElementType;
+  readonly code: number;
+  /** The bytes of one. */
+  readonly size: number;
+  readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
+}
+
+/** The numbers that stand for the types, never to be changed: those of ONNX (`TensorProto.DataType`), and from 128 on our own. */
+const codes: Readonly<Record<ElementType, number>> = {
+  float32: 1,
+  uint8: 2,
+  int8: 3,
+  uint16: 4,
+  int16: 5,
+  int32: 6,
+  int64: 7,
+  bool: 9,
+  float16: 10,
+  float64: 11,
+  uint32: 12,
+  uint64: 13,
+  uint4: 21,
+  int4: 22,
+  uint8clamped: 128,
+  json: 129,
+};
+
+const elements = (Object.entries(codes) as [ElementType, number][]).map(([type, code]): Element => {
+  const storage: Pick<Storage, 'BYTES_PER_ELEMENT'> & Element['storage'] =
+    type === 'uint8clamped' ? Uint8ClampedArray : (storageClasses.get(type) ?? Uint8Array);
+  return { type, code, size: storage.BYTES_PER_ELEMENT, storage };
+});
+
+export const elementByType: ReadonlyMap<string, Element> = new Map(elements.map((element) => [element.type, element]));
+
+export const elementByCode: ReadonlyMap<number, Element> = new Map(elements.map((element) => [element.code, element]));
+
+/** The types of typed arrays, by what these call themselves; a Buffer is a Uint8Array. */
+export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
+  ['Float32Array', 'float32'],
+  ['Float64Array', 'float64'],
+  ['Float16Array', 'float16'],
+  ['Int8Array', 'int8'],
+  ['Uint8Array', 'uint8'],
+  ['Uint8ClampedArray', 'uint8clamped'],
+  ['Int16Array', 'int16'],
+  ['Uint16Array', 'uint16'],
+  ['Int32Array', 'int32'],
+  ['Uint32Array', 'uint32'],
+  ['BigInt64Array', 'int64'],
+  ['BigUint64Array', 'uint64'],
+]);
+
+/** Elements of one type that cross as they lie in memory. */
+export interface Block {
+  readonly type: ElementType;
+  readonly dims: readonly number[];
+  readonly data: Elements;
+}
+
+/** How many elements the shape has; Infinity when that is more than `most`. */
+export function countOf(dims: readonly number[], most: number): number {
+  if (dims.includes(0)) {
+    return 0;
+  }
+  let count = 1;
+  for (const dim of dims) {
+    count *= dim;
+    if (count > most) {
+      return Infinity;
+    }
+  }
+  return count;
+}

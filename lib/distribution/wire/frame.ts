@@ -1,0 +1,115 @@
+import { isPlainObject } from '../../batch/container.js';
+import { blockAt, blockSection, lengthOf, type Place, placesOf, textSection, writeSections } from './blocks.js';
+import type { WireLimits } from './limits.js';
+import { parseJson } from './parse-json.js';
+import { Flag, FrameError, headLength, Kind, packetLength, padded, PRELUDE, reading, TRAILER, VERSION } from './prelude.js';
+import { decodeValue, type EncodedValue } from './values.js';
+
+/** What is to be said. */
+export interface FrameToSend {
+  readonly kind: Kind;
+  /** Plain JSON. */
+  readonly header: object;
+  readonly value?: EncodedValue | undefined;
+}
+
+/** The bytes that a frame leaves free at its end: none, or those of a signature. */
+export type Spare = 0 | typeof TRAILER;
+
+/** What was said. */
+export interface Frame {
+  readonly kind: Kind;
+  readonly header: Readonly<Record<string, unknown>>;
+  /**
+   * The value; undefined if there is none. It is read only now: who refuses the frame by its header pays nothing for it. Tensors and
+   * typed arrays are views of the frame wherever these begin at an address that allows it.
+   *
+   * @throws FrameError
+   */
+  readonly value: () => unknown;
+}
+
+/**
+ * The bytes of a frame: the prelude; the header as JSON; a table with u8 type, u8 rank, u16 0, u32 bytes and a u32 for each axis of
+ * every block; the blocks, of which the first is the tree of the value as JSON. A frame without a value has no blocks. JSON is
+ * UTF-8, numbers are little-endian, and header, table and blocks are padded to 8 bytes each.
+ *
+ * `spare` bytes stay free at the end, for a signature.
+ *
+ * @throws InvalidInputError when the memory of a tensor has been taken away since its value was encoded
+ */
+export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare = 0): Uint8Array {
+  const head = textSection(JSON.stringify(header));
+  const sections = value ? [textSection(value.text), ...value.blocks.map(blockSection)] : [];
+  const body = lengthOf(sections) + spare;
+  if (head.length >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
+    throw new FrameError(`A frame of ${body} bytes in ${sections.length} blocks is more than one can be`);
+  }
+  const start = PRELUDE + padded(head.length);
+  const frame = Buffer.from(new ArrayBuffer(start + body));
+  frame.set([0, 0x53, 0x56, VERSION, kind, spare > 0 ? Flag.signed : 0]);
+  frame.writeUInt16LE(sections.length, 6);
+  frame.writeUInt32LE(head.length, 8);
+  frame.writeUInt32LE(body, 12);
+  head.write(frame, PRELUDE);
+  writeSections(frame, start, sections);
+  return new Uint8Array(frame.buffer);
+}
+
+/**
+ * The frame that these bytes are, and nothing but it. All that can be known of its blocks without reading them is checked.
+ *
+ * @throws FrameError
+ */
+export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
+  return reading(() => {
+    const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    const length = packetLength(bytes);
+    if (length > limits.bytes) {
+      throw new FrameError(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`);
+    }
+    if (length !== bytes.byteLength) {
+      throw new FrameError(`A frame of ${length} bytes came in ${bytes.byteLength}`);
+    }
+    const [kind, flags] = [view.getUint8(4), view.getUint8(5)];
+    if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
+      throw new FrameError(`A frame of the kind ${kind} with the flags ${flags}, which are not known here`);
+    }
+    const head = headLength(bytes);
+    if (head > limits.headerBytes) {
+      throw new FrameError(`A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`);
+    }
+    const header = headerOf(bytes.subarray(PRELUDE, PRELUDE + head), limits);
+    const start = PRELUDE + padded(head);
+    const end = length - (flags & Flag.signed ? TRAILER : 0);
+    const [tree, ...blocks] = placesOf(view, view.getUint16(6, true), start, end, limits);
+    return { kind, header, value: () => tree && reading(() => valueIn(bytes, tree, blocks, limits)) };
+  });
+}
+
+const kinds: ReadonlySet<number> = new Set(Object.values(Kind));
+
+function isKind(kind: number): kind is Kind {
+  return kinds.has(kind);
+}
+
+function headerOf(text: Uint8Array, limits: WireLimits): Readonly<Record<string, unknown>> {
+  const header = parseJson(text, limits);
+  if (!isPlainObject(header) || holdsProto(header)) {
+    throw new FrameError('The header of a frame is no plain object');
+  }
+  return header as Readonly<Record<string, unknown>>;
+}
+
+function holdsProto(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
+  return Object.hasOwn(value, '__proto__') || Object.values(value).some(holdsProto);
+}
+
+function valueIn(bytes: Uint8Array, tree: Place, places: readonly Place[], limits: WireLimits): unknown {
+  const text = bytes.subarray(tree.at, tree.at + tree.length);
+  const blocks = places.map((place) => blockAt(bytes, place));
+  return decodeValue(parseJson(text, limits), blocks, limits);
+}

@@ -1,0 +1,135 @@
+import { RequestTooLargeError } from '../../errors.js';
+import type { Address } from '../transport.js';
+import { defaultWireLimits, type WireLimits } from './limits.js';
+import { decodeFrame, encodeFrame, type Spare } from './frame.js';
+import { FrameError, headLength, Kind, packetLength, reading, TRAILER } from './prelude.js';
+import { isSigned, type Secret, Signer, Verifier } from './signature.js';
+import { UnfinishedFrames } from './unfinished-frames.js';
+import { encodeValue } from './values.js';
+
+export interface PackerOptions {
+  /** Who sends. */
+  readonly from: Address;
+  /** The bytes of the largest packet. */
+  readonly maxPacket: number;
+  /** Frames beyond them would be refused where they go. */
+  readonly limits?: WireLimits | undefined;
+  /** With it every packet is signed. */
+  readonly secret?: Secret | undefined;
+  /** Milliseconds since 1970. */
+  readonly now?: (() => number) | undefined;
+}
+
+/** Makes packets of frames: those that are larger than a packet may be go in fragments. */
+export class Packer {
+  /** The bytes that `encodeFrame` must leave free at the end of a frame. */
+  readonly spare: Spare;
+  /** The bytes of a frame that one fragment carries. */
+  private readonly room: number;
+  private readonly signer: Signer | undefined;
+  private frames = 0;
+
+  constructor(private readonly options: PackerOptions) {
+    const { maxPacket, secret, now = Date.now } = options;
+    this.signer = secret === undefined ? undefined : new Signer(secret, now);
+    this.spare = this.signer ? TRAILER : 0;
+    const most = Number.MAX_SAFE_INTEGER;
+    this.room = maxPacket - this.fragment({ id: most, index: most, total: most }, new Uint8Array(0)).byteLength;
+    this.room -= this.room % 8;
+    if (this.room < 8) {
+      throw new RangeError(`Packets of ${maxPacket} bytes are too small for frames`);
+    }
+  }
+
+  /**
+   * The packets of a frame. Its bytes belong to them from then on: for other packets it must be encoded again.
+   *
+   * @throws RequestTooLargeError when the frame is beyond the limits
+   */
+  pack(frame: Uint8Array): readonly Uint8Array[] {
+    this.checkSize(frame);
+    const packets = frame.byteLength <= this.options.maxPacket ? [frame] : this.fragmentsOf(frame);
+    packets.forEach((packet) => this.signer?.sign(packet));
+    return packets;
+  }
+
+  private checkSize(frame: Uint8Array): void {
+    const { bytes, headerBytes } = this.options.limits ?? defaultWireLimits;
+    const head = headLength(frame);
+    if (frame.byteLength > bytes || head > headerBytes) {
+      throw new RequestTooLargeError(
+        `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to send to another node: ` +
+          `at most ${bytes} and ${headerBytes} are allowed`,
+      );
+    }
+  }
+
+  private fragmentsOf(frame: Uint8Array): Uint8Array[] {
+    const { byteLength: total } = frame;
+    const id = this.frames++;
+    const packets: Uint8Array[] = [];
+    for (let at = 0; at < total; at += this.room) {
+      packets.push(this.fragment({ id, index: packets.length, total }, frame.subarray(at, at + this.room)));
+    }
+    return packets;
+  }
+
+  private fragment(place: { id: number; index: number; total: number }, bytes: Uint8Array): Uint8Array {
+    const header = { from: this.options.from, ...place };
+    return encodeFrame({ kind: Kind.fragment, header, value: encodeValue(bytes, fragmentLimits) }, this.spare);
+  }
+}
+
+export interface UnpackerOptions {
+  readonly limits?: WireLimits | undefined;
+  /** With it every packet must be signed. */
+  readonly secret?: Secret | undefined;
+  /** Milliseconds since 1970. */
+  readonly now?: (() => number) | undefined;
+}
+
+/** Makes frames of packets again. */
+export class Unpacker {
+  private readonly limits: WireLimits;
+  private readonly verifier: Verifier | undefined;
+  private readonly unfinished: UnfinishedFrames;
+
+  constructor({ limits = defaultWireLimits, secret, now = Date.now }: UnpackerOptions = {}) {
+    this.limits = limits;
+    this.verifier = secret === undefined ? undefined : new Verifier(secret, now);
+    this.unfinished = new UnfinishedFrames(limits.bytes, now);
+  }
+
+  /**
+   * The frame that is whole with this packet, if one is.
+   *
+   * @throws FrameError for a packet that is none, is not signed as it must be, or does not follow on the one before
+   */
+  hear(packet: Uint8Array): Uint8Array | undefined {
+    return reading(() => this.read(packet));
+  }
+
+  /** Drops what this sender has not finished. */
+  forget(from: Address): void {
+    this.unfinished.forget(from);
+  }
+
+  private read(packet: Uint8Array): Uint8Array | undefined {
+    if (packetLength(packet) !== packet.byteLength) {
+      throw new FrameError(`A packet of ${packetLength(packet)} bytes came in ${packet.byteLength}`);
+    }
+    if (this.verifier) {
+      this.verifier.verify(packet);
+    } else if (isSigned(packet)) {
+      throw new FrameError('A packet is signed, and this node has no secret to check that with');
+    }
+    if (packet[4] !== Kind.fragment) {
+      return packet;
+    }
+    const { header, value } = decodeFrame(packet, { ...fragmentLimits, bytes: this.limits.bytes });
+    return this.unfinished.add(header, value());
+  }
+}
+
+/** A fragment is little more than bytes. */
+const fragmentLimits: WireLimits = { bytes: Infinity, tensors: 1, rank: 1, headerBytes: 1024, depth: 4, nodes: 16 };

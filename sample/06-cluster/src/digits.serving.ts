@@ -1,0 +1,26 @@
+import { defineServing } from 'nestjs-serving';
+import { Tensor } from 'onnxruntime-common';
+
+/** What is read from one handwritten digit, and by whom. */
+export interface Prediction {
+  readonly digit: number;
+  /** The node that has run it. */
+  readonly node: string;
+}
+
+/** Reads handwritten digits: 784 bytes of ink in, a digit out. The model nodes own it; the web node knows its name alone. */
+export const digits = defineServing({
+  name: 'digits',
+  model: new URL('../../01-digits/model/digits.onnx', import.meta.url),
+  batchTimeout: 5,
+
+  preprocess(pixels: Uint8Array) {
+    const ink = Float32Array.from(pixels, (pixel) => pixel / 255);
+    return { batch: { image: new Tensor('float32', ink, [1, ink.length]) } };
+  },
+
+  postprocess({ probabilities }: { probabilities: Tensor }): Prediction {
+    const values = probabilities.data as Float32Array;
+    return { digit: values.indexOf(Math.max(...values)), node: process.env['NODE_NAME'] ?? 'somebody' };
+  },
+});

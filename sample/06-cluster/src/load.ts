@@ -1,0 +1,42 @@
+import type { Digit } from './handwritten.js';
+
+export interface Outcome {
+  /** How many each node has answered, by its name. */
+  readonly answers: ReadonlyMap<string, number>;
+  readonly right: number;
+  readonly failures: number;
+}
+
+/** So many ask at a time. */
+const CALLERS = 32;
+
+/** Has so many digits read; `progress` is told after each how many that makes. */
+export async function load(
+  url: string,
+  digits: readonly Digit[],
+  amount: number,
+  progress: (answered: number) => void = () => {},
+): Promise<Outcome> {
+  const answers = new Map<string, number>();
+  let [asked, answered, right, failures] = [0, 0, 0, 0];
+  const caller = async (): Promise<void> => {
+    while (asked < amount) {
+      const { pixels, label } = digits[asked++ % digits.length]!;
+      const response = await fetch(`${url}/digits`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ pixels }),
+      });
+      const { digit, node = '' } = (await response.json()) as { digit?: number; node?: string };
+      if (response.ok) {
+        answers.set(node, (answers.get(node) ?? 0) + 1);
+        right += digit === label ? 1 : 0;
+      } else {
+        failures++;
+      }
+      progress(++answered);
+    }
+  };
+  await Promise.all(Array.from({ length: CALLERS }, caller));
+  return { answers, right, failures };
+}

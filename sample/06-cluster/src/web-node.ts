@@ -1,0 +1,26 @@
+import { Body, Controller, Module, Post } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { Batched, ServingModule } from 'nestjs-serving';
+import { distribution } from './distribution.js';
+
+@Controller()
+class DigitsController {
+  /** The serving is on another machine, and this is all that there is to say about it here. */
+  @Post('digits')
+  @Batched('digits')
+  read(@Body() { pixels }: { readonly pixels: string }): Uint8Array {
+    return Buffer.from(pixels, 'base64');
+  }
+}
+
+/** No model, and no runtime for models. */
+@Module({
+  imports: [ServingModule.forRoot({ distribution: { ...distribution(), remotes: ['digits'] } })],
+  controllers: [DigitsController],
+})
+class WebNode {}
+
+const app = await NestFactory.create(WebNode);
+app.enableShutdownHooks();
+await app.listen(process.env['PORT'] ?? 3000, '127.0.0.1');
+process.send?.({ ready: true, url: await app.getUrl() });

@@ -1,0 +1,172 @@
+import { describe, expect, it } from '@jest/globals';
+import {
+  type FunctionServingDefinition,
+  InvalidOutputError,
+  InvalidServingError,
+  RequestTooLargeError,
+  type ServingService,
+  UnknownServingError,
+} from 'nestjs-serving';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { iterated } from '../../fixtures/streams.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+/** Says of each row who has run it. */
+const saying = (name: string, node: string): FunctionServingDefinition => ({
+  name,
+  useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })),
+});
+
+describe('A call in a cluster', () => {
+  const cluster = useCluster();
+
+  it('[11] goes to the serving of its own node, and to another where that has none', async () => {
+    const owner = await cluster.node({ servings: [saying('near', 'owner'), saying('far', 'owner')] });
+    const web = await cluster.node({ servings: [saying('near', 'web')] });
+    await web.knows('far');
+
+    expect(await web.servings.batchedRun('near', 1)).toEqual({ node: 'web', row: 1 });
+    expect(await web.servings.batchedRun('far', 2)).toEqual({ node: 'owner', row: 2 });
+    expect(await web.servings.run('far', 3)).toEqual({ node: 'owner', row: 3 });
+    expect(await owner.servings.batchedRun('near', 4)).toEqual({ node: 'owner', row: 4 });
+  });
+
+  it('[11] goes to the side that it names', async () => {
+    const web = await cluster.node({ servings: [saying('near', 'web')] });
+    await web.knows('near');
+    const { servings } = web;
+
+    expect(await servings.batchedRun({ local: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
+    expect(await servings.batchedRun({ distributed: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
+    const owner = await cluster.node({ servings: [saying('far', 'owner')] });
+    await web.knows('far');
+    expect(await failureOf(servings.batchedRun({ local: 'far' }, 1))).toBeInstanceOf(UnknownServingError);
+    expect(await servings.batchedRun({ distributed: 'far' }, 1)).toEqual({ node: 'owner', row: 1 });
+    expect(await owner.servings.batchedRun({ distributed: 'near' }, 2)).toEqual({ node: 'web', row: 2 });
+  });
+
+  it('[11] fails where no node has its serving, after the time in which one may come', async () => {
+    const web = await cluster.node({ discoveryTimeout: 50 });
+
+    const failure = await failureOf(web.servings.batchedRun('nowhere', 1));
+
+    expect(failure).toBeInstanceOf(UnknownServingError);
+    expect(failure).toMatchObject({ message: expect.stringContaining('no node') });
+  });
+
+  it('[11] waits for a node that is about to come', async () => {
+    const web = await cluster.node({ discoveryTimeout: 60_000 });
+    const reply = web.servings.batchedRun('late', 1);
+
+    await cluster.node({ servings: [saying('late', 'owner')] });
+
+    expect(await reply).toEqual({ node: 'owner', row: 1 });
+  });
+
+  it('[11] shares its batch with calls of other nodes', async () => {
+    const held = new HeldFunction<number>();
+    await cluster.node({ servings: [{ name: 'held', batchSize: 3, batchTimeout: 1_000_000, useFactory: held.useFactory }] });
+    const [one, two] = [await cluster.node(), await cluster.node()];
+    await Promise.all([one.knows('held'), two.knows('held')]);
+
+    const replies = [one.servings.batchedRun('held', 1), two.servings.batchedRun('held', 2), one.servings.batchedRun('held', 3)];
+    while (held.batches.length === 0) {
+      await new Promise(setImmediate);
+    }
+    expect(held.rows[0]!.toSorted((a, b) => a - b)).toEqual([1, 2, 3]);
+    const batch = held.next();
+    batch.finish(batch.rows.map((row) => row * 10));
+
+    expect(await Promise.all(replies)).toEqual([10, 20, 30]);
+  });
+
+  it('[11] brings tensors there and back', async () => {
+    await cluster.node({
+      servings: [{ name: 'echo', useFactory: () => (rows: unknown) => rows }],
+    });
+    const web = await cluster.node();
+    await web.knows('echo');
+    const input = { x: floats([2, 3], [1, NaN, -0, Infinity, 5, 6]) };
+
+    expect(await web.servings.batchedRun('echo', input)).toEqual(input);
+  });
+
+  it('[11] prepares its input on its own side, and its output on the other', async () => {
+    const sides: string[] = [];
+    const definition: FunctionServingDefinition<string, string> = {
+      name: 'sides',
+      distributedPreprocessing: (input) => `${input} pre@`,
+      preprocess: (input) => {
+        sides.push('preprocess');
+        return { batch: `${input} owner(` };
+      },
+      postprocess: (output) => `${String(output)})`,
+      distributedPostprocessing: (output) => `${output} post`,
+      useFactory: () => (rows: readonly unknown[]) => rows,
+    };
+    await cluster.node({ servings: [definition] });
+    const web = await cluster.node();
+    await web.knows('sides');
+
+    expect(await web.servings.batchedRun('sides', 'a')).toBe('a owner() post');
+    expect(await web.servings.batchedRun(definition, 'a')).toBe('a pre@ owner() post');
+    expect(sides).toHaveLength(2);
+  });
+
+  it('[11] fails with the reason where there is more to say than a message may hold', async () => {
+    const limits = { bytes: 100_000 };
+    const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
+    await cluster.node({
+      servings: [
+        { name: 'texts', useFactory: () => texts },
+        {
+          name: 'failing',
+          useFactory: () => (rows: readonly number[]) => {
+            throw new RangeError(texts(rows)[0], { cause: new Error(texts(rows)[0]) });
+          },
+        },
+      ],
+      limits,
+    });
+    const web = await cluster.node({ limits });
+    await web.knows('texts');
+    const { servings } = web;
+
+    // With the header, too, which no value knows of.
+    for (const length of [99_950, 100_001, 1_000_000]) {
+      expect(await failureOf(servings.batchedRun('texts', length))).toBeInstanceOf(InvalidOutputError);
+      expect(await failureOf(servings.batchedRun('texts', 'x'.repeat(length)))).toBeInstanceOf(RequestTooLargeError);
+      expect(await failureOf(iterated(servings.stream('texts', length)))).toBeInstanceOf(InvalidOutputError);
+    }
+    expect(await failureOf(servings.batchedRun('texts', 1, { tenant: 'x'.repeat(100_000) }))).toBeInstanceOf(
+      RequestTooLargeError,
+    );
+    for (const length of [60_000, 1_000_000]) {
+      expect(await failureOf(servings.batchedRun('failing', length))).toMatchObject({
+        code: 'SERVING_BATCH_FAILED',
+        cause: {
+          name: 'RangeError',
+          message: expect.stringContaining(`xxx... (${length} characters)`),
+          cause: expect.any(Error),
+        },
+      });
+    }
+    expect(await servings.batchedRun('texts', 10)).toBe('x'.repeat(10));
+  });
+
+  it('[11] needs the option "distribution" to be sent to other nodes', async () => {
+    const { NestFactory } = await import('@nestjs/core');
+    const { ServingModule, ServingService: Service } = await import('nestjs-serving');
+    const app = await NestFactory.createApplicationContext(
+      { module: class {}, imports: [ServingModule.forRoot({ servings: [saying('near', 'web')] })] },
+      { logger: false },
+    );
+    const servings = app.get<ServingService>(Service);
+
+    expect(await failureOf(servings.batchedRun({ distributed: 'near' }, 1))).toBeInstanceOf(InvalidServingError);
+    expect(await servings.batchedRun({ local: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
+    await app.close();
+  });
+});

@@ -1,0 +1,231 @@
+import { describe, expect, it } from '@jest/globals';
+import { type FunctionServingDefinition, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { until } from '../../fixtures/streams.js';
+import { turn } from '../../fixtures/virtual-time.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+const held = (name: string, options: Partial<FunctionServingDefinition> = {}) => {
+  const batches = new HeldFunction();
+  const definition: FunctionServingDefinition = { name, batchSize: 1, shutdown: 50, ...options, useFactory: batches.useFactory };
+  return { batches, definition };
+};
+
+/** Answers the batch that runs there. */
+const answer = ({ batches }: ReturnType<typeof held>, mark: string): void => {
+  const batch = batches.next();
+  batch.finish(batch.rows.map((row) => `${row} by ${mark}`));
+};
+
+describe('A call whose node goes', () => {
+  const cluster = useCluster();
+
+  it('[11] runs again on another where its serving is idempotent', async () => {
+    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const [nodeA, nodeB] = [await cluster.node({ servings: [a.definition] }), await cluster.node({ servings: [b.definition] })];
+    const web = await cluster.node();
+    await web.knows('m', 2);
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => a.batches.batches.length + b.batches.batches.length === 1);
+    const [first, second] = a.batches.batches.length === 1 ? [nodeA, b] : [nodeB, a];
+
+    first.kill();
+    await until(() => second.batches.batches.length === 1);
+    answer(second, 'the other');
+
+    expect(await reply).toBe('row by the other');
+  });
+
+  it('[11] fails where its serving is not idempotent, and says that it may have run', async () => {
+    const a = held('m');
+    const nodeA = await cluster.node({ servings: [a.definition] });
+    await cluster.node({ servings: [held('m', { distributionWeight: 0 }).definition] });
+    const web = await cluster.node();
+    await web.knows('m', 1);
+    const reply = failureOf(web.servings.batchedRun('m', 'row'));
+    await until(() => a.batches.batches.length === 1);
+
+    nodeA.kill();
+
+    expect(await reply).toBeInstanceOf(NodeLostError);
+    expect(await reply).toMatchObject({ code: 'SERVING_NODE_LOST', message: expect.stringContaining('may have run') });
+  });
+
+  it('[11] fails where it has run as often as it may', async () => {
+    const nodes = await Promise.all(
+      [1, 2].map(async () => {
+        const serving = held('m', { idempotent: true });
+        return { serving, node: await cluster.node({ servings: [serving.definition] }) };
+      }),
+    );
+    const web = await cluster.node({ attempts: 2 });
+    await web.knows('m', 2);
+    const reply = failureOf(web.servings.batchedRun('m', 'row'));
+    for (let lost = 0; lost < 2; lost++) {
+      await until(() => nodes.some(({ serving }) => serving.batches.batches.length === 1));
+      const running = nodes.find(({ serving }) => serving.batches.batches.length === 1)!;
+      running.serving.batches.next();
+      running.node.kill();
+    }
+
+    expect(await reply).toBeInstanceOf(NodeLostError);
+  });
+
+  it('[11] goes elsewhere when its node is silent for too long', async () => {
+    cluster.network({ connections: false });
+    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const quick = { heartbeat: 20, downAfter: 100, probeAfter: 1_000_000 };
+    const nodeA = await cluster.node({ servings: [a.definition], ...quick });
+    const web = await cluster.node(quick);
+    await web.knows('m');
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => a.batches.batches.length === 1);
+
+    nodeA.hang();
+    await cluster.node({ servings: [b.definition], ...quick });
+    await until(() => b.batches.batches.length === 1);
+    answer(b, 'b');
+
+    expect(await reply).toBe('row by b');
+  });
+
+  it('[11] goes elsewhere when the broker says that nobody is there', async () => {
+    cluster.network({ connections: false });
+    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const slow = { heartbeat: 60_000, probeAfter: 10 };
+    const nodeA = await cluster.node({ servings: [a.definition], ...slow });
+    const web = await cluster.node(slow);
+    await web.knows('m');
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => a.batches.batches.length === 1);
+
+    nodeA.kill();
+    await cluster.node({ servings: [b.definition], ...slow });
+    await until(() => b.batches.batches.length === 1);
+    answer(b, 'b');
+
+    expect(await reply).toBe('row by b');
+  });
+});
+
+describe('While the broker is away', () => {
+  const cluster = useCluster();
+
+  it('[11] calls wait, those that were under way run again, and no node is forgotten', async () => {
+    const network = cluster.network({ connections: false });
+    const m = held('m', { idempotent: true });
+    await cluster.node({ servings: [m.definition] });
+    const web = await cluster.node({ discoveryTimeout: 10 });
+    await web.knows('m');
+    const underWay = web.servings.batchedRun('m', 'under way');
+    await until(() => m.batches.batches.length === 1);
+
+    network.broker(false);
+    await until(() => !web.cluster.isOnline);
+    answer(m, 'nobody hears');
+    const later = web.servings.batchedRun('m', 'later');
+    for (let i = 0; i < 20; i++) {
+      await turn();
+    }
+    expect(m.batches.batches).toHaveLength(0);
+    network.broker(true);
+    for (let i = 0; i < 2; i++) {
+      await until(() => m.batches.batches.length === 1);
+      answer(m, 'm');
+    }
+
+    expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
+  });
+});
+
+describe('A call that a node refuses', () => {
+  const cluster = useCluster();
+
+  it('[11] goes to another, and fails with what the last one said when all refuse', async () => {
+    const full = [held('m', { maxQueue: 1 }), held('m', { maxQueue: 1 })];
+    const nodes = await Promise.all(full.map(({ definition }) => cluster.node({ servings: [definition] })));
+    const web = await cluster.node();
+    await web.knows('m', 2);
+    const waiting = (): number =>
+      full.reduce((sum, { batches }) => sum + batches.batches.length, 0) +
+      nodes.reduce((sum, { servings }) => sum + servings.queueDepths().get('m')!, 0);
+    const replies: Promise<unknown>[] = [];
+    for (let i = 1; i <= 4; i++) {
+      replies.push(web.servings.batchedRun('m', `${i}`));
+      await until(() => waiting() === i && full.some(({ batches }) => batches.batches.length === 1));
+      await turn();
+    }
+
+    expect(await failureOf(web.servings.batchedRun('m', 'too many'))).toBeInstanceOf(OverloadedError);
+
+    for (let answered = 0; answered < 4; answered++) {
+      await until(() => full.some(({ batches }) => batches.batches.length === 1));
+      answer(
+        full.find(({ batches }) => batches.batches.length === 1)!,
+        'x',
+      );
+    }
+    expect(await Promise.all(replies)).toEqual(['1 by x', '2 by x', '3 by x', '4 by x']);
+  });
+});
+
+describe('A node that shuts down', () => {
+  const cluster = useCluster();
+
+  it('[11] [9.3] answers what it has, gets nothing more, and the others go on', async () => {
+    const patient = { shutdown: 30_000 };
+    const [a, b] = [held('m', patient), held('m', patient)];
+    const nodeOf = ({ definition }: typeof a) => cluster.node({ servings: [definition], drainTimeout: 30_000 });
+    const [nodeA, nodeB] = [await nodeOf(a), await nodeOf(b)];
+    const web = await cluster.node();
+    await web.knows('m', 2);
+    const first = web.servings.batchedRun('m', 'first');
+    await until(() => a.batches.batches.length + b.batches.batches.length === 1);
+    const [closing, running, other] = a.batches.batches.length === 1 ? [nodeA, a, b] : [nodeB, b, a];
+
+    const closed = closing.close();
+    const others = Array.from({ length: 20 }, (_, i) => web.servings.batchedRun('m', `${i}`));
+    for (let i = 0; i < 20; i++) {
+      await until(() => other.batches.batches.length === 1);
+      answer(other, 'other');
+    }
+    expect(await Promise.all(others)).toEqual(others.map((_, i) => `${i} by other`));
+    answer(running, 'closing');
+
+    expect(await first).toBe('first by closing');
+    await closed;
+  });
+
+  it('[11] [9.3] and crosses with calls: these go to another, also those that must not run twice', async () => {
+    const answering = (mark: string): FunctionServingDefinition => ({
+      name: 'm',
+      idempotent: false,
+      useFactory: () => (rows: readonly unknown[]) => rows.map((row) => `${row} by ${mark}`),
+    });
+    const closing = await cluster.node({ servings: [answering('a')] });
+    await cluster.node({ servings: [answering('b')] });
+    const web = await cluster.node();
+    await web.knows('m', 2);
+
+    // Half of them or so are on their way to the node when it goes.
+    const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
+    await closing.close();
+
+    expect((await Promise.all(replies)).filter((reply, i) => reply !== `${i} by a` && reply !== `${i} by b`)).toEqual([]);
+  });
+
+  it('[11] [9.3] fails the calls that it makes itself and that are not answered', async () => {
+    const a = held('m');
+    await cluster.node({ servings: [a.definition] });
+    const web = await cluster.node();
+    await web.knows('m');
+    const reply = failureOf(web.servings.batchedRun('m', 'row'));
+    await until(() => a.batches.batches.length === 1);
+
+    await web.close();
+
+    expect(await reply).toBeInstanceOf(ServingClosedError);
+    answer(a, 'a');
+  });
+});

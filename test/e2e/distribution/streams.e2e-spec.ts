@@ -1,0 +1,108 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, type FunctionServingDefinition, InvalidInputError, NodeLostError } from 'nestjs-serving';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { iterated, outputsOf } from '../../fixtures/streams.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+/** Counts up for each row, to its own number; tells how far it got. */
+class Counter {
+  steps = 0;
+  ends = 0;
+  readonly definition: FunctionServingDefinition = {
+    name: 'counter',
+    batchSize: 1,
+    // eslint-disable-next-line @typescript-eslint/no-this-alias
+    useFactory: () => (rows: readonly number[]) => this.count(rows),
+  };
+
+  private async *count([last]: readonly number[]): AsyncGenerator<unknown[], void> {
+    try {
+      for (let step = 1; step <= last!; step++) {
+        this.steps++;
+        yield [step];
+      }
+    } finally {
+      this.ends++;
+    }
+  }
+}
+
+describe('A stream of another node', () => {
+  const cluster = useCluster();
+
+  it('[11] [8.1] gives all that its owner gives, in order', async () => {
+    await cluster.node({ servings: [new Counter().definition] });
+    const web = await cluster.node();
+    await web.knows('counter');
+
+    const outputs = outputsOf(await iterated(web.servings.stream('counter', 500)));
+
+    expect(outputs).toEqual(Array.from({ length: 500 }, (_, i) => i + 1));
+  });
+
+  it('[11] [8.2] ends at its owner when nobody reads it any more', async () => {
+    const counter = new Counter();
+    await cluster.node({ servings: [counter.definition] });
+    const web = await cluster.node();
+    await web.knows('counter');
+
+    for await (const event of web.servings.stream('counter', Infinity)) {
+      expect(event).toMatchObject({ output: 1 });
+      break;
+    }
+    while (counter.ends === 0) {
+      await new Promise(setImmediate);
+    }
+
+    expect(counter.ends).toBe(1);
+  });
+
+  it('[11] [8.2] ends when its reader is lost', async () => {
+    const counter = new Counter();
+    await cluster.node({ servings: [counter.definition] });
+    const web = await cluster.node();
+    await web.knows('counter');
+    const events = web.servings.stream('counter', Infinity)[Symbol.asyncIterator]();
+    await events.next();
+
+    web.kill();
+    while (counter.ends === 0) {
+      await new Promise(setImmediate);
+    }
+
+    const reading = failureOf(iterated({ [Symbol.asyncIterator]: () => events }));
+    expect(await reading).toBeInstanceOf(NodeLostError);
+  });
+
+  it('[11] [8.5] takes its input as it comes, and asks for no more than there is room for', async () => {
+    let given = 0;
+    async function* batches() {
+      while (given < 300) {
+        given++;
+        yield Batch.ofValues([given]);
+      }
+    }
+    await cluster.node({ servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    const web = await cluster.node();
+    await web.knows('echo');
+
+    const outputs = outputsOf(await iterated(web.servings.stream('echo', batches())));
+
+    expect(outputs.flat()).toEqual(Array.from({ length: 300 }, (_, i) => i + 1));
+    expect(given).toBe(300);
+  });
+
+  it('[11] [8.5] fails with the error of its input', async () => {
+    const error = new RangeError('no more');
+    async function* batches() {
+      yield Batch.ofValues([1]);
+      throw error;
+    }
+    await cluster.node({ servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    const web = await cluster.node();
+    await web.knows('echo');
+
+    expect(await failureOf(iterated(web.servings.stream('echo', batches())))).toBe(error);
+    expect(await failureOf(web.servings.batchedRun('echo', { call: () => {} }))).toBeInstanceOf(InvalidInputError);
+  });
+});

@@ -5,10 +5,13 @@ import {
   NodeLostError,
   OverloadedError,
   PartitionLostError,
+  RequestTooLargeError,
   ServingClosedError,
   ServingUnavailableError,
   UnknownServingError,
+  type WireError,
 } from '../errors.js';
+import { clip } from '../show.js';
 import type { Header } from './header.js';
 import { type Address, NodeGoneError } from './transport.js';
 import { FrameError } from './wire/prelude.js';
@@ -16,6 +19,9 @@ import { isSaidError, saidError } from './wire/said-error.js';
 
 /** Whether rows of a call that failed may have run: what decides where it may be made again. */
 export type Executed = 'no' | 'unknown' | 'yes';
+
+/** So much of each message crosses, in characters: an error and its causes are to fit into the header of a frame. */
+const LONGEST_MESSAGE = 1000;
 
 /** Why one node did not answer a call. */
 export class Fault extends Error {
@@ -43,6 +49,10 @@ export function unsentFault(serving: string, address: Address, cause: unknown): 
   if (cause instanceof NodeGoneError) {
     return lostFault(serving, address, 'no');
   }
+  if (cause instanceof RequestTooLargeError) {
+    // So it would be for any other node.
+    return new Fault(cause, 'yes');
+  }
   const message = `The call to serving "${serving}" could not be sent to node ${address}: ${messageOf(cause)}`;
   return new Fault(new NodeLostError(message, { cause }), 'no', true);
 }
@@ -57,7 +67,7 @@ export function nonsenseFault(address: Address, cause: FrameError): Fault {
 
 /** A fault as it crosses the wire. */
 export function faultHeader(error: unknown, executed: Executed = executedBy(error)): object {
-  return { error: saidError(error), executed };
+  return { error: inShort(saidError(error)), executed };
 }
 
 /** @throws FrameError when there is none */
@@ -79,4 +89,8 @@ function executedBy(error: unknown): Executed {
     error instanceof NodeLostError
     ? 'unknown'
     : 'yes';
+}
+
+function inShort({ name, message, cause, ...error }: WireError): WireError {
+  return { name: clip(name), message: clip(message, LONGEST_MESSAGE), ...error, ...(cause && { cause: inShort(cause) }) };
 }

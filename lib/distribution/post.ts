@@ -1,8 +1,8 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import type { Address, ServingTransport } from './transport.js';
-import { decodeFrame, encodeFrame } from './wire/frame.js';
+import { decodeFrame, encodeFrame, type Frame } from './wire/frame.js';
 import { Packer, Unpacker } from './wire/packets.js';
-import { FrameError, type Kind } from './wire/prelude.js';
+import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import type { EncodedValue } from './wire/values.js';
 
@@ -47,7 +47,7 @@ export class Post {
    */
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
-    const frame = this.frame(kind, header, value);
+    const frame = this.frame(kind, { to, ...header }, value);
     for (const packet of this.packer.pack(frame)) {
       await (to === address ? this.loop(packet) : transport.send(to, packet));
     }
@@ -66,6 +66,7 @@ export class Post {
       const bytes = this.unpacker.hear(packet);
       if (bytes) {
         const { kind, header, value } = decodeFrame(bytes, limits);
+        this.checkReceiver(kind, header);
         read({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
       }
     } catch (error) {
@@ -91,6 +92,13 @@ export class Post {
   private async loop(packet: Uint8Array): Promise<void> {
     await endOfTurn();
     this.hear(packet);
+  }
+
+  /** What is signed for one node must not be played to another. What nodes say of themselves is for all. */
+  private checkReceiver(kind: Kind, { to }: Frame['header']): void {
+    if (to !== this.options.address && (to !== undefined || kind < Kind.beat)) {
+      throw new FrameError('A frame is for another node');
+    }
   }
 
   private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {

@@ -30,6 +30,8 @@ const LOOK_AGAIN = 1000;
 /** One call on its way to a node that answers it: which node is next, and when there is nothing left to try. */
 export class Tries {
   private readonly excluded = new Set<Address>();
+  /** Those of them that are excluded for not being there, which may change. */
+  private readonly gone = new Set<Address>();
   private runs = 0;
   private last: Fault | undefined;
   private hasDelivered = false;
@@ -61,6 +63,8 @@ export class Tries {
       const before = performance.now();
       const { isOnline } = routes;
       await inTime(terms, routes.change(isOnline ? left : LOOK_AGAIN));
+      this.gone.forEach((address) => excluded.delete(address));
+      this.gone.clear();
       // While it can reach nobody, a call waits for as long as its caller does.
       left -= isOnline ? performance.now() - before : 0;
     }
@@ -77,6 +81,9 @@ export class Tries {
     }
     this.last = error;
     this.excluded.add(owner.address);
+    if (error.isGone) {
+      this.gone.add(owner.address);
+    }
     const mayRunAgain = owner.served.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
     if (error.executed === 'yes' || (error.executed === 'unknown' && !mayRunAgain)) {
       throw error.error;

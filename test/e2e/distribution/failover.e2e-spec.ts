@@ -197,6 +197,24 @@ describe('A node that shuts down', () => {
     await closed;
   });
 
+  it('[11] [9.3] and crosses with calls: these go to another, also those that must not run twice', async () => {
+    const answering = (mark: string): FunctionServingDefinition => ({
+      name: 'm',
+      idempotent: false,
+      useFactory: () => (rows: readonly unknown[]) => rows.map((row) => `${row} by ${mark}`),
+    });
+    const closing = await cluster.node({ servings: [answering('a')] });
+    await cluster.node({ servings: [answering('b')] });
+    const web = await cluster.node();
+    await web.knows('m', 2);
+
+    // Half of them or so are on their way to the node when it goes.
+    const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
+    await closing.close();
+
+    expect((await Promise.all(replies)).filter((reply, i) => reply !== `${i} by a` && reply !== `${i} by b`)).toEqual([]);
+  });
+
   it('[11] [9.3] fails the calls that it makes itself and that are not answered', async () => {
     const a = held('m');
     await cluster.node({ servings: [a.definition] });

@@ -273,6 +273,7 @@ describe('decodeFrame', () => {
     ['is empty', ''],
     ['is too deep for the stack', '['.repeat(1e6)],
     ['has more parts than allowed', `[${'0,'.repeat(limits.nodes)}0]`],
+    ['hides its levels behind a backslash', `["\\\\",${'['.repeat(70)}${']'.repeat(70)},"\\\\"]`],
     ['has a string without an end', String.raw`["\\\"]`],
   ])('[11] refuses a value that %s, and tells nothing of it', (_, text) => {
     const frame = decodeFrame(crafted('{}', [[129, [Buffer.from(text).length], text]]), limits);

@@ -8,9 +8,10 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { firstValueFrom, merge, Subject, timer } from 'rxjs';
-import { ServingClosedError } from '../errors.js';
+import { ServingClosedError, UnknownServingError } from '../errors.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
+import { show } from '../show.js';
 import { type Balancer, balancerOf } from './balancer.js';
 import { Incoming } from './incoming.js';
 import { Members } from './members.js';
@@ -89,8 +90,15 @@ export class Cluster
     this.probes = new Probes(transport, probeAfter, this.outgoing, (of) => this.gone(of));
   }
 
-  /** The handle of a serving that other nodes own, or that is to be called as if they did. */
+  /**
+   * The handle of a serving that other nodes own, or that is to be called as if they did.
+   *
+   * @throws UnknownServingError for what is no name
+   */
   serving(name: string, preprocess?: DistributedPreprocessing): Serving {
+    if (typeof name !== 'string') {
+      throw new UnknownServingError(`There is no serving ${show(name)}`);
+    }
     if (preprocess) {
       return new RemoteServing(name, this.way, preprocess);
     }

@@ -26,13 +26,17 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
       const { NatsTransport } = await import('./transports/nats.transport.js');
       return new NatsTransport({ options: given.options });
     }
+    case Transport.REDIS: {
+      const { RedisTransport } = await import('./transports/redis.transport.js');
+      return new RedisTransport({ options: given.options });
+    }
     default:
       if (isTransport(transport)) {
         return transport;
       }
       throw new InvalidServingError(
         `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
-          'allowed are Transport.TCP, Transport.NATS, and objects that are a ServingTransport',
+          'allowed are Transport.TCP, Transport.NATS, Transport.REDIS, and objects that are a ServingTransport',
       );
   }
 }

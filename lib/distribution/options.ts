@@ -7,6 +7,7 @@ import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
+import type { RedisTransportOptions } from './transports/redis.transport.js';
 import type { TcpPeers } from './transports/tcp-peers.js';
 import type { TcpTransportOptions } from './transports/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
@@ -34,13 +35,20 @@ export interface NatsDistribution {
   readonly options?: NatsTransportOptions;
 }
 
+/** Nodes that meet at a Redis server. */
+export interface RedisDistribution {
+  readonly transport: Transport.REDIS;
+  /** Those of Nest's Redis transport, passed on as they are. @default a server at localhost:6379, to which nodes reconnect for ever */
+  readonly options?: RedisTransportOptions;
+}
+
 /** A transport of one's own. */
 export interface OwnDistribution {
   readonly transport: ServingTransport;
 }
 
 /** How nodes reach each other. */
-export type DistributionTransport = TcpDistribution | NatsDistribution | OwnDistribution;
+export type DistributionTransport = TcpDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {

@@ -57,6 +57,9 @@ describe('A call in a cluster', () => {
 
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(failure).toMatchObject({ message: expect.stringContaining('no node') });
+    for (const strange of [Symbol('x'), { distributed: 5 }, { local: null }, {}, undefined]) {
+      expect(await failureOf(web.servings.batchedRun(strange as never, 1))).toBeInstanceOf(UnknownServingError);
+    }
   });
 
   it('[11] waits for a node that is about to come', async () => {

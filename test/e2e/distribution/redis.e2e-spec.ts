@@ -1,0 +1,224 @@
+import { afterAll, afterEach, beforeAll, expect, it } from '@jest/globals';
+import { Transport } from '@nestjs/microservices';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis.transport.js';
+import { useAppProcesses } from '../../fixtures/app-process.js';
+import { useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { Callers } from '../../fixtures/callers.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
+import { RedisServer, redisMissing } from '../../fixtures/redis-server.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+
+/** What becomes of a node that starts with these options. */
+function start(options: RedisTransportOptions): Promise<void> {
+  return new RedisTransport({ options }).start(stationOf('x', new Heard()));
+}
+
+describeUnless(redisMissing, 'by a Redis server', () => {
+  let server: RedisServer;
+  let options: RedisTransportOptions = {};
+  const servers: RedisServer[] = [];
+  const join = useNodes(() => new RedisTransport({ options: { port: server.port, retryDelay: 20, ...options } }));
+  const startProcess = useAppProcesses();
+  const breakable = useBreakableLinks();
+  const { node, client } = useClusterProcesses({
+    name: 'Redis',
+    prepare: () => {},
+    options: () => ({ transport: Transport.REDIS, options: { port: server.port } }),
+  });
+
+  beforeAll(async () => {
+    server = await RedisServer.start();
+  });
+
+  afterEach(async () => {
+    options = {};
+    await Promise.all(servers.splice(0).map((each) => each.end()));
+  });
+
+  afterAll(() => server.end());
+
+  async function another(configuration?: string): Promise<RedisServer> {
+    const started = await RedisServer.start(configuration);
+    servers.push(started);
+    return started;
+  }
+
+  describeTransport({ name: 'Redis', connections: false, join });
+
+  it('[11] knows at once that nobody is there', async () => {
+    const a = await join('a');
+    await join('b');
+
+    await expect(a.transport.send('b', numbered(1))).resolves.toBeUndefined();
+    await expect(a.transport.send('nobody', numbered(1))).rejects.toThrow('There is no node nobody');
+  });
+
+  it('[11] a node that is killed is not there any more, and its next incarnation is', async () => {
+    const settings = { options: { port: server.port } };
+    const killed = startProcess('node', { transport: 'redis', settings, address: 'b-1' });
+    await killed.told('started');
+    const a = await join('a');
+    await expect(a.transport.probe('b-1')).resolves.toBe(true);
+
+    killed.kill('SIGKILL');
+    await killed.ended;
+    while (await a.transport.probe('b-1')) {
+      // The server hears of it in a moment.
+    }
+    const next = startProcess('node', { transport: 'redis', settings, address: 'b-2' });
+    await next.told('started');
+    await a.transport.send('b-2', numbered(7));
+
+    expect(await next.told('heard')).toEqual([7]);
+    expect(a.heard.events).toEqual([]);
+  });
+
+  it('[11] tells when the server goes and comes; what was sent meanwhile is lost', async () => {
+    const own = await another();
+    options = { port: own.port };
+    const [a, b] = [await join('a'), await join('b')];
+
+    for (let times = 1; times <= 2; times++) {
+      const [gone, back] = [2 * times - 1, 2 * times];
+      await own.kill();
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)));
+      await a.transport.send('b', numbered(0));
+      await expect(a.transport.probe('b')).rejects.toThrow('The Redis server is away');
+      await own.start();
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)));
+      await a.transport.send('b', numbered(times));
+      await b.heard.until(({ numbers }) => numbers.includes(times));
+    }
+
+    expect(b.heard.numbers).toEqual([1, 2]);
+    expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
+  });
+
+  it('[11] nothing waits for a server that is away', async () => {
+    const own = await another();
+    options = { port: own.port, retryDelay: 600_000 };
+    const a = await join('a');
+    await own.kill();
+    await a.heard.until(({ events }) => events.includes('offline'));
+
+    await a.transport.send('b', numbered(0));
+    await a.transport.broadcast(numbered(0));
+    await expect(a.transport.probe('b')).rejects.toThrow('The Redis server is away');
+    await a.transport.stop();
+  });
+
+  it('[11] who has lost its connections hears everything again as soon as it says that it is back', async () => {
+    const a = await join('a');
+    const way = await breakable(server.port);
+    // ioredis does not say when it has done that by itself.
+    options = { port: way.port, autoResubscribe: false };
+    const b = await join('b');
+
+    for (let times = 1; times <= 3; times++) {
+      way.break();
+      await b.heard.until(({ events }) => events.length === 2 * times);
+      await a.transport.send('b', numbered(times));
+      await a.transport.broadcast(numbered(10 + times));
+      await b.heard.until(({ packets }) => packets.length === 2 * times);
+    }
+
+    expect(b.heard.numbers).toEqual([1, 11, 2, 12, 3, 13]);
+    expect(b.heard.events).toEqual([1, 2, 3].flatMap(() => ['offline', 'online']));
+    expect(a.heard.events).toEqual([]);
+  });
+
+  it('[11] what a lost connection leaves unanswered is not sent again', async () => {
+    const a = await join('a');
+    const way = await breakable(server.port);
+    options = { port: way.port };
+    const b = await join('b');
+
+    for (let times = 1; times <= 5; times++) {
+      const sending = Array.from({ length: 20 }, (_, i) =>
+        b.transport.send('a', numbered(100 * times + i, b.transport.maxPacket)),
+      );
+      await a.heard.until(({ numbers }) => numbers.some((number) => number >= 100 * times));
+      way.break();
+      await Promise.all(sending);
+      await b.heard.until(({ events }) => events.length === 2 * times);
+    }
+    await b.transport.send('a', numbered(1000));
+    await a.heard.until(({ numbers }) => numbers.includes(1000));
+
+    expect(a.heard.numbers).toEqual([...new Set(a.heard.numbers)].toSorted((one, other) => one - other));
+  });
+
+  it('[11] without a server a node does not start, and leaves nothing behind', async () => {
+    const time = await VirtualTime.install();
+    try {
+      await expect(start({ port: 1 })).rejects.toThrow(/ECONNREFUSED/);
+      expect(time.timers).toBe(0);
+    } finally {
+      time.restore();
+    }
+  });
+
+  it('[11] passwords, users and what they may do are those of the server', async () => {
+    const own = await another('requirepass secret\nuser node on >word ~* &sv.test.* +@all\nuser other on >word ~* +@all');
+    const { port } = own;
+
+    await expect(start({ port })).rejects.toThrow('NOAUTH');
+    await expect(start({ port, password: 'wrong' })).rejects.toThrow('WRONGPASS');
+    await expect(start({ port, username: 'other', password: 'word' })).rejects.toThrow('NOPERM');
+    options = { port, username: 'node', password: 'word' };
+    const [a, b] = [await join('a'), await join('b')];
+    await a.transport.send('b', numbered(1));
+    await b.heard.until(({ packets }) => packets.length === 1);
+  });
+
+  it('[11] a packet that the server refuses has not been sent, and says why', async () => {
+    const own = await another('user node on nopass ~* &sv.test.n.a &sv.test.all +@all');
+    options = { port: own.port, username: 'node', password: 'any' };
+    const a = await join('a');
+
+    await expect(a.transport.send('b', numbered(1))).rejects.toThrow('NOPERM');
+  });
+
+  it('[11] a server that hangs holds up the end for 5 seconds, and then until its connections are closed', async () => {
+    const own = await another();
+    options = { port: own.port };
+    const a = await join('a');
+    const time = await VirtualTime.install();
+    try {
+      own.hang();
+      let hasStopped = false;
+      const stopping = a.transport.stop().then(() => (hasStopped = true));
+      await time.advance(4_999);
+      expect(hasStopped).toBe(false);
+      await time.advance(2_001);
+      await stopping;
+    } finally {
+      time.restore();
+    }
+  });
+
+  it('[11] carries a cluster, of which a node is killed under load: what it was doing others do, and no call fails', async () => {
+    const distribution = { heartbeat: 100, downAfter: 60_000 };
+    const servings = [{ name: 'm', batchSize: 4, idempotent: true }];
+    const [victim, other] = await Promise.all([1, 2].map(() => node({ servings, distribution })));
+    const web = await client(distribution);
+    await web.knows('m', 2);
+    const callers = new Callers(web.servings, 'm');
+    await callers.answered(300);
+    await victim!.hold();
+
+    victim!.process.kill('SIGKILL');
+    await victim!.process.ended;
+    const { stranded } = victim!;
+    await callers.answered(300);
+    await web.knows('m', 1);
+    await callers.end();
+
+    expect(stranded.length).toBeGreaterThan(0);
+    callers.expectUnharmed();
+    expect(stranded.filter((id) => callers.answers.get(id) !== other!.pid)).toEqual([]);
+  });
+});

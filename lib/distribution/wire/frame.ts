@@ -1,6 +1,6 @@
-import { endianness } from 'node:os';
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError } from '../../errors.js';
+import { BIG_ENDIAN, swapOnBigEndian } from './byte-order.js';
 import { type Block, countOf, type Element, elementByCode, elementByType } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { parseJson } from './parse-json.js';
@@ -215,21 +215,4 @@ function blockAt({ buffer, byteOffset }: Uint8Array, { element, dims, at, length
   const copy = new Uint8Array(buffer, start, length).slice();
   swapOnBigEndian(copy, size);
   return { type, dims, data: new storage(copy.buffer, 0, length / size) };
-}
-
-const BIG_ENDIAN = endianness() === 'BE';
-
-/** Turns elements from the order of the bytes here to that in frames, and back. */
-function swapOnBigEndian(bytes: Uint8Array, size: number): void {
-  if (!BIG_ENDIAN || size === 1) {
-    return;
-  }
-  const elements = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (size === 2) {
-    elements.swap16();
-  } else if (size === 4) {
-    elements.swap32();
-  } else {
-    elements.swap64();
-  }
 }

@@ -6,22 +6,16 @@ import { isTensor, soundTensor } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, isError, toWire, type WireError } from '../../errors.js';
 import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
 import type { WireLimits } from './limits.js';
+import { numberOfWord, wordOfNumber } from './number-words.js';
 import { FrameError } from './prelude.js';
 
 /** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
 export type Leaf = readonly [tag: string, content: unknown];
 
-/** What stands for a number that JSON does not know. */
-const numbers: ReadonlyMap<unknown, number> = new Map([
-  ['NaN', NaN],
-  ['Infinity', Infinity],
-  ['-Infinity', -Infinity],
-  ['-0', -0],
-]);
-
 /** The leaf of a number that JSON would not keep. */
 export function leafOfNumber(value: number): Leaf | undefined {
-  return Number.isFinite(value) && !Object.is(value, -0) ? undefined : ['$n', Object.is(value, -0) ? '-0' : String(value)];
+  const word = wordOfNumber(value);
+  return word === undefined ? undefined : ['$n', word];
 }
 
 /** Hexadecimal, which takes no longer to read than it is long. */
@@ -72,7 +66,7 @@ type Maker = (content: unknown, take: (index: unknown) => Block, limits: WireLim
 
 const makers: Readonly<Record<string, Maker>> = {
   $u: () => undefined,
-  $n: (name) => numbers.get(name) ?? fail('a number'),
+  $n: (name) => numberOfWord(name) ?? fail('a number'),
   $i: (digits) => (typeof digits === 'string' && /^-?[\da-f]+$/.test(digits) ? bigIntOf(digits) : fail('a bigint')),
   $d: (time) => (time === null || typeof time === 'number' ? new Date(time ?? NaN) : fail('a date')),
   $t: (index, take) => tensorOf(take(index)),
@@ -124,7 +118,7 @@ function bufferOf({ data }: Block): ArrayBuffer {
   return data instanceof Uint8Array ? new Uint8Array(data).buffer : fail('a buffer');
 }
 
-function bigIntOf(digits: string): bigint {
+export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 

@@ -20,6 +20,7 @@ import type { ResolvedDistribution } from './options.js';
 import { RoutesElsewhere } from './routes-elsewhere.js';
 import { Outgoing } from './outgoing.js';
 import type { Owner } from './owners.js';
+import { plainHandlersOf } from './plain/plain-handlers.js';
 import { type Letter, Post } from './post.js';
 import { Probes } from './probes.js';
 import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
@@ -124,15 +125,16 @@ export class Cluster
   }
 
   async onModuleInit(): Promise<void> {
-    const { transport, options, address, role } = this;
-    const { heartbeat, namespace } = options;
+    const { transport, options, address, role, incoming, offers } = this;
+    const { heartbeat, limits, namespace } = options;
     this.members.changes$.subscribe(({ type, address: of }) => {
       if (type === 'left') {
         this.forget(of);
       }
       this.changed.next();
     });
-    await transport.start({ namespace, address, role, receiver: this, plainHandlers: new Map() });
+    const plainHandlers = plainHandlersOf(offers, { incoming, limits });
+    await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();
     this.checks = setInterval(() => this.members.check(performance.now()), heartbeat / 4).unref();

@@ -1,6 +1,6 @@
 import 'reflect-metadata';
 import { InvalidServingError } from '../errors.js';
-import { batching, batchingOf, checkOptions, checkRoom, delay, whole } from '../serving/option-rules.js';
+import { aFunction, batching, batchingOf, checkOptions, checkRoom, delay, type Rules, whole } from '../serving/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
@@ -44,13 +44,21 @@ export function checkBatchedMethod(type: new (...args: never[]) => object, { key
 
 /** Refuses options of the decorator that it does not know, or that cannot be. */
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
-  const types = {
-    check: (value: unknown) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
-    allowed: 'a list of classes',
-  };
-  const separateOrigins = { check: (value: unknown) => typeof value === 'boolean', allowed: 'true or false' };
   const owner = `@Batched() on ${method}`;
-  checkOptions(owner, options, { ...batching, timeout: delay, partitions: whole(1, 1024), types, separateOrigins });
+  checkOptions(owner, options, ofMethods);
   const { batchSize, maxQueue } = batchingOf(options);
   checkRoom(owner, batchSize, maxQueue);
 }
+
+const ofMethods: Rules = {
+  ...batching,
+  timeout: delay,
+  priority: aFunction,
+  tenant: aFunction,
+  partitions: whole(1, 1024),
+  separateOrigins: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  types: {
+    check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
+    allowed: 'a list of classes',
+  },
+};

@@ -4,10 +4,10 @@ import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import type { CallOptions } from '../serving/call-options.js';
-import { type CallTerms, termsOf, untilStop } from '../serving/call-terms.js';
+import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
-import { type BatchedMethod, batcherOf, MethodCall } from './batched-method.js';
+import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
@@ -17,6 +17,14 @@ interface Running {
   readonly name: string;
   readonly batcher: Batcher<MethodCall>;
   readonly lanes: MethodLanes;
+}
+
+/** A call as it comes. */
+interface Arrival {
+  readonly instance: object;
+  readonly args: readonly unknown[];
+  readonly signal: AbortSignal | undefined;
+  readonly watch: CallWatch | undefined;
 }
 
 /** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
@@ -81,13 +89,29 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     if (method.serving !== undefined) {
       return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]), { signal });
     }
-    const { name, batcher, lanes } = this.runningFor(method, instance);
-    const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
-    const lane = lanes.laneOf(owner, method.options?.separateOrigins ? currentOrigin() : undefined);
-    const watch = CallWatch.over(this.events, name, 'batched');
-    const terms = termsOf({ name }, undefined, { signal, timeout: method.options?.timeout });
-    const answer = answerOf(new MethodCall(lane, instance, args, watch, terms), batcher, terms);
+    const running = this.runningFor(method, instance);
+    const watch = CallWatch.over(this.events, running.name, 'batched', signal);
+    const answer = this.answer(running, method.options ?? {}, { instance, args, signal, watch });
     return watch ? watch.follow(answer) : answer;
+  }
+
+  private async answer(
+    { name, batcher, lanes }: Running,
+    { separateOrigins, timeout, priority, tenant }: BatchedOptions,
+    { instance, args, signal, watch }: Arrival,
+  ): Promise<unknown> {
+    const asked = { signal, timeout, priority: saidOf(args, priority), tenant: saidOf(args, tenant) };
+    const terms = termsOf({ name }, undefined, asked);
+    signal?.throwIfAborted();
+    const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
+    const lane = lanes.laneOf(owner, separateOrigins ? currentOrigin() : undefined);
+    const call = new MethodCall(lane, instance, args, watch, terms);
+    watch?.queued(1);
+    const submit = (): void => {
+      batcher.submit(call);
+      call.queue = batcher;
+    };
+    return untilStop(terms, call, submit, call.answer);
   }
 
   private all(): Running[] {
@@ -113,12 +137,6 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   }
 }
 
-async function answerOf(call: MethodCall, batcher: Batcher<MethodCall>, terms: CallTerms): Promise<unknown> {
-  terms.signal?.throwIfAborted();
-  call.watch?.queued(1);
-  const submit = (): void => {
-    batcher.submit(call);
-    call.queue = batcher;
-  };
-  return untilStop(terms, call, submit, call.answer);
+function saidOf<Value>(args: readonly unknown[], say: OfArguments<Value> | undefined): Value | undefined {
+  return say && (Reflect.apply(say, undefined, args) as Value);
 }

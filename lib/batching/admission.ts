@@ -28,6 +28,7 @@ export interface Work {
 
 /** The rows of one priority that wait. */
 interface Waiting {
+  readonly priority: number;
   rows: number;
   /** Those of tenants that have a name. */
   named: number;
@@ -36,6 +37,7 @@ interface Waiting {
 
 /** What is known of all lanes with the same limits. */
 interface Known {
+  readonly limits: Limits;
   readonly pace: Pace;
   rows: number;
 }
@@ -53,9 +55,9 @@ export class Admission {
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, Waiting>();
   private readonly known = new Map<Limits, Known>();
-  /** What is known of these limits was asked for last, and is most often asked for next. */
-  private lastLimits: Limits | undefined;
-  private last!: Known;
+  /** Asked for last, and most often asked for next. */
+  private lastWaiting: Waiting | undefined;
+  private lastKnown: Known | undefined;
 
   constructor(private readonly options: AdmissionOptions) {}
 
@@ -213,21 +215,19 @@ export class Admission {
   }
 
   private knownOf(limits: Limits): Known {
-    if (this.lastLimits !== limits) {
-      this.lastLimits = limits;
-      this.last = this.known.get(limits) ?? { pace: new Pace(), rows: 0 };
-      this.known.set(limits, this.last);
+    if (this.lastKnown?.limits !== limits) {
+      this.lastKnown = this.known.get(limits) ?? { limits, pace: new Pace(), rows: 0 };
+      this.known.set(limits, this.lastKnown);
     }
-    return this.last;
+    return this.lastKnown;
   }
 
   private waitingOf(priority: number): Waiting {
-    let waiting = this.priorities.get(priority);
-    if (!waiting) {
-      waiting = { rows: 0, named: 0, tenants: new Map() };
-      this.priorities.set(priority, waiting);
+    if (this.lastWaiting?.priority !== priority) {
+      this.lastWaiting = this.priorities.get(priority) ?? { priority, rows: 0, named: 0, tenants: new Map() };
+      this.priorities.set(priority, this.lastWaiting);
     }
-    return waiting;
+    return this.lastWaiting;
   }
 }
 

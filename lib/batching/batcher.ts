@@ -258,8 +258,9 @@ export class Batcher<R extends Request> {
     const { partition } = load;
     const rows = sizeOf(parts);
     const handedAt = performance.now();
-    const arrivedAt = parts.reduce((first, { request }) => Math.min(first, request.arrivedAt), Infinity);
+    let arrivedAt = Infinity;
     for (const { request, count } of parts) {
+      arrivedAt = Math.min(arrivedAt, request.arrivedAt);
       request.waiting -= count;
       this.admission.leave(request, count);
     }

@@ -29,7 +29,9 @@ export class FairQueue<R extends Request> {
 
   add(part: Part<R>): void {
     const { tenant } = part.request;
-    let flow = this.flows.get(tenant);
+    // Most often there is but one.
+    const next = this.next.peek();
+    let flow = next?.tenant === tenant ? next : this.flows.get(tenant);
     if (!flow) {
       flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, turn: this.turn++, parts: new Fifo() };
       this.flows.set(tenant, flow);

@@ -59,6 +59,8 @@ const LANES_REMEMBERED = 1024;
 export class WaitingLine<R extends Request> {
   private readonly tickets = new TinyQueue<Ticket<R>>([], (a, b) => a.turn - b.turn || a.id - b.id);
   private queues = new Map<Lane, LaneQueue<R>>();
+  /** Asked for last, and most often asked for next. */
+  private last: LaneQueue<R> | undefined;
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
@@ -84,8 +86,8 @@ export class WaitingLine<R extends Request> {
 
   /** How many rows can still be added to the tickets of the lane. */
   roomIn(lane: Lane): number {
-    const queue = this.queues.get(lane);
-    return !queue || queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.backlog.size);
+    const queue = this.queueOf(lane);
+    return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.backlog.size);
   }
 
   /** Adds rows for which there is room. */
@@ -169,6 +171,7 @@ export class WaitingLine<R extends Request> {
       }
     }
     this.queues.clear();
+    this.last = undefined;
     return requests;
   }
 
@@ -217,6 +220,9 @@ export class WaitingLine<R extends Request> {
 
   /** Kept while there are few: the outgrown tables of a Map that changes with every window keep what was in them alive. */
   private queueOf(lane: Lane): LaneQueue<R> {
+    if (this.last?.lane === lane) {
+      return this.last;
+    }
     let queue = this.queues.get(lane);
     if (!queue) {
       if (this.queues.size === this.lanes) {
@@ -234,6 +240,7 @@ export class WaitingLine<R extends Request> {
       };
       this.queues.set(lane, queue);
     }
+    this.last = queue;
     return queue;
   }
 }

@@ -85,7 +85,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   }
 
   private watched(method: 'batchedRun' | 'run', input: Input, options: CallOptions): Promise<Output> {
-    const watch = CallWatch.over(this.events, this.name, method === 'run' ? 'inline' : 'batched');
+    const watch = CallWatch.over(this.events, this.name, method === 'run' ? 'inline' : 'batched', options.signal);
     const answer = this.answer(method, input, options, watch);
     return watch ? watch.follow(answer) : answer;
   }
@@ -111,8 +111,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   }
 
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
-    const watch = CallWatch.over(this.events, this.name, 'stream');
     const stop = new AbortController();
+    const watch = CallWatch.over(this.events, this.name, 'stream', stop.signal);
     const unheard = [left, options.signal].map((signal) => onAbort(signal, (reason) => stop.abort(reason)));
     let outcome: { readonly error?: unknown } = {};
     try {

@@ -42,9 +42,24 @@ export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): A
   return { 'serving.batch.wait': wait / 1000, 'serving.batch.run_time': runTime / 1000, 'serving.batch.padding': padding };
 }
 
-/** Why it failed, in few words: the stable code of an error of this package, the name of any other. Nothing, if it did not. */
-export function errorType(event: CallEndEvent | BatchEndEvent): Attributes {
-  return 'error' in event ? { 'error.type': typeOf(event.error) } : {};
+/** Whether something went wrong; not where a caller has left. */
+export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
+  return 'error' in event && !hasLeft(event);
+}
+
+/**
+ * Why it failed, in few words: the stable code of an error of this package, the name of any other; or that its caller has left. Nothing, if
+ * it went as it should.
+ */
+export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
+  if (hasLeft(event)) {
+    return { 'serving.call.cancelled': true };
+  }
+  return hasFailed(event) ? { 'error.type': typeOf(event.error) } : {};
+}
+
+function hasLeft(event: CallEndEvent | BatchEndEvent): boolean {
+  return event.type === 'call:end' && event.cancelled === true;
 }
 
 function typeOf(error: unknown): string {

@@ -2,7 +2,7 @@ import type { BatchObservableCallback, Counter, Histogram, Meter } from '@opente
 import { isServingError } from '../errors.js';
 import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../serving/serving-event.js';
-import { answeredBy, errorType } from './attributes.js';
+import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 
 /** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
@@ -84,10 +84,10 @@ export class Measurements {
 
   private callEnded(event: CallEndEvent): void {
     const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
-    const attributes = { 'serving.name': serving, ...errorType(event) };
+    const attributes = { 'serving.name': serving, ...outcomeOf(event) };
     const duration = preprocessing + waiting + running + postprocessing;
     this.callDuration.record(duration / 1000, { ...attributes, ...answeredBy(event), 'serving.call.mode': mode });
-    if ((stage === 'preprocessing' || stage === 'waiting') && isServingError(error)) {
+    if ((stage === 'preprocessing' || stage === 'waiting') && hasFailed(event) && isServingError(error)) {
       this.rejections.add(1, attributes);
     }
   }
@@ -95,7 +95,7 @@ export class Measurements {
   private batchEnded(event: BatchEndEvent): void {
     const attributes = { 'serving.name': event.serving, 'serving.batch.key': event.key };
     const closed = { ...attributes, 'serving.batch.close_reason': event.reason };
-    const run = { ...attributes, 'serving.partition.id': event.partition, ...errorType(event) };
+    const run = { ...attributes, 'serving.partition.id': event.partition, ...outcomeOf(event) };
     this.batchSize.record(event.rows, closed);
     this.batchFill.record(event.fill, closed);
     this.batchWait.record(event.wait / 1000, attributes);

@@ -11,7 +11,7 @@ import {
 } from '@opentelemetry/api';
 import { isError, messageOf } from '../errors.js';
 import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../serving/serving-event.js';
-import { answeredBy, batchAttributes, batchEndAttributes, errorType, methodOf, stages } from './attributes.js';
+import { answeredBy, batchAttributes, batchEndAttributes, hasFailed, methodOf, outcomeOf, stages } from './attributes.js';
 
 /** A call that has not ended. */
 interface OpenCall {
@@ -74,7 +74,7 @@ export class Spans {
     }
     this.calls.delete(id);
     const endedAt = this.tellStages(event, open);
-    open.span.setAttributes({ 'serving.call.rows': event.rows, ...answeredBy(event) });
+    open.span.setAttributes({ 'serving.call.rows': event.rows, ...answeredBy(event), ...outcomeOf(event) });
     fail(open.span, event, hrTime(endedAt));
     open.span.end(hrTime(endedAt));
   }
@@ -85,10 +85,10 @@ export class Spans {
     for (const [stage, name] of stages) {
       const isLast = stage === event.stage;
       const links = stage === 'running' ? open.batches.map(linkTo) : [];
-      const attributes = { 'serving.name': event.serving, ...(isLast ? errorType(event) : {}) };
+      const attributes = { 'serving.name': event.serving, ...(isLast ? outcomeOf(event) : {}) };
       const span = this.tracer.startSpan(`${name} ${event.serving}`, { attributes, links, startTime: hrTime(at) }, open.context);
       at += event[stage];
-      if (isLast && 'error' in event) {
+      if (isLast && hasFailed(event)) {
         span.setStatus({ code: SpanStatusCode.ERROR });
       }
       span.end(hrTime(at));
@@ -111,16 +111,15 @@ export class Spans {
     const id = batchId(event);
     const span = this.batches.get(id);
     this.batches.delete(id);
-    span?.setAttributes(batchEndAttributes(event));
+    span?.setAttributes({ ...batchEndAttributes(event), ...outcomeOf(event) });
     fail(span, event);
     span?.end();
   }
 }
 
 function fail(span: Span | undefined, event: CallEndEvent | BatchEndEvent, time?: HrTime): void {
-  if ('error' in event) {
+  if (hasFailed(event)) {
     const { error } = event;
-    span?.setAttributes(errorType(event));
     span?.recordException(isError(error) ? error : messageOf(error), time);
     span?.setStatus({ code: SpanStatusCode.ERROR, message: messageOf(error) });
   }

@@ -106,8 +106,9 @@ async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, s
     await Promise.all(workers.map((worker) => worker.close()));
     throw failed.reason;
   }
-  const partitions = workers.map(
-    (worker, index) => new SupervisedPartition(index, worker, () => WorkerPartition.open(tasks[index]!, isolation), supervision),
-  );
+  const partitions = workers.map((worker, index) => {
+    const open = (end: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, end);
+    return new SupervisedPartition(index, worker, open, supervision);
+  });
   return { partitions, signature: workers[0]?.signature };
 }

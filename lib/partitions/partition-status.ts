@@ -4,7 +4,8 @@ import type { Partition } from './partition.js';
 export interface PartitionStatus {
   /**
    * `up`: it takes batches. `restarting`: its thread or process has ended, and is started again. `hung`: a batch runs longer than
-   * `runTimeout`, and nothing else runs until it returns. `lost`: it has failed too often in a row, and is tried again now and then.
+   * `runTimeout`, or its thread loads longer than `restartTimeout`, and nothing else runs until that has ended. `lost`: it has failed too
+   * often in a row, and is tried again now and then.
    */
   readonly state: 'up' | 'restarting' | 'hung' | 'lost';
   /** How often it has been started again. */

@@ -48,6 +48,10 @@ export interface BatchListener {
 
 /** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
+
+/** The partition was lost when it had ended the batch, and what that gave with it: whatever it died of, it was not this batch. */
+export class OutputLostError extends PartitionLostError {}
+
 /** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
 export class UnfitRows extends Error {
   override readonly name = 'UnfitRows';

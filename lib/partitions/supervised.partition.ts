@@ -1,5 +1,5 @@
 import type { Batch } from '../batch/batch.js';
-import { messageOf, ServingUnavailableError } from '../errors.js';
+import { messageOf, ServingLoadError, ServingUnavailableError } from '../errors.js';
 import { backoff } from './backoff.js';
 import { Changes } from './changes.js';
 import {
@@ -24,6 +24,8 @@ export interface Supervision {
   readonly restartDelay: number;
   /** The restarts in a row, none of which has run a batch, after which the circuit opens. */
   readonly maxRestarts: number;
+  /** Milliseconds that a restart may take until the worker is loaded and warm. */
+  readonly restartTimeout: number;
 }
 
 /** Milliseconds between two attempts while the circuit is open. */
@@ -31,7 +33,8 @@ const PROBE_INTERVAL = 30_000;
 
 /**
  * Keeps a worker at work: starts another one when it ends, later after each failure in a row. After too many of them the circuit is open:
- * the partition is lost, and a single start now and then tells whether that is still so. A batch that has run forgets all failures.
+ * the partition is lost, and a single start now and then tells whether that is still so. A batch that has run forgets all failures. A start
+ * that takes too long has failed, where it can be killed; else the partition hangs until it has come to its end.
  */
 export class SupervisedPartition implements Partition {
   readonly prefetch: number;
@@ -43,6 +46,9 @@ export class SupervisedPartition implements Partition {
   private warm: ((runner: Partition) => Promise<void>) | undefined;
   private timer: NodeJS.Timeout | undefined;
   private starting: Promise<void> | undefined;
+  /** Ends the start that goes on. */
+  private startEnd: AbortController | undefined;
+  private hangs = false;
   private failures = 0;
   private restarts = 0;
   private closed = false;
@@ -50,19 +56,28 @@ export class SupervisedPartition implements Partition {
   constructor(
     private readonly index: number,
     first: Worker,
-    private readonly open: () => Promise<Worker>,
+    /** Starts a worker, and kills it when the signal aborts, where that harms nobody else. */
+    private readonly open: (end: AbortSignal) => Promise<Worker>,
     private readonly supervision: Supervision,
     private readonly random: () => number = Math.random,
   ) {
     this.prefetch = first.prefetch;
-    this.kill = first.kill && (() => this.worker?.kill?.());
+    this.kill =
+      first.kill &&
+      (() => {
+        this.startEnd?.abort();
+        this.worker?.kill?.();
+      });
     this.employ(first);
   }
 
   get status(): PartitionStatus {
-    const { restarts, lost, away } = this;
+    const { restarts, lost, away, hangs } = this;
     const reason = (lost ?? away)?.message;
-    return reason === undefined ? { state: 'up', restarts } : { state: lost ? 'lost' : 'restarting', restarts, reason };
+    if (reason === undefined) {
+      return { state: 'up', restarts };
+    }
+    return { state: hangs ? 'hung' : lost ? 'lost' : 'restarting', restarts, reason };
   }
 
   onChange(listener: () => void): void {
@@ -97,6 +112,7 @@ export class SupervisedPartition implements Partition {
 
   private employ(worker: Worker): void {
     this.worker = worker;
+    this.hangs = false;
     this.away = this.lost = undefined;
     void worker.ended.then((reason) => this.fail(reason));
   }
@@ -107,6 +123,8 @@ export class SupervisedPartition implements Partition {
       return;
     }
     this.failures++;
+    this.hangs = false;
+    this.lost = undefined;
     const { restartDelay, maxRestarts } = this.supervision;
     if (this.failures > maxRestarts) {
       this.lost = this.lostBy(cause);
@@ -130,8 +148,10 @@ export class SupervisedPartition implements Partition {
 
   private async start(): Promise<void> {
     this.restarts++;
+    const end = (this.startEnd = new AbortController());
+    const timer = setTimeout(() => this.giveUp(end), this.supervision.restartTimeout);
     try {
-      const worker = await this.openWarm();
+      const worker = await this.openWarm(end.signal);
       if (this.closed) {
         await worker.close();
         return;
@@ -139,12 +159,31 @@ export class SupervisedPartition implements Partition {
       this.employ(worker);
       this.changes.tell();
     } catch (error) {
-      this.fail(error);
+      this.fail((this.kill && end.signal.reason) ?? error);
+    } finally {
+      clearTimeout(timer);
+      this.startEnd = undefined;
     }
   }
 
-  private async openWarm(): Promise<Worker> {
-    const worker = await this.open();
+  /** The start that goes on has taken too long. */
+  private giveUp(end: AbortController): void {
+    const { index, kill, closed } = this;
+    const { restartTimeout } = this.supervision;
+    const facts = `Partition ${index} was not ready ${restartTimeout} ms after it was started again`;
+    const advice = 'raise restartTimeout if that may take so long';
+    end.abort(new ServingLoadError(`${facts}; ${advice}`));
+    if (!kill && !closed) {
+      this.hangs = true;
+      this.lost = new ServingUnavailableError(`${facts}, and takes no batch until it is; ${advice}`, {
+        retryAfter: PROBE_INTERVAL / 1000,
+      });
+      this.changes.tell();
+    }
+  }
+
+  private async openWarm(end: AbortSignal): Promise<Worker> {
+    const worker = await this.open(end);
     try {
       await (this.closed ? undefined : this.warm?.(worker));
     } catch (error) {

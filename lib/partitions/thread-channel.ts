@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads';
 import type { Channel, Ending, Hear } from './channel.js';
 import { threadUrl } from './entry-urls.js';
 import { Turnstile } from './turnstile.js';
-import { webgpuTurn } from './webgpu-turn.js';
+import { passOnFor, webgpuTurn } from './webgpu-turn.js';
 import type { WorkerTask } from './worker-protocol.js';
 
 /**
@@ -18,6 +18,9 @@ export function openThread(task: WorkerTask): Channel {
   });
   let hear: Hear | undefined;
   let cause: unknown;
+  // Once it has ended it has no number.
+  const { threadId } = worker;
+  worker.once('exit', () => passOnFor(threadId));
   worker.on('error', (error) => (cause = error));
   worker.on('message', (message) => hear?.(message));
   worker.on('messageerror', (unreadable) => hear?.({ unreadable }));

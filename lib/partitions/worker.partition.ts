@@ -2,7 +2,15 @@ import type { Batch } from '../batch/batch.js';
 import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoadError, toWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
 import type { ModelSignature } from './model-signature.js';
-import { type BatchInfo, type BatchListener, type BatchOutput, type BatchResult, NotStartedError, STEPPED } from './partition.js';
+import {
+  type BatchInfo,
+  type BatchListener,
+  type BatchOutput,
+  type BatchResult,
+  NotStartedError,
+  OutputLostError,
+  STEPPED,
+} from './partition.js';
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
@@ -62,9 +70,14 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. */
-  static async open(task: WorkerTask, isolation: Isolation = 'thread'): Promise<WorkerPartition> {
+  /** Starts the worker and resolves when it is loaded. Nobody waits for it any more when the signal aborts: a process is killed. */
+  static async open(task: WorkerTask, isolation: Isolation = 'thread', end?: AbortSignal): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
+    const leave = (): void => (channel.kill ? channel.kill() : channel.unref());
+    end?.addEventListener('abort', leave);
+    if (end?.aborted) {
+      leave();
+    }
     const opening = new Promise<Parameters<Hear>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, endAtLoad(channel, task)]);
     if ('error' in first) {
@@ -169,12 +182,16 @@ export class WorkerPartition implements Worker {
   private end(ending: Ending): Error {
     const { channel, task, settled } = this;
     const message = `The ${channel.name} of partition ${task.partition} ${endOf(ending)}`;
-    const lost = new PartitionLostError(message, { cause: ending.cause });
+    const { cause } = ending;
+    const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
     // Where there are no marks, it may have begun what it has not answered.
-    const begun = channel.begun ?? settled + 1;
+    const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
-      reject(settled + i < begun ? lost : new NotStartedError(message, { cause: ending.cause }));
+      const batch = settled + i;
+      // It begins with one when it has ended the one before.
+      const Loss = batch < newest ? OutputLostError : NotStartedError;
+      reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;
   }

@@ -2,7 +2,7 @@ import { Batch } from '../batch/batch.js';
 import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/request.js';
-import { InvalidBatchError, InvalidOutputError } from '../errors.js';
+import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
 import { type BatchInfo, type BatchListener, type BatchResult, STEPPED, UnfitRows } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { paddingOf } from './lanes.js';
@@ -126,6 +126,13 @@ export class BatchRun implements BatchListener {
 
   get outcome(): BatchOutcome<BatchRequest> {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
+  }
+
+  /** It has failed so, and its rows are to run again. */
+  runsAgain(error: unknown): void {
+    if (error instanceof RunTimeoutError) {
+      this.parts.forEach(({ request }) => (request.overrun = error));
+    }
   }
 
   fail(error: unknown): void {

@@ -8,6 +8,7 @@ import { axesOf } from '../partitions/model-signature.js';
 import { type Partition, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
+import { Comeback } from './comeback.js';
 import { inOriginOf } from './origin.js';
 import { type History, type RecoveryOptions, retriesOf } from './recovery.js';
 import type { BatchRequest } from './request.js';
@@ -20,6 +21,8 @@ type Parts = readonly Part<BatchRequest>[];
 export class BatchRunner {
   readonly observer: BatchObserver<BatchRequest>;
   private readonly outputAxes: BatchAxes;
+  /** The partition that requests run on alone. */
+  private readonly first: Comeback;
   /** What generators that still run are ended with. */
   private cut: Error | undefined;
 
@@ -29,6 +32,7 @@ export class BatchRunner {
     private readonly opened: Opened,
     private readonly events: ServingEvents,
   ) {
+    this.first = new Comeback(opened.partitions[0]!);
     this.outputAxes = axesOf(opened.signature?.outputs ?? []);
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
@@ -63,7 +67,7 @@ export class BatchRunner {
     const rows = sizeOf(parts);
     const id = this.events.nextBatch();
     const record = { id, parts, rows, partition: 0, batchSize: rows, reason: 'inline', wait: 0, queued: 0 } as const;
-    await back(this.opened.partitions[0]!);
+    await this.first.reached();
     this.observer.batchStarted(record);
     const startedAt = performance.now();
     const outcome = await this.runParts(parts, 0, largest, history);
@@ -75,14 +79,31 @@ export class BatchRunner {
     }
   }
 
-  private async runParts(
+  private runParts(
     parts: Parts,
     partition: number,
     largest: number,
     history?: History,
     runner: Partition = this.opened.partitions[partition]!,
   ): Promise<BatchOutcome<BatchRequest>> {
-    const run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    let run: BatchRun;
+    try {
+      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    } catch (cause) {
+      const error = this.failedBatch(cause, sizeOf(parts));
+      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      return Promise.resolve({ error });
+    }
+    return this.runBatch(run, parts, partition, runner, history);
+  }
+
+  private async runBatch(
+    run: BatchRun,
+    parts: Parts,
+    partition: number,
+    runner: Partition,
+    history: History | undefined,
+  ): Promise<BatchOutcome<BatchRequest>> {
     const info = run.info(partition);
     const runBatch = () => runner.run(run.batch, info, run);
     try {
@@ -98,6 +119,7 @@ export class BatchRunner {
       const error = this.batchError(cause, run.batch.size);
       const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
       if (retries.length > 0) {
+        run.runsAgain(error);
         return { ...run.outcome, error, retries };
       }
       run.fail(error);
@@ -109,21 +131,16 @@ export class BatchRunner {
     if (this.cut && cause instanceof PartitionLostError) {
       return this.cut;
     }
-    return isServingError(cause)
-      ? cause
-      : new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+  }
+
+  private failedBatch(cause: unknown, size: number): BatchFailedError {
+    return new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
   }
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
     const { key, origin } = parts[0]!.request.lane;
     const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
     return { serving: this.name, key, origin, calls: [...new Set(calls)] };
-  }
-}
-
-/** Resolves when the partition takes batches, or will not soon. */
-async function back(partition: Partition): Promise<void> {
-  if (partition.away && !partition.lost) {
-    await new Promise<void>((resolve) => partition.onChange?.(() => (partition.away && !partition.lost ? undefined : resolve())));
   }
 }

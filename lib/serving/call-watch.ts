@@ -16,13 +16,14 @@ export class CallWatch {
     private readonly serving: string,
     readonly call: number,
     private readonly mode: CallMode,
+    private readonly signal: AbortSignal | undefined,
   ) {
     events.emit({ type: 'call:start', serving, call, mode });
   }
 
   /** A watch over one more call, where somebody observes calls. */
-  static over(events: ServingEvents, serving: string, mode: CallMode): CallWatch | undefined {
-    return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode) : undefined;
+  static over(events: ServingEvents, serving: string, mode: CallMode, signal: AbortSignal | undefined): CallWatch | undefined {
+    return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode, signal) : undefined;
   }
 
   queued(rows: number): void {
@@ -69,7 +70,8 @@ export class CallWatch {
   }
 
   ended(outcome: { readonly error?: unknown; readonly answeredBy?: AnsweredBy } = {}): void {
-    const { events, serving, call, mode, rows, startedAt } = this;
+    const { events, serving, call, mode, rows, startedAt, signal } = this;
+    const isCancelled = 'error' in outcome && signal?.aborted && outcome.error === signal.reason;
     const endedAt = performance.now();
     // A stage that was not reached took no time, and the one before it all that was left.
     const answeredAt = this.answeredAt ?? endedAt;
@@ -88,6 +90,7 @@ export class CallWatch {
       postprocessing: endedAt - answeredAt,
       stage: this.stage,
       ...outcome,
+      ...(isCancelled && { cancelled: true }),
     });
   }
 

@@ -8,7 +8,7 @@ export interface ServingHealth {
   readonly state: ServingState;
   /** Whether it answers calls: it is loaded and warm, is not shutting down, and one of its partitions works. */
   readonly isReady: boolean;
-  /** False when nothing but a new process helps: in every partition hangs a batch that cannot be ended. */
+  /** False when nothing but a new process helps: in every partition hangs a batch, or a load, that cannot be ended. */
   readonly isLive: boolean;
   /** What is wrong, in words; also where the rest of it works. */
   readonly reason?: string;

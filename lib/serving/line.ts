@@ -88,7 +88,7 @@ export class ServingLine {
 
   /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
   async *stream(input: unknown, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
-    const watch = CallWatch.over(this.events, this.options.name, 'stream');
+    const watch = CallWatch.over(this.events, this.options.name, 'stream', options.signal);
     let failure: { readonly error: unknown } | undefined;
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
@@ -187,7 +187,7 @@ export class ServingLine {
   }
 
   private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
-    const watch = CallWatch.over(this.events, this.options.name, mode);
+    const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
       const terms = this.enter(input, options, this.options.timeout);
       const prepared = this.prepare(input, terms);
@@ -215,7 +215,7 @@ export class ServingLine {
 
   /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
   private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
-    const watch = CallWatch.over(this.events, this.options.name, 'batched');
+    const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
     try {
       const terms = this.enter(input, options, this.options.timeout);
       const { answer, answeredBy } = await shared.answer({
@@ -264,8 +264,8 @@ export class ServingLine {
   }
 
   private async collectAll(call: Call, source: Source<Batch>, passage: Passage): Promise<Reply> {
-    const pulled = this.pull(call, passage.terms, source, (batch) => {
-      const request = this.requestOf(batch, passage);
+    const pulled = this.pull(call, passage.terms, source, (batch, cost) => {
+      const request = this.requestOf(batch, passage, cost);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
       passage.submit(request);
@@ -280,14 +280,15 @@ export class ServingLine {
     }
   }
 
-  private requestOf(batch: Batch, { options, terms, watch }: Passage): ReplyRequest {
-    return new ReplyRequest(batch, this.admit(batch, options, watch), watch, terms, costOf(this.callbacks, batch));
+  private requestOf(batch: Batch, { options, terms, watch }: Passage, cost?: number): ReplyRequest {
+    const lane = this.admit(batch, options, watch);
+    return new ReplyRequest(batch, lane, watch, terms, cost ?? costOf(this.callbacks, batch));
   }
 
   private requestsOf(call: Call, { options, terms, submit, watch }: Passage): PullAhead<Batch, StreamRequest> {
-    return this.pull(call, terms, this.piecesOf(call, options), (batch) => {
+    return this.pull(call, terms, this.piecesOf(call, options), (batch, cost) => {
       const lane = this.admit(batch, options, watch);
-      const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, costOf(this.callbacks, batch));
+      const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, cost);
       submit(request);
       return request;
     });
@@ -307,13 +308,14 @@ export class ServingLine {
     { isOpen }: Call,
     terms: CallTerms,
     source: Source<Batch>,
-    start: (batch: Batch) => R,
+    start: (batch: Batch, cost: number) => R,
   ): PullAhead<Batch, R> {
     const largest = Math.max(...this.lanes.keys.map((key) => this.lanes.optionsOf(key).batchSize));
     // What is left to others it would be refused.
-    const room = mostRowsOf(terms, this.options.maxQueue);
+    const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options;
+    const room = mostRowsOf(terms, maxQueue);
     const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
-    return this.pulls.begin({ source, start, window, isOpen });
+    return this.pulls.begin({ source, start, window, isOpen, mostCost, costOf: (batch) => costOf(this.callbacks, batch) });
   }
 
   /** The lane for the rows, if they fit the serving. */

@@ -22,6 +22,7 @@ export const milliseconds = (least: number, most = LONGEST_DELAY): Rule => ({
   allowed: `milliseconds from ${least} to ${most}`,
 });
 export const delay = milliseconds(0);
+export const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
 
 /** The options of every batcher, and what is true when they are not given. */
 export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;

@@ -1,7 +1,7 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
 import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
-import { NotStartedError } from '../partitions/partition.js';
+import { NotStartedError, OutputLostError } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
 
 /** Which batches that have failed run again. */
@@ -25,9 +25,10 @@ export interface History {
 /**
  * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
  *
- * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What was lost with its partition runs again whole,
- * since it need not be to blame; and in halves from then on, since it may be. What failed by itself runs in halves: a binary search, which
- * ends when it has taken twice as many runs as one row at fault can ask for, since then it is not the rows that are at fault.
+ * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What had come to its end when its output was lost runs
+ * again, and is not to blame. What was lost with its partition runs again whole, since it need not be to blame; and in halves from then on,
+ * since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs as one row at fault
+ * can ask for, since then it is not the rows that are at fault.
  */
 export function retriesOf(
   error: unknown,
@@ -42,6 +43,9 @@ export function retriesOf(
   }
   if (!options.idempotent || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
     return [];
+  }
+  if (error instanceof OutputLostError) {
+    return [{ parts, history: known }];
   }
   if (error instanceof PartitionLostError || error instanceof RunTimeoutError) {
     const next = { ...known, losses: known.losses + 1 };

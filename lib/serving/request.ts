@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Request } from '../batching/request.js';
-import { isError } from '../errors.js';
+import { isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import { DONE } from '../partitions/partition.js';
 import { NOTHING_ASKED } from './call-terms.js';
 import type { CallWatch } from './call-watch.js';
@@ -14,6 +14,8 @@ export abstract class BatchRequest implements Request {
   isOver = false;
   /** Where its rows wait, if they do. */
   queue: { leave(request: BatchRequest): void } | undefined;
+  /** A batch of it has taken too long: what its caller hears where no partition is left to run that again. */
+  overrun: RunTimeoutError | undefined;
   private missing: number;
   /** The rows that a generator has said to be over. */
   private done: Set<number> | undefined;
@@ -85,7 +87,7 @@ export abstract class BatchRequest implements Request {
     if (!this.isOver) {
       this.isOver = true;
       this.queue?.leave(this);
-      this.reject(error);
+      this.reject(error instanceof ServingUnavailableError ? (this.overrun ?? error) : error);
     }
   }
 

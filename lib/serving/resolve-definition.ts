@@ -11,6 +11,7 @@ import { partitionPerDevice } from '../partitions/devices.js';
 import type { Supervision } from '../partitions/supervised.partition.js';
 import { show } from '../show.js';
 import {
+  aFunction,
   batching,
   batchingOf,
   checkOptions,
@@ -73,7 +74,6 @@ export interface ServingDistribution {
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
-const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
 const pathOr = (allowed: string, other: Rule['check']): Rule => ({
   check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
@@ -165,8 +165,9 @@ const worker: Rules = {
   isolation,
   restartDelay: milliseconds(0, LONGEST_BACKOFF),
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+  restartTimeout: milliseconds(1),
 };
-const noWorker: Rules = { isolation: onlyOfWorkers, restartDelay: onlyOfWorkers, maxRestarts: onlyOfWorkers };
+const noWorker: Rules = Object.fromEntries(Object.keys(worker).map((option) => [option, onlyOfWorkers]));
 const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -304,9 +305,12 @@ function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingO
 }
 
 function supervisionOf(definition: ServingDefinition): Supervision {
-  const { restartDelay = 100, maxRestarts = 5 }: WorkerOptions =
-    'model' in definition || 'useFile' in definition ? definition : {};
-  return { restartDelay, maxRestarts };
+  const {
+    restartDelay = 100,
+    maxRestarts = 5,
+    restartTimeout = 600_000,
+  }: WorkerOptions = 'model' in definition || 'useFile' in definition ? definition : {};
+  return { restartDelay, maxRestarts, restartTimeout };
 }
 
 /** The path of the model, or its bytes. */

@@ -270,6 +270,13 @@ export interface WorkerOptions {
    * @default 5 with starts that fail at once, after 3 s at most
    */
   readonly maxRestarts?: number;
+  /**
+   * Milliseconds in which it must be loaded and warm when it is started again. A process that is not is killed, and that start has failed; a
+   * thread cannot be, and is reported as hung until it is.
+   *
+   * @default 600000 so that a model may be compiled once more
+   */
+  readonly restartTimeout?: number;
 }
 
 /** A serving of an ONNX model: its sessions run in threads or processes of their own. */

@@ -45,6 +45,8 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly answeredBy?: AnsweredBy;
   /** Why it failed, if it did. */
   readonly error?: unknown;
+  /** That error is what its `signal` was aborted with: its caller has left, and nothing went wrong. */
+  readonly cancelled?: true;
 }
 
 /** A partition has got a batch. */

@@ -5,6 +5,7 @@ import { leave, type Source } from './source.js';
 export interface Started {
   /** What it counts for in the window. */
   readonly size: number;
+  readonly cost: number;
   /** Ends it; nothing that it gives is waited for. */
   fail(error: unknown): void;
 }
@@ -15,8 +16,12 @@ export interface PullAheadOptions<Value, Piece extends Started> {
   readonly window: number;
   /** The source may go on for ever. */
   readonly isOpen: boolean;
+  /** What the work for the value will cost. */
+  readonly costOf: (value: Value) => number;
+  /** The most that may be under way at that cost; what is dearer is under way alone. */
+  readonly mostCost: number;
   /** Starts the work for one value. */
-  readonly start: (value: Value) => Piece;
+  readonly start: (value: Value, cost: number) => Piece;
 }
 
 /**
@@ -28,6 +33,9 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
   /** What is under way, the oldest first. */
   private underWay: Piece[] = [];
   private size = 0;
+  private cost = 0;
+  /** Goes on with what was too dear beside that which was under way. */
+  private goOn: (() => void) | undefined;
   private taken: Piece | undefined;
   private isPulling = false;
   private hasEnded = false;
@@ -42,7 +50,9 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     if (this.taken) {
       this.underWay.shift();
       this.size -= this.taken.size;
+      this.cost -= this.taken.cost;
       this.taken = undefined;
+      this.goOn?.();
     }
     void this.pull();
     return this.pieces.next().then((result) => {
@@ -75,8 +85,12 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     }
   }
 
+  private isTooDear(cost: number): boolean {
+    return !this.hasEnded && this.underWay.length > 0 && this.cost + cost > this.options.mostCost;
+  }
+
   private async pull(): Promise<void> {
-    const { source, window, start } = this.options;
+    const { source, window, costOf, start } = this.options;
     if (this.isPulling) {
       return;
     }
@@ -92,9 +106,17 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
           this.pieces.end();
           return;
         }
-        const piece = start(value);
+        const cost = costOf(value);
+        while (this.isTooDear(cost)) {
+          await new Promise<void>((resolve) => (this.goOn = resolve));
+        }
+        if (this.hasEnded) {
+          return;
+        }
+        const piece = start(value, cost);
         this.underWay.push(piece);
         this.size += piece.size;
+        this.cost += piece.cost;
         this.pieces.push(piece);
       }
     } catch (error) {

@@ -29,6 +29,7 @@ const RUN_OPTIONS = {
   useFile: true,
   restartDelay: true,
   maxRestarts: true,
+  restartTimeout: true,
   useClass: true,
   useExisting: true,
 } satisfies Record<RunOption, true>;

@@ -42,11 +42,14 @@ import {
   type BatchedOptions,
   type BatchEndEvent,
   caller,
+  InvalidInputError,
   InvalidOutputError,
+  OverloadedError,
   ServingClosedError,
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
+import { settle } from 'nestjs-serving/testing';
 import { firstValueFrom, map, type Observable, Subject } from 'rxjs';
 import { describeOnPlatforms, type Reply } from '../fixtures/platforms.js';
 
@@ -117,6 +120,34 @@ class ScoreDto {
 
 describeOnPlatforms('@Batched()', (listen) => {
   const start = async (...controllers: Type[]) => listen(withServing({ controllers }));
+
+  /** A kitchen that cooks its first dish until it is opened, or closed for ever, and what it has cooked. */
+  async function busyKitchen(options: BatchedOptions) {
+    let open!: () => void;
+    const opened = new Promise<void>((resolve) => (open = resolve));
+    const cooked: string[] = [];
+
+    @Injectable()
+    class Kitchen {
+      constructor(readonly servings: ServingService) {}
+
+      beforeApplicationShutdown(): void {
+        open();
+      }
+
+      @Batched(options)
+      async cook(dishes: string[], guests: string[]): Promise<string[]> {
+        cooked.push(...dishes.map((dish, i) => `${dish} for ${guests[i]}`));
+        await opened;
+        return dishes.map((dish) => `hot ${dish}`);
+      }
+    }
+    const { app } = await listen(withServing({ providers: [Kitchen] }));
+    const kitchen = caller(app.get(Kitchen));
+    void kitchen.cook('first', 'nobody');
+    await settle();
+    return { kitchen, cooked, open };
+  }
 
   it('[10.2] [10.4] runs the method once for concurrent requests, with an array per parameter', async () => {
     @Controller()
@@ -637,6 +668,65 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(await second).toEqual(['fish', 'salad', 'cake']);
     kitchen.ready$.next();
     expect(await Promise.all(others)).toEqual(['hot fish', 'hot salad', 'hot cake']);
+  });
+
+  it.each<[string, BatchedOptions, string[], string[]]>([
+    [
+      '[7.4] those of higher priority first',
+      { priority: (_dish: string, guest: string) => (guest === 'chef' ? 1 : 0) },
+      ['soup for all', 'fish for all', 'cake for chef'],
+      ['cake for chef', 'soup for all', 'fish for all'],
+    ],
+    [
+      '[7.4] those of tenants in turn',
+      { tenant: (_dish: string, guest: string) => guest },
+      ['soup for ann', 'fish for ann', 'cake for ann', 'soup for bob'],
+      ['soup for ann', 'soup for bob', 'fish for ann', 'cake for ann'],
+    ],
+  ])('%s [10.2] of the calls that wait, by their own arguments', async (_, options, orders, order) => {
+    const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
+
+    const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
+    await settle();
+    open();
+    await Promise.all(meals);
+
+    expect(cooked).toEqual(['first for nobody', ...order]);
+  });
+
+  it('[7.4] [10.2] refuses a tenant who has half of the queue, and no others', async () => {
+    const { kitchen, open } = await busyKitchen({ maxQueue: 4, batchSize: 1, tenant: (_dish: string, guest: string) => guest });
+    const meals = [kitchen.cook('soup', 'ann'), kitchen.cook('fish', 'ann')];
+
+    await expect(kitchen.cook('cake', 'ann')).rejects.toThrow(OverloadedError);
+    meals.push(kitchen.cook('cake', 'bob'));
+
+    open();
+    expect(await Promise.all(meals)).toEqual(['hot soup', 'hot fish', 'hot cake']);
+  });
+
+  it('[6.1] [10.2] fails a call alone for which its priority or its tenant cannot be said', async () => {
+    const { kitchen, open } = await busyKitchen({
+      priority: (dish: string) => (dish === 'pie' ? 3.14 : 0),
+      tenant: (_dish: string, guest: string) => {
+        if (guest === 'stranger') {
+          throw new OutOfPaint('no such guest');
+        }
+        return guest;
+      },
+    });
+    const meal = kitchen.cook('soup', 'ann');
+    const ends: unknown[] = [];
+    kitchen.servings.eventsOf('call:end').subscribe(({ error }) => ends.push(error));
+
+    await expect(kitchen.cook('soup', 'stranger')).rejects.toThrow('no such guest');
+    await expect(kitchen.cook('pie', 'ann')).rejects.toThrow(
+      'A call to serving "Kitchen.cook" has priority 3.14; allowed is a whole number from -10 to 10',
+    );
+
+    open();
+    expect(await meal).toBe('hot soup');
+    expect(ends).toEqual([expect.any(OutOfPaint), expect.any(InvalidInputError)]);
   });
 
   it.each([1, 3])('[10.2] runs %d batches of the method at the same time, and no more', async (partitions) => {

@@ -286,7 +286,9 @@ describeOnPlatforms('A client', (listen) => {
       expect(held.rows[0]!.toSorted()).toEqual(['b', 'c']);
       held.next().finish(['B', 'C']);
       expect((await Promise.all([first, ...others])).map(({ status }) => status)).toEqual([200, 200, 200]);
-      expect(site.ends.filter(({ error }) => error)).toMatchObject([{ stage: 'waiting', error: { code: 'SERVING_CANCELLED' } }]);
+      expect(site.ends.filter(({ error }) => error)).toMatchObject([
+        { stage: 'waiting', error: { code: 'SERVING_CANCELLED' }, cancelled: true },
+      ]);
     });
 
     it.each([...ways, 'alone'])(
@@ -356,7 +358,9 @@ describeOnPlatforms('A client', (listen) => {
         gate.open();
         await until(() => site.ends.length === 1);
 
-        expect(site.ends).toMatchObject([{ stage: 'preprocessing', rows: 0, error: { code: 'SERVING_CANCELLED' } }]);
+        expect(site.ends).toMatchObject([
+          { stage: 'preprocessing', rows: 0, error: { code: 'SERVING_CANCELLED' }, cancelled: true },
+        ]);
         expect(held.batches).toEqual([]);
       },
     );
@@ -401,7 +405,7 @@ describeOnPlatforms('A client', (listen) => {
       held.batches.find(({ rows }) => rows[0] === 'b')!.finish(['B']);
 
       expect(await leftOver[0]).toBe('B');
-      expect(site.ends[0]).toMatchObject({ mode: 'inline', error: { code: 'SERVING_CANCELLED' } });
+      expect(site.ends[0]).toMatchObject({ mode: 'inline', error: { code: 'SERVING_CANCELLED' }, cancelled: true });
     });
 
     it.each(['service/a', 'method/a', 'events', 'events-after/a', 'letters'])(
@@ -444,7 +448,7 @@ describeOnPlatforms('A client', (listen) => {
       client.leave();
       await until(() => site.ends.length === 1);
 
-      expect(site.ends).toMatchObject([{ mode: 'stream', error: { code: 'SERVING_CANCELLED' } }]);
+      expect(site.ends).toMatchObject([{ mode: 'stream', error: { code: 'SERVING_CANCELLED' }, cancelled: true }]);
     });
   });
 
@@ -526,7 +530,7 @@ describeOnPlatforms('A client', (listen) => {
       client.endSpeaking();
       await until(() => site.ends.length === 1);
 
-      expect(site.ends).toMatchObject([{ error: { code: 'SERVING_CANCELLED' } }]);
+      expect(site.ends).toMatchObject([{ error: { code: 'SERVING_CANCELLED' }, cancelled: true }]);
       expect(await client.answers(1)).toEqual([]);
     });
 

@@ -486,6 +486,11 @@ describe('Wrong wiring', () => {
       '@Batched() on Thing.use: unknown option "batchsize" (3)',
       () => decorate(Batched({ batchsize: 3 } as object), Thing.prototype, 'use'),
     ],
+    [
+      'a method, with a tenant that is no function',
+      '@Batched() on Thing.use: option "tenant" is "gold"; allowed is a function',
+      () => decorate(Batched({ tenant: 'gold' } as object), Thing.prototype, 'use'),
+    ],
   ])('[10.5] is refused where @Batched() decorates %s', (_, message, decorating) => {
     expect(decorating).toThrow(InvalidServingError);
     expect(decorating).toThrow(message);

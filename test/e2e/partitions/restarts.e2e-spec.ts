@@ -273,6 +273,19 @@ describe('A process that ends', () => {
     expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
   });
 
+  it('[5.6] is killed when it does not come up again in time, and lost when that goes on', async () => {
+    const serving = await serve<number>({ ...dying, maxRestarts: 1, restartTimeout: 1 });
+    const lost = change(serving, 'lost');
+
+    process.kill(await serving.batchedRun('which'), 'SIGKILL');
+
+    expect(await lost).toMatchObject({
+      restarts: 1,
+      reason: expect.stringContaining('Partition 0 was not ready 1 ms after it was started again'),
+    });
+    await expect(serving.batchedRun('which')).rejects.toThrow(ServingUnavailableError);
+  });
+
   it('[5.6] is killed and started again when it hangs, and what had been handed ahead to it runs there', async () => {
     const serving = await serve<number>({ ...dying, runTimeout: 200 });
     const held = gate();

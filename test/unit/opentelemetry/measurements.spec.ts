@@ -1,6 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
+  CallCancelledError,
   type CallEndEvent,
   type FunctionServingDefinition,
   type LocalServing,
@@ -87,6 +88,31 @@ describe('metrics', () => {
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
     ]);
+  });
+
+  it('[12.3] [7.3] calls whose callers have left, apart from those that failed or were refused', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ ...echo, batchSize: 1, useFactory: held.useFactory });
+    observe(serving);
+    const leaving = new AbortController();
+    const running = serving.batchedRun('a');
+    const waiting = serving.batchedRun('b', leaving);
+
+    leaving.abort(new CallCancelledError('The client has closed its connection before it was answered'));
+
+    await expect(waiting).rejects.toThrow(CallCancelledError);
+    while (held.batches.length === 0) {
+      await new Promise(setImmediate);
+    }
+    held.next().finish(['a']);
+    await running;
+    const measured = await telemetry().measured();
+    const attributes = { 'serving.name': 'echo', 'serving.call.mode': 'batched' };
+    expect(measured.get('serving.call.duration')!.points.map((point) => point.attributes)).toEqual([
+      { ...attributes, 'serving.call.cancelled': true },
+      attributes,
+    ]);
+    expect(measured.get('serving.call.rejections')).toBeUndefined();
   });
 
   it('[12.3] the calls that joined others, apart from those with rows of their own', async () => {

@@ -2,7 +2,13 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { context, type HrTime, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
 import type { Tensor } from 'onnxruntime-common';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
-import { Batch, type FunctionServingDefinition, type LocalServing, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  CallCancelledError,
+  type FunctionServingDefinition,
+  type LocalServing,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Subscription } from 'rxjs';
 import { HeldFunction } from '../../fixtures/held-function.js';
@@ -237,6 +243,27 @@ describe('spans', () => {
       break;
     }
     expect(only('stream echo').status.code).toBe(SpanStatusCode.UNSET);
+  });
+
+  it('[12.1] [7.3] a call whose caller has left has not failed', async () => {
+    const serving = await started({ ...echo, batchTimeout: 10_000 });
+    const leaving = new AbortController();
+    const call = serving.batchedRun('a', leaving);
+    leaving.abort(new CallCancelledError('The client has closed its connection before it was answered'));
+
+    await expect(call).rejects.toThrow(CallCancelledError);
+
+    const span = only('batchedRun echo');
+    expect(span.attributes).toEqual({
+      'serving.name': 'echo',
+      'serving.call.mode': 'batched',
+      'serving.call.rows': 1,
+      'serving.call.cancelled': true,
+    });
+    expect([span, only('queue echo')].map(({ status, events }) => [status.code, events])).toEqual([
+      [SpanStatusCode.UNSET, []],
+      [SpanStatusCode.UNSET, []],
+    ]);
   });
 
   it('[12.1] of a call that is not sampled nothing is told', async () => {

@@ -9,22 +9,23 @@ import { later, timers, turn, useVirtualTime } from '../../fixtures/virtual-time
 
 /** A partition, the workers that it has had, and what has become of it. */
 class Scene {
-  readonly workers = [new FakeWorker()];
+  readonly workers: FakeWorker[];
   readonly seen: PartitionStatus[] = [];
   /** What the next start does. */
-  next: () => Promise<FakeWorker> = async () => new FakeWorker();
+  next: (end: AbortSignal) => Promise<FakeWorker> = async () => new FakeWorker();
   readonly partition: SupervisedPartition;
 
-  constructor(supervision: Partial<Supervision> = {}, random = () => 1) {
+  constructor(supervision: Partial<Supervision> = {}, random = () => 1, first = new FakeWorker()) {
+    this.workers = [first];
     this.partition = new SupervisedPartition(
       3,
       this.workers[0]!,
-      async () => {
-        const worker = await this.next();
+      async (end) => {
+        const worker = await this.next(end);
         this.workers.push(worker);
         return worker;
       },
-      { restartDelay: 100, maxRestarts: 2, ...supervision },
+      { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000, ...supervision },
       random,
     );
     this.partition.onChange(() => this.seen.push(this.partition.status));
@@ -52,6 +53,12 @@ class Scene {
 }
 
 const broken = () => Promise.reject(new Error('no such file'));
+
+/** A start that hangs, until it is killed. */
+const hanging = (end: AbortSignal) =>
+  new Promise<never>((_, reject) => end.addEventListener('abort', () => reject(new Error('killed'))));
+
+const tooLate = 'Partition 3 was not ready 5000 ms after it was started again';
 
 describe('A supervised partition', () => {
   useVirtualTime();
@@ -230,9 +237,97 @@ describe('A supervised partition', () => {
     expect(scene.partition.status).toEqual({ state: 'up', restarts: 2 });
   });
 
+  it('[5.6] kills a process that does not come up in time, which has failed to start', async () => {
+    const scene = new Scene({ maxRestarts: 1 }, () => 1, new FakeProcess());
+    scene.next = hanging;
+    await scene.die();
+    await later(100 + 4999);
+    expect(scene.states).toEqual(['restarting']);
+
+    await later(1);
+
+    const reason = `${tooLate}; raise restartTimeout if that may take so long`;
+    expect(scene.partition.status).toEqual({
+      state: 'lost',
+      restarts: 1,
+      reason: `Partition 3 has failed 2 times in a row, and is tried again every 30 s: ${reason}`,
+    });
+    scene.next = async () => new FakeProcess();
+    await later(30_000);
+    expect([scene.states, timers()]).toEqual([['restarting', 'lost', 'up'], 0]);
+  });
+
+  it('[5.6] [2.4] kills a process that is not warm in time', async () => {
+    const scene = new Scene({}, () => 1, new FakeProcess());
+    scene.next = async (end) => {
+      const process = new FakeProcess();
+      end.addEventListener('abort', () => process.kill());
+      return process;
+    };
+    const warmed = scene.partition.warmUp(async (runner) => void (await runRows(runner, ['warm-up'])));
+    scene.worker.batches[0]!.finish([]);
+    await warmed;
+    await scene.die();
+
+    await later(100 + 5000);
+
+    expect(scene.worker).toMatchObject({ kills: 1, isClosed: true });
+    expect(scene.partition.status).toMatchObject({ state: 'restarting', restarts: 1, reason: expect.stringContaining(tooLate) });
+    await scene.partition.close();
+  });
+
+  it('[5.6] reports a thread that does not come up in time as hung, and starts no other beside it', async () => {
+    const scene = new Scene();
+    let open!: (worker: FakeWorker) => void;
+    scene.next = () => new Promise((resolve) => (open = resolve));
+    await scene.die();
+    await later(100 + 5000);
+
+    const reason = `${tooLate}, and takes no batch until it is; raise restartTimeout if that may take so long`;
+    expect(scene.partition.status).toEqual({ state: 'hung', restarts: 1, reason });
+    expect(scene.partition.lost).toBeInstanceOf(ServingUnavailableError);
+    await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.lost);
+    expect(timers()).toBe(0);
+
+    open(new FakeWorker());
+    await turn();
+    expect(await scene.serve()).toEqual(['A']);
+    expect(scene.states).toEqual(['restarting', 'hung', 'up']);
+  });
+
+  it('[5.6] starts another thread when one that hung has failed in the end', async () => {
+    const scene = new Scene();
+    let fail!: (error: Error) => void;
+    scene.next = () => new Promise((_, reject) => (fail = reject));
+    await scene.die();
+    await later(100 + 5000);
+
+    fail(new Error('no such file'));
+    await turn();
+
+    const reason = 'Partition 3 is being restarted: no such file';
+    expect(scene.partition.status).toEqual({ state: 'restarting', restarts: 1, reason });
+    expect(scene.partition.lost).toBeUndefined();
+    await scene.partition.close();
+  });
+
+  it('[5.6] [9.3] kills also a process that is only starting', async () => {
+    const scene = new Scene({}, () => 1, new FakeProcess());
+    scene.next = hanging;
+    await scene.die();
+    await later(100);
+
+    const closed = scene.partition.close();
+    scene.partition.kill!();
+    await closed;
+
+    expect([scene.states, timers()]).toEqual([['restarting'], 0]);
+  });
+
   it('[5.6] can be killed if its workers can', async () => {
     const process = new FakeProcess();
-    const partition = new SupervisedPartition(0, process, async () => new FakeProcess(), { restartDelay: 100, maxRestarts: 2 });
+    const supervision = { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 };
+    const partition = new SupervisedPartition(0, process, async () => new FakeProcess(), supervision);
 
     partition.kill!();
     await turn();

@@ -15,7 +15,7 @@ function timed(worker: FakeWorker): { partition: TimedPartition; seen: Partition
     1,
     worker,
     async () => new FakeProcess(),
-    { restartDelay: 100, maxRestarts: 2 },
+    { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 },
     () => 1,
   );
   const partition = new TimedPartition(1, supervised, 50);

@@ -2,9 +2,15 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError, PartitionLostError } from '../../../lib/errors.js';
-import { type BatchListener, type BatchResult, NotStartedError, STEPPED } from '../../../lib/partitions/partition.js';
+import {
+  type BatchListener,
+  type BatchResult,
+  NotStartedError,
+  OutputLostError,
+  STEPPED,
+} from '../../../lib/partitions/partition.js';
 import { type Isolation, WorkerPartition } from '../../../lib/partitions/worker.partition.js';
-import { useGates } from '../../fixtures/gate.js';
+import { type Gate, useGates } from '../../fixtures/gate.js';
 import { floats } from '../../fixtures/tensors.js';
 import { worker } from '../../fixtures/worker.js';
 
@@ -35,6 +41,14 @@ function nested(depth: number): unknown {
 /** Why they have failed. */
 const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
   (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
+
+/** What loads for as long as the gate is closed. */
+const gatedTask = ({ row }: Gate) => ({
+  partition: 4,
+  keys: ['default'],
+  options: row,
+  file: worker('gated-load').href,
+});
 
 describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (isolation) => {
   const gate = useGates();
@@ -189,6 +203,21 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 
+  it('[5.3] [5.6] is not ended while it loads, and comes up in the end', async () => {
+    const held = gate();
+    const end = new AbortController();
+    const opening = WorkerPartition.open(gatedTask(held), 'thread', end.signal);
+    await held.entered();
+
+    end.abort();
+    expect(held.isLeft).toBe(false);
+    held.open();
+
+    const partition = await opening;
+    expect(await run(partition, Batch.ofValues(['a']))).toMatchObject({ output: ['a'] });
+    await partition.close();
+  });
+
   it('[5.4] moves the rows of a batch to the thread, and the output back', async () => {
     const partition = await WorkerPartition.open({ partition: 0, keys: ['default'], options: {}, file: worker('echo').href });
     const [batch, rows] = watched(Batch.concatenate([floats([2, 1], [1, 2])]));
@@ -238,6 +267,19 @@ describe('WorkerPartition with a process', () => {
     expect(await partition.ended).toBe(running);
   });
 
+  it('[5.6] can be killed while it loads, and before that', async () => {
+    const held = gate();
+    const end = new AbortController();
+    const opening = WorkerPartition.open(gatedTask(held), 'process', end.signal);
+    const killed = expect(opening).rejects.toThrow('The process of partition 4 was killed by SIGKILL while it loaded file:');
+    await held.entered();
+
+    end.abort();
+
+    await killed;
+    await expect(WorkerPartition.open(gatedTask(held), 'process', end.signal)).rejects.toThrow('was killed by SIGKILL');
+  });
+
   it('[5.6] says of a batch that it was given after its end that it has not started', async () => {
     partition.kill!();
 
@@ -248,17 +290,15 @@ describe('WorkerPartition with a process', () => {
     expect([before, after]).toEqual([expect.any(NotStartedError), expect.any(NotStartedError)]);
   });
 
-  it('[5.6] has started a batch also when the output of the one before it was still on its way', async () => {
+  it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {
     const held = gate();
     const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
     // Nothing is heard of the process meanwhile, and no pipe holds so much.
     while (!held.isEntered);
     partition.kill!();
 
-    const started = (await reasons(replies)).map(
-      (error) => error instanceof PartitionLostError && !(error instanceof NotStartedError),
-    );
-    expect(started).toEqual([true, true, false]);
+    const losses = (await reasons(replies)).map((error) => (error as Error).constructor);
+    expect(losses).toEqual([OutputLostError, PartitionLostError, NotStartedError]);
   });
 
   it('[5.6] hears all that its process has said before it ended', async () => {

@@ -3,6 +3,7 @@ import { Batch, OverloadedError, RequestTooLargeError, type ServingOptions } fro
 import { BatchScript, settle } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { costOf } from '../../../lib/serving/cost.js';
+import { iterated, outputsOf } from '../../fixtures/streams.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
@@ -129,6 +130,33 @@ describe('A serving that limits what its queue costs', () => {
       ['e', 'f'],
     ]);
   });
+
+  it.each(['a reply', 'a stream'])(
+    '[7.1] [8.1] pulls a sequence for %s no further ahead than it has room for',
+    async (answer) => {
+      const costs: number[] = [];
+      const { serving, script, first } = await busy({
+        maxQueueCost: 10,
+        batchSize: 8,
+        cost: (batch) => {
+          costs.push(batch.size);
+          return 4;
+        },
+      });
+      const rows = ['a', 'b', 'c', 'd', 'e'];
+      costs.length = 0;
+      const sequence = rows.values();
+      const reply = answer === 'a reply' ? serving.batchedRun(sequence) : iterated(serving.stream(sequence)).then(outputsOf);
+      await settle();
+
+      expect([serving.queueDepths().get('dear'), costs]).toEqual([2, [1, 1, 1]]);
+      script.release((batch) => batch);
+
+      expect((await reply) as unknown[]).toEqual(answer === 'a reply' ? rows : rows.map((row) => [row]));
+      expect(costs).toHaveLength(rows.length);
+      await first;
+    },
+  );
 
   it('[7.1] fails the calls for which its function gives no cost, or throws, and no others', async () => {
     const { serving, script } = await busy({

@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Part } from '../../../lib/batching/request.js';
 import { BatchFailedError, PartitionLostError, RunTimeoutError, ServingLoadError } from '../../../lib/errors.js';
-import { NotStartedError } from '../../../lib/partitions/partition.js';
+import { NotStartedError, OutputLostError } from '../../../lib/partitions/partition.js';
 import { type History, type RecoveryOptions, retriesOf } from '../../../lib/serving/recovery.js';
 import { ReplyRequest } from '../../../lib/serving/reply-request.js';
 import type { BatchRequest } from '../../../lib/serving/request.js';
@@ -239,6 +239,21 @@ describe('retriesOf', () => {
 
     expect(retriesOf(lost, parts, history, careful)).toEqual([]);
     expect(retriesOf(lost, parts, history, options)).toHaveLength(1);
+  });
+
+  it('[5.6] gives what had ended when its output was lost once more, whole and however often, where it may run twice', () => {
+    const parts = partsOf(2, 3);
+    const error = new OutputLostError('gone');
+    let history: History | undefined;
+
+    for (let i = 0; i < 20; i++) {
+      const [retry, ...others] = retriesOf(error, parts, history, { ...options, retries: 1 });
+      expect([retry?.parts, others]).toEqual([parts, []]);
+      history = retry?.history as History;
+    }
+
+    expect(retriesOf(lost, parts, history, { ...options, retries: 1 })).toHaveLength(1);
+    expect(retriesOf(error, parts, undefined, { ...options, idempotent: false })).toEqual([]);
   });
 
   it.each([

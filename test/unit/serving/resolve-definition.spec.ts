@@ -43,6 +43,7 @@ describe('resolveDefinition', () => {
       warmUp: [],
       restartDelay: 100,
       maxRestarts: 5,
+      restartTimeout: 600_000,
       partitions: [{}],
       drain: true,
       shutdown: 30_000,
@@ -70,7 +71,7 @@ describe('resolveDefinition', () => {
   });
 
   it('[1.9] [5.6] takes how what runs apart is started again', () => {
-    const given = { restartDelay: 0, maxRestarts: 0 };
+    const given = { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 };
 
     expect(resolve({ ...model, ...given })).toMatchObject(given);
     expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
@@ -179,6 +180,7 @@ describe('resolveDefinition', () => {
     ],
     [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
     [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],
+    [{ restartTimeout: 3 }, 'option "restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from'],
     [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
@@ -205,6 +207,7 @@ describe('resolveDefinition', () => {
     [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
     [{ ...model, restartDelay: 30_001 }, 'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000'],
     [{ ...model, maxRestarts: -1 }, 'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991'],
+    [{ ...model, restartTimeout: 0 }, 'option "restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
     [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
     [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
     [{ ...model, isolation: 'fork' }, 'option "isolation" is "fork"; allowed is "thread" or "process"'],

@@ -76,6 +76,39 @@ describe('runTimeout', () => {
     expect(warnings).toHaveBeenCalledTimes(1);
   });
 
+  it.each(['one partition', 'two, which hang at the same time'])(
+    '[5.6] [6.5] tells the callers of a batch that could run again, and of no other, that it took too long: %s',
+    async (partitions) => {
+      const held = new HeldFunction();
+      const options = { name: 'held', batchSize: 1, runTimeout: 50, idempotent: true, useFactory: held.useFactory };
+      const rows = partitions === 'one partition' ? ['a'] : ['a', 'b'];
+      const serving = await start({ ...options, partitions: rows.length });
+
+      const replies = Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
+      await turn();
+      const waiting = expect(serving.batchedRun('waiting')).rejects.toMatchObject({ statusCode: 503 });
+      await later(50);
+
+      expect(await replies).toEqual(rows.map(() => ({ status: 'rejected', reason: expect.any(RunTimeoutError) })));
+      await waiting;
+      await expect(serving.batchedRun('late')).rejects.toThrow(ServingUnavailableError);
+      expect(held.rows).toEqual(rows.map((row) => [row]));
+      rows.forEach(() => held.next().finish(['in the end']));
+    },
+  );
+
+  it('[5.6] [6.5] [3.1] tells so also of an inline run that could run again', async () => {
+    const held = new HeldFunction();
+    const serving = createServing({ name: 'held', runTimeout: 50, idempotent: true, useFactory: held.useFactory });
+
+    const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
+    await later(50);
+    await reply;
+
+    held.next().finish(['A']);
+    await serving.close();
+  });
+
   it('[5.6] [12.3] is told on the events and on the channel of node:diagnostics_channel', async () => {
     const published: unknown[] = [];
     const note = (event: unknown): unknown => published.push(event);

@@ -1,6 +1,6 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import type { CallEndEvent, ServingDefinition, ServingEvent } from 'nestjs-serving';
+import type { CallEndEvent, LocalServing, ServingDefinition, ServingEvent } from 'nestjs-serving';
 import { firstValueFrom, take, toArray } from 'rxjs';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { useServings } from '../../fixtures/use-servings.js';
@@ -70,6 +70,51 @@ describe('what a serving tells', () => {
     const signal = AbortSignal.abort(new Error('too late'));
     await expect(firstValueFrom(serving.stream('c', { signal }))).rejects.toThrow('too late');
     expect((await ends).map(({ error }) => error)).toEqual([undefined, undefined, new Error('too late')]);
+  });
+
+  it.each<[string, boolean, (serving: LocalServing, signal: AbortSignal) => Promise<unknown>]>([
+    ['batchedRun', false, (serving, signal) => serving.batchedRun('a', { signal })],
+    ['run', false, (serving, signal) => serving.run('a', { signal })],
+    ['stream', false, (serving, signal) => firstValueFrom(serving.stream('a', { signal }))],
+    ['batchedRun of a serving with singleFlight', true, (serving, signal) => serving.batchedRun('a', { signal })],
+  ])('[7.3] [12.3] whether a call has failed or its caller has left: %s', async (_, singleFlight, call) => {
+    const held = new HeldFunction();
+    const serving = await start({ ...echo, singleFlight, useFactory: held.useFactory });
+    const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(2), toArray()));
+    const leaving = new AbortController();
+    const reason = new Error('the client has left');
+
+    for (const end of [() => leaving.abort(reason), () => held.next().fail(new RangeError('no'))]) {
+      const settled = call(serving, leaving.signal.aborted ? new AbortController().signal : leaving.signal).catch(() => {});
+      while (held.batches.length === 0) {
+        await new Promise(setImmediate);
+      }
+      end();
+      await settled;
+      held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
+    }
+
+    const [left, failed] = await ends;
+    expect(left).toMatchObject({ error: reason, cancelled: true });
+    expect(failed).toMatchObject({ error: { code: 'SERVING_BATCH_FAILED' } });
+    expect(failed).not.toHaveProperty('cancelled');
+  });
+
+  it('[7.3] [12.3] that a call has failed, also where its caller leaves at the same time', async () => {
+    const leaving = new AbortController();
+    const serving = await start({
+      ...echo,
+      preprocess: () => {
+        leaving.abort();
+        throw new RangeError('cannot read that');
+      },
+    });
+    const end = firstValueFrom(serving.eventsOf('call:end'));
+
+    await expect(serving.batchedRun('a', leaving)).rejects.toThrow('cannot read that');
+
+    expect(await end).toMatchObject({ error: new RangeError('cannot read that') });
+    expect(await end).not.toHaveProperty('cancelled');
   });
 
   it('[12.3] how many rows wait in its queue', async () => {

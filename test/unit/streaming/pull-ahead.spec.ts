@@ -9,6 +9,7 @@ class Work implements Started {
   constructor(
     readonly name: string,
     readonly size: number,
+    readonly cost: number,
   ) {}
 
   fail(error: unknown): void {
@@ -16,18 +17,20 @@ class Work implements Started {
   }
 }
 
-/** Pulls numbers, each the size of its work, and notes what has been started. */
-function pullFrom(source: Source<number>, window: number) {
+/** Pulls numbers, each the size of its work and its cost, and notes what has been started. */
+function pullFrom(source: Source<number>, window: number, mostCost = Infinity) {
   const started: Work[] = [];
   const pulled = new PullAhead({
     source,
     window,
     isOpen: true,
-    start: (size: number) => {
+    mostCost,
+    costOf: (size: number) => size,
+    start: (size: number, cost: number) => {
       if (size < 0) {
         throw new RangeError(`${size} is no size`);
       }
-      const work = new Work(`work ${started.length}`, size);
+      const work = new Work(`work ${started.length}`, size, cost);
       started.push(work);
       return work;
     },
@@ -95,6 +98,34 @@ describe('PullAhead', () => {
     await turn();
 
     expect(started.map(({ size }) => size)).toEqual([4, 4, 4, 1, 1, 1, 1, 1]);
+  });
+
+  it('[8.1] [7.1] starts no more than may be under way at its cost, and what is dearer alone', async () => {
+    const { pulled, started } = pullFrom(new Numbers([2, 2, 3, 9, 1, 1]), 100, 5);
+    const sizes = async (): Promise<number[]> => {
+      await pulled.next();
+      await turn();
+      return started.map(({ size }) => size);
+    };
+
+    expect(await sizes()).toEqual([2, 2]);
+    expect(await sizes()).toEqual([2, 2, 3]);
+    expect(await sizes()).toEqual([2, 2, 3]);
+    expect(await sizes()).toEqual([2, 2, 3, 9]);
+    expect(await sizes()).toEqual([2, 2, 3, 9, 1, 1]);
+  });
+
+  it('[8.2] [7.1] does not start what was too dear once it is stopped', async () => {
+    const source = ones(10);
+    const { pulled, started } = pullFrom(source, 100, 2);
+    await pulled.next();
+    await turn();
+    expect([started.length, source.given]).toEqual([2, 3]);
+
+    pulled.stop();
+    await turn();
+
+    expect([started.length, source.given, source.returns]).toEqual([2, 3, 1]);
   });
 
   it('[8.1] gives the pieces in their order to the end, and then says so to whoever asks', async () => {

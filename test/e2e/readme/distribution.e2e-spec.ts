@@ -1,0 +1,146 @@
+import { type INestApplicationContext, Logger } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { createServer } from 'node:net';
+import { once } from 'node:events';
+// #region imports
+import { Body, Controller, Module, Post } from '@nestjs/common';
+import { Transport } from '@nestjs/microservices';
+import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
+// #endregion
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+
+process.env['SERVING_PEERS'] = `127.0.0.1:${await freePort()}`;
+process.env['SERVING_PORT'] = process.env['SERVING_PEERS'].split(':')[1]!;
+
+// #region nodes
+const peers = process.env['SERVING_PEERS']?.split(',') ?? []; // host:port of each model node
+const port = Number(process.env['SERVING_PORT']); // where a model node listens
+
+const shouter = defineServing({
+  name: 'shouter',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.toUpperCase()),
+});
+
+@Module({
+  imports: [ServingModule.forRoot({ servings: [shouter], distribution: { transport: Transport.TCP, options: { port }, peers } })],
+})
+export class ModelNode {}
+
+@Module({
+  imports: [ServingModule.forRoot({ distribution: { transport: Transport.TCP, peers, remotes: ['shouter'] } })],
+})
+export class WebNode {}
+// #endregion
+
+// #region call
+@Controller()
+export class ShoutController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Post('shout')
+  shout(@Body('text') text: string): Promise<string> {
+    return this.servings.batchedRun('shouter', text);
+  }
+
+  @Post('cry')
+  @Batched('shouter')
+  cry(@Body('text') text: string): string {
+    return `${text}!`;
+  }
+}
+// #endregion
+
+// #region sides
+export class Sides {
+  constructor(private readonly servings: ServingService) {}
+
+  async all(text: string): Promise<unknown[]> {
+    return [
+      await this.servings.batchedRun('shouter', text), // here if this application has it, else on another node
+      await this.servings.batchedRun({ distributed: 'shouter' }, text), // by way of the cluster, which may lead back here
+      await this.servings.batchedRun({ local: 'shouter' }, text), // here, or UnknownServingError
+    ];
+  }
+}
+// #endregion
+
+// #region nats
+export const overNats = {
+  transport: Transport.NATS as const,
+  options: { servers: 'nats://nats:4222', user: 'serving', pass: process.env['NATS_PASS'] },
+  namespace: 'production',
+  secret: process.env['SERVING_SECRET'], // signs every packet
+};
+// #endregion
+
+// #region shared
+export const thumbnails = defineServing({
+  name: 'thumbnails',
+  distributedPreprocessing: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3), // the caller: alpha need not travel
+  distributedPostprocessing: (output: Float32Array) => Array.from(output.subarray(0, 3)), // the owner: only the best three travel
+  useFactory: () => (images: Uint8ClampedArray[]) => images.map((image) => Float32Array.from(image, (value) => value / 255)),
+});
+// #endregion
+
+describe('The chapter "Other machines"', () => {
+  const apps: INestApplicationContext[] = [];
+  const start = async (module: Parameters<typeof NestFactory.createApplicationContext>[0]): Promise<INestApplicationContext> => {
+    const app = await NestFactory.createApplicationContext(module, { logger: false, abortOnError: false });
+    apps.push(app);
+    return app;
+  };
+
+  beforeEach(() => Logger.overrideLogger(false));
+  afterEach(() => Promise.all(apps.splice(0).map((app) => app.close())));
+
+  it('[11] calls from a node without models', async () => {
+    const owner = await start(ModelNode);
+    const web = await start(WebNode);
+
+    expect(await web.get(ServingService).batchedRun('shouter', 'a')).toBe('A');
+    expect(await new ShoutController(web.get(ServingService)).shout('b')).toBe('B');
+    expect(await new Sides(owner.get(ServingService)).all('c')).toEqual(['C', 'C', 'C']);
+  });
+
+  it('[11] serves @Batched methods from another node', async () => {
+    await start(ModelNode);
+    const app = await NestFactory.create(
+      { module: class {}, imports: [WebNode], controllers: [ShoutController] },
+      { logger: false },
+    );
+    apps.push(app);
+    await app.listen(0, '127.0.0.1');
+
+    const response = await fetch(`${await app.getUrl()}/cry`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ text: 'wolf' }),
+    });
+
+    expect(await response.text()).toBe('WOLF!');
+  });
+
+  it('[11] prepares at the caller and shapes at the owner', async () => {
+    await start({ module: class {}, imports: [nodeWith(thumbnails)] });
+    const web = await start(WebNode);
+
+    expect(await web.get(ServingService).batchedRun(thumbnails, Uint8ClampedArray.of(255, 0, 51, 9, 255, 1, 1, 9))).toEqual([
+      1,
+      0,
+      expect.closeTo(0.2),
+    ]);
+  });
+});
+
+function nodeWith(serving: typeof thumbnails) {
+  return ServingModule.forRoot({ servings: [serving], distribution: { transport: Transport.TCP, options: { port }, peers } });
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  server.close();
+  await once(server, 'close');
+  return typeof address === 'object' && address ? address.port : 0;
+}

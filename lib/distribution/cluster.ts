@@ -25,7 +25,7 @@ import { type Letter, Post } from './post.js';
 import { Probes } from './probes.js';
 import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
 import type { Routes } from './tries.js';
-import type { Address, Receiver, ServingTransport } from './transport.js';
+import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
@@ -126,14 +126,15 @@ export class Cluster
 
   async onModuleInit(): Promise<void> {
     const { transport, options, address, role, incoming, offers } = this;
-    const { heartbeat, limits, namespace } = options;
+    const { heartbeat, limits, namespace, secret } = options;
     this.members.changes$.subscribe(({ type, address: of }) => {
       if (type === 'left') {
         this.forget(of);
       }
       this.changed.next();
     });
-    const plainHandlers = plainHandlersOf(offers, { incoming, limits });
+    // Plain messages are not signed: where there is a secret, only who knows it may call.
+    const plainHandlers = secret === undefined ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
     await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();

@@ -3,8 +3,8 @@ const MANTISSA = 10;
 const BIAS = 15;
 const SMALLEST_NORMAL = 2 ** (1 - BIAS);
 const STEP_BELOW = 2 ** (1 - BIAS - MANTISSA);
-/** From here on the nearest is infinite. */
-const TOO_LARGE = 65_520;
+/** From here on the nearest is infinite; what is rounded up to this becomes so by itself. */
+const TOO_LARGE = 2 ** 16;
 const [INFINITE, NOT_A_NUMBER] = [0x7c00, 0x7e00];
 
 /** The number that 16 bits stand for: not every version of Node has an array for them. */

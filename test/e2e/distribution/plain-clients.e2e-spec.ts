@@ -40,15 +40,13 @@ const norms = (options: Partial<FunctionServingDefinition> = {}): FunctionServin
 });
 
 /** Counts up to its row. */
-const counter: FunctionServingDefinition = {
-  name: 'counter',
-  useFactory: () =>
-    async function* count([last]: readonly number[]) {
-      for (let step = 1; step <= last!; step++) {
-        yield [Float32Array.of(step)];
-      }
-    },
-};
+async function* countTo([last]: readonly number[]): AsyncGenerator<unknown[], void> {
+  for (let step = 1; step <= last!; step++) {
+    yield [Float32Array.of(step)];
+  }
+}
+
+const counter: FunctionServingDefinition = { name: 'counter', useFactory: () => countTo };
 
 const tensor = (type: string, dims: readonly number[], data: unknown) => ({ $tensor: { type, dims, data } });
 const send = (client: ClientProxy, serving: string, message: object): Promise<unknown> =>
@@ -173,6 +171,17 @@ describe("Nest's own client", () => {
     );
   });
 
+  it('[11] finds no serving of a node with a secret, which it cannot prove to know', async () => {
+    const secret = 'known to nodes alone';
+    const owner = await node({ servings: [echo], secret });
+    const web = await node({ peers: [owner], secret });
+
+    expect(await failureOf(send(clientOf(owner.port), 'echo', { input: 1 }))).toBe(
+      'There is no matching message handler defined in the remote service.',
+    );
+    expect(await web.servings.batchedRun('echo', 1)).toBe(1);
+  });
+
   it('[11] [9.3] gets what it has asked for from a node that shuts down, and nothing more', async () => {
     const held = new HeldFunction();
     const owner = await node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
@@ -237,21 +246,21 @@ class Messages {
   }
 }
 
+/** The client of that microservice. */
+async function clientOfMicroservice({ app }: TcpApp): Promise<ClientProxy> {
+  const microservice = app.connectMicroservice({ transport: Transport.TCP, options: { port: 0 } });
+  await app.startAllMicroservices();
+  return clientOf((microservice.unwrap<Server>().address() as AddressInfo).port);
+}
+
+const pairs = (name: string): FunctionServingDefinition => ({
+  name,
+  batchSize: 2,
+  batchTimeout: 1_000_000,
+  useFactory: () => (rows: readonly string[]) => rows.map((row) => `${row} of ${rows.length}`),
+});
+
 describe('A microservice beside a node, in one application', () => {
-  /** The client of that microservice. */
-  async function clientOfMicroservice({ app }: TcpApp): Promise<ClientProxy> {
-    const microservice = app.connectMicroservice({ transport: Transport.TCP, options: { port: 0 } });
-    await app.startAllMicroservices();
-    return clientOf((microservice.unwrap<Server>().address() as AddressInfo).port);
-  }
-
-  const pairs = (name: string): FunctionServingDefinition => ({
-    name,
-    batchSize: 2,
-    batchTimeout: 1_000_000,
-    useFactory: () => (rows: readonly string[]) => rows.map((row) => `${row} of ${rows.length}`),
-  });
-
   it('[11] [10.4] has @Batched handlers that work as ever, beside calls of nodes', async () => {
     const owner = await node({ servings: [pairs('far')] });
     const web = await node({ servings: [pairs('near')], controllers: [Messages], peers: [owner] });

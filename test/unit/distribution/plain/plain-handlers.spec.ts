@@ -15,6 +15,8 @@ const started: { close(): Promise<void> }[] = [];
 
 afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close())));
 
+const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
+
 /** The doors of a node with one serving of the name `m`. */
 async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most = 10) {
   const serving = createServing({ name: 'm', ...definition });
@@ -93,7 +95,7 @@ describe('the door for clients that are no nodes', () => {
   });
 
   it('[11] counts a message that cannot be read no longer than it is read', async () => {
-    const { incoming, call } = await doorOf({ useFactory: () => (rows: readonly unknown[]) => rows });
+    const { incoming, call } = await doorOf(echo);
 
     await failureOf(firstValueFrom(call({ inputs: 1 })));
 
@@ -135,10 +137,8 @@ describe('the door for clients that are no nodes', () => {
   });
 
   it('[11] is there for servings that are distributed, and no others', async () => {
-    const useFactory = () => (rows: readonly unknown[]) => rows;
-
-    expect([...(await doorOf({ useFactory })).handlers.keys()]).toEqual(['m']);
-    expect([...(await doorOf({ useFactory, distributed: false })).handlers.keys()]).toEqual([]);
+    expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
+    expect([...(await doorOf({ ...echo, distributed: false })).handlers.keys()]).toEqual([]);
   });
 
   it('[11] says of its calls that they come by RPC', async () => {

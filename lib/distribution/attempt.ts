@@ -67,8 +67,8 @@ export class Attempt {
   }
 
   /** The node has gone. */
-  lose(): void {
-    this.fail(this.given(lostFault(this.question.serving, this.node, 'unknown')));
+  lose(executed: 'no' | 'unknown'): void {
+    this.fail(this.given(lostFault(this.question.serving, this.node, executed)));
   }
 
   /** @throws FrameError when it makes no sense; the call has failed then */

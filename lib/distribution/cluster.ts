@@ -186,6 +186,9 @@ export class Cluster
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
       this.beat();
+    } else {
+      // Their answers would have come by way of the broker.
+      [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node, 'unknown'));
     }
     this.changed.next();
   }
@@ -228,6 +231,10 @@ export class Cluster
     } else if (kind === Kind.who) {
       this.tell(from);
     } else if (kind === Kind.bye) {
+      if (header['drained'] === true) {
+        // All that it has taken it has answered before; what has no answer crossed with its leaving.
+        this.outgoing.lose(from, 'no');
+      }
       this.gone(from);
     } else if (kind < Kind.reply) {
       this.incoming.hear(letter);
@@ -264,7 +271,7 @@ export class Cluster
   }
 
   private forget(address: Address): void {
-    this.outgoing.lose(address);
+    this.outgoing.lose(address, 'unknown');
     this.incoming.leave(address);
     this.post.forget(address);
   }
@@ -283,7 +290,7 @@ export class Cluster
     clearInterval(this.checks);
     this.probes.end();
     this.outgoing.failAll(new ServingClosedError('This node shuts down before the call to another was answered'));
-    await this.post.broadcast(Kind.bye, {}).catch(() => {});
+    await this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
     this.remotes.forEach((remote) => remote.end());
     this.changed.complete();
     await this.transport.stop();

@@ -5,18 +5,23 @@ import {
   NodeLostError,
   OverloadedError,
   PartitionLostError,
+  RequestTooLargeError,
   ServingClosedError,
   ServingUnavailableError,
-  toWire,
   UnknownServingError,
   type WireError,
 } from '../errors.js';
+import { clip } from '../show.js';
 import type { Header } from './header.js';
 import { type Address, NodeGoneError } from './transport.js';
 import { FrameError } from './wire/prelude.js';
+import { isSaidError, saidError } from './wire/said-error.js';
 
 /** Whether rows of a call that failed may have run: what decides where it may be made again. */
 export type Executed = 'no' | 'unknown' | 'yes';
+
+/** So much of each message crosses, in characters: an error and its causes are to fit into the header of a frame. */
+const LONGEST_MESSAGE = 1000;
 
 /** Why one node did not answer a call. */
 export class Fault extends Error {
@@ -44,6 +49,10 @@ export function unsentFault(serving: string, address: Address, cause: unknown): 
   if (cause instanceof NodeGoneError) {
     return lostFault(serving, address, 'no');
   }
+  if (cause instanceof RequestTooLargeError) {
+    // So it would be for any other node.
+    return new Fault(cause, 'yes');
+  }
   const message = `The call to serving "${serving}" could not be sent to node ${address}: ${messageOf(cause)}`;
   return new Fault(new NodeLostError(message, { cause }), 'no', true);
 }
@@ -58,12 +67,12 @@ export function nonsenseFault(address: Address, cause: FrameError): Fault {
 
 /** A fault as it crosses the wire. */
 export function faultHeader(error: unknown, executed: Executed = executedBy(error)): object {
-  return { error: withoutStacks(toWire(error)), executed };
+  return { error: inShort(saidError(error)), executed };
 }
 
 /** @throws FrameError when there is none */
 export function faultIn({ error, executed }: Header): Fault {
-  if (!isWireError(error)) {
+  if (!isSaidError(error)) {
     throw new FrameError('The header has no error');
   }
   return new Fault(fromWire(error), executed === 'no' || executed === 'unknown' ? executed : 'yes');
@@ -82,22 +91,6 @@ function executedBy(error: unknown): Executed {
     : 'yes';
 }
 
-/** A stack tells of the machine that it comes from. */
-function withoutStacks({ stack: _stack, cause, ...error }: WireError): WireError {
-  return { ...error, ...(cause && { cause: withoutStacks(cause) }) };
-}
-
-function isWireError(value: unknown, depth = 0): value is WireError {
-  if (typeof value !== 'object' || value === null || depth > 16) {
-    return false;
-  }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<string, unknown>;
-  return (
-    typeof name === 'string' &&
-    typeof message === 'string' &&
-    stack === undefined &&
-    (code === undefined || typeof code === 'string') &&
-    (retryAfter === undefined || typeof retryAfter === 'number') &&
-    (cause === undefined || isWireError(cause, depth + 1))
-  );
+function inShort({ name, message, cause, ...error }: WireError): WireError {
+  return { name: clip(name), message: clip(message, LONGEST_MESSAGE), ...error, ...(cause && { cause: inShort(cause) }) };
 }

@@ -34,6 +34,11 @@ export class Incoming {
     return this.counts.get(serving) ?? 0;
   }
 
+  /** Whether every call that was taken has its answer, and none will be taken any more. */
+  get isDrained(): boolean {
+    return this.isDraining && this.runs.size === 0;
+  }
+
   /** Calls that come from now on are to go elsewhere; resolves when those that are here have ended. */
   async drain(): Promise<void> {
     this.isDraining = true;

@@ -5,10 +5,12 @@ export type {
   DistributionLimits,
   DistributionOptions,
   DistributionTransport,
+  NatsDistribution,
   OwnDistribution,
   RemoteServingOptions,
   TcpDistribution,
 } from './options.js';
+export type { NatsTransportOptions } from './transports/nats.transport.js';
 export type { TcpPeer, TcpPeers } from './transports/tcp-peers.js';
 export type { TcpTransportOptions } from './transports/tcp.transport.js';
 export type { Owner } from './owners.js';

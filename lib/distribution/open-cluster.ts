@@ -22,13 +22,17 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
+    case Transport.NATS: {
+      const { NatsTransport } = await import('./transports/nats.transport.js');
+      return new NatsTransport({ options: given.options });
+    }
     default:
       if (isTransport(transport)) {
         return transport;
       }
       throw new InvalidServingError(
         `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
-          'allowed are Transport.TCP, and objects that are a ServingTransport',
+          'allowed are Transport.TCP, Transport.NATS, and objects that are a ServingTransport',
       );
   }
 }

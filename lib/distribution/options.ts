@@ -6,6 +6,7 @@ import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from 
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
+import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { TcpPeers } from './transports/tcp-peers.js';
 import type { TcpTransportOptions } from './transports/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
@@ -26,13 +27,20 @@ export interface TcpDistribution {
   readonly insecure?: boolean;
 }
 
+/** Nodes that meet at NATS servers. */
+export interface NatsDistribution {
+  readonly transport: Transport.NATS;
+  /** Those of Nest's NATS transport, passed on as they are. @default a server at nats://localhost:4222, to which nodes reconnect for ever */
+  readonly options?: NatsTransportOptions;
+}
+
 /** A transport of one's own. */
 export interface OwnDistribution {
   readonly transport: ServingTransport;
 }
 
 /** How nodes reach each other. */
-export type DistributionTransport = TcpDistribution | OwnDistribution;
+export type DistributionTransport = TcpDistribution | NatsDistribution | OwnDistribution;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {

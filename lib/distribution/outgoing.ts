@@ -56,8 +56,9 @@ export class Outgoing {
     }
   }
 
-  lose(node: Address): void {
-    this.byNode.get(node)?.forEach((attempt) => attempt.lose());
+  /** The node has gone; `executed`: whether it may have run what it has not answered. */
+  lose(node: Address, executed: 'no' | 'unknown'): void {
+    this.byNode.get(node)?.forEach((attempt) => attempt.lose(executed));
   }
 
   failAll(error: Error): void {

@@ -83,8 +83,8 @@ export class Post {
 
   /** How large a packet may be is known when the transport has started. */
   private get packer(): Packer {
-    const { transport, secret, address } = this.options;
-    return (this.lazyPacker ??= new Packer({ from: address, maxPacket: transport.maxPacket, secret }));
+    const { transport, limits, secret, address } = this.options;
+    return (this.lazyPacker ??= new Packer({ from: address, maxPacket: transport.maxPacket, limits, secret }));
   }
 
   /** A call to oneself takes the same way as any other, but for the transport. */

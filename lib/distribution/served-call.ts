@@ -8,7 +8,7 @@ import type { Letter, Post } from './post.js';
 import type { Address } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
-import { type EncodedValue, encodeValue } from './wire/values.js';
+import { encodeValue } from './wire/values.js';
 import { Window, type WindowLimits } from './window.js';
 
 /** One call of another node, while it is under way. */
@@ -25,10 +25,10 @@ export class ServedCall {
     window: WindowLimits,
   ) {
     this.window = new Window(window);
-    this.inputs = new Inbox((taken) => this.tell(Kind.inputCredit, { taken }));
+    this.inputs = new Inbox((taken) => void this.tell(Kind.inputCredit, { taken }));
   }
 
-  /** Runs the call and says how it ended; never rejects. */
+  /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
   async serve(offer: Offer, { header, value }: Letter): Promise<void> {
     try {
       const method = textIn(header, 'method');
@@ -37,11 +37,10 @@ export class ServedCall {
       if (method === 'stream') {
         await this.stream(eventsOf(offer, input, options));
       } else {
-        const output = await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options);
-        this.tell(Kind.reply, {}, this.encode(output));
+        await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
     } catch (error) {
-      this.tell(Kind.error, faultHeader(error));
+      await this.tell(Kind.error, faultHeader(error));
     } finally {
       this.window.close();
     }
@@ -87,7 +86,7 @@ export class ServedCall {
   private openInput(): AsyncIterable<unknown> {
     const { inputs } = this;
     // The first says that it is wanted at all, and the last that no more is.
-    const tell = (header: { readonly taken?: number }): void => this.tell(Kind.inputCredit, header);
+    const tell = (header: { readonly taken?: number }): void => void this.tell(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
         tell({ taken: 0 });
@@ -104,28 +103,33 @@ export class ServedCall {
 
   /** The serving is asked for no more than the caller has room for. */
   private async stream(events: AsyncIterable<unknown>): Promise<void> {
-    const { post, from, id, window } = this;
+    const { window } = this;
     for await (const event of events) {
       if (!(await window.room())) {
         return;
       }
-      window.add(await post.send(from, Kind.chunk, { call: id, index: window.sent }, this.encode(event)));
+      window.add(await this.give(Kind.chunk, { index: window.sent }, event));
     }
-    this.tell(Kind.end, { count: window.sent });
+    await this.tell(Kind.end, { count: window.sent });
   }
 
-  private encode(output: unknown): EncodedValue {
+  /**
+   * Sends an output; gives the bytes that were sent.
+   *
+   * @throws InvalidOutputError when it cannot be sent
+   */
+  private async give(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
-      return encodeValue(output, this.limits);
+      return await this.post.send(this.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
     } catch (cause) {
       throw new InvalidOutputError(`The output cannot be sent to another node: ${messageOf(cause)}`, { cause });
     }
   }
 
   /** Nobody hears it where the caller has gone, and that is known elsewhere. */
-  private tell(kind: Kind, header: object, value?: EncodedValue): void {
+  private async tell(kind: Kind, header: object): Promise<void> {
     if (!this.left.signal.aborted) {
-      this.post.send(this.from, kind, { call: this.id, ...header }, value).catch(() => {});
+      await this.post.send(this.from, kind, { call: this.id, ...header }).catch(() => {});
     }
   }
 }

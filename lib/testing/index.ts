@@ -1,3 +1,4 @@
+export { MemoryNetwork, type MemoryNetworkOptions, type MemoryTransport } from '../distribution/transports/memory.transport.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';

@@ -2,6 +2,7 @@ import { availableParallelism, cpus } from 'node:os';
 import { parseArgs } from 'node:util';
 import { ServingService } from 'nestjs-serving';
 import type { Entry } from './entry.js';
+import { frames } from './frames.js';
 import { fuzz, type FuzzReport } from './fuzz.js';
 import { batchedOverHttp, functionOverHttp, modelOverHttp } from './http.js';
 import type { Memory } from './memory.js';
@@ -34,6 +35,7 @@ const entries: readonly Entry[] = [
   threadCalls(servings),
   await modelCalls(servings),
   sizedCalls(servings),
+  await frames(),
 ];
 
 let failed = false;

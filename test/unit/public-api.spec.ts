@@ -54,6 +54,7 @@ it('exports for tests exactly what the manual names', () => {
   expect(Object.keys(testing).toSorted()).toMatchInlineSnapshot(`
    [
      "BatchScript",
+     "MemoryNetwork",
      "VirtualTime",
      "overrideServing",
      "recordBatches",

@@ -1,7 +1,7 @@
 import { BIG_ENDIAN, swapOnBigEndian } from '../wire/byte-order.js';
 import type { Block, Elements } from '../wire/element-types.js';
 import { numberOfWord, wordOfNumber } from '../wire/number-words.js';
-import type { Json } from '../wire/values.js';
+import type { Json } from '../wire/value-writer.js';
 import { halfOfNumber, numberOfHalf } from './half.js';
 
 /** The elements as little-endian bytes, in base64. */

@@ -2,7 +2,9 @@ import { fromWire, InvalidOutputError, messageOf, type WireError } from '../../e
 import type { Block } from '../wire/element-types.js';
 import { bigIntOf } from '../wire/leaves.js';
 import type { WireLimits } from '../wire/limits.js';
-import { encodeValue, isTag, type Json } from '../wire/values.js';
+import { isTag } from '../wire/value-reader.js';
+import type { Json } from '../wire/value-writer.js';
+import { encodeValue } from '../wire/values.js';
 import { escapeMark } from './marks.js';
 import { plainErrorOf } from './plain-error.js';
 import { base64Of, listOf } from './plain-elements.js';
@@ -18,8 +20,8 @@ export type TensorForm = 'base64' | 'list';
  */
 export function writePlain(value: unknown, form: TensorForm, limits: WireLimits): Json {
   try {
-    const { tree, blocks } = encodeValue(value, limits);
-    return writeNode(tree, (index) => writeBlock(blocks[index]!, form)) ?? null;
+    const { text, blocks } = encodeValue(value, limits);
+    return writeNode(JSON.parse(text) as Json, (index) => writeBlock(blocks[index]!, form)) ?? null;
   } catch (cause) {
     throw new InvalidOutputError(`The output cannot be written as JSON: ${messageOf(cause)}`, { cause });
   }

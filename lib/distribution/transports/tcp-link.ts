@@ -19,7 +19,7 @@ export class TcpLink {
     socket.setKeepAlive(true, 10_000);
     socket.on('packet', hear);
     this.closed = new Promise((resolve) => {
-      if (socket.readyState !== 'open') {
+      if (socket.destroyed || socket.readableEnded) {
         resolve();
       }
       socket.once('end', resolve).once('close', resolve);

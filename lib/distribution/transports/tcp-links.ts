@@ -27,8 +27,7 @@ export class TcpLinks {
 
   /** Takes a connection that the other node proposes as their link, or says that it is not wanted. */
   accept(address: Address, socket: Socket): boolean {
-    const isTaken = this.own < address && (this.links.has(address) || this.proposed.has(address));
-    if (isTaken || this.isClosing) {
+    if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
     }
     this.open(address, socket);
@@ -36,12 +35,12 @@ export class TcpLinks {
   }
 
   /**
-   * Proposes a connection as the link to the other node: the link, if that has accepted it.
+   * Proposes a connection as the link to the other node: the link, if there is none yet and the other node accepts it.
    *
    * @param ask asks the other node
    */
   async propose(address: Address, socket: Socket, ask: () => Promise<boolean>): Promise<TcpLink | undefined> {
-    if (this.proposed.has(address)) {
+    if (this.isTaken(address)) {
       return undefined;
     }
     // Who has accepted sends at once, and packets come before its answer is known here.
@@ -68,6 +67,10 @@ export class TcpLinks {
     this.isClosing = true;
     this.links.clear();
     return open;
+  }
+
+  private isTaken(address: Address): boolean {
+    return this.links.has(address) || this.proposed.has(address);
   }
 
   private open(address: Address, socket: Socket): TcpLink {

@@ -61,7 +61,7 @@ export class TcpOpening {
     if (!isProof(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
       throw new Error('It has another secret, or none');
     }
-    if (address === this.own || this.links.get(address)) {
+    if (address === this.own) {
       return { address };
     }
     const socket: Socket = client.unwrap();

@@ -15,7 +15,10 @@ import { TcpOpening } from './tcp-opening.js';
 import { packetSocket } from './tcp-packet-socket.js';
 import { type Endpoint, endpointsOf, type TcpPeers } from './tcp-peers.js';
 
-export type TcpTransportOptions = Omit<NonNullable<TcpOptions['options']>, 'socketClass' | 'tlsOptions'> & {
+export type TcpTransportOptions = Omit<
+  NonNullable<TcpOptions['options']>,
+  'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
+> & {
   /** For both directions: certificates, authorities, `requestCert`, and what else Node's `tls` takes. */
   readonly tlsOptions?: TlsOptions & ConnectionOptions;
 };

@@ -3,14 +3,23 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import { isContainer, isPlainObject, leavesOf } from '../../batch/container.js';
 import { isTensor, soundTensor } from '../../batch/tensor.js';
-import { fromWire, InvalidInputError, isError, toWire, type WireError } from '../../errors.js';
+import { fromWire, InvalidInputError, isError } from '../../errors.js';
 import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { numberOfWord, wordOfNumber } from './number-words.js';
 import { FrameError } from './prelude.js';
+import { isSaidError, saidError } from './said-error.js';
 
 /** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
 export type Leaf = readonly [tag: string, content: unknown];
+
+/** Where the blocks of leaves go. */
+export interface Sink {
+  /** Takes a block, and gives its number. */
+  add(block: Block): number;
+  /** @throws InvalidInputError for the shape of a tensor that cannot cross */
+  checkShape(dims: readonly number[]): void;
+}
 
 /** The leaf of a number that JSON would not keep. */
 export function leafOfNumber(value: number): Leaf | undefined {
@@ -25,17 +34,17 @@ export function leafOfBigInt(value: bigint): Leaf {
 
 export const leafOfUndefined: Leaf = ['$u', 0];
 
-/** The leaf of an object that is neither a list nor plain; `add` takes a block and gives its number. */
-export function leafOfObject(value: object, add: (block: Block) => number): Leaf | undefined {
+/** The leaf of an object that is neither a list nor plain; undefined for what cannot cross. */
+export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
-    return leafOfTensor(value, add);
+    return leafOfTensor(value, sink);
   }
   if (ArrayBuffer.isView(value)) {
     const type = typeByArray.get((value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '');
-    return type && ['$a', add(blockOfArray(type, value as Block['data']))];
+    return type && ['$a', sink.add(blockOfArray(type, value as Block['data']))];
   }
-  if (value instanceof ArrayBuffer || types.isArrayBuffer(value)) {
-    return ['$b', add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
+  if (types.isArrayBuffer(value)) {
+    return ['$b', sink.add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
   }
   if (types.isDate(value)) {
     const time = Date.prototype.getTime.call(value);
@@ -44,7 +53,7 @@ export function leafOfObject(value: object, add: (block: Block) => number): Leaf
   if (value instanceof Batch) {
     return ['$r', partsOf(value)];
   }
-  return isError(value) ? ['$e', withoutStacks(toWire(value))] : undefined;
+  return isError(value) ? ['$e', saidError(value)] : undefined;
 }
 
 /** Without what others have made of the class: a Buffer is bytes. */
@@ -73,7 +82,7 @@ const makers: Readonly<Record<string, Maker>> = {
   $s: (content, _, limits) => stringTensorOf(content, limits),
   $a: (index, take) => take(index).data,
   $b: (index, take) => bufferOf(take(index)),
-  $e: (wire) => (isWireError(wire) ? fromWire(wire) : fail('an error')),
+  $e: (wire) => (isSaidError(wire) ? fromWire(wire) : fail('an error')),
   $r: (parts, _, limits) => batchOf(parts, limits),
 };
 
@@ -81,9 +90,13 @@ function fail(what: string): never {
   throw new FrameError(`There is ${what} in the value that is none`);
 }
 
-function leafOfTensor(value: Tensor, add: (block: Block) => number): Leaf {
+function leafOfTensor(value: Tensor, sink: Sink): Leaf {
   const { type, dims, data } = soundTensor(value, 'The tensor');
-  return type === 'string' || Array.isArray(data) ? ['$s', [dims, data]] : ['$t', add({ type, dims, data })];
+  if (type === 'string' || Array.isArray(data)) {
+    sink.checkShape(dims);
+    return ['$s', [dims, data]];
+  }
+  return ['$t', sink.add({ type, dims, data })];
 }
 
 function tensorOf({ type, dims, data }: Block): Tensor {
@@ -120,32 +133,6 @@ function bufferOf({ data }: Block): ArrayBuffer {
 
 export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
-}
-
-/** Of an error only what is said crosses: a stack tells strangers of the machine. */
-function withoutStacks({ name, message, code, retryAfter, cause }: WireError): WireError {
-  return {
-    name,
-    message,
-    ...(code !== undefined && { code }),
-    ...(retryAfter !== undefined && { retryAfter }),
-    ...(cause && { cause: withoutStacks(cause) }),
-  };
-}
-
-function isWireError(value: unknown): value is WireError {
-  if (!isPlainObject(value)) {
-    return false;
-  }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<keyof WireError, unknown>;
-  return (
-    typeof name === 'string' &&
-    typeof message === 'string' &&
-    stack === undefined &&
-    (code === undefined || typeof code === 'string') &&
-    (retryAfter === undefined || typeof retryAfter === 'number') &&
-    (cause === undefined || isWireError(cause))
-  );
 }
 
 /** A batch as it crosses. Without rows it has nothing but its key and its padding. */

@@ -1,7 +1,8 @@
+import { RequestTooLargeError } from '../../errors.js';
 import type { Address } from '../transport.js';
 import { defaultWireLimits, type WireLimits } from './limits.js';
-import { decodeFrame, encodeFrame } from './frame.js';
-import { FrameError, Kind, packetLength, TRAILER } from './prelude.js';
+import { decodeFrame, encodeFrame, type Spare } from './frame.js';
+import { FrameError, headLength, Kind, packetLength, reading, TRAILER } from './prelude.js';
 import { isSigned, type Secret, Signer, Verifier } from './signature.js';
 import { UnfinishedFrames } from './unfinished-frames.js';
 import { encodeValue } from './values.js';
@@ -11,6 +12,8 @@ export interface PackerOptions {
   readonly from: Address;
   /** The bytes of the largest packet. */
   readonly maxPacket: number;
+  /** Frames beyond them would be refused where they go. */
+  readonly limits?: WireLimits | undefined;
   /** With it every packet is signed. */
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
@@ -20,7 +23,7 @@ export interface PackerOptions {
 /** Makes packets of frames: those that are larger than a packet may be go in fragments. */
 export class Packer {
   /** The bytes that `encodeFrame` must leave free at the end of a frame. */
-  readonly spare: number;
+  readonly spare: Spare;
   /** The bytes of a frame that one fragment carries. */
   private readonly room: number;
   private readonly signer: Signer | undefined;
@@ -38,11 +41,27 @@ export class Packer {
     }
   }
 
-  /** The packets of a frame. Its bytes belong to them from then on: for other packets it must be encoded again. */
+  /**
+   * The packets of a frame. Its bytes belong to them from then on: for other packets it must be encoded again.
+   *
+   * @throws RequestTooLargeError when the frame is beyond the limits
+   */
   pack(frame: Uint8Array): readonly Uint8Array[] {
+    this.checkSize(frame);
     const packets = frame.byteLength <= this.options.maxPacket ? [frame] : this.fragmentsOf(frame);
     packets.forEach((packet) => this.signer?.sign(packet));
     return packets;
+  }
+
+  private checkSize(frame: Uint8Array): void {
+    const { bytes, headerBytes } = this.options.limits ?? defaultWireLimits;
+    const head = headLength(frame);
+    if (frame.byteLength > bytes || head > headerBytes) {
+      throw new RequestTooLargeError(
+        `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to send to another node: ` +
+          `at most ${bytes} and ${headerBytes} are allowed`,
+      );
+    }
   }
 
   private fragmentsOf(frame: Uint8Array): Uint8Array[] {
@@ -87,6 +106,15 @@ export class Unpacker {
    * @throws FrameError for a packet that is none, is not signed as it must be, or does not follow on the one before
    */
   hear(packet: Uint8Array): Uint8Array | undefined {
+    return reading(() => this.read(packet));
+  }
+
+  /** Drops what this sender has not finished. */
+  forget(from: Address): void {
+    this.unfinished.forget(from);
+  }
+
+  private read(packet: Uint8Array): Uint8Array | undefined {
     if (packetLength(packet) !== packet.byteLength) {
       throw new FrameError(`A packet of ${packetLength(packet)} bytes came in ${packet.byteLength}`);
     }
@@ -100,11 +128,6 @@ export class Unpacker {
     }
     const { header, value } = decodeFrame(packet, { ...fragmentLimits, bytes: this.limits.bytes });
     return this.unfinished.add(header, value());
-  }
-
-  /** Drops what this sender has not finished. */
-  forget(from: Address): void {
-    this.unfinished.forget(from);
   }
 }
 

@@ -68,7 +68,12 @@ export function packetLength(bytes: Uint8Array): number {
   if (bytes[3] !== VERSION) {
     throw new FrameError(`A frame of version ${bytes[3]}; only version ${VERSION} is understood here`);
   }
-  return PRELUDE + padded(view.getUint32(8, true)) + view.getUint32(12, true);
+  return PRELUDE + padded(headLength(bytes)) + view.getUint32(12, true);
+}
+
+/** The bytes of the header, by the prelude. */
+export function headLength(bytes: Uint8Array): number {
+  return new DataView(bytes.buffer, bytes.byteOffset, PRELUDE).getUint32(8, true);
 }
 
 /** What the function reads of bytes that others sent; whatever is thrown on the way, they are at fault. */

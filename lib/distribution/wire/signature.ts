@@ -26,9 +26,12 @@ export class Signer {
 
   /** Signs the packet in the bytes that it has left free at its end. */
   sign(packet: Uint8Array): void {
+    if (!isSigned(packet)) {
+      throw new FrameError('A packet has no room for its signature: encode its frame with the bytes to spare');
+    }
     const { signed, mac } = partsOf(packet);
     const trailer = signed.subarray(-(TRAILER - MAC));
-    trailer.writeBigUInt64LE(BigInt(this.now()), 0);
+    trailer.writeBigUInt64LE(BigInt(Math.floor(this.now())), 0);
     trailer.set(this.sender, 8);
     trailer.writeBigUInt64LE(this.counter++, 16);
     mac.set(macOf(this.key, signed));

@@ -1,29 +1,35 @@
 import type { Address } from '../transport.js';
 import { FrameError } from './prelude.js';
 
-/** The bytes of a frame of which fragments are still to come. */
+/** A frame of which fragments are still to come. */
 interface Unfinished {
   readonly bytes: Uint8Array;
-  readonly cost: number;
   /** The fragments that have come, and the bytes in them. */
   fragments: number;
   length: number;
   heardAt: number;
 }
 
+/** The frames of one sender that are not finished, by their numbers, and what they cost. */
+interface Sender {
+  readonly frames: Map<number, Unfinished>;
+  cost: number;
+}
+
 /** So many of the largest frames may be unfinished: of one sender, and of all. */
 const FRAMES_OF_ONE = 4;
 const FRAMES_OF_ALL = 16;
 
-/** What a frame costs beside its bytes. */
+/** The bytes that a frame costs beside its own. */
 const COST = 1024;
 
 /** What has not gone on for this many milliseconds makes room for others. */
 const PATIENCE = 60_000;
 
-/** Puts frames together from their fragments, which come in order from each sender, those of different frames in turn. */
+/** Puts frames together from their fragments. Those of one frame come in order; between them there may be others. */
 export class UnfinishedFrames {
-  private readonly senders = new Map<Address, Map<number, Unfinished>>();
+  private readonly senders = new Map<Address, Sender>();
+  private total = 0;
 
   constructor(
     /** The bytes of the largest frame. */
@@ -31,26 +37,25 @@ export class UnfinishedFrames {
     private readonly now: () => number,
   ) {}
 
-  /** The bytes that are kept for frames of the sender, or of all. */
-  cost(from?: Address): number {
-    const frames = from === undefined ? [...this.senders.values()] : [this.senders.get(from) ?? new Map<number, Unfinished>()];
-    return frames.reduce((sum, each) => [...each.values()].reduce((of, { cost }) => of + cost, sum), 0);
+  /** The bytes that are kept for frames that are not finished. */
+  get cost(): number {
+    return this.total;
   }
 
-  /** The frame, if it is whole with this fragment. */
+  /**
+   * The frame, if it is whole with this fragment.
+   *
+   * @throws FrameError when it does not follow on what came before, with which its frame is dropped, or there is no room for it
+   */
   add(header: Readonly<Record<string, unknown>>, part: unknown): Uint8Array | undefined {
     const { from, id, index, total } = header;
     if (typeof from !== 'string' || !isCount(id) || !isCount(index) || !isCount(total) || !(part instanceof Uint8Array)) {
       throw new FrameError('A fragment that does not say what it is a part of');
     }
-    const frame = index === 0 ? this.begin(from, id, total) : this.senders.get(from)?.get(id);
-    if (
-      !frame ||
-      index !== frame.fragments ||
-      total !== frame.bytes.length ||
-      part.length === 0 ||
-      part.length > total - frame.length
-    ) {
+    const known = this.senders.get(from)?.frames.get(id);
+    const frame = known ?? (index === 0 ? this.begin(from, id, total) : undefined);
+    const follows = frame && index === frame.fragments && total === frame.bytes.length;
+    if (!follows || part.length === 0 || part.length > total - frame.length) {
       this.drop(from, id);
       throw new FrameError(`Fragment ${index} of a frame of ${total} bytes does not follow on what came before`);
     }
@@ -65,38 +70,40 @@ export class UnfinishedFrames {
     return frame.bytes;
   }
 
+  /** Drops what this sender has not finished. */
   forget(from: Address): void {
+    this.total -= this.senders.get(from)?.cost ?? 0;
     this.senders.delete(from);
   }
 
-  private begin(from: Address, id: number, total: number): Unfinished | undefined {
-    const frames = this.senders.get(from) ?? new Map<number, Unfinished>();
-    if (frames.has(id)) {
-      return undefined;
-    }
+  private begin(from: Address, id: number, total: number): Unfinished {
     if (total > this.largest) {
       throw new FrameError(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`);
     }
-    const cost = total + COST;
-    if (!this.hasRoom(from, cost)) {
+    if (!this.hasRoom(from, total)) {
       this.dropSilent();
-      if (!this.hasRoom(from, cost)) {
-        throw new FrameError(`There is no room for a frame of ${total} bytes in fragments: too many others are unfinished`);
-      }
     }
-    const frame = { bytes: new Uint8Array(total), cost, fragments: 0, length: 0, heardAt: this.now() };
-    this.senders.set(from, frames.set(id, frame));
+    if (!this.hasRoom(from, total)) {
+      throw new FrameError(`There is no room for a frame of ${total} bytes in fragments: too many others are not finished`);
+    }
+    const frame = { bytes: new Uint8Array(total), fragments: 0, length: 0, heardAt: this.now() };
+    const sender = this.senders.get(from) ?? { frames: new Map(), cost: 0 };
+    this.senders.set(from, sender);
+    sender.frames.set(id, frame);
+    sender.cost += total + COST;
+    this.total += total + COST;
     return frame;
   }
 
-  private hasRoom(from: Address, cost: number): boolean {
+  private hasRoom(from: Address, total: number): boolean {
     const most = this.largest + COST;
-    return this.cost(from) + cost <= FRAMES_OF_ONE * most && this.cost() + cost <= FRAMES_OF_ALL * most;
+    const cost = total + COST;
+    return (this.senders.get(from)?.cost ?? 0) + cost <= FRAMES_OF_ONE * most && this.total + cost <= FRAMES_OF_ALL * most;
   }
 
   private dropSilent(): void {
     const before = this.now() - PATIENCE;
-    for (const [from, frames] of this.senders) {
+    for (const [from, { frames }] of this.senders) {
       for (const [id, { heardAt }] of frames) {
         if (heardAt < before) {
           this.drop(from, id);
@@ -106,9 +113,15 @@ export class UnfinishedFrames {
   }
 
   private drop(from: Address, id: number): void {
-    const frames = this.senders.get(from);
-    frames?.delete(id);
-    if (frames?.size === 0) {
+    const sender = this.senders.get(from);
+    const frame = sender?.frames.get(id);
+    if (!sender || !frame) {
+      return;
+    }
+    sender.frames.delete(id);
+    sender.cost -= frame.bytes.length + COST;
+    this.total -= frame.bytes.length + COST;
+    if (sender.frames.size === 0) {
       this.senders.delete(from);
     }
   }

@@ -16,6 +16,6 @@ report('600 digits more', await load(cluster.url, digits, 600));
 await cluster.stop();
 
 function report(title: string, { answers, right, failures }: Outcome): void {
-  const byNode = [...answers].toSorted().map(([node, count]) => `${node} ${count}`);
+  const byNode = [...answers].toSorted(([one], [other]) => one.localeCompare(other)).map(([node, count]) => `${node} ${count}`);
   console.log(`${title}: ${byNode.join(', ')}; ${failures} failed, ${right} read right`);
 }

@@ -1,7 +1,15 @@
 import { describe, expect, it } from '@jest/globals';
-import { type FunctionServingDefinition, InvalidServingError, type ServingService, UnknownServingError } from 'nestjs-serving';
+import {
+  type FunctionServingDefinition,
+  InvalidOutputError,
+  InvalidServingError,
+  RequestTooLargeError,
+  type ServingService,
+  UnknownServingError,
+} from 'nestjs-serving';
 import { failureOf } from '../../fixtures/failure-of.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
+import { iterated } from '../../fixtures/streams.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useCluster } from '../../fixtures/use-cluster.js';
 
@@ -105,6 +113,47 @@ describe('A call in a cluster', () => {
     expect(await web.servings.batchedRun('sides', 'a')).toBe('a owner() post');
     expect(await web.servings.batchedRun(definition, 'a')).toBe('a pre@ owner() post');
     expect(sides).toHaveLength(2);
+  });
+
+  it('[11] fails with the reason where there is more to say than a message may hold', async () => {
+    const limits = { bytes: 100_000 };
+    const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
+    await cluster.node({
+      servings: [
+        { name: 'texts', useFactory: () => texts },
+        {
+          name: 'failing',
+          useFactory: () => (rows: readonly number[]) => {
+            throw new RangeError(texts(rows)[0], { cause: new Error(texts(rows)[0]) });
+          },
+        },
+      ],
+      limits,
+    });
+    const web = await cluster.node({ limits });
+    await web.knows('texts');
+    const { servings } = web;
+
+    // With the header, too, which no value knows of.
+    for (const length of [99_950, 100_001, 1_000_000]) {
+      expect(await failureOf(servings.batchedRun('texts', length))).toBeInstanceOf(InvalidOutputError);
+      expect(await failureOf(servings.batchedRun('texts', 'x'.repeat(length)))).toBeInstanceOf(RequestTooLargeError);
+      expect(await failureOf(iterated(servings.stream('texts', length)))).toBeInstanceOf(InvalidOutputError);
+    }
+    expect(await failureOf(servings.batchedRun('texts', 1, { tenant: 'x'.repeat(100_000) }))).toBeInstanceOf(
+      RequestTooLargeError,
+    );
+    for (const length of [60_000, 1_000_000]) {
+      expect(await failureOf(servings.batchedRun('failing', length))).toMatchObject({
+        code: 'SERVING_BATCH_FAILED',
+        cause: {
+          name: 'RangeError',
+          message: expect.stringContaining(`xxx... (${length} characters)`),
+          cause: expect.any(Error),
+        },
+      });
+    }
+    expect(await servings.batchedRun('texts', 10)).toBe('x'.repeat(10));
   });
 
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {

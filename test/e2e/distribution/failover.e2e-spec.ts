@@ -109,6 +109,36 @@ describe('A call whose node goes', () => {
   });
 });
 
+describe('While the broker is away', () => {
+  const cluster = useCluster();
+
+  it('[11] calls wait, those that were under way run again, and no node is forgotten', async () => {
+    const network = cluster.network({ connections: false });
+    const m = held('m', { idempotent: true });
+    await cluster.node({ servings: [m.definition] });
+    const web = await cluster.node({ discoveryTimeout: 10 });
+    await web.knows('m');
+    const underWay = web.servings.batchedRun('m', 'under way');
+    await until(() => m.batches.batches.length === 1);
+
+    network.broker(false);
+    await until(() => !web.cluster.isOnline);
+    answer(m, 'nobody hears');
+    const later = web.servings.batchedRun('m', 'later');
+    for (let i = 0; i < 20; i++) {
+      await turn();
+    }
+    expect(m.batches.batches).toHaveLength(0);
+    network.broker(true);
+    for (let i = 0; i < 2; i++) {
+      await until(() => m.batches.batches.length === 1);
+      answer(m, 'm');
+    }
+
+    expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
+  });
+});
+
 describe('A call that a node refuses', () => {
   const cluster = useCluster();
 
@@ -165,6 +195,24 @@ describe('A node that shuts down', () => {
 
     expect(await first).toBe('first by closing');
     await closed;
+  });
+
+  it('[11] [9.3] and crosses with calls: these go to another, also those that must not run twice', async () => {
+    const answering = (mark: string): FunctionServingDefinition => ({
+      name: 'm',
+      idempotent: false,
+      useFactory: () => (rows: readonly unknown[]) => rows.map((row) => `${row} by ${mark}`),
+    });
+    const closing = await cluster.node({ servings: [answering('a')] });
+    await cluster.node({ servings: [answering('b')] });
+    const web = await cluster.node();
+    await web.knows('m', 2);
+
+    // Half of them or so are on their way to the node when it goes.
+    const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
+    await closing.close();
+
+    expect((await Promise.all(replies)).filter((reply, i) => reply !== `${i} by a` && reply !== `${i} by b`)).toEqual([]);
   });
 
   it('[11] [9.3] fails the calls that it makes itself and that are not answered', async () => {

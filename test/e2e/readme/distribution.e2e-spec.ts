@@ -8,6 +8,8 @@ import { Transport } from '@nestjs/microservices';
 import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
 // #endregion
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { Test } from '@nestjs/testing';
+import { MemoryNetwork } from 'nestjs-serving/testing';
 
 process.env['SERVING_PEERS'] = `127.0.0.1:${await freePort()}`;
 process.env['SERVING_PORT'] = process.env['SERVING_PEERS'].split(':')[1]!;
@@ -129,6 +131,25 @@ describe('The chapter "Other machines"', () => {
       0,
       expect.closeTo(0.2),
     ]);
+  });
+});
+
+describe('A cluster in one process', () => {
+  const build = (options: Parameters<typeof ServingModule.forRoot>[0]) =>
+    Test.createTestingModule({ imports: [ServingModule.forRoot(options)] }).compile();
+
+  beforeEach(() => Logger.overrideLogger(false));
+
+  it('[11] tests calls of other nodes', async () => {
+    // #region memory
+    const network = new MemoryNetwork();
+    const owner = await build({ servings: [shouter], distribution: { transport: network.transport() } });
+    const caller = await build({ distribution: { transport: network.transport() } });
+    await Promise.all([owner.init(), caller.init()]);
+
+    expect(await caller.get(ServingService).batchedRun('shouter', 'hello')).toBe('HELLO');
+    // #endregion
+    await Promise.all([owner.close(), caller.close()]);
   });
 });
 

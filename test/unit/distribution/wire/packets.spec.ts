@@ -1,42 +1,217 @@
 import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { RequestTooLargeError } from '../../../../lib/errors.js';
 import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { Packer, Unpacker } from '../../../../lib/distribution/wire/packets.js';
-import { FrameError, Kind } from '../../../../lib/distribution/wire/prelude.js';
+import { Packer, type PackerOptions, Unpacker } from '../../../../lib/distribution/wire/packets.js';
+import { FrameError, Kind, packetLength } from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 
 const limits = defaultWireLimits;
 const secret = 'known to all nodes';
 
-const floats = (length: number): Float32Array => Float32Array.from({ length }, (_, i) => i / 3);
+const packerOf = (options: Partial<PackerOptions> = {}): Packer => new Packer({ from: 'node-a', maxPacket: 1024, ...options });
 
-const packetsOf = (packer: Packer, value: unknown): readonly Uint8Array[] =>
-  packer.pack(encodeFrame({ kind: Kind.reply, header: { id: 1 }, value: encodeValue(value, limits) }, packer.spare));
+const frameOf = (packer: Packer, value: unknown, header: object = {}): Uint8Array =>
+  encodeFrame({ kind: Kind.reply, header, value: encodeValue(value, limits) }, packer.spare);
+
+const packetsOf = (packer: Packer, value: unknown): readonly Uint8Array[] => packer.pack(frameOf(packer, value));
+
+const packetOf = (packer: Packer, value: unknown): Uint8Array => packetsOf(packer, value)[0]!.slice();
 
 /** What is in the frames that the packets make. */
-const heard = (unpacker: Unpacker, packets: readonly Uint8Array[]): unknown[] =>
-  packets.flatMap((packet) => {
+const heard = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
+  [...packets].flatMap((packet) => {
     const frame = unpacker.hear(packet);
     return frame ? [decodeFrame(frame, limits).value()] : [];
   });
 
-describe('Packer and Unpacker', () => {
-  it.each([undefined, secret])('[11] bring over frames of any length in packets that are not too large, secret %p', (key) => {
-    const packer = new Packer({ from: 'a', maxPacket: 1024, secret: key });
-    const unpacker = new Unpacker({ limits, secret: key });
+const bytesOf = (length: number): Uint8Array => Uint8Array.from({ length }, (_, i) => i * 7);
 
-    for (const length of [0, 1, 200, 239, 240, 241, 1000, 25_000]) {
-      const packets = packetsOf(packer, floats(length));
-      expect(Math.max(...packets.map(({ length: bytes }) => bytes))).toBeLessThanOrEqual(1024);
-      expect(heard(unpacker, packets)).toEqual([floats(length)]);
+/** Sorted, and quicker to compare. */
+const texts = (values: readonly Uint8Array[]): string[] =>
+  values.map((value) => Buffer.from(value).toString('latin1')).toSorted();
+
+/** The packets of each list in their order, mixed with those of the others as the numbers say. */
+function* mixed(lists: readonly (readonly Uint8Array[])[], order: readonly number[]): Generator<Uint8Array> {
+  const open = lists.map((list) => [...list]);
+  for (let i = 0; open.some(({ length }) => length > 0); i++) {
+    const left = open.filter(({ length }) => length > 0);
+    yield left[order[i % order.length]! % left.length]!.shift()!;
+  }
+}
+
+describe('Packer and Unpacker', () => {
+  it('[11] bring over frames of any length, in packets that are not too large, whatever comes between these', () => {
+    const sends = fc.record({
+      lengths: fc.array(fc.nat({ max: 3000 }), { minLength: 1, maxLength: 6 }),
+      maxPacket: fc.integer({ min: 256, max: 2048 }),
+      order: fc.array(fc.nat({ max: 100 }), { minLength: 1 }),
+      key: fc.constantFrom(undefined, secret),
+    });
+    fc.assert(
+      fc.property(sends, ({ lengths, maxPacket, order, key }) => {
+        const packers = ['a', 'b'].map((from) => packerOf({ from, maxPacket, secret: key }));
+        const unpacker = new Unpacker({ limits, secret: key });
+        const packets = lengths.map((length, i) => packetsOf(packers[i % 2]!, bytesOf(length)));
+
+        const ill = packets.flat().filter((packet) => packet.length > maxPacket || packetLength(packet) !== packet.length);
+        expect(ill).toEqual([]);
+        const values = heard(unpacker, mixed(packets, order)) as Uint8Array[];
+        expect(texts(values)).toEqual(texts(lengths.map(bytesOf)));
+      }),
+    );
+  });
+
+  it('[11] leave a frame that fits one packet as it is', () => {
+    const packer = packerOf();
+    const frame = frameOf(packer, bytesOf(900));
+
+    expect(packer.pack(frame)).toEqual([frame]);
+    expect(packer.pack(frame)[0]).toBe(frame);
+    expect(new Unpacker().hear(frame)).toBe(frame);
+  });
+
+  it.each<[string, (packets: Uint8Array[]) => Uint8Array[]]>([
+    ['is missing, or late', ([a, , c]) => [a!, c!]],
+    ['comes twice', ([a, b]) => [a!, b!, b!]],
+    ['is the first again', ([a]) => [a!, a!]],
+    ['has no first', ([, b]) => [b!]],
+  ])('[11] give up a frame of which a fragment %s, and no other', (_, change) => {
+    const packer = packerOf();
+    const unpacker = new Unpacker();
+    const [broken, whole] = [packetsOf(packer, bytesOf(3000)), packetsOf(packer, bytesOf(2000))];
+    const packets = change([...broken]);
+
+    expect(heard(unpacker, whole.slice(0, 1))).toEqual([]);
+    expect(heard(unpacker, packets.slice(0, -1))).toEqual([]);
+    expect(() => heard(unpacker, packets.slice(-1))).toThrow('does not follow on what came before');
+    expect(() => heard(unpacker, broken.slice(1))).toThrow('does not follow on what came before');
+    expect(heard(unpacker, whole.slice(1))).toEqual([bytesOf(2000)]);
+  });
+
+  it('[11] forget what a sender has not finished, and nothing of others', () => {
+    const [a, b] = ['a', 'b'].map((from) => packetsOf(packerOf({ from }), bytesOf(2000))) as [Uint8Array[], Uint8Array[]];
+    const unpacker = new Unpacker();
+    heard(unpacker, [a[0]!, b[0]!]);
+    unpacker.forget('a');
+
+    expect(() => heard(unpacker, a.slice(1))).toThrow(FrameError);
+    expect(heard(unpacker, b.slice(1))).toEqual([bytesOf(2000)]);
+  });
+
+  it('[11] refuse to send what would be refused where it goes', () => {
+    const packer = packerOf({ limits: { ...limits, bytes: 1000, headerBytes: 50 } });
+
+    expect(() => packer.pack(frameOf(packer, bytesOf(1000)))).toThrow(RequestTooLargeError);
+    expect(() => packer.pack(frameOf(packer, 1, { name: 'n'.repeat(50) }))).toThrow(RequestTooLargeError);
+    expect(packer.pack(frameOf(packer, bytesOf(100), { name: 'n' }))).toHaveLength(1);
+  });
+
+  it('[11] refuse to make packets in which there is no room', () => {
+    expect(() => packerOf({ maxPacket: 100 })).toThrow(RangeError);
+    expect(() => packerOf({ maxPacket: 256, secret })).not.toThrow();
+  });
+
+  it('[11] refuse to hear what is no packet, or not all of one', () => {
+    const unpacker = new Unpacker();
+    const packet = packetOf(packerOf(), 1);
+
+    expect(() => unpacker.hear(packet.subarray(0, 10))).toThrow(FrameError);
+    expect(() => unpacker.hear(packet.subarray(0, -1))).toThrow('came in');
+    expect(() => unpacker.hear(Buffer.concat([packet, packet]))).toThrow('came in');
+  });
+
+  it.each<[string, object, unknown]>([
+    ['without a sender', { id: 0, index: 0, total: 9 }, bytesOf(9)],
+    ['without a number', { from: 'a', id: '0', index: 0, total: 9 }, bytesOf(9)],
+    ['of less than nothing', { from: 'a', id: 0, index: 0, total: -9 }, bytesOf(9)],
+    ['of half a byte', { from: 'a', id: 0, index: 0.5, total: 9 }, bytesOf(9)],
+    ['of no bytes', { from: 'a', id: 0, index: 0, total: 9 }, 'bytes'],
+    ['that is empty', { from: 'a', id: 0, index: 0, total: 9 }, bytesOf(0)],
+    ['of more than there is', { from: 'a', id: 0, index: 0, total: 8 }, bytesOf(9)],
+    ['of a frame that is too large', { from: 'a', id: 0, index: 0, total: limits.bytes + 1 }, bytesOf(9)],
+    ['with a header that is too long', { from: 'a'.repeat(1024), id: 0, index: 0, total: 9 }, bytesOf(9)],
+  ])('[11] refuse a fragment %s', (_, header, value) => {
+    const packet = encodeFrame({ kind: Kind.fragment, header, value: encodeValue(value, limits) });
+
+    expect(() => new Unpacker({ limits }).hear(packet)).toThrow(FrameError);
+  });
+});
+
+describe('a secret', () => {
+  const start = 1_700_000_000_000;
+
+  it('[11] lets in what is signed with it, and nothing else', () => {
+    const unpacker = new Unpacker({ limits, secret });
+
+    expect(heard(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
+    expect(heard(unpacker, [packetOf(packerOf({ secret: Buffer.from(secret) }), 2)])).toEqual([2]);
+    expect(() => unpacker.hear(packetOf(packerOf(), 1))).toThrow('A packet without a signature');
+    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow('do all nodes have the same secret?');
+  });
+
+  it('[11] is needed to read what is signed', () => {
+    expect(() => new Unpacker().hear(packetOf(packerOf({ secret }), 1))).toThrow('has no secret');
+  });
+
+  it('[11] covers every bit of a packet', () => {
+    const packet = packetOf(packerOf({ secret }), { a: bytesOf(9) });
+    for (let bit = 0; bit < packet.length * 8; bit++) {
+      const changed = packet.slice();
+      changed[bit >> 3]! ^= 1 << (bit & 7);
+      expect(() => new Unpacker({ secret }).hear(changed)).toThrow(FrameError);
+    }
+    expect(heard(new Unpacker({ secret }), [packet])).toEqual([{ a: bytesOf(9) }]);
+  });
+
+  it('[11] covers the fragments of a frame, each of them', () => {
+    const [first, second] = packetsOf(packerOf({ secret }), bytesOf(1500));
+    const unpacker = new Unpacker({ secret });
+    const forged = second!.slice();
+    forged[200]! ^= 1;
+
+    expect(unpacker.hear(first!)).toBeUndefined();
+    expect(() => unpacker.hear(forged)).toThrow('whose signature is wrong');
+    expect(heard(unpacker, [second!])).toEqual([bytesOf(1500)]);
+  });
+
+  it('[11] refuses packets that come again, in any order, and lets in those that are late', () => {
+    const packer = packerOf({ secret });
+    const unpacker = new Unpacker({ secret });
+    const packets = Array.from({ length: 20 }, (_, i) => packetOf(packer, i));
+    const others = Array.from({ length: 20 }, (_, i) => packetOf(packerOf({ secret }), i));
+
+    expect(heard(unpacker, packets.toReversed())).toHaveLength(20);
+    expect(heard(unpacker, others)).toHaveLength(20);
+    for (const packet of [...packets, ...others]) {
+      expect(() => unpacker.hear(packet)).toThrow('A packet that has come before');
     }
   });
 
-  it('[11] refuse a packet that came before', () => {
-    const [packet] = packetsOf(new Packer({ from: 'a', maxPacket: 1024, secret }), 1) as [Uint8Array];
-    const unpacker = new Unpacker({ limits, secret });
+  it.each([-60_001, 60_001])('[11] refuses packets that were signed more than a minute ago, or ahead: %d ms', (by) => {
+    const at = (time: number) => packetOf(packerOf({ secret, now: () => time }), 1);
+    const unpacker = new Unpacker({ secret, now: () => start });
+
+    expect(heard(unpacker, [at(start + by - Math.sign(by))])).toEqual([1]);
+    expect(() => unpacker.hear(at(start + by))).toThrow('do the clocks of all nodes agree?');
+  });
+
+  it('[11] refuses a packet again however much time goes by', () => {
+    let time = start;
+    const unpacker = new Unpacker({ secret, now: () => time });
+    // From a node whose clock goes ahead.
+    const packet = packetOf(packerOf({ secret, now: () => start + 59_000 }), 1);
+    const other = packerOf({ secret, now: () => time });
 
     expect(heard(unpacker, [packet])).toEqual([1]);
-    expect(() => unpacker.hear(packet)).toThrow(FrameError);
+    for (; time < start + 300_000; time += 5000) {
+      expect(heard(unpacker, [packetOf(other, 2)])).toEqual([2]);
+      expect(() => unpacker.hear(packet)).toThrow(FrameError);
+    }
+  });
+
+  it('[11] finds room for the signature only where the frame has left it', () => {
+    expect(() => packerOf({ secret }).pack(frameOf(packerOf(), 1))).toThrow('encode its frame with the bytes to spare');
   });
 });

@@ -1,0 +1,191 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { ClientNats, type NatsContext, type NatsOptions, ServerNats } from '@nestjs/microservices';
+import {
+  combineLatest,
+  distinctUntilChanged,
+  firstValueFrom,
+  from,
+  map,
+  of,
+  skip,
+  startWith,
+  type Subscription,
+  timeout,
+} from 'rxjs';
+import type { Address, ServingTransport, Station } from '../transport.js';
+import { escapeName, servingPattern } from './names.js';
+import { BoundedReplies, PacketsAndMessages } from './nats-codec.js';
+import { checkSize } from './packet-size.js';
+import { plainAnswer } from './plain-answer.js';
+
+/** Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings, and what reads and writes messages. */
+export type NatsTransportOptions = Omit<NonNullable<NatsOptions['options']>, 'queue' | 'serializer' | 'deserializer'>;
+
+export interface NatsTransportSettings {
+  /** By default a server that is lost is looked for without end: `maxReconnectAttempts: -1`. */
+  readonly options?: NatsTransportOptions | undefined;
+}
+
+/** What this uses of a connection, whichever client package Nest has loaded. */
+interface Connection {
+  /** Absent while the server is away. */
+  readonly info?: { readonly max_payload: number } | undefined;
+  publish(subject: string, payload: Uint8Array): void;
+  flush(): Promise<void>;
+}
+
+/** More than this a packet need not be, in bytes; and so much of what the server takes is left for what is around it. */
+const LARGEST = 256 * 1024;
+const AROUND = 4 * 1024;
+/** A node that is there, but has not answered a probe for so many milliseconds, may be alive or not. */
+const PROBE = 2_000;
+/** How long the server is waited for when a node stops, in milliseconds. */
+const FLUSH = 5_000;
+
+/**
+ * Nodes that reach each other by a NATS server, with Nest's own NATS transport: packets for one node go to `sv.<namespace>.n.<address>`, those for all to
+ * `sv.<namespace>.all.<address of the sender>`. Nest's own clients call `sv.<namespace>.s.<serving>`, where one of the nodes answers.
+ */
+export class NatsTransport implements ServingTransport {
+  private readonly server: ServerNats;
+  private readonly client: ClientNats;
+  private own: Pick<Station, 'namespace' | 'address'> = { namespace: '', address: '' };
+  private watch: Subscription | undefined;
+  private mostBytes = LARGEST + AROUND;
+  private isOnline = false;
+
+  constructor({ options }: NatsTransportSettings = {}) {
+    const shared = { maxReconnectAttempts: -1, ...options, queue: undefined, serializer: undefined, deserializer: undefined };
+    const serializer = new BoundedReplies(() => this.mostBytes);
+    this.server = new ServerNats({ ...shared, serializer, deserializer: new PacketsAndMessages() });
+    this.client = new ClientNats(shared);
+  }
+
+  get maxPacket(): number {
+    return Math.min(LARGEST, this.mostBytes - AROUND);
+  }
+
+  /** Rejects with the error of the NATS client when there is no server. */
+  async start(station: Station): Promise<void> {
+    const { namespace, address, receiver, plainHandlers } = station;
+    this.own = { namespace, address };
+    this.server.addHandler(this.nodeSubject(address), async (data: unknown) => this.hear(data, station), true);
+    this.server.addHandler(
+      this.subject('all.*'),
+      async (data: unknown, context: NatsContext) => context.getSubject() !== this.broadcastSubject && this.hear(data, station),
+      true,
+    );
+    for (const [name, handler] of plainHandlers) {
+      this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler), false, { queue: `sv.${escapeName(name)}` });
+    }
+    await this.connect();
+    this.isOnline = true;
+    this.watch = combineLatest([this.server.status, this.client.status])
+      .pipe(
+        map((statuses) => statuses.every((status: string) => status === 'connected')),
+        startWith(true),
+        distinctUntilChanged(),
+        skip(1),
+      )
+      .subscribe((isOnline) => {
+        this.isOnline = isOnline;
+        if (isOnline) {
+          this.measure();
+        }
+        receiver.online(isOnline);
+      });
+  }
+
+  /** While the server is away, packets are lost. */
+  send(to: Address, packet: Uint8Array): void {
+    this.publish(this.nodeSubject(to), packet);
+  }
+
+  broadcast(packet: Uint8Array): void {
+    this.publish(this.broadcastSubject, packet);
+  }
+
+  /** NATS says at once when nobody listens. */
+  async probe(address: Address): Promise<boolean> {
+    try {
+      await firstValueFrom(this.client.send(this.nodeSubject(address), 'probe').pipe(timeout(PROBE)));
+      return true;
+    } catch (error) {
+      if (isNobodyThere(error)) {
+        return false;
+      }
+      throw error;
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.watch?.unsubscribe();
+    // Handlers that have their answers send them in this turn.
+    await turn();
+    if (this.isOnline) {
+      this.isOnline = false;
+      await this.flush();
+    }
+    await Promise.all([this.server.close(), this.client.close()]);
+  }
+
+  private async connect(): Promise<void> {
+    try {
+      await Promise.all([
+        new Promise<void>((resolve, reject) => {
+          void this.server.listen((error) => (error ? reject(error) : resolve()));
+        }),
+        this.client.connect(),
+      ]);
+      // Only then has the server heard of the subscriptions.
+      await this.server.unwrap<Connection>().flush();
+    } catch (error) {
+      await this.stop();
+      throw error;
+    }
+    this.measure();
+  }
+
+  /** A server that has taken the place of another one may take less. */
+  private measure(): void {
+    this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
+  }
+
+  private publish(subject: string, packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    if (this.isOnline) {
+      this.client.unwrap<Connection>().publish(subject, packet);
+    }
+  }
+
+  /** What is no packet is a probe: the answer is that there is one. */
+  private hear(data: unknown, { address, receiver }: Station): string {
+    if (data instanceof Uint8Array) {
+      receiver.hear(data);
+    }
+    return address;
+  }
+
+  private async flush(): Promise<void> {
+    const connections = [this.client.unwrap<Connection>(), this.server.unwrap<Connection>()];
+    const flushed = Promise.allSettled(connections.map((connection) => connection.flush()));
+    await firstValueFrom(from(flushed).pipe(timeout({ first: FLUSH, with: () => of(undefined) })));
+  }
+
+  private nodeSubject(address: Address): string {
+    return this.subject(`n.${escapeName(address)}`);
+  }
+
+  private get broadcastSubject(): string {
+    return this.subject(`all.${escapeName(this.own.address)}`);
+  }
+
+  private subject(rest: string): string {
+    return `sv.${escapeName(this.own.namespace)}.${rest}`;
+  }
+}
+
+/** Nest does not export the class of this error. */
+function isNobodyThere(error: unknown): boolean {
+  return error instanceof Error && error.message.startsWith('Empty response.');
+}

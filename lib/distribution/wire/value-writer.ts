@@ -1,0 +1,148 @@
+import { isPlainObject } from '../../batch/container.js';
+import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
+import { clip, kindOf } from '../../show.js';
+import type { Block } from './element-types.js';
+import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './leaves.js';
+import type { WireLimits } from './limits.js';
+
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+
+/** What the number of blocks is written in has 16 bits, and one is that of the tree. */
+const MOST_BLOCKS = 2 ** 16 - 2;
+
+/** Makes the tree of a value, and collects what goes apart from it. */
+export class ValueWriter implements Sink {
+  readonly blocks: Block[] = [];
+  /** The names that lead to what is read now. */
+  private readonly path: (string | number)[] = [];
+  private nodes = 0;
+  /** At least those of what was written. */
+  private bytes = 0;
+
+  constructor(private readonly limits: WireLimits) {}
+
+  get place(): string {
+    return this.path.length === 0 ? 'The value' : `The value at "${clip(this.path.join('.'))}"`;
+  }
+
+  /** The text of the tree. */
+  textOf(value: unknown): string {
+    const text = JSON.stringify(this.write(value, 0));
+    this.bytes = this.blocks.reduce((sum, { data }) => sum + data.byteLength, 0);
+    this.charge(Buffer.byteLength(text));
+    return text;
+  }
+
+  private write(value: unknown, depth: number): Json {
+    this.checkCount(++this.nodes);
+    switch (typeof value) {
+      case 'string':
+        this.charge(value.length);
+        return value;
+      case 'boolean':
+        return value;
+      case 'number': {
+        const leaf = leafOfNumber(value);
+        return leaf ? this.leaf(leaf, depth) : value;
+      }
+      case 'bigint':
+        return this.leaf(leafOfBigInt(value), depth);
+      case 'undefined':
+        return this.leaf(leafOfUndefined, depth);
+      case 'object':
+        return value === null ? null : this.object(value, depth);
+      default:
+        throw this.unfit(`${kindOf(value)}; give plain data, tensors or typed arrays`);
+    }
+  }
+
+  /** The number of the block. */
+  add(block: Block): number {
+    const { tensors } = this.limits;
+    if (this.blocks.length >= Math.min(tensors, MOST_BLOCKS)) {
+      throw new RequestTooLargeError(`A value with more than ${tensors} tensors and typed arrays cannot cross to another node`);
+    }
+    this.checkShape(block.dims);
+    this.charge(block.data.byteLength);
+    return this.blocks.push(block) - 1;
+  }
+
+  checkShape(dims: readonly number[]): void {
+    const { rank } = this.limits;
+    if (dims.length > rank || dims.some((dim) => dim >= 2 ** 32)) {
+      const shape = clip(dims.join(', '));
+      throw this.unfit(`a tensor of the shape [${shape}]; give at most ${rank} axes, each shorter than 2 ** 32`);
+    }
+  }
+
+  private object(value: object, depth: number): Json {
+    if (Array.isArray(value)) {
+      return this.list(value, this.below(depth));
+    }
+    const leaf = leafOfObject(value, this);
+    if (leaf) {
+      return this.leaf(leaf, depth);
+    }
+    if (!isPlainObject(value)) {
+      throw this.unfit(`${kindOf(value)}; give plain data, tensors or typed arrays`);
+    }
+    return this.names(value as Record<string, unknown>, this.below(depth));
+  }
+
+  private list(list: readonly unknown[], depth: number): Json[] {
+    const { length } = list;
+    // A list can say that it is longer than any memory.
+    this.checkCount(this.nodes + length);
+    const elements: Json[] = [];
+    for (let i = 0; i < length; i++) {
+      this.path.push(i);
+      elements.push(this.write(list[i], depth));
+      this.path.pop();
+    }
+    return elements;
+  }
+
+  private names(value: Record<string, unknown>, depth: number): Json {
+    const parts: Record<string, Json> = {};
+    for (const name of Object.keys(value)) {
+      this.path.push(name);
+      if (name === '__proto__') {
+        throw this.unfit('of a name that no part may have');
+      }
+      this.charge(name.length);
+      parts[name.startsWith('$') ? `$${name}` : name] = this.write(value[name], depth);
+      this.path.pop();
+    }
+    return parts;
+  }
+
+  private leaf([tag, content]: Leaf, depth: number): Json {
+    return { [tag]: this.write(content, this.below(depth)) };
+  }
+
+  private below(depth: number): number {
+    if (depth >= this.limits.depth) {
+      throw this.unfit(`deeper than ${this.limits.depth} levels; does the value hold itself?`);
+    }
+    return depth + 1;
+  }
+
+  private checkCount(nodes: number): void {
+    if (nodes > this.limits.nodes) {
+      throw new RequestTooLargeError(
+        `A value of more than ${this.limits.nodes} parts cannot cross to another node; put numbers into a tensor or a typed array`,
+      );
+    }
+  }
+
+  private charge(bytes: number): void {
+    this.bytes += bytes;
+    if (this.bytes > this.limits.bytes) {
+      throw new RequestTooLargeError(`A value of more than ${this.limits.bytes} bytes cannot cross to another node`);
+    }
+  }
+
+  private unfit(what: string): InvalidInputError {
+    return new InvalidInputError(`${this.place} cannot cross to another node: it is ${what}`);
+  }
+}

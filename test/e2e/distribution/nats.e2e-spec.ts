@@ -1,0 +1,182 @@
+import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
+import { ClientNats } from '@nestjs/microservices';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { firstValueFrom, of, throwError, toArray } from 'rxjs';
+import type { PlainHandler } from '../../../lib/distribution/transport.js';
+import { NatsTransport } from '../../../lib/distribution/transports/nats.transport.js';
+import { InvalidInputError } from '../../../lib/errors.js';
+import { useAppProcesses } from '../../fixtures/app-process.js';
+import { Awaited, until } from '../../fixtures/awaited.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
+import { numbered } from '../../fixtures/heard.js';
+import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
+
+describeUnless(natsMissing, 'by a NATS server', () => {
+  let server: NatsServer;
+  const clients: ClientNats[] = [];
+  const join = useNodes(() => new NatsTransport({ options: { servers: server.url, reconnectTimeWait: 20 } }));
+  const startProcess = useAppProcesses();
+
+  beforeAll(async () => {
+    server = await NatsServer.start();
+  });
+
+  afterEach(async () => {
+    await Promise.all(clients.splice(0).map((client) => client.close()));
+  });
+
+  afterAll(() => server.end());
+
+  /** One of Nest's own clients, of an application that knows nothing of packets. */
+  function connect(options: object = {}): ClientNats {
+    const client = new ClientNats({ servers: server.url, ...options });
+    clients.push(client);
+    return client;
+  }
+
+  describeTransport({ name: 'NATS', connections: false, join });
+
+  it('[11] a node that is killed is not there any more, and its next incarnation is', async () => {
+    const settings = { options: { servers: server.url } };
+    const killed = startProcess('node', { transport: 'nats', settings, address: 'b-1' });
+    await killed.told('started');
+    const a = await join('a');
+    await expect(a.transport.probe('b-1')).resolves.toBe(true);
+
+    killed.kill('SIGKILL');
+    await killed.ended;
+    await expect(a.transport.probe('b-1')).resolves.toBe(false);
+    const next = startProcess('node', { transport: 'nats', settings, address: 'b-2' });
+    await next.told('started');
+    a.transport.send('b-2', numbered(7));
+
+    expect(await next.told('heard')).toEqual([7]);
+    expect(a.heard.events).toEqual([]);
+  });
+
+  it('[11] what a hung node is cannot be said', async () => {
+    const hung = startProcess('node', { transport: 'nats', settings: { options: { servers: server.url } }, address: 'b' });
+    await hung.told('started');
+    const a = await join('a');
+
+    hung.kill('SIGSTOP');
+    const time = await VirtualTime.install();
+    try {
+      const probe = expect(a.transport.probe('b')).rejects.toThrow('Timeout');
+      await time.advance(2_000);
+      await probe;
+    } finally {
+      time.restore();
+    }
+  });
+
+  it('[11] tells when the server goes and comes; what was sent meanwhile is lost', async () => {
+    const [a, b] = [await join('a'), await join('b')];
+
+    for (let times = 1; times <= 2; times++) {
+      const [gone, back] = [2 * times - 1, 2 * times];
+      await server.kill();
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)));
+      a.transport.send('b', numbered(0));
+      await expect(a.transport.probe('b')).rejects.toBeDefined();
+      await server.start();
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)));
+      a.transport.send('b', numbered(times));
+      await b.heard.until(({ numbers }) => numbers.includes(times));
+    }
+
+    expect(b.heard.numbers).toEqual([1, 2]);
+    expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
+  });
+
+  it('[11] without a server a node does not start', async () => {
+    const transport = new NatsTransport({ options: { servers: 'nats://127.0.0.1:1' } });
+
+    await expect(
+      transport.start({
+        namespace: 'test',
+        address: 'a',
+        role: 'node',
+        receiver: (await join('b')).heard,
+        plainHandlers: new Map(),
+      }),
+    ).rejects.toThrow(/refused/i);
+  });
+
+  it('[11] keeps its packets smaller than a server takes', async () => {
+    const small = await NatsServer.start('max_payload: 8192');
+    try {
+      const transport = new NatsTransport({ options: { servers: small.url } });
+      const { heard } = await join('b');
+      await transport.start({ namespace: 'test', address: 'a', role: 'node', receiver: heard, plainHandlers: new Map() });
+
+      expect(transport.maxPacket).toBe(4096);
+      expect((await join('c')).transport.maxPacket).toBe(262_144);
+      await transport.stop();
+    } finally {
+      await small.end();
+    }
+  });
+
+  describe('for clients of Nest', () => {
+    const handlers = new Map<string, PlainHandler>([
+      ['double', async (data) => Number(data) * 2],
+      ['a.*', () => of('one', 'two')],
+      ['picky', () => throwError(() => new InvalidInputError('7 is no image'))],
+      ['broken', () => Promise.reject(new TypeError('a secret path'))],
+      ['large', async () => 'x'.repeat(2_000_000)],
+    ]);
+
+    it('[11] answers with values, streams and errors', async () => {
+      await join('a', { plainHandlers: handlers });
+      const client = connect();
+      const run = (name: string): Promise<unknown[]> => firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
+
+      await expect(run('double')).resolves.toEqual([42]);
+      await expect(run('a=2E=2A')).resolves.toEqual(['one', 'two']);
+      await expect(run('picky')).rejects.toEqual({
+        name: 'InvalidInputError',
+        code: 'SERVING_INVALID_INPUT',
+        statusCode: 400,
+        message: '7 is no image',
+      });
+      await expect(run('broken')).rejects.toMatchObject({ code: 'INTERNAL', message: 'Internal Server Error' });
+      await expect(run('unknown')).rejects.toThrow('no subscribers');
+    });
+
+    it('[11] says that a reply is too large for NATS', async () => {
+      await join('a', { plainHandlers: handlers });
+
+      await expect(firstValueFrom(connect().send('sv.test.s.large', 1))).rejects.toMatchObject({
+        code: 'SERVING_INVALID_OUTPUT',
+        message: expect.stringMatching(/^The reply has 2000\d\d\d bytes, where the NATS server takes at most 1048576$/),
+      });
+    });
+
+    it('[11] one node answers each call', async () => {
+      const counts = [0, 0, 0];
+      for (const [i] of counts.entries()) {
+        await join(`n${i}`, { plainHandlers: new Map([['count', async () => ++counts[i]!]]) });
+      }
+      const client = connect();
+
+      await Promise.all(Array.from({ length: 60 }, () => firstValueFrom(client.send('sv.test.s.count', 1))));
+
+      expect(counts.reduce((sum, count) => sum + count)).toBe(60);
+      expect(counts.every((count) => count > 0)).toBe(true);
+    });
+
+    it('[11] answers what it has before it ends', async () => {
+      const answer = new Awaited<string>();
+      const { transport } = await join('a', { plainHandlers: new Map([['late', () => answer.value]]) });
+      const reply = firstValueFrom(connect().send('sv.test.s.late', 1));
+      await until(() => answer.isAwaited);
+
+      answer.give('at last');
+      await transport.stop();
+
+      await expect(reply).resolves.toBe('at last');
+    });
+  });
+});

@@ -1,0 +1,86 @@
+import { describe, expect, it } from '@jest/globals';
+import { Callers } from '../../fixtures/callers.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { wirings } from '../../fixtures/wirings.js';
+
+const byItself = { code: 0, signal: null, output: '' };
+const bySignal = { ...byItself, code: null, signal: 'SIGTERM' };
+
+describe.each(wirings)('Processes of a cluster over $name that leave', (wiring) => {
+  const { node, client } = useClusterProcesses(wiring);
+
+  it('[11] [9.3] under load, one after the other, lose no call, and no row runs twice', async () => {
+    // Nothing that was lost could run again.
+    const servings = [{ name: 'm', batchSize: 4, idempotent: false }];
+    const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
+    const web = await client({ attempts: 1 });
+    await web.knows('m', 3);
+    const callers = new Callers(web.servings, 'm');
+    await callers.answered(300);
+
+    const left = [];
+    for (const leaving of nodes.slice(1)) {
+      leaving.process.kill('SIGTERM');
+      left.push(await leaving.process.ended);
+      const next = await leaving.again();
+      nodes.push(next);
+      await callers.answered(20, next.pid);
+    }
+    await callers.end();
+
+    callers.expectUnharmed();
+    expect(left).toEqual([byItself, byItself]);
+    const runs = nodes.flatMap(({ begun }) => begun);
+    expect(runs.toSorted()).toEqual([...callers.answers.keys()].toSorted());
+    expect(nodes.flatMap(({ stranded }) => stranded)).toEqual([]);
+  });
+
+  it.each([
+    ['context', 'app.close()', byItself],
+    ['context', 'SIGTERM', bySignal],
+    ['http', 'app.close()', byItself],
+    ['http', 'SIGTERM', bySignal],
+    ['hybrid', 'app.close()', byItself],
+    ['hybrid', 'SIGTERM', bySignal],
+  ] as const)('[11] [9.3] answer what they have, as an application of kind %s by %s', async (kind, way, end) => {
+    const leaving = await node({ kind, ending: 'hooks', servings: [{ name: 'm', batchSize: 4, idempotent: false }] });
+    const web = await client();
+    await web.knows('m', 1);
+    leaving.process.tell('hold');
+    await leaving.process.told('holds');
+    const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
+
+    const replies = rows.map((row) => web.servings.batchedRun('m', row));
+    await leaving.process.told('held');
+    if (way === 'SIGTERM') {
+      leaving.process.kill(way);
+    } else {
+      leaving.process.tell('close');
+    }
+    await leaving.process.told('closing');
+    leaving.process.tell('open');
+
+    expect(await Promise.all(replies)).toEqual(rows.map(({ id }, i) => ({ id, sum: i, serving: 'm', pid: leaving.pid })));
+    expect(await leaving.process.ended).toEqual(end);
+    expect(leaving.begun.toSorted()).toEqual(rows.map(({ id }) => id).toSorted());
+  });
+
+  it.each(['http', 'hybrid'] as const)(
+    '[11] [9.3] answer over HTTP what other nodes run for them, as an application of kind %s',
+    async (kind) => {
+      const model = await node({ servings: [{ name: 'm', batchSize: 1 }] });
+      const front = await node({ kind });
+      model.process.tell('hold');
+      await model.process.told('holds');
+
+      const answer = front.get('any/m/123');
+      await model.process.told('held');
+      front.process.kill('SIGTERM');
+      await front.process.told('closing');
+      model.process.tell('open');
+
+      expect(await answer).toEqual({ id: '123', sum: 6, serving: 'm', pid: model.pid });
+      expect(await front.process.ended).toEqual(byItself);
+    },
+  );
+});

@@ -1,0 +1,95 @@
+import { describe, expect, it } from '@jest/globals';
+import { UnknownServingError } from 'nestjs-serving';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { wirings } from '../../fixtures/wirings.js';
+
+const row = (id: number) => ({ id: `${id}`, numbers: [id, 1] });
+const answer = (id: number) => ({ id: `${id}`, sum: id + 1 });
+
+describe.each(wirings)('Calls between processes of a cluster over $name', (wiring) => {
+  const { node, client } = useClusterProcesses(wiring);
+
+  it('[11] come to each node as often as its weight and its partitions say', async () => {
+    const serving = { name: 'm', batchSize: 32 };
+    const nodes = await Promise.all([
+      node({ servings: [serving] }),
+      node({ servings: [{ ...serving, distributionWeight: 1.5, partitions: 2 }] }),
+      node({ servings: [{ ...serving, distributionWeight: 0.5, partitions: 2 }] }),
+      node({ servings: [{ ...serving, distributionWeight: 0 }] }),
+    ]);
+    const web = await client();
+    await web.knows('m', 3);
+    const counts = new Map<number, number>();
+
+    for (let round = 0; round < 8; round++) {
+      const ids = Array.from({ length: 500 }, (_, i) => 500 * round + i);
+      const answers = await Promise.all(ids.map((id) => web.servings.batchedRun<object, { pid: number }>('m', row(id))));
+      expect(answers).toEqual(ids.map((id) => expect.objectContaining(answer(id))));
+      answers.forEach(({ pid }) => counts.set(pid, (counts.get(pid) ?? 0) + 1));
+    }
+
+    const shares = nodes.map(({ pid }) => (counts.get(pid) ?? 0) / 4000);
+    [0.2, 0.6, 0.2].forEach((share, i) => expect(Math.abs(shares[i]! - share)).toBeLessThan(0.05));
+    expect(shares[3]).toBe(0);
+  });
+
+  it('[11] are prepared where they begin and shaped where they run', async () => {
+    const owner = await node({ servings: [{ name: 'sides', as: 'sides' }] });
+    const web = await client();
+    await web.knows('sides', 1);
+    const definition = {
+      name: 'sides',
+      useFactory: () => (rows: readonly unknown[]) => rows,
+      distributedPreprocessing: ({ stages }: { stages: string[] }) => ({ stages: [...stages, `here in ${process.pid}`] }),
+    };
+    const onOwner = ['preprocess', 'batch', 'postprocess', 'distributedPostprocessing'].map(
+      (stage) => `${stage} in ${owner.pid}`,
+    );
+
+    expect(await web.servings.batchedRun(definition, { stages: [] })).toEqual({ stages: [`here in ${process.pid}`, ...onOwner] });
+    expect(await web.servings.batchedRun('sides', { stages: [] })).toEqual({ stages: onOwner });
+  });
+
+  it('[11] stay in their own process where that has the serving, and leave it where they are told to, or must', async () => {
+    const far = await node({ servings: [{ name: 'both' }, { name: 'far' }] });
+    const near = await node({ kind: 'http', servings: [{ name: 'both', distributionWeight: 0 }] });
+    const web = await client();
+    await Promise.all([web.knows('both', 1), web.knows('far', 1)]);
+    // From then on each of the two knows the other.
+    expect(await near.get('any/far/1')).toMatchObject({ pid: far.pid });
+
+    for (let id = 1; id < 9; id++) {
+      expect(await near.get(`any/both/${id}`)).toMatchObject({ id: `${id}`, pid: near.pid });
+      expect(await near.get(`local/both/${id}`)).toMatchObject({ id: `${id}`, pid: near.pid });
+      expect(await near.get(`distributed/both/${id}`)).toMatchObject({ id: `${id}`, pid: far.pid });
+    }
+    expect(await near.get('local/far/1')).toMatchObject({ statusCode: 500 });
+  });
+
+  it('[11] fail where no process has their serving', async () => {
+    await node({ servings: [{ name: 'm' }] });
+    const web = await client({ discoveryTimeout: 100 });
+    await web.knows('m', 1);
+
+    for (const serving of ['unknown', { local: 'm' }, { distributed: 'unknown' }]) {
+      expect(await failureOf(web.servings.batchedRun(serving, row(1)))).toBeInstanceOf(UnknownServingError);
+    }
+    expect(await web.servings.batchedRun({ distributed: 'm' }, row(1))).toMatchObject(answer(1));
+  });
+
+  it('[11] reach the serving and the namespace that they name, whatever characters these have', async () => {
+    const names = ['a', 'a.b', 'a.*', 'a.>', '*', '>', '.', 'a b', '#{"', 'ä/€'];
+    const namespaces = ['n', 'n.*', 'n.>', '*'];
+    const nodes = await Promise.all(
+      namespaces.map((namespace) => node({ servings: names.map((name) => ({ name })), distribution: { namespace } })),
+    );
+    const clients = await Promise.all(namespaces.map((namespace) => client({ namespace })));
+
+    for (const [i, web] of clients.entries()) {
+      await web.knows('a', 1);
+      const answers = await Promise.all(names.map((name, id) => web.servings.batchedRun(name, row(id))));
+      expect(answers).toEqual(names.map((serving, id) => ({ ...answer(id), serving, pid: nodes[i]!.pid })));
+    }
+  });
+});

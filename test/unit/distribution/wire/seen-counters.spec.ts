@@ -1,0 +1,48 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { SeenCounters } from '../../../../lib/distribution/wire/seen-counters.js';
+
+describe('SeenCounters', () => {
+  it('[11] takes each counter of each sender once, in whatever order they come', () => {
+    const packets = fc.array(
+      fc.tuple(fc.constantFrom('a', 'b'), fc.oneof(fc.nat({ max: 20 }), fc.nat({ max: 20_000 }), fc.maxSafeNat())),
+    );
+    fc.assert(
+      fc.property(packets, (sent) => {
+        const seen = new SeenCounters();
+        const known = new Set<string>();
+        for (const [sender, counter] of sent) {
+          const name = `${sender} ${counter}`;
+          expect(seen.add(sender, counter, 0)).toBe(!known.has(name));
+          known.add(name);
+        }
+      }),
+    );
+  });
+
+  it('[11] keeps a bit for each packet of the last minutes, and nothing of those before', () => {
+    const seen = new SeenCounters();
+    for (let counter = 0; counter < 100_000; counter++) {
+      seen.add('a', counter, counter);
+      if (counter % 1000 === 0) {
+        seen.forgetBefore(counter - 20_000);
+      }
+    }
+
+    expect(seen.pages).toBeLessThanOrEqual(7);
+    expect(seen.add('a', 99_999, 99_999)).toBe(false);
+    expect(seen.add('a', 80_000, 99_999)).toBe(false);
+    seen.forgetBefore(100_000);
+    expect(seen.pages).toBe(0);
+  });
+
+  it('[11] keeps a page as long as one of its packets is young', () => {
+    const seen = new SeenCounters();
+    seen.add('a', 1, 500);
+    seen.add('a', 2, 100);
+    seen.forgetBefore(500);
+
+    expect(seen.add('a', 2, 100)).toBe(false);
+    expect(seen.add('a', 1, 500)).toBe(false);
+  });
+});

@@ -133,8 +133,9 @@ export class Cluster
       }
       this.changed.next();
     });
-    // Plain messages are not signed: where there is a secret, only who knows it may call.
-    const plainHandlers = secret === undefined ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
+    // Plain messages are not signed: where there is a secret, only who knows it may call. And nobody calls a client.
+    const plainHandlers =
+      secret === undefined && role === 'node' ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
     await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();

@@ -1,20 +1,24 @@
-import { describe, expect, it } from '@jest/globals';
+import { afterEach, describe, expect, it } from '@jest/globals';
 import { Controller } from '@nestjs/common';
 // #region imports
 import { ClientProxyFactory, Transport } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
 // #endregion
 import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
-import { Batched, type FunctionServingDefinition, ServingService } from 'nestjs-serving';
+import { NestFactory } from '@nestjs/core';
+import { Batched, type FunctionServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import type { ClusterOptions } from 'nestjs-serving/distribution';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
+import { MemoryNetwork } from '../../../lib/distribution/transports/memory.transport.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { failureOf } from '../../fixtures/failure-of.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
+import { natsMissing, NatsServer } from '../../fixtures/nats-server.js';
 import { until } from '../../fixtures/streams.js';
 import { floats } from '../../fixtures/tensors.js';
 import { type TcpApp, useTcpCluster } from '../../fixtures/use-tcp-cluster.js';
@@ -139,8 +143,9 @@ describe("Nest's own client", () => {
         throw new TypeError('a secret path');
       },
     };
-    const held = new HeldFunction();
-    const owner = await node({ servings: [echo, broken, { name: 'held', useFactory: held.useFactory }] });
+    // Its row waits for another one until its time is over.
+    const late: FunctionServingDefinition = { ...echo, name: 'late', batchSize: 2, batchTimeout: 1_000_000 };
+    const owner = await node({ servings: [echo, broken, late] });
     const client = clientOf(owner.port);
     const failure = (serving: string, message: object) => failureOf(send(client, serving, message));
 
@@ -159,8 +164,7 @@ describe("Nest's own client", () => {
       statusCode: 500,
       message: 'Internal Server Error',
     });
-    expect(await failure('held', { input: 1, timeout: 1 })).toMatchObject({ code: 'SERVING_DEADLINE_EXCEEDED', statusCode: 504 });
-    held.batches.forEach(({ finish }) => finish([1]));
+    expect(await failure('late', { input: 1, timeout: 1 })).toMatchObject({ code: 'SERVING_DEADLINE_EXCEEDED', statusCode: 504 });
   });
 
   it('[11] finds no serving that is not distributed', async () => {
@@ -180,6 +184,18 @@ describe("Nest's own client", () => {
       'There is no matching message handler defined in the remote service.',
     );
     expect(await web.servings.batchedRun('echo', 1)).toBe(1);
+  });
+
+  it.each<[NonNullable<ClusterOptions['role']>, string[]]>([
+    ['node', ['echo']],
+    ['client', []],
+  ])('[11] finds at an application of the role %s the servings %j', async (role, servings) => {
+    const transport = new MemoryNetwork().transport();
+    const root = { module: class {}, imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })] };
+    const app = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+
+    expect([...transport.station.plainHandlers.keys()]).toEqual(servings);
+    await app.close();
   });
 
   it('[11] [9.3] gets what it has asked for from a node that shuts down, and nothing more', async () => {
@@ -271,6 +287,43 @@ describe('A microservice beside a node, in one application', () => {
     expect(await Promise.all([1, 2, 3].map((number) => ask('double', number)))).toEqual(['2 of 3', '4 of 3', '6 of 3']);
     expect(await Promise.all([ask('near', 'a'), other.servings.batchedRun('near', 'b')])).toEqual(['a! of 2', 'b of 2']);
     expect(await Promise.all([ask('far', 'c'), send(clientOf(owner.port), 'far', { input: 'd' })])).toEqual(['c of 2', 'd of 2']);
+  });
+});
+
+describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
+  const closing: (() => unknown)[] = [];
+
+  afterEach(async () => {
+    for (const close of closing.splice(0).toReversed()) {
+      await close();
+    }
+  });
+
+  it('[11] calls a serving, and gets streams and errors', async () => {
+    const server = await NatsServer.start();
+    closing.push(() => server.end());
+    const options = { servers: server.url };
+    const root = {
+      module: class {},
+      imports: [
+        ServingModule.forRoot({ servings: [norms(), counter], distribution: { transport: Transport.NATS as const, options } }),
+      ],
+    };
+    const app = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+    closing.push(() => app.close());
+    const client = ClientProxyFactory.create({ transport: Transport.NATS, options });
+    closing.push(() => client.close());
+
+    expect(await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]), tensors: 'list' })).toEqual(
+      tensor('float32', [1, 2], [5, 1]),
+    );
+    expect(await stream(client, 'counter', { input: 3, tensors: 'list' })).toMatchObject(
+      [1, 2, 3].map((step) => ({ output: tensor('float32', [1], [step]) })),
+    );
+    expect(await failureOf(send(client, 'norms', { inputs: 1 }))).toMatchObject({
+      code: 'SERVING_INVALID_INPUT',
+      statusCode: 400,
+    });
   });
 });
 

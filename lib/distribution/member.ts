@@ -3,7 +3,7 @@ import type { Owner } from './owners.js';
 
 /** One incarnation of a node, as its last beat tells. */
 export class Member {
-  /** Whether it has been silent for so long that nothing is sent there, though it may still be there. */
+  /** Whether it may not be there: it has been silent for long, or was not heard since there was no way to anybody. Nothing is sent there. */
   isSuspect = false;
   private owned: readonly OwnedServing[];
 

@@ -26,7 +26,7 @@ import { plainAnswer } from './plain-answer.js';
 export type NatsTransportOptions = Omit<NonNullable<NatsOptions['options']>, 'queue' | 'serializer' | 'deserializer'>;
 
 export interface NatsTransportSettings {
-  /** By default a server that is lost is looked for without end: `maxReconnectAttempts: -1`. */
+  /** By default a server that is lost is looked for without end, every 200 ms: `maxReconnectAttempts: -1, reconnectTimeWait: 200`. */
   readonly options?: NatsTransportOptions | undefined;
 }
 
@@ -59,7 +59,14 @@ export class NatsTransport implements ServingTransport {
   private isOnline = false;
 
   constructor({ options }: NatsTransportSettings = {}) {
-    const shared = { maxReconnectAttempts: -1, ...options, queue: undefined, serializer: undefined, deserializer: undefined };
+    const shared = {
+      maxReconnectAttempts: -1,
+      reconnectTimeWait: 200,
+      ...options,
+      queue: undefined,
+      serializer: undefined,
+      deserializer: undefined,
+    };
     const serializer = new BoundedReplies(() => this.mostBytes);
     this.server = new ServerNats({ ...shared, serializer, deserializer: new PacketsAndMessages() });
     this.client = new ClientNats(shared);

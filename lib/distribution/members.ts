@@ -80,7 +80,9 @@ export class Members {
       }
     } else if (isAnew(info, known.info)) {
       this.join(new Member(info, now), known);
-    } else if (known === holder && isNext(info, known.info)) {
+    } else if (known !== holder) {
+      this.watchForDouble(known, info, now);
+    } else if (isNext(info, known.info)) {
       this.update(known, info, now);
     }
   }
@@ -153,6 +155,17 @@ export class Members {
     member.update(info);
     this.propose(member);
     this.tell('changed', member);
+  }
+
+  /** What the incarnation before it has said last may still come, and it may be about to end; but not for long. */
+  private watchForDouble(member: Member, other: NodeInfo, now: number): void {
+    if (other.state === 'up' && now - member.since >= this.options.downAfter && !member.hasDouble) {
+      member.hasDouble = true;
+      this.logger.error(
+        `Two nodes have the nodeId ${show(other.id)}: ${member.info.address} and ${other.address}. The latter gets no calls, as it started before the other. ` +
+          'Each node needs a nodeId of its own, or none, which makes one up',
+      );
+    }
   }
 
   private suspect(member: Member): void {

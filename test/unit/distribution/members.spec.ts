@@ -274,6 +274,54 @@ describe('Members', () => {
   });
 });
 
+describe('Members with one id', () => {
+  let error: jest.SpiedFunction<Logger['error']>;
+
+  beforeEach(() => {
+    error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
+  });
+
+  afterEach(() => error.mockRestore());
+
+  it('[11] are told of once, when both go on', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    for (let now = 1500; now < 6000; now += 500) {
+      beat('a', now, now, { epoch: 1 });
+      beat('a', now, now, { epoch: 2 });
+      expect(error).toHaveBeenCalledTimes(now < 4000 ? 0 : 1);
+    }
+
+    expect(error.mock.calls).toEqual([
+      [
+        'Two nodes have the nodeId "a": a-2 and a-1. The latter gets no calls, as it started before the other. ' +
+          'Each node needs a nodeId of its own, or none, which makes one up',
+      ],
+    ]);
+    expect(known()).toEqual(['a-2']);
+  });
+
+  it('[11] are told of when they started at the same time', () => {
+    beat('a', 1, 0);
+    beat('a', 1, 3000, { address: 'a-other' });
+
+    expect(error).toHaveBeenCalledTimes(1);
+  });
+
+  it('[11] are no mistake where one takes the place of the other, ends while it is there, or comes late', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    beat('a', 8, 3999);
+    beat('a', 9, 4000, { state: 'draining' });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 1, 10_000, { epoch: 3 });
+    beat('a', 3, 10_000, { epoch: 2 });
+
+    expect(error).not.toHaveBeenCalled();
+  });
+});
+
 describe('Members who are too many', () => {
   let warn: jest.SpiedFunction<Logger['warn']>;
 

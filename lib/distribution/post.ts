@@ -47,7 +47,7 @@ export class Post {
    */
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
-    const frame = this.frame(kind, { to, ...header }, value);
+    const frame = this.frame(kind, { from: address, to, ...header }, value);
     for (const packet of this.packer.pack(frame)) {
       await (to === address ? this.loop(packet) : transport.send(to, packet));
     }
@@ -55,7 +55,7 @@ export class Post {
   }
 
   async broadcast(kind: Kind, header: object): Promise<void> {
-    for (const packet of this.packer.pack(this.frame(kind, header))) {
+    for (const packet of this.packer.pack(this.frame(kind, { from: this.options.address, ...header }))) {
       await this.options.transport.broadcast(packet);
     }
   }
@@ -102,7 +102,7 @@ export class Post {
   }
 
   private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
-    return encodeFrame({ kind, header: { from: this.options.address, ...header }, ...(value && { value }) }, this.packer.spare);
+    return encodeFrame({ kind, header, value }, this.packer.spare);
   }
 }
 

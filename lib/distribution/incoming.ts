@@ -63,6 +63,10 @@ export class Incoming {
     this.calls.get(address)?.forEach((call) => call.leave());
   }
 
+  leaveAll(): void {
+    this.calls.forEach((_, address) => this.leave(address));
+  }
+
   /**
    * Makes a call that has come by another way than frames.
    *

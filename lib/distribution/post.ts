@@ -48,13 +48,14 @@ export class Post {
    * @throws NodeGoneError by rejecting, where it is known that nobody is there
    */
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
-    const frame = this.frame(kind, { to, ...header }, value);
-    await (frame.byteLength > this.options.transport.maxPacket ? this.sendInLine(to, frame) : this.sendPackets(to, frame));
+    const { address, transport } = this.options;
+    const frame = this.frame(kind, { from: address, to, ...header }, value);
+    await (frame.byteLength > transport.maxPacket ? this.sendInLine(to, frame) : this.sendPackets(to, frame));
     return frame.byteLength;
   }
 
   async broadcast(kind: Kind, header: object): Promise<void> {
-    for (const packet of this.packer.pack(this.frame(kind, header))) {
+    for (const packet of this.packer.pack(this.frame(kind, { from: this.options.address, ...header }))) {
       await this.options.transport.broadcast(packet);
     }
   }
@@ -128,7 +129,7 @@ export class Post {
   }
 
   private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
-    return encodeFrame({ kind, header: { from: this.options.address, ...header }, ...(value && { value }) }, this.packer.spare);
+    return encodeFrame({ kind, header, value }, this.packer.spare);
   }
 }
 

@@ -148,7 +148,7 @@ export class Cluster
     await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();
-    this.checks = setInterval(() => this.members.check(performance.now()), heartbeat / 4).unref();
+    this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
     await this.post.broadcast(Kind.who, {});
     this.beat();
   }
@@ -269,6 +269,12 @@ export class Cluster
     const info = this.info();
     this.members.hear(info, performance.now());
     this.post.broadcast(Kind.beat, { info }).catch(() => {});
+  }
+
+  private check(): void {
+    for (const address of this.members.check(performance.now())) {
+      this.transport.drop?.(address);
+    }
   }
 
   private tell(address: Address): void {

@@ -135,7 +135,7 @@ export interface ClusterOptions {
    */
   readonly probeAfter?: number;
   /**
-   * Milliseconds that shutdown waits for calls of other nodes.
+   * Milliseconds that shutdown waits for the answers to calls of other nodes, and then for those to its own calls there.
    *
    * @default 30000
    */

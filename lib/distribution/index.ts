@@ -13,7 +13,7 @@ export type {
 } from './options.js';
 export type { NatsTransportOptions } from './transports/nats.transport.js';
 export type { RedisTransportOptions } from './transports/redis.transport.js';
-export type { TcpPeer, TcpPeers } from './transports/tcp-peers.js';
+export type { Peer, Peers } from './transports/peers.js';
 export type { TcpTransportOptions } from './transports/tcp.transport.js';
 export type { Owner } from './owners.js';
 export {

@@ -8,7 +8,7 @@ import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { RedisTransportOptions } from './transports/redis.transport.js';
-import type { TcpPeers } from './transports/tcp-peers.js';
+import type { Peers } from './transports/peers.js';
 import type { TcpTransportOptions } from './transports/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
 import type { WindowLimits } from './window.js';
@@ -19,7 +19,7 @@ export interface TcpDistribution {
   /** Those of Nest's TCP transport, passed on as they are. @default a node listens on 127.0.0.1, on any free port */
   readonly options?: TcpTransportOptions;
   /** The other nodes' addresses. It does not matter whether this node is among them. */
-  readonly peers?: TcpPeers;
+  readonly peers?: Peers;
   /**
    * Whether a node may listen beyond this machine with neither a `secret` nor certificates of both sides.
    *

@@ -1,7 +1,7 @@
 /** @type {import('jest').Config} */
 export default {
   testMatch: ['<rootDir>/test/{unit,e2e}/**/*.spec.ts', '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts'],
-  testEnvironment: '<rootDir>/test/environment.cjs',
+  testEnvironment: './test/environment.cjs',
   extensionsToTreatAsEsm: ['.ts'],
   moduleFileExtensions: ['ts', 'js', 'json'],
   moduleNameMapper: {
@@ -32,7 +32,12 @@ export default {
       },
     ],
   },
-  modulePathIgnorePatterns: ['<rootDir>/dist', '/sample/[^/]+/dist/', '/test/(benchmark|chaos|fuzz|soak)/dist/'],
+  modulePathIgnorePatterns: [
+    '<rootDir>/dist',
+    '<rootDir>/.cache',
+    '/sample/[^/]+/dist/',
+    '/test/(benchmark|chaos|fuzz|soak)/dist/',
+  ],
   coverageProvider: 'v8',
   collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/*.entry.ts', '!lib/partitions/worker-host.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],

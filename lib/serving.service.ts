@@ -5,28 +5,16 @@ import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import type { PartitionStatus } from './partitions/partition-status.js';
 import { CLUSTER } from './serving.cluster.js';
+import { readReference, type ServingReference } from './serving-reference.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
 import { healthOf, type ServingHealth } from './serving/health.js';
 import type { Serving } from './serving/serving.js';
-import type { ServingOptions } from './serving/serving-definition.js';
 import type { ServingEvent } from './serving/serving-event.js';
 import type { EventOf } from './serving/serving-events.js';
 import type { StreamEvent } from './serving/stream-event.js';
 import { show } from './show.js';
 import type { ServingStream } from './streaming/serving-stream.js';
-
-/** A serving by name, or by its definition, which also gives its types. */
-export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
-
-/**
- * A serving: that of this application if it has one, else that of another node; `local`: only that of this application; `distributed`: by
- * way of the cluster, which may lead back here.
- */
-export type ServingReference<Input, Output> =
-  | NamedServing<Input, Output>
-  | { readonly local: NamedServing<Input, Output> }
-  | { readonly distributed: NamedServing<Input, Output> };
 
 /** Calls servings by name. */
 @Injectable()
@@ -87,7 +75,7 @@ export class ServingService implements OnModuleInit {
    * @throws UnknownServingError when there is none of that name; where there are other nodes, not before it is called
    */
   get<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>): Serving<Input, Output> {
-    return this.find(serving as ServingReference<never, never>) as Serving<Input, Output>;
+    return this.find(serving) as Serving<Input, Output>;
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
@@ -117,25 +105,16 @@ export class ServingService implements OnModuleInit {
     return this.get(serving).stream(input, options);
   }
 
-  private find(reference: ServingReference<never, never>): Serving {
+  private find(reference: unknown): Serving {
     const { registry, cluster } = this;
-    const local = sideOf(reference, 'local');
-    if (local !== undefined) {
-      const name = nameOf(local);
+    const { name, side, preprocess } = readReference(reference);
+    if (side === 'local') {
       return cluster?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
     }
-    const distributed = sideOf(reference, 'distributed');
-    if (distributed !== undefined) {
-      const name = nameOf(distributed);
-      if (!cluster) {
-        throw new InvalidServingError(
-          `Serving ${show(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
-        );
-      }
-      return cluster.serving(name, preprocessingOf(distributed));
+    if (side === 'distributed') {
+      return cluster ? cluster.serving(name, preprocess) : noCluster(name);
     }
-    const name = nameOf(reference as NamedServing<never, never>);
-    return cluster ? cluster.route(name, registry.find(name), preprocessingOf(reference)) : registry.get(name);
+    return cluster ? cluster.route(name, registry.find(name), preprocess) : registry.get(name);
   }
 
   /** The very promise of the serving, which knows what becomes of it; of one that is not there, a rejected one. */
@@ -161,27 +140,12 @@ export class ServingService implements OnModuleInit {
   }
 }
 
-/** What is to name a serving may come from anywhere. */
-function nameOf(serving: string | { readonly name: string }): string {
-  try {
-    return typeof serving === 'object' && serving !== null ? serving.name : serving;
-  } catch (cause) {
-    throw new UnknownServingError(`There is no serving ${show(serving)}, whose name cannot be read`, { cause });
-  }
-}
-
-/** The serving that is to be called on that side alone, if the reference says so. */
-function sideOf(reference: unknown, side: 'local' | 'distributed'): NamedServing<never, never> | undefined {
-  const isSided = typeof reference === 'object' && reference !== null && Object.hasOwn(reference, side) && !('name' in reference);
-  return isSided ? (reference as Record<string, NamedServing<never, never>>)[side] : undefined;
-}
-
-/** A definition says what is done to the input on the caller's side. */
-function preprocessingOf(reference: unknown): ((input: unknown) => unknown) | undefined {
-  const { distributedPreprocessing } = (typeof reference === 'object' ? reference : {}) as Partial<ServingOptions>;
-  return distributedPreprocessing && ((input) => distributedPreprocessing(input));
-}
-
 function unknownHere(name: string): never {
   throw new UnknownServingError(`There is no serving ${show(name)} in this application; other nodes own it`);
+}
+
+function noCluster(name: string): never {
+  throw new InvalidServingError(
+    `Serving ${show(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
+  );
 }

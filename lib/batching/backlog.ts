@@ -59,7 +59,6 @@ export class Backlog<R extends Request> {
   take(room: number, now: number, until = now): Part<R>[] {
     const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
     const parts: Part<R>[] = [];
-    let last: Part<R> | undefined;
     const first = this.next(limit)?.rows.peek(limit)?.request;
     const most = first?.whole ? Math.max(room, first.size) : room;
     for (let free = most, level = this.next(limit); level && free > 0; level = this.next(limit)) {
@@ -67,17 +66,10 @@ export class Backlog<R extends Request> {
       if (!part) {
         break;
       }
-      const { request, offset, count } = part;
-      free -= count;
-      this.rows -= count;
-      request.ready -= count;
-      if (last?.request === request && last.offset + last.count === offset) {
-        last = { request, offset: last.offset, count: last.count + count };
-        parts[parts.length - 1] = last;
-      } else {
-        last = part;
-        parts.push(part);
-      }
+      free -= part.count;
+      this.rows -= part.count;
+      part.request.ready -= part.count;
+      parts.push(part);
     }
     return parts;
   }

@@ -27,6 +27,7 @@ export class FairQueue<R extends Request> {
 
   constructor(private readonly weights: ReadonlyMap<string, number>) {}
 
+  /** Those of one request come in their order. */
   add(part: Part<R>): void {
     const { tenant } = part.request;
     // Most often there is but one.
@@ -38,7 +39,7 @@ export class FairQueue<R extends Request> {
       this.next.push(flow);
     }
     const last = flow.parts.peekLast();
-    if (last?.request === part.request && last.offset + last.count === part.offset) {
+    if (last?.request === part.request) {
       // As one, between whose rows those of no other tenant can come: they may have to run whole.
       flow.parts.replaceLast({ ...last, count: last.count + part.count });
     } else {
@@ -60,7 +61,7 @@ export class FairQueue<R extends Request> {
       return undefined;
     }
     const { request, offset } = part;
-    if (request.whole && request.size - offset > room) {
+    if (request.whole && request.size > room) {
       return undefined;
     }
     const count = Math.min(part.count, room);
@@ -72,11 +73,9 @@ export class FairQueue<R extends Request> {
     this.pass = flow.pass;
     flow.pass += count / flow.weight;
     flow.turn = this.turn++;
-    if (this.next.length > 1) {
-      this.next.pop();
-      this.next.push(flow);
-    }
-    return count === part.count ? part : { request, offset, count };
+    this.next.pop();
+    this.next.push(flow);
+    return { request, offset, count };
   }
 
   /** Whether somebody waits for one of the rows longer than until then. */

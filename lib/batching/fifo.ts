@@ -17,9 +17,7 @@ export class Fifo<T> {
 
   shift(): T | undefined {
     const item = this.items[this.first];
-    if (this.first < this.items.length) {
-      this.items[this.first++] = undefined;
-    }
+    this.items[this.first++] = undefined;
     // What has left is cut off when it is the larger half, so that each item is moved once at most.
     if (this.first * 2 > this.items.length) {
       this.items.splice(0, this.first);

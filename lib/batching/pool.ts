@@ -39,7 +39,7 @@ export class Pool implements Work {
     if (idle || batch === 'growing') {
       return idle;
     }
-    return this.loads.find((load) => isUp(load) && load.expected.length > 0 && load.expected.length <= load.slot.prefetch);
+    return this.loads.find((load) => isUp(load) && load.expected.length <= load.slot.prefetch);
   }
 
   /** The partition gets a batch, which will take so many milliseconds. */

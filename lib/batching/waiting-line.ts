@@ -201,13 +201,11 @@ export class WaitingLine<R extends Request> {
 
   private remove(): Ticket<R> {
     const ticket = this.tickets.pop()!;
-    const { queue, room, again } = ticket;
-    if (!again) {
-      queue.tickets -= isOrdinary(ticket) ? 1 : 0;
-      queue.capacity -= room;
-      queue.first = queue.first === ticket ? undefined : queue.first;
-      queue.newest = queue.newest === ticket ? undefined : queue.newest;
-    }
+    const { queue, room } = ticket;
+    queue.tickets -= isOrdinary(ticket) ? 1 : 0;
+    queue.capacity -= room;
+    queue.first = queue.first === ticket ? undefined : queue.first;
+    queue.newest = queue.newest === ticket ? undefined : queue.newest;
     return ticket;
   }
 

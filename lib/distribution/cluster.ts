@@ -8,9 +8,10 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { firstValueFrom, merge, Subject, timer } from 'rxjs';
-import { ServingClosedError } from '../errors.js';
+import { ServingClosedError, UnknownServingError } from '../errors.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
+import { show } from '../show.js';
 import { type Balancer, balancerOf } from './balancer.js';
 import { Incoming } from './incoming.js';
 import { Members } from './members.js';
@@ -20,11 +21,12 @@ import type { ResolvedDistribution } from './options.js';
 import { RoutesElsewhere } from './routes-elsewhere.js';
 import { Outgoing } from './outgoing.js';
 import type { Owner } from './owners.js';
+import { plainHandlersOf } from './plain/plain-handlers.js';
 import { type Letter, Post } from './post.js';
 import { Probes } from './probes.js';
 import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
 import type { Routes } from './tries.js';
-import type { Address, Receiver, ServingTransport } from './transport.js';
+import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
@@ -89,8 +91,15 @@ export class Cluster
     this.probes = new Probes(transport, probeAfter, this.outgoing, (of) => this.gone(of));
   }
 
-  /** The handle of a serving that other nodes own, or that is to be called as if they did. */
+  /**
+   * The handle of a serving that other nodes own, or that is to be called as if they did.
+   *
+   * @throws UnknownServingError for what is no name
+   */
   serving(name: string, preprocess?: DistributedPreprocessing): Serving {
+    if (typeof name !== 'string') {
+      throw new UnknownServingError(`There is no serving ${show(name)}`);
+    }
     if (preprocess) {
       return new RemoteServing(name, this.way, preprocess);
     }
@@ -124,15 +133,18 @@ export class Cluster
   }
 
   async onModuleInit(): Promise<void> {
-    const { transport, options, address, role } = this;
-    const { heartbeat, namespace } = options;
+    const { transport, options, address, role, incoming, offers } = this;
+    const { heartbeat, limits, namespace, secret } = options;
     this.members.changes$.subscribe(({ type, address: of }) => {
       if (type === 'left') {
         this.forget(of);
       }
       this.changed.next();
     });
-    await transport.start({ namespace, address, role, receiver: this, plainHandlers: new Map() });
+    // Plain messages are not signed: where there is a secret, only who knows it may call. And nobody calls a client.
+    const plainHandlers =
+      secret === undefined && role === 'node' ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
+    await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();
     this.checks = setInterval(() => this.members.check(performance.now()), heartbeat / 4).unref();

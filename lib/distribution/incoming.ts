@@ -2,8 +2,9 @@ import { OverloadedError, ServingClosedError, UnknownServingError } from '../err
 import { show } from '../show.js';
 import { type Executed, faultHeader } from './faults.js';
 import { textIn, wholeIn } from './header.js';
+import type { Offer } from './offer.js';
 import type { Letter, Post } from './post.js';
-import { type Offer, ServedCall } from './served-call.js';
+import { ServedCall } from './served-call.js';
 import type { Address } from './transport.js';
 import { Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
@@ -19,7 +20,7 @@ export interface IncomingOptions {
   readonly offer: (serving: string) => Offer | undefined;
 }
 
-/** The calls of other nodes that are under way here. */
+/** The calls of others that are under way here: of nodes, and of clients that are none. */
 export class Incoming {
   private readonly calls = new Map<Address, Map<number, ServedCall>>();
   private readonly counts = new Map<string, number>();
@@ -62,6 +63,22 @@ export class Incoming {
     this.calls.get(address)?.forEach((call) => call.leave());
   }
 
+  /**
+   * Makes a call that has come by another way than frames.
+   *
+   * @throws what refuses it, or what the call rejects with
+   */
+  async take<T>(name: string, call: (offer: Offer) => Promise<T>): Promise<T> {
+    const offer = this.options.offer(name);
+    const refusal = this.refusal(name, offer);
+    if (refusal || !offer) {
+      throw refusal;
+    }
+    const answer = call(offer);
+    this.follow(name, answer);
+    return answer;
+  }
+
   private begin(id: number, letter: Letter): void {
     const { post, limits, window } = this.options;
     const { from, header } = letter;
@@ -75,14 +92,24 @@ export class Incoming {
     const call = new ServedCall(post, from, id, limits, window);
     const ofCaller = this.calls.get(from) ?? new Map<number, ServedCall>();
     this.calls.set(from, ofCaller.set(id, call));
-    const run = this.run(name, call.serve(offer, letter)).finally(() => {
-      this.runs.delete(run);
+    this.follow(name, call.serve(offer, letter), () => {
       ofCaller.delete(id);
       if (ofCaller.size === 0) {
         this.calls.delete(from);
       }
     });
+  }
+
+  /** Counts the call until it has been answered, however that may be. */
+  private follow(name: string, answer: Promise<unknown>, ended?: () => void): void {
+    const end = (): void => {
+      this.runs.delete(run);
+      this.counts.set(name, this.count(name) - 1);
+      ended?.();
+    };
+    const run = answer.then(end, end);
     this.runs.add(run);
+    this.counts.set(name, this.count(name) + 1);
   }
 
   private refusal(name: string, offer: Offer | undefined): Error | undefined {
@@ -97,13 +124,7 @@ export class Incoming {
       return new ServingClosedError(`Serving "${name}" is ${offer.serving.state} on this node`);
     }
     return this.runs.size >= most
-      ? new OverloadedError(`${most} calls of other nodes are under way here, which is the most`, { retryAfter: 1 })
+      ? new OverloadedError(`${most} calls of others are under way here, which is the most`, { retryAfter: 1 })
       : undefined;
-  }
-
-  private async run(name: string, served: Promise<void>): Promise<void> {
-    this.counts.set(name, this.count(name) + 1);
-    await served;
-    this.counts.set(name, this.count(name) - 1);
   }
 }

@@ -2,8 +2,8 @@ import { healthOf } from '../serving/health.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
 import { LONGEST_NAME, type ServedInfo } from './node-info.js';
+import type { Offer } from './offer.js';
 import { type DistributedPreprocessing, RemoteServing } from './remote-serving.js';
-import type { Offer } from './served-call.js';
 
 /** So much the newest batch counts in the average. */
 const NEWEST = 0.1;

@@ -144,7 +144,10 @@ export interface ClusterOptions {
   readonly window?: Partial<WindowLimits>;
   /** What a frame may hold, and how much may be under way. */
   readonly limits?: Partial<DistributionLimits>;
-  /** Signs every packet, and refuses what is not signed so (HMAC-SHA256). It does not encrypt. */
+  /**
+   * Signs every packet, and refuses what is not signed so (HMAC-SHA256). It does not encrypt. Clients that are no nodes cannot sign, so there is no
+   * door for them where there is a secret.
+   */
   readonly secret?: string;
 }
 

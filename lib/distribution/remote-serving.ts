@@ -12,6 +12,7 @@ import type { StreamEvent } from '../serving/stream-event.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import { leave, sourceOf } from '../streaming/source.js';
 import type { Attempt, Question } from './attempt.js';
+import type { Method } from './offer.js';
 import type { Outgoing } from './outgoing.js';
 import { type Routes, Tries, type TriesOptions } from './tries.js';
 import type { WireLimits } from './wire/limits.js';
@@ -28,8 +29,6 @@ export interface Way extends TriesOptions {
   /** Milliseconds in which a call must be answered that names none itself. */
   readonly requestTimeout: number;
 }
-
-type Method = 'batchedRun' | 'run' | 'stream';
 
 /** A serving that other nodes own: each call goes, unbatched, to one of them. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {

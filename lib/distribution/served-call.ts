@@ -1,22 +1,15 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
 import type { StreamOptions } from '../serving/call-options.js';
-import type { Serving } from '../serving/serving.js';
-import type { StreamEvent } from '../serving/stream-event.js';
 import { faultHeader } from './faults.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from './header.js';
 import { Inbox } from './inbox.js';
+import { eventsOf, type Offer, outputOf } from './offer.js';
 import type { Letter, Post } from './post.js';
 import type { Address } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import { encodeValue } from './wire/values.js';
 import { Window, type WindowLimits } from './window.js';
-
-/** A serving of this node, as others may call it. */
-export interface Offer {
-  readonly serving: Serving;
-  readonly postprocess: ((output: unknown) => unknown) | undefined;
-}
 
 /** One call of another node, while it is under way. */
 export class ServedCall {
@@ -36,17 +29,15 @@ export class ServedCall {
   }
 
   /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
-  async serve({ serving, postprocess }: Offer, { header, value }: Letter): Promise<void> {
+  async serve(offer: Offer, { header, value }: Letter): Promise<void> {
     try {
       const method = textIn(header, 'method');
       const input = header['open'] === true ? this.openInput() : inputIn(value);
       const options = { ...optionsIn(header), signal: this.left.signal };
       if (method === 'stream') {
-        await this.stream(serving.stream(input, options), postprocess);
+        await this.stream(eventsOf(offer, input, options));
       } else {
-        const output = await (method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options));
-        const shaped = postprocess ? await postprocess(output) : output;
-        await this.give(Kind.reply, {}, shaped);
+        await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
     } catch (error) {
       await this.tell(Kind.error, faultHeader(error));
@@ -111,14 +102,13 @@ export class ServedCall {
   }
 
   /** The serving is asked for no more than the caller has room for. */
-  private async stream(events: AsyncIterable<StreamEvent<unknown, string>>, postprocess: Offer['postprocess']): Promise<void> {
+  private async stream(events: AsyncIterable<unknown>): Promise<void> {
     const { window } = this;
     for await (const event of events) {
-      const shaped = 'output' in event && postprocess ? { ...event, output: await postprocess(event.output) } : event;
       if (!(await window.room())) {
         return;
       }
-      window.add(await this.give(Kind.chunk, { index: window.sent }, shaped));
+      window.add(await this.give(Kind.chunk, { index: window.sent }, event));
     }
     await this.tell(Kind.end, { count: window.sent });
   }

@@ -10,6 +10,7 @@ import { loneCall } from './figures/lone-call.js';
 import { overload } from './figures/overload.js';
 import { precedence } from './figures/precedence.js';
 import { registry } from './figures/registry.js';
+import { remoteCall } from './figures/remote-call.js';
 import { saturation } from './figures/saturation.js';
 import { chart } from './harness/chart.js';
 import type { Figure, Measurement } from './harness/measurement.js';
@@ -27,6 +28,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P8: overload,
   P9: precedence,
   P10: registry,
+  P11: remoteCall,
 };
 
 const { values: options } = parseArgs({

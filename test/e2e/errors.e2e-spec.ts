@@ -56,6 +56,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['RunTimeoutError', 504, api.RunTimeoutError],
   ['ServingUnavailableError', 503, api.ServingUnavailableError],
   ['PartitionLostError', 503, api.PartitionLostError],
+  ['NodeLostError', 503, api.NodeLostError],
 ];
 
 function raise(name: string, retryAfter?: number): never {

@@ -8,7 +8,9 @@ import { mutated } from '../fixtures/mutated-bytes.js';
 import { wireSamples } from '../fixtures/wire-samples.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 
-type Wire = typeof frame & typeof limits & typeof values;
+type Wire = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &
+  Pick<typeof limits, 'defaultWireLimits'> &
+  Pick<typeof values, 'encodeValue'>;
 
 /** What one node sends to another, with bits turned, parts missing and lengths of all sizes. */
 export async function frames(): Promise<Entry> {

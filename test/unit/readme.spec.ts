@@ -6,15 +6,17 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const readme = readFileSync(`${root}/README.md`, 'utf8');
 
 /** A code block of the manual, and the file and region, run by a test or sample, that it shows. */
-const blocks = [...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js)\n([\s\S]*?)```/g)].map(([, file, region, code]) => ({
-  file,
-  region,
-  code: code!,
-}));
+const blocks = [...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python)\n([\s\S]*?)```/g)].map(
+  ([, file, region, code]) => ({
+    file,
+    region,
+    code: code!,
+  }),
+);
 
 function regionOf(file: string, region: string): string {
   const source = readFileSync(`${root}/${file}`, 'utf8');
-  const body = new RegExp(`^( *)// #region ${region}\\n([\\s\\S]*?)^ *// #endregion`, 'm').exec(source);
+  const body = new RegExp(`^( *)(?://|#) #region ${region}\\n([\\s\\S]*?)^ *(?://|#) #endregion`, 'm').exec(source);
   const [, indent = '', text = ''] = body ?? [];
   return text.replaceAll(new RegExp(`^${indent}`, 'gm'), '');
 }

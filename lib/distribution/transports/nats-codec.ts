@@ -1,20 +1,35 @@
-import { type Deserializer, NatsRequestJSONDeserializer, type Serializer } from '@nestjs/microservices';
+import type { Deserializer, Serializer } from '@nestjs/microservices';
 import { InvalidOutputError } from '../../errors.js';
 
-/** Reads packets, which begin with 0x00 as no JSON does, beside the messages of Nest. */
-export class PacketsAndMessages implements Deserializer {
-  private readonly messages: Deserializer = new NatsRequestJSONDeserializer();
+/** What Nest says of a message beside it. */
+interface Circumstances {
+  readonly channel?: string;
+  readonly replyTo?: string;
+}
 
-  deserialize(value: unknown, options?: Record<string, unknown>): unknown {
+/**
+ * Reads packets, which begin with 0x00 as no JSON does, beside the messages of Nest, and of those who do not use Nest: these are all data, and answered if
+ * that is asked for.
+ */
+export class PacketsAndMessages implements Deserializer {
+  deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
     const data = bytesOf(value);
-    return data?.[0] === 0 ? { pattern: options?.['channel'], data } : this.messages.deserialize(value, options);
+    if (data[0] === 0) {
+      return { pattern: channel, data };
+    }
+    const message: unknown = JSON.parse(Buffer.from(data).toString());
+    const isNests = typeof message === 'object' && message !== null && ('pattern' in message || 'data' in message);
+    return { pattern: channel, ...(replyTo && { id: replyTo }), ...(isNests ? message : { data: message }) };
   }
 }
 
 /** Nest 11 gives the bytes of a message, Nest 12 the message. */
-function bytesOf(value: unknown): Uint8Array | undefined {
+function bytesOf(value: unknown): Uint8Array {
   const data: unknown = typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
-  return data instanceof Uint8Array ? data : undefined;
+  if (!(data instanceof Uint8Array)) {
+    throw new TypeError('A message of NATS without its bytes');
+  }
+  return data;
 }
 
 /**

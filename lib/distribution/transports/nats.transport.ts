@@ -1,15 +1,19 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { ClientNats, type NatsContext, type NatsOptions, ServerNats } from '@nestjs/microservices';
 import {
+  catchError,
   combineLatest,
   distinctUntilChanged,
+  EMPTY,
   firstValueFrom,
   from,
   map,
+  type Observable,
   of,
   skip,
   startWith,
   type Subscription,
+  switchMap,
   timeout,
 } from 'rxjs';
 import type { Address, ServingTransport, Station } from '../transport.js';
@@ -39,7 +43,7 @@ const LARGEST = 256 * 1024;
 const AROUND = 4 * 1024;
 /** A node that is there, but has not answered a probe for so many milliseconds, may be alive or not. */
 const PROBE = 2_000;
-/** How long the server is waited for when a node stops, in milliseconds. */
+/** How long a server that reads nothing is waited for when a node stops, in milliseconds. */
 const FLUSH = 5_000;
 
 /**
@@ -80,20 +84,10 @@ export class NatsTransport implements ServingTransport {
     }
     await this.connect();
     this.isOnline = true;
-    this.watch = combineLatest([this.server.status, this.client.status])
-      .pipe(
-        map((statuses) => statuses.every((status: string) => status === 'connected')),
-        startWith(true),
-        distinctUntilChanged(),
-        skip(1),
-      )
-      .subscribe((isOnline) => {
-        this.isOnline = isOnline;
-        if (isOnline) {
-          this.measure();
-        }
-        receiver.online(isOnline);
-      });
+    this.watch = this.onlineChanges().subscribe((isOnline) => {
+      this.isOnline = isOnline;
+      receiver.online(isOnline);
+    });
   }
 
   /** While the server is away, packets are lost. */
@@ -137,18 +131,37 @@ export class NatsTransport implements ServingTransport {
         }),
         this.client.connect(),
       ]);
-      // Only then has the server heard of the subscriptions.
-      await this.server.unwrap<Connection>().flush();
+      await this.settle();
     } catch (error) {
       await this.stop();
       throw error;
     }
-    this.measure();
   }
 
-  /** A server that has taken the place of another one may take less. */
-  private measure(): void {
+  /** Resolves when the server has heard of the subscriptions. One that has taken the place of another may take less. */
+  private async settle(): Promise<void> {
+    await this.server.unwrap<Connection>().flush();
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
+  }
+
+  /** Online is who is heard: the server has back both connections, and the subscriptions. */
+  private onlineChanges(): Observable<boolean> {
+    return combineLatest([this.server.status, this.client.status]).pipe(
+      map((statuses) => statuses.every((status: string) => status === 'connected')),
+      startWith(true),
+      distinctUntilChanged(),
+      skip(1),
+      switchMap((isConnected) => (isConnected ? this.settled() : of(false))),
+      distinctUntilChanged(),
+    );
+  }
+
+  private settled(): Observable<boolean> {
+    return from(this.settle()).pipe(
+      map(() => true),
+      // The connection has been lost once more, which will be told by itself.
+      catchError(() => EMPTY),
+    );
   }
 
   private publish(subject: string, packet: Uint8Array): void {

@@ -1,7 +1,7 @@
-import { STATUS_CODES } from 'node:http';
 import { Logger } from '@nestjs/common';
 import { catchError, defer, type Observable, throwError } from 'rxjs';
 import { isServingError } from '../../errors.js';
+import { plainErrorOf } from '../plain/plain-error.js';
 import type { PlainHandler } from '../transport.js';
 
 const logger = new Logger('ServingTransport');
@@ -15,11 +15,8 @@ export function plainAnswer(handler: PlainHandler): (data: unknown) => Promise<O
 }
 
 function plainError(error: unknown): object {
-  if (isServingError(error) && error.expose) {
-    return error.toJSON();
+  if (!(isServingError(error) && error.expose)) {
+    logger.error(error);
   }
-  logger.error(error);
-  return isServingError(error)
-    ? { ...error.toJSON(), message: STATUS_CODES[error.statusCode] }
-    : { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500] };
+  return plainErrorOf(error);
 }

@@ -1,5 +1,5 @@
-import { endianness } from 'node:os';
 import { InvalidInputError } from '../../errors.js';
+import { BIG_ENDIAN, swapOnBigEndian } from './byte-order.js';
 import { type Block, countOf, type Element, elementByCode, elementByType } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
@@ -128,21 +128,4 @@ function entryLength(rank: number): number {
 
 function tableLength(sections: readonly Section[]): number {
   return padded(sections.reduce((sum, { dims }) => sum + entryLength(dims.length), 0));
-}
-
-const BIG_ENDIAN = endianness() === 'BE';
-
-/** Turns elements from the order of their bytes here to that in frames, and back. */
-function swapOnBigEndian(bytes: Uint8Array, size: number): void {
-  if (!BIG_ENDIAN || size === 1) {
-    return;
-  }
-  const elements = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (size === 2) {
-    elements.swap16();
-  } else if (size === 4) {
-    elements.swap32();
-  } else {
-    elements.swap64();
-  }
 }

@@ -6,6 +6,7 @@ import { isTensor, soundTensor } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, isError } from '../../errors.js';
 import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
 import type { WireLimits } from './limits.js';
+import { numberOfWord, wordOfNumber } from './number-words.js';
 import { FrameError } from './prelude.js';
 import { isSaidError, saidError } from './said-error.js';
 
@@ -20,17 +21,10 @@ export interface Sink {
   checkShape(dims: readonly number[]): void;
 }
 
-/** What stands for a number that JSON does not know. */
-const numbers: ReadonlyMap<unknown, number> = new Map([
-  ['NaN', NaN],
-  ['Infinity', Infinity],
-  ['-Infinity', -Infinity],
-  ['-0', -0],
-]);
-
 /** The leaf of a number that JSON would not keep. */
 export function leafOfNumber(value: number): Leaf | undefined {
-  return Number.isFinite(value) && !Object.is(value, -0) ? undefined : ['$n', Object.is(value, -0) ? '-0' : String(value)];
+  const word = wordOfNumber(value);
+  return word === undefined ? undefined : ['$n', word];
 }
 
 /** Hexadecimal, which takes no longer to read than it is long. */
@@ -81,7 +75,7 @@ type Maker = (content: unknown, take: (index: unknown) => Block, limits: WireLim
 
 const makers: Readonly<Record<string, Maker>> = {
   $u: () => undefined,
-  $n: (name) => numbers.get(name) ?? fail('a number'),
+  $n: (name) => numberOfWord(name) ?? fail('a number'),
   $i: (digits) => (typeof digits === 'string' && /^-?[\da-f]+$/.test(digits) ? bigIntOf(digits) : fail('a bigint')),
   $d: (time) => (time === null || typeof time === 'number' ? new Date(time ?? NaN) : fail('a date')),
   $t: (index, take) => tensorOf(take(index)),
@@ -137,7 +131,7 @@ function bufferOf({ data }: Block): ArrayBuffer {
   return data instanceof Uint8Array ? new Uint8Array(data).buffer : fail('a buffer');
 }
 
-function bigIntOf(digits: string): bigint {
+export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 

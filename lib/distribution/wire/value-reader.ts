@@ -74,6 +74,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null;
 }
 
-function isTag(name: string): boolean {
+/** Whether a name in a tree says what its value is, rather than what it is called. */
+export function isTag(name: string): boolean {
   return name.startsWith('$') && !name.startsWith('$$');
 }

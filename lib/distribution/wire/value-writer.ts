@@ -5,7 +5,7 @@ import type { Block } from './element-types.js';
 import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './leaves.js';
 import type { WireLimits } from './limits.js';
 
-type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /** What the number of blocks is written in has 16 bits, and one is that of the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;

@@ -11,7 +11,7 @@ export interface Measurement {
   readonly sideUnit: string;
 }
 
-export type Figure = 'P1' | 'P2' | 'P3' | 'P4' | 'P5' | 'P6' | 'P7' | 'P8' | 'P9' | 'P10';
+export type Figure = 'P1' | 'P2' | 'P3' | 'P4' | 'P5' | 'P6' | 'P7' | 'P8' | 'P9' | 'P10' | 'P11';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

@@ -10,6 +10,7 @@ import {
 import { failureOf } from '../../fixtures/failure-of.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { iterated } from '../../fixtures/streams.js';
+import { until } from '../../fixtures/streams.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useCluster } from '../../fixtures/use-cluster.js';
 
@@ -18,6 +19,9 @@ const saying = (name: string, node: string): FunctionServingDefinition => ({
   name,
   useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })),
 });
+
+/** Texts of these lengths. */
+const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
 
 describe('A call in a cluster', () => {
   const cluster = useCluster();
@@ -54,6 +58,9 @@ describe('A call in a cluster', () => {
 
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(failure).toMatchObject({ message: expect.stringContaining('no node') });
+    for (const strange of [Symbol('x'), { distributed: 5 }, { local: null }, {}, undefined]) {
+      expect(await failureOf(web.servings.batchedRun(strange as never, 1))).toBeInstanceOf(UnknownServingError);
+    }
   });
 
   it('[11] waits for a node that is about to come', async () => {
@@ -80,6 +87,39 @@ describe('A call in a cluster', () => {
     batch.finish(batch.rows.map((row) => row * 10));
 
     expect(await Promise.all(replies)).toEqual([10, 20, 30]);
+  });
+
+  it('[11] spills over to another node while two batches per partition wait on its own', async () => {
+    const own = new HeldFunction();
+    const definition = { name: 'm', batchSize: 1, useFactory: own.useFactory };
+    const web = await cluster.node({ servings: [definition], localFirst: 'unless-saturated', drainTimeout: 1000 });
+    await cluster.node({ servings: [saying('m', 'other')] });
+    await web.knows('m', 2);
+    const runs = web.servings.batchedRun('m', 'runs');
+    await until(() => own.batches.length === 1);
+    const waiting = [runs, web.servings.batchedRun('m', 'waits'), web.servings.batchedRun('m', 'waits, too')];
+
+    expect(web.servings.queueDepths().get('m')).toBe(2);
+    expect(await web.servings.batchedRun('m', 'spills over')).toEqual({ node: 'other', row: 'spills over' });
+
+    for (let answered = 0; answered < 3; answered++) {
+      await until(() => own.batches.length === 1);
+      own.next().finish([answered]);
+    }
+    expect(await Promise.all(waiting)).toEqual([0, 1, 2]);
+  });
+
+  it('[11] goes to the node that a function chooses', async () => {
+    const nodes = ['a', 'b', 'c'];
+    await Promise.all(nodes.map((nodeId) => cluster.node({ nodeId, servings: [saying('m', nodeId)] })));
+    const web = await cluster.node({
+      balance: (candidates, { serving }) => candidates.find(({ id }) => id === 'b' && serving === 'm'),
+    });
+    await web.knows('m', 3);
+
+    const replies = await Promise.all(nodes.map((row) => web.servings.batchedRun('m', row)));
+
+    expect(replies).toEqual(nodes.map((row) => ({ node: 'b', row })));
   });
 
   it('[11] brings tensors there and back', async () => {
@@ -117,7 +157,6 @@ describe('A call in a cluster', () => {
 
   it('[11] fails with the reason where there is more to say than a message may hold', async () => {
     const limits = { bytes: 100_000 };
-    const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
     await cluster.node({
       servings: [
         { name: 'texts', useFactory: () => texts },

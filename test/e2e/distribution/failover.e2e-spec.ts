@@ -18,6 +18,12 @@ const answer = ({ batches }: ReturnType<typeof held>, mark: string): void => {
   batch.finish(batch.rows.map((row) => `${row} by ${mark}`));
 };
 
+const answering = (mark: string): FunctionServingDefinition => ({
+  name: 'm',
+  idempotent: false,
+  useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`),
+});
+
 describe('A call whose node goes', () => {
   const cluster = useCluster();
 
@@ -198,11 +204,6 @@ describe('A node that shuts down', () => {
   });
 
   it('[11] [9.3] and crosses with calls: these go to another, also those that must not run twice', async () => {
-    const answering = (mark: string): FunctionServingDefinition => ({
-      name: 'm',
-      idempotent: false,
-      useFactory: () => (rows: readonly unknown[]) => rows.map((row) => `${row} by ${mark}`),
-    });
     const closing = await cluster.node({ servings: [answering('a')] });
     await cluster.node({ servings: [answering('b')] });
     const web = await cluster.node();

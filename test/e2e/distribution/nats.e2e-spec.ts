@@ -8,7 +8,7 @@ import { InvalidInputError } from '../../../lib/errors.js';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { Awaited, until } from '../../fixtures/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
+import { describeTransport, probed, useNodes } from '../../fixtures/every-transport.js';
 import { numbered } from '../../fixtures/heard.js';
 import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
 
@@ -46,7 +46,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
     killed.kill('SIGKILL');
     await killed.ended;
-    await expect(a.transport.probe('b-1')).resolves.toBe(false);
+    await expect(probed(a.transport, 'b-1')).resolves.toBe(false);
     const next = startProcess('node', { transport: 'nats', settings, address: 'b-2' });
     await next.told('started');
     a.transport.send('b-2', numbered(7));
@@ -88,6 +88,37 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
     expect(b.heard.numbers).toEqual([1, 2]);
     expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
+  });
+
+  it('[11] ends while the server is away', async () => {
+    const { transport, heard } = await join('a');
+    await server.kill();
+    await heard.until(({ events }) => events.includes('offline'));
+
+    await transport.stop();
+
+    expect(heard.events).toEqual(['offline']);
+    await server.start();
+  });
+
+  it('[11] a server that reads nothing holds up the end for 5 seconds', async () => {
+    const time = await VirtualTime.install();
+    try {
+      const { transport } = await join('a');
+      server.signal('SIGSTOP');
+      for (let i = 0; i < 64; i++) {
+        transport.send('b', numbered(i, transport.maxPacket));
+      }
+      let hasStopped = false;
+      const stopping = transport.stop().then(() => (hasStopped = true));
+      await time.advance(4_999);
+      expect(hasStopped).toBe(false);
+      await time.advance(1);
+      await stopping;
+    } finally {
+      time.restore();
+      server.signal('SIGCONT');
+    }
   });
 
   it('[11] without a server a node does not start', async () => {
@@ -143,6 +174,22 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       });
       await expect(run('broken')).rejects.toMatchObject({ code: 'INTERNAL', message: 'Internal Server Error' });
       await expect(run('unknown')).rejects.toThrow('no subscribers');
+    });
+
+    it('[11] answers those who do not use Nest, and outlives what is no message', async () => {
+      await join('a', { plainHandlers: handlers });
+      const client = connect();
+      await client.connect();
+      const nats = client.unwrap<{
+        request(subject: string, text: string): Promise<{ json(): unknown }>;
+        publish(subject: string, text: string): void;
+      }>();
+
+      nats.publish('sv.test.s.double', 'banana');
+      nats.publish('sv.test.s.double', '');
+      for (const text of ['21', '{"data":21}', '{"pattern":"p","data":21,"id":"7"}']) {
+        expect((await nats.request('sv.test.s.double', text)).json()).toMatchObject({ response: 42, isDisposed: true });
+      }
     });
 
     it('[11] says that a reply is too large for NATS', async () => {

@@ -1,13 +1,20 @@
-import { describe, expect, it } from '@jest/globals';
+import { expect, it } from '@jest/globals';
 import { NodeLostError } from 'nestjs-serving';
 import { Callers } from '../../fixtures/callers.js';
 import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { wirings } from '../../fixtures/wirings.js';
+import { describeWirings } from '../../fixtures/wirings.js';
 
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
 const distribution = { heartbeat: 100, downAfter: 2000 };
 
-describe.each(wirings)('Processes of a cluster over $name, one of which', (wiring) => {
+/** The rows that the victim has left, which shows that something was to be lost. */
+function strandedAt(victim: ClusterProcess): readonly string[] {
+  const { stranded } = victim;
+  expect(stranded.length).toBeGreaterThan(0);
+  return stranded;
+}
+
+describeWirings('Processes of a cluster, one of which', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   /** Three nodes with the serving, and a client that calls it; the first is the one to whom something happens. */
@@ -17,45 +24,27 @@ describe.each(wirings)('Processes of a cluster over $name, one of which', (wirin
     const web = await client({ ...distribution, ...(attempts && { attempts }) });
     await web.knows('m', 3);
     const callers = new Callers(web.servings, 'm');
-    await callers.answered(500);
+    await callers.answered(200);
     const [victim, ...others] = nodes as [ClusterProcess, ...ClusterProcess[]];
     return { web, callers, victim, others };
   }
 
-  /** The rows that the victim has left, which shows that something was to be lost. */
-  function strandedAt(victim: ClusterProcess): readonly string[] {
-    const { stranded } = victim;
-    expect(stranded.length).toBeGreaterThan(0);
-    return stranded;
-  }
-
-  it('[11] is killed under load: what it was doing others do, and no call fails', async () => {
+  it('[11] is killed under load: what it was doing others do, no call fails, and it comes back when it starts anew', async () => {
     const { web, callers, victim, others } = await underLoad({ idempotent: true });
     await victim.hold();
 
     victim.process.kill('SIGKILL');
     await victim.process.ended;
     const stranded = strandedAt(victim);
-    await callers.answered(500);
     await web.knows('m', 2);
-    await callers.end();
-
-    callers.expectUnharmed();
-    expect(stranded.filter((id) => callers.answers.get(id) === victim.pid)).toEqual([]);
-    const runs = others.flatMap(({ begun }) => begun);
-    expect(new Set(runs).size).toBe(runs.length);
-  });
-
-  it('[11] is killed and starts anew: it answers again, and its callers do nothing for it', async () => {
-    const { callers, victim } = await underLoad({ idempotent: true });
-
-    victim.process.kill('SIGKILL');
-    await victim.process.ended;
     const next = await victim.again();
     await callers.answered(50, next.pid);
     await callers.end();
 
     callers.expectUnharmed();
+    expect(stranded.filter((id) => callers.answers.get(id) === victim.pid)).toEqual([]);
+    const runs = [next, ...others].flatMap(({ begun }) => begun);
+    expect(new Set(runs).size).toBe(runs.length);
   });
 
   it('[11] is stopped under load: what it was doing others do, and it comes back when it goes on', async () => {
@@ -65,7 +54,7 @@ describe.each(wirings)('Processes of a cluster over $name, one of which', (wirin
     victim.process.kill('SIGSTOP');
     const stranded = strandedAt(victim);
     await web.knows('m', 2);
-    await callers.answered(500);
+    await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
     victim.process.tell('open');
     victim.process.kill('SIGCONT');
@@ -85,7 +74,7 @@ describe.each(wirings)('Processes of a cluster over $name, one of which', (wirin
     victim.process.kill('SIGKILL');
     await victim.process.ended;
     const stranded = strandedAt(victim);
-    await callers.answered(500);
+    await callers.answered(200);
     await callers.end();
 
     expect(callers.wrong).toEqual([]);

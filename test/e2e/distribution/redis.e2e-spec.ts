@@ -25,6 +25,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   const breakable = useBreakableLinks();
   const { node, client } = useClusterProcesses({
     name: 'Redis',
+    prepare: () => {},
     options: () => ({ transport: Transport.REDIS, options: { port: server.port } }),
   });
 

@@ -80,6 +80,23 @@ describe('links', () => {
     }
   });
 
+  it('[11] a node that meets itself does not dial there again', async () => {
+    const own = new Awaited<number>();
+    const way = await breakable(own.value);
+    const time = await VirtualTime.install();
+    try {
+      const a = await start('a', { peers: [`127.0.0.1:${way.port}`] });
+      own.give(a.transport.port!);
+      await until(() => way.made === 1 && way.open === 0);
+      await time.advance(60_000);
+
+      expect(way.made).toBe(1);
+      expect(a.heard.events).toEqual([]);
+    } finally {
+      time.restore();
+    }
+  });
+
   it('[11] a node that is killed is gone, and its next incarnation found', async () => {
     const killed = startProcess('node', { transport: 'tcp', settings: {}, address: 'b-1' });
     const [port] = await killed.told<number>('started');

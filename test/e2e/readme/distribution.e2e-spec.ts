@@ -135,9 +135,6 @@ describe('The chapter "Other machines"', () => {
 });
 
 describe('A cluster in one process', () => {
-  const build = (options: Parameters<typeof ServingModule.forRoot>[0]) =>
-    Test.createTestingModule({ imports: [ServingModule.forRoot(options)] }).compile();
-
   beforeEach(() => Logger.overrideLogger(false));
 
   it('[11] tests calls of other nodes', async () => {
@@ -164,4 +161,8 @@ async function freePort(): Promise<number> {
   server.close();
   await once(server, 'close');
   return typeof address === 'object' && address ? address.port : 0;
+}
+
+function build(options: Parameters<typeof ServingModule.forRoot>[0]) {
+  return Test.createTestingModule({ imports: [ServingModule.forRoot(options)] }).compile();
 }

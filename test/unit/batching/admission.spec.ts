@@ -242,6 +242,28 @@ describe('Admission', () => {
       expect(door.refusal({ size: 40, deadline: 1430 }, work, 1000)).toBeUndefined();
     });
 
+    it('[7.1] counts of its own batch the rows that are ahead in it, and one batch to spare where it is not the first', () => {
+      const door = new Door({ maxQueue: 100 });
+      // A batch takes 99.5 ms, and 10 for each row.
+      Array.from({ length: 8 }, (_, i) => door.learn(lane.limits, 1 + i, 109.5 + 10 * i));
+      const needed = () => /about (\d+) ms/.exec(door.refusal({ size: 4, deadline: 1 })!.message)?.[1];
+
+      door.ask({ size: 3 });
+      expect(needed()).toBe('230'); // 3 of 10 rows that take 199.5, and a batch of 7
+      door.ask({ size: 6 });
+      expect(needed()).toBe('380'); // 9 of 10, and a batch of 10
+      door.ask();
+      expect(needed()).toBe('599'); // a batch of 10, its own, and one to spare
+    });
+
+    it('[7.1] lets those in that have just the time they need', () => {
+      const door = new Door().trained(0);
+      const work: Work = { ...busy, runningUntil: () => 60 };
+
+      expect(door.refusal({ deadline: 59 }, work)).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 60 }, work)).toBeUndefined();
+    });
+
     it('[7.1] says to call again when that much less waits', () => {
       const door = new Door({ maxQueue: 1000 }).trained(1000);
       door.ask({ size: 60 });
@@ -263,6 +285,18 @@ describe('Admission', () => {
       door.ask({ lane: slow });
       expect(door.refusal({ deadline: 1 })).toBeUndefined();
       door.trained(1, slow);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+    });
+
+    it('[7.1] does not fail open for lanes that it knows nothing of where none of their rows wait', () => {
+      const unknown = laneOf(10);
+      const door = new Door({ maxQueue: 100 }).trained(100);
+      const request = door.ask({ lane: unknown, size: 2 });
+      door.ask({ size: 10 });
+      expect(door.refusal({ deadline: 1 })).toBeUndefined();
+
+      door.leave(request, 2);
+
       expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
     });
 

@@ -83,7 +83,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 b0 b1']);
 
       batcher.finishBatch();
-      await microtasks();
+      await later();
       expect(batcher.running).toEqual([]);
       await later(1);
       expect(batcher.running).toEqual(['0: b2']);
@@ -396,6 +396,16 @@ describe('Batcher', () => {
       expect(batcher.records[1]).toMatchObject({ reason: 'full' });
     });
 
+    it('[12.2] why it closed: it was full, also where a row has left since', async () => {
+      const batcher = await busyBatcher({ batchTimeout: 10 });
+      batcher.call('a', 2);
+      batcher.call('b').leave();
+
+      await runAll(batcher);
+
+      expect(batcher.records[1]).toMatchObject({ reason: 'full', rows: 2 });
+    });
+
     it('[12.2] why it closed: drain', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
@@ -414,6 +424,7 @@ describe('Batcher', () => {
       batcher.call('b');
       await later(6);
       expect(batcher.running).toEqual(['0: busy0', '1: a0 b0']);
+      expect(batcher.started[1]).toMatchObject({ partition: 1, rows: 2, wait: 10 });
       await later(25);
       batcher.finishBatch(1);
       await later();

@@ -120,15 +120,28 @@ describe('Batcher, of calls with a deadline,', () => {
     for (let i = 0; i < 8; i++) {
       batcher.ask('a');
       await later(100);
-      batcher.finishBatch(0, { padding: 3 });
+      batcher.finishBatch(0, { padding: 1 });
       await later();
     }
     batcher.ask('a', { size: 8 });
     await later();
 
-    // 100 of what runs, as long for the four that wait, its own, and one to spare; were it 100 for each row, it would be 400 each.
-    expect(() => batcher.ask('b', { deadline: inMs(401) })).not.toThrow();
+    // Two rows took 100, so four take 200: those that run, those that wait, its own, and one to spare.
+    expect(() => batcher.ask('b', { deadline: inMs(799) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(801) })).not.toThrow();
     await runAll(batcher);
+  });
+
+  it('[7.2] [7.5] fails rows that would be late if their batch took half as long again as it should, for others that are not', async () => {
+    const batcher = await trained(100);
+    batcher.ask('a', { size: 3 });
+    await later();
+    const late = batcher.ask('late', { deadline: inMs(249) });
+    batcher.ask('b', { deadline: inMs(251) });
+    await later(100);
+
+    expect(await runAll(batcher)).toEqual(['a0 a1 a2', 'b0']);
+    expect(late.error).toBeInstanceOf(DeadlineExceededError);
   });
 
   it('[7.1] never refuses a call when it is idle, however short its time', async () => {

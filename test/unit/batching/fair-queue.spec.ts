@@ -276,6 +276,40 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 1, Infinity, 10).toSorted()).toEqual(['a0', 'b0', 'c0']);
   });
 
+  it('[7.2] [7.3] loses no row of other tenants where it is swept while it expires the last of one', () => {
+    const queue = queueOf();
+    const last = lateAt('last', 5, 'late');
+    last.expire = () => {
+      last.isOver = true;
+      queue.sweep();
+    };
+    [last, requestOf('a', { tenant: 'a' }), requestOf('b', { tenant: 'b' })].forEach((request) => queue.add(allOf(request)));
+
+    expect(takeAll(queue, 1, Infinity, 10)).toEqual(['a0', 'b0']);
+  });
+
+  it('[7.3] does not expire who has left', () => {
+    const queue = queueOf();
+    const left = lateAt('left', 5);
+    queue.add(allOf(left));
+    left.leave();
+
+    expect(queue.peek(10)).toBeUndefined();
+    expect(left.error).toBeUndefined();
+  });
+
+  it('[7.2] knows whether somebody waits for one of its rows, of whatever tenant, longer than until then', () => {
+    const queue = queueOf();
+    expect(queue.hasRowsAfter(0)).toBe(false);
+
+    const requests = [lateAt('a', 10), lateAt('b', 20), lateAt('c', 30, 'other')];
+    requests.forEach((request) => queue.add(allOf(request)));
+    expect([9, 19, 29, 30].map((time) => queue.hasRowsAfter(time))).toEqual([true, true, true, false]);
+
+    requests[2]!.leave();
+    expect([19, 20].map((time) => queue.hasRowsAfter(time))).toEqual([true, false]);
+  });
+
   it('[7.3] remembers no tenant of whom it has forgotten all rows', () => {
     const { queue, asked } = asking();
     const tenants = Array.from({ length: 5000 }, (_, i) => `tenant ${i}`);

@@ -42,6 +42,14 @@ describe('Pace', () => {
     expect([1, 4, 8, 6].map((rows) => pace.timeOf(rows))).toEqual([10, 10, 20, 15].map((time) => expect.closeTo(time)));
   });
 
+  it('[7.1] takes batches of one size for that, however large: it is not misled by what numbers cannot hold', () => {
+    for (let rows = 100_000; rows < 100_100; rows++) {
+      const pace = paceOf(times(20, [rows, 10]));
+
+      expect([pace.timeOf(1), pace.timeOf(2 * rows)]).toEqual([expect.closeTo(10), expect.closeTo(20)]);
+    }
+  });
+
   it('[7.1] follows a change: what is long ago counts less and less', () => {
     const pace = paceOf(times(200, [4, 100]));
     expect(pace.timeOf(4)).toBeCloseTo(100);

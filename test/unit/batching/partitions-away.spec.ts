@@ -214,6 +214,19 @@ describe('Batcher, whose partitions go away,', () => {
       expect(batcher.depth).toBe(0);
     });
 
+    it('[7.3] runs none where nobody waits for any, and tells of the end of the batch all the same', async () => {
+      const batcher = new HeldBatcher();
+      const a = batcher.call('a', 2);
+      await later();
+      a.leave();
+
+      batcher.finishBatch(0, { error, retries: [{ parts: [partOf(a, 0, 2)] }] });
+      await later();
+
+      expect([batcher.running, batcher.depth]).toEqual([[], 0]);
+      expect(batcher.records).toHaveLength(1);
+    });
+
     it('[9.3] runs them before it closes, unless what waits was abandoned: then they fail with that', async () => {
       for (const abandons of [false, true]) {
         const batcher = new HeldBatcher();

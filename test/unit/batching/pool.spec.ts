@@ -85,6 +85,9 @@ describe('Pool', () => {
     const slots = slotsOf(0, 0, 0);
     const pool = new Pool(slots);
     expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, true]);
+    slots[0]!.away = gone;
+    expect([pool.partitions, pool.isIdle]).toEqual([2, true]);
+    slots[0]!.away = undefined;
 
     start(pool);
     expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, false]);

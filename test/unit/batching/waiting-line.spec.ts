@@ -1,66 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import type { Lane, Part } from '../../../lib/batching/request.js';
-import { type CloseReason, WaitingLine } from '../../../lib/batching/waiting-line.js';
-import { type NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/held-batcher.js';
-import { allOf, laneOf, requestOf } from '../../fixtures/waiting-requests.js';
-
-type Ask = Omit<Partial<NamedRequestOptions>, 'lane'> & { readonly now?: number };
-
-/** A line whose lanes and rows go by letters. */
-class NamedLine extends WaitingLine<NamedRequest> {
-  private readonly named = new Map<string, Lane>();
-
-  constructor(ageing = 1000) {
-    super({ ageing, weights: new Map() });
-  }
-
-  lane(name: string, batchSize = 3): Lane {
-    const lane = this.named.get(name) ?? laneOf(batchSize);
-    this.named.set(name, lane);
-    return lane;
-  }
-
-  part(lane: string, name: string, { now = 0, ...options }: Ask = {}): Part<NamedRequest> {
-    const request = requestOf(name, { ...options, lane: this.lane(lane) });
-    request.arrivedAt = now;
-    return allOf(request);
-  }
-
-  /** A window with the rows has closed. */
-  close(lane: string, parts: readonly Part<NamedRequest>[], reason: CloseReason = 'timeout', now = 0): void {
-    this.join({ lane: this.lane(lane), parts, size: this.lane(lane).limits.batchSize, reason }, now);
-  }
-
-  /** A window has closed with so many rows of one request. */
-  window(lane: string, name: string, size = 1, now = 0): NamedRequest {
-    const part = this.part(lane, name, { size, now });
-    this.close(lane, [part], size < 3 ? 'timeout' : 'full', now);
-    return part.request;
-  }
-
-  /** Adds the rows where there is room for them. */
-  add(lane: string, name: string, options: Ask = {}): NamedRequest | undefined {
-    const part = this.part(lane, name, options);
-    if (this.roomIn(this.lane(lane)) < part.count) {
-      return undefined;
-    }
-    this.grow(part, options.now ?? 0);
-    return part.request;
-  }
-
-  takeNames(now = 0): string | undefined {
-    return this.next(now) && namesOf(this.take(now).parts);
-  }
-
-  takeAll(now = 0): string[] {
-    const taken: string[] = [];
-    for (let rows = this.takeNames(now); rows !== undefined; rows = this.takeNames(now)) {
-      taken.push(rows);
-    }
-    return taken;
-  }
-}
+import type { Part } from '../../../lib/batching/request.js';
+import type { NamedRequest } from '../../fixtures/held-batcher.js';
+import { NamedLine } from '../../fixtures/named-line.js';
 
 describe('WaitingLine', () => {
   it('[4.4] gives windows in the order in which they joined', () => {

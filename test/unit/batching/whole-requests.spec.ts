@@ -26,6 +26,19 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 c0']);
   });
 
+  it('[8.3] [4.2] puts one there also where it just fits, so that it waits for no window of its own', async () => {
+    const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
+    batcher.call('a', 2);
+    await later(10);
+    batcher.callWhole('B', 3);
+
+    batcher.finishBatch();
+    await later();
+
+    expect(batcher.running).toEqual(['0: a0 a1 B0 B1 B2']);
+    await runAll(batcher);
+  });
+
   it('[8.3] flushes the open window for one that does not fit, and starts the next with it', async () => {
     const batcher = new HeldBatcher({ batchSize: 5, batchTimeout: 10 });
 

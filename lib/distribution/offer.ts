@@ -1,0 +1,35 @@
+import type { StreamOptions } from '../serving/call-options.js';
+import type { Serving } from '../serving/serving.js';
+import type { StreamEvent } from '../serving/stream-event.js';
+
+/** A serving of this node, as others may call it. */
+export interface Offer {
+  readonly serving: Serving;
+  readonly postprocess: ((output: unknown) => unknown) | undefined;
+}
+
+/** What others may ask of a serving. */
+export type Method = 'batchedRun' | 'run' | 'stream';
+
+/** The answer of a call as others get it. */
+export async function outputOf(
+  { serving, postprocess }: Offer,
+  method: Exclude<Method, 'stream'>,
+  input: unknown,
+  options: StreamOptions<string>,
+): Promise<unknown> {
+  const output = await (method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options));
+  return postprocess ? postprocess(output) : output;
+}
+
+/** The events of a streamed call as others get them. */
+export async function* eventsOf(
+  { serving, postprocess }: Offer,
+  input: unknown,
+  options: StreamOptions<string>,
+): AsyncGenerator<unknown, void> {
+  const events: AsyncIterable<StreamEvent<unknown, string>> = serving.stream(input, options);
+  for await (const event of events) {
+    yield 'output' in event && postprocess ? { ...event, output: await postprocess(event.output) } : event;
+  }
+}

@@ -1,0 +1,35 @@
+import 'reflect-metadata';
+import { setTimeout } from 'node:timers/promises';
+import type { INestApplicationContext } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { Transport } from '@nestjs/microservices';
+import { defineServing, ServingModule } from 'nestjs-serving';
+import type { Way } from './way.js';
+
+/** Gives its rows back, to all who call it in one turn at once. */
+const echo = defineServing({ name: 'echo', batchTimeout: 0, useFactory: () => (rows: unknown) => rows });
+
+/** Keeps its node busy for 10 ms a row. */
+const busy = defineServing({
+  name: 'busy',
+  batchSize: 1,
+  batchTimeout: 0,
+  useFactory: () => async (rows: unknown) => {
+    await setTimeout(10);
+    return rows;
+  },
+});
+
+export function startOwner({ transport, options }: Way): Promise<INestApplicationContext> {
+  return start({ servings: [echo, busy], distribution: { transport, options } as Way });
+}
+
+/** A node without servings. */
+export function startCaller(ways: readonly Way[]): Promise<INestApplicationContext> {
+  const peers = ways.flatMap((way) => (way.transport === Transport.TCP ? `127.0.0.1:${way.options.port}` : []));
+  return start({ distribution: peers.length > 0 ? { transport: Transport.TCP, peers } : ways[0]! });
+}
+
+function start(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext(ServingModule.forRoot(options), { logger: ['error', 'warn'] });
+}

@@ -1,0 +1,88 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { setImmediate as turn } from 'node:timers/promises';
+import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import { Kind } from '../../../lib/distribution/wire/prelude.js';
+import { Heard, stationOf } from '../../fixtures/heard.js';
+import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/impostor.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+import { type ClusterProcess, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { tcp } from '../../fixtures/wirings.js';
+
+const secret = 'known to nodes alone';
+const another = 'known to others alone';
+
+describe('Somebody who connects to the port of a node and says that he has its serving', () => {
+  const { node } = useClusterProcesses(tcp());
+  let impostor: Impostor | undefined;
+
+  afterEach(() => impostor?.leave());
+
+  /** A node with the serving, and one that calls it over HTTP, whose port the impostor finds. */
+  async function pair(distribution: object): Promise<[owner: ClusterProcess, caller: ClusterProcess]> {
+    const owner = await node({ servings: [{ name: 'm' }], distribution });
+    const caller = await node({ kind: 'http', distribution: { ...distribution, role: 'node' } });
+    expect(await caller.get('any/m/1')).toMatchObject({ pid: owner.pid });
+    impostor = await Impostor.connect(caller.places.port!);
+    return [owner, caller];
+  }
+
+  it('[11] gets no link and no call without the secret', async () => {
+    const [owner, caller] = await pair({ secret });
+
+    expect(await impostor!.ask('sv.default.who', { nonce: 'mine' })).toMatchObject({ response: { nonce: expect.any(String) } });
+    expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({
+      err: { message: 'The secret of this node is another one' },
+    });
+    impostor!.send(falseBeat('m', { secret: another }));
+    await impostor!.closed();
+
+    for (let id = 1; id < 30; id++) {
+      expect(await caller.get(`any/m/${id}`)).toMatchObject({ id: `${id}`, pid: owner.pid });
+    }
+  });
+
+  it('[11] gets calls where there is none', async () => {
+    const [owner, caller] = await pair({});
+
+    await impostor!.ask('sv.default.who', { nonce: 'mine' });
+    expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({ response: true });
+    impostor!.send(falseBeat('m'));
+    expect(await impostor!.kind()).toBe(Kind.beat);
+    const calls = Array.from({ length: 5 }, () => caller.get('any/m/1'));
+    while ((await impostor!.kind()) !== Kind.request) {
+      // It hears of nodes meanwhile.
+    }
+    impostor!.leave();
+
+    // What he keeps for himself others make up for, once he has gone.
+    expect(await Promise.all(calls)).toEqual(calls.map(() => expect.objectContaining({ pid: owner.pid })));
+  });
+});
+
+describe('Somebody who can send to all nodes and says that he has their serving', () => {
+  const cluster = useCluster();
+
+  async function impostorOf(): Promise<MemoryTransport> {
+    const transport = cluster.network({}).transport();
+    await transport.start(stationOf(IMPOSTOR, new Heard(), { namespace: 'default' }));
+    return transport;
+  }
+
+  it.each([
+    ['is ignored when he does not know the secret', { secret }, [falseBeat('m'), falseBeat('m', { secret: another })], 1],
+    ['is taken for a node when he knows it', { secret }, [falseBeat('m', { secret })], 2],
+    ['is taken for a node where there is none', {}, [falseBeat('m')], 2],
+  ])('[11] %s', async (_, options, beats, owners) => {
+    const transport = await impostorOf();
+    await cluster.node({ ...options, servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    const web = await cluster.node(options);
+    await web.knows('m', 1);
+
+    beats.forEach((beat) => transport.broadcast(beat));
+    await turn();
+    await turn();
+
+    expect(web.cluster.owners('m')).toHaveLength(owners);
+    await transport.stop();
+  });
+});

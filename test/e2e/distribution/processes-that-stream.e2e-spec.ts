@@ -1,0 +1,126 @@
+import { expect, it } from '@jest/globals';
+import { NodeLostError, type OutputEvent, SlowConsumerError } from 'nestjs-serving';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { iterated } from '../../fixtures/streams.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { describeWirings } from '../../fixtures/wirings.js';
+
+interface Step {
+  readonly step: number;
+  readonly filling: Uint8Array;
+}
+
+/** A step alone, or as the only row of a batch. */
+type StepOutput = Step | readonly [Step];
+
+type StepEvent = OutputEvent<StepOutput>;
+
+const counter = { name: 'counter', as: 'counting', batchSize: 1 } as const;
+const KIB = 1024;
+const MIB = 1024 * KIB;
+const upTo = (last: number) => Array.from({ length: last }, (_, i) => i + 1);
+const outputsOf = (events: readonly StepEvent[]) => events.map(({ output }) => [output].flat()[0]!);
+const stepsOf = (events: readonly StepEvent[]) => outputsOf(events).map(({ step }) => step);
+
+describeWirings('A stream of another process', (wiring) => {
+  const { node, client } = useClusterProcesses(wiring);
+
+  it('[11] [8.2] waits for its reader, who misses nothing, and costs its owner no more than what is on its way', async () => {
+    const owner = await node({ servings: [counter, { name: 'm' }] });
+    const web = await client();
+    await web.knows('counter', 1);
+    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 400, bytes: 128 * KIB })[Symbol.asyncIterator]();
+    const first = await stream.next();
+
+    // While the stream is not read, its owner has all the time that it takes to answer these.
+    for (let call = 0; call < 100; call++) {
+      await web.servings.batchedRun('m', { id: `${call}`, numbers: [call] });
+    }
+    const ahead = owner.steps;
+    const rest = await iterated({ [Symbol.asyncIterator]: () => stream });
+
+    // A window of 1 MiB, and what the serving has asked for in advance.
+    expect(ahead).toBeLessThan(30);
+    expect(stepsOf([first.value!, ...rest])).toEqual(upTo(400));
+    expect(outputsOf(rest).every(({ step, filling }) => filling.length === 128 * KIB && filling[9] === step % 256)).toBe(true);
+  });
+
+  it('[11] [8.2] whose reader has room for all of it waits for nobody', async () => {
+    const distribution = { window: { messages: 10_000, bytes: 1024 * MIB } };
+    const owner = await node({ servings: [counter, { name: 'm' }], distribution });
+    const web = await client(distribution);
+    await web.knows('counter', 1);
+    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 200, bytes: 128 * KIB })[Symbol.asyncIterator]();
+    const first = await stream.next();
+
+    await owner.process.told('counted');
+
+    expect(owner.steps).toBe(200);
+    expect(stepsOf([first.value!, ...(await iterated({ [Symbol.asyncIterator]: () => stream }))])).toEqual(upTo(200));
+  });
+
+  it('[11] [8.2] whose batch waits for nobody ends with an error when its reader is far behind', async () => {
+    const owner = await node({ servings: [{ name: 'stepper', as: 'stepping', batchSize: 1 }] });
+    const web = await client();
+    await web.knows('stepper', 1);
+    const stream = web.servings.stream<object, StepOutput>('stepper', { steps: 5000, bytes: 8 })[Symbol.asyncIterator]();
+    const steps = stepsOf([(await stream.next()).value!]);
+
+    await owner.process.told('counted');
+    const failure = await failureOf(
+      (async () => {
+        for await (const event of { [Symbol.asyncIterator]: () => stream }) {
+          steps.push(...stepsOf([event]));
+        }
+      })(),
+    );
+
+    expect(failure).toBeInstanceOf(SlowConsumerError);
+    expect(steps).toEqual(upTo(steps.length));
+    expect(owner.steps).toBeLessThan(2000);
+  });
+
+  it('[11] [8.2] ends there when its reader leaves, is killed, or is stopped', async () => {
+    const distribution = { heartbeat: 100, downAfter: 2000 };
+    const owner = await node({ servings: [counter], distribution });
+    const reads = { serving: 'counter', input: { steps: 1e9, bytes: KIB }, most: 3 };
+    const web = await client(distribution);
+    await web.knows('counter', 1);
+
+    for await (const event of web.servings.stream<object, StepOutput>('counter', reads.input)) {
+      expect(event).toMatchObject({ output: [{ step: 1 }] });
+      break;
+    }
+    await owner.process.told('counted', 1);
+    expect(owner.steps).toBeLessThan(100);
+    for (const [before, signal] of (['SIGKILL', 'SIGSTOP'] as const).entries()) {
+      const reader = await node({ reads, distribution });
+      expect(await reader.process.told('read', 3)).toEqual([1, 2, 3]);
+      reader.process.kill(signal);
+      await owner.process.told('counted', before + 2);
+    }
+  });
+
+  it('[11] breaks when its owner is killed: its reader has had all up to there, and hears of it', async () => {
+    const owner = await node({ servings: [counter] });
+    const web = await client();
+    await web.knows('counter', 1);
+    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB })[Symbol.asyncIterator]();
+    const steps: number[] = [];
+
+    const failure = await failureOf(
+      (async () => {
+        for (;;) {
+          const { value } = await stream.next();
+          if (steps.push(...stepsOf([value!])) === 500) {
+            owner.process.kill('SIGKILL');
+          }
+        }
+      })(),
+    );
+
+    expect(failure).toBeInstanceOf(NodeLostError);
+    expect(steps.length).toBeGreaterThanOrEqual(500);
+    expect(steps).toEqual(upTo(steps.length));
+  });
+});

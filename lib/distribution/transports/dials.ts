@@ -28,7 +28,7 @@ export interface Dialling {
   readonly opened: Promise<Opened>;
   /** What is wrong with the connection, where `opened` does not say, or never ends. */
   readonly failure: unknown;
-  /** It came to no link: the connection is not needed. */
+  /** Ends the connection, unless it has become a link. */
   end(): void;
 }
 
@@ -105,13 +105,11 @@ export class Dials {
   private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
       const dialling = this.dial(endpoint);
-      let isLink = false;
       return from(dialling.opened).pipe(
         timeout({ first: OPENING, with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)) }),
-        tap(({ link }) => (isLink = link !== undefined)),
         map(({ address }) => address),
         catchError((error: unknown) => throwError(() => dialling.failure ?? error)),
-        finalize(() => isLink || dialling.end()),
+        finalize(() => dialling.end()),
       );
     });
   }

@@ -1,6 +1,9 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
+/** Who has not read this much, in bytes, does not read. */
+export const MOST_UNREAD = 128 * 1024 * 1024;
+
 /** The way to another node, and back: packets on one connection. */
 export interface Link {
   readonly address: Address;
@@ -20,6 +23,7 @@ export interface Link {
 export class Links<Connection extends EventEmitter, L extends Link> {
   private readonly links = new Map<Address, L>();
   private readonly proposed = new Set<Address>();
+  private readonly used = new WeakSet<Connection>();
   private isClosing = false;
 
   constructor(
@@ -34,6 +38,11 @@ export class Links<Connection extends EventEmitter, L extends Link> {
 
   get(address: Address): L | undefined {
     return this.links.get(address);
+  }
+
+  /** Whether the connection is, or was, a link: so it is ended as such. */
+  uses(connection: Connection): boolean {
+    return this.used.has(connection);
   }
 
   /** Takes a connection that the other node proposes as their link, or says that it is not wanted. */
@@ -92,6 +101,7 @@ export class Links<Connection extends EventEmitter, L extends Link> {
     }
     const link = this.make(address, connection, (packet) => this.receiver.hear(packet));
     this.links.set(address, link);
+    this.used.add(connection);
     void link.closed.then(() => this.remove(link));
     this.receiver.found(address);
     return link;

@@ -2,6 +2,7 @@ import type { Socket } from 'node:net';
 import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
 import type { Dialling } from './dials.js';
+import type { Links } from './links.js';
 import type { Opening } from './opening.js';
 import type { Endpoint } from './peers.js';
 import type { TcpLink } from './tcp-link.js';
@@ -11,6 +12,7 @@ export function dialByTcp(
   { host, port }: Endpoint,
   options: TcpClientOptions['options'],
   opening: Opening<Socket, TcpLink>,
+  links: Links<Socket, TcpLink>,
 ): Dialling {
   const client = new QuietClient({ ...options, host, port });
   const opened = opening.dial(
@@ -22,7 +24,7 @@ export function dialByTcp(
     get failure() {
       return client.failure;
     },
-    end: () => client.end(),
+    end: () => client.end((socket) => links.uses(socket)),
   };
 }
 
@@ -35,9 +37,11 @@ class QuietClient extends ClientTCP {
     this.failure ??= error;
   }
 
-  end(): void {
+  end(isUsed: (socket: Socket) => boolean): void {
     const socket: Socket | undefined = this.socket?.netSocket;
-    this.close();
-    socket?.destroy();
+    if (!socket || !isUsed(socket)) {
+      this.close();
+      socket?.destroy();
+    }
   }
 }

@@ -1,9 +1,6 @@
 import type { Socket } from 'node:net';
 import type { Address } from '../transport.js';
-import type { Link } from './links.js';
-
-/** Who has not read this much, in bytes, does not read. */
-const MOST_UNREAD = 128 * 1024 * 1024;
+import { type Link, MOST_UNREAD } from './links.js';
 
 /** A link on a socket. */
 export class TcpLink implements Link {

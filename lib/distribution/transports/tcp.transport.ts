@@ -88,7 +88,7 @@ export class TcpTransport implements ServingTransport {
     this.dials = new Dials(
       this.endpoints,
       address,
-      (endpoint) => dialByTcp(endpoint, options, opening),
+      (endpoint) => dialByTcp(endpoint, options, opening, links),
       (of) => links.get(of)?.closed,
     );
   }

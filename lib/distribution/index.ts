@@ -5,12 +5,14 @@ export type {
   DistributionLimits,
   DistributionOptions,
   DistributionTransport,
+  GrpcDistribution,
   NatsDistribution,
   OwnDistribution,
   RedisDistribution,
   RemoteServingOptions,
   TcpDistribution,
 } from './options.js';
+export type { GrpcTransportOptions } from './transports/grpc.transport.js';
 export type { NatsTransportOptions } from './transports/nats.transport.js';
 export type { RedisTransportOptions } from './transports/redis.transport.js';
 export type { Peer, Peers } from './transports/peers.js';

@@ -6,6 +6,7 @@ import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from 
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
+import type { GrpcTransportOptions } from './transports/grpc.transport.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { RedisTransportOptions } from './transports/redis.transport.js';
 import type { Peers } from './transports/peers.js';
@@ -18,6 +19,21 @@ export interface TcpDistribution {
   readonly transport: Transport.TCP;
   /** Those of Nest's TCP transport, passed on as they are. @default a node listens on 127.0.0.1, on any free port */
   readonly options?: TcpTransportOptions;
+  /** The other nodes' addresses. It does not matter whether this node is among them. */
+  readonly peers?: Peers;
+  /**
+   * Whether a node may listen beyond this machine with neither a `secret` nor certificates of both sides.
+   *
+   * @default false
+   */
+  readonly insecure?: boolean;
+}
+
+/** Nodes that are connected to each other by gRPC, without a broker. */
+export interface GrpcDistribution {
+  readonly transport: Transport.GRPC;
+  /** Those of Nest's gRPC transport that are not about the service. @default a node listens on localhost:5000 */
+  readonly options?: GrpcTransportOptions;
   /** The other nodes' addresses. It does not matter whether this node is among them. */
   readonly peers?: Peers;
   /**
@@ -48,7 +64,7 @@ export interface OwnDistribution {
 }
 
 /** How nodes reach each other. */
-export type DistributionTransport = TcpDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
+export type DistributionTransport = TcpDistribution | GrpcDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {

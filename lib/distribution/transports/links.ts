@@ -9,7 +9,8 @@ export interface Link {
   readonly address: Address;
   /** Resolves when nothing can come or go any more. */
   readonly closed: Promise<void>;
-  send(packet: Uint8Array): void;
+  /** Resolves when there is room for more, where the connection says so. */
+  send(packet: Uint8Array): void | Promise<void>;
   /** Hears no more, and ends the connection. */
   destroy(): void;
 }

@@ -92,7 +92,7 @@ class AddressBook {
 }
 
 function checked(peer: Peer): Exclude<Peer, string> {
-  const parsed = typeof peer === 'string' ? parse(peer) : peer;
+  const parsed = typeof peer === 'string' ? parseEndpoint(peer) : peer;
   const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
   if (typeof name !== 'string' || name === '' || !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)) {
     throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${show(peer)}`);
@@ -101,8 +101,8 @@ function checked(peer: Peer): Exclude<Peer, string> {
 }
 
 /** A host with colons, as IPv6 has them, stands in brackets. */
-function parse(peer: string): Endpoint {
-  const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(peer) ?? [];
+export function parseEndpoint(text: string): Endpoint {
+  const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };
 }
 

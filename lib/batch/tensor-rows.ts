@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
 import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
-import { bytesOf, copyOf, copyRows, isIntact, zerosLike } from './tensor.js';
+import { blankLike, bytesOf, copyOf, copyRows, isIntact, zerosLike } from './tensor.js';
 
 /** A run of consecutive rows inside the leaves of one item. */
 interface Chunk {
@@ -108,7 +108,9 @@ export class TensorRows implements Rows {
     if (axis === null) {
       return copyOf(like);
     }
-    const target = zerosLike(like, like.dims.with(axis, this.size + padding));
+    const dims = like.dims.with(axis, this.size + padding);
+    const isFilled = padding === 0 && this.chunks.every(({ leaves }) => isIntact(leaves[leaf]!));
+    const target = isFilled ? blankLike(like, dims) : zerosLike(like, dims);
     let at = 0;
     for (const { leaves, start, count } of this.chunks) {
       copyRows(target, at, leaves[leaf]!, start, count, axis);

@@ -104,6 +104,18 @@ export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
 
+/** A tensor like `like` of which every element is still to be written: until then it holds whatever was in that memory before. */
+export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
+  const storage = storageClasses.get(like.type);
+  if (!storage) {
+    return zerosLike(like, dims);
+  }
+  const length = product(dims, 0, dims.length);
+  // Memory that is cleared first costs twice as much.
+  const { buffer } = Buffer.allocUnsafeSlow(length * storage.BYTES_PER_ELEMENT);
+  return new Tensor(like.type, new storage(buffer, 0, length), dims);
+}
+
 /** A tensor of zeros (empty strings) with the element type and storage of `like`. */
 export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
   return new Tensor(like.type, zerosOf(like.type, dims), dims);

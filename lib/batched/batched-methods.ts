@@ -3,7 +3,7 @@ import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
-import type { CallOptions } from '../serving/call-options.js';
+import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
@@ -23,7 +23,7 @@ interface Running {
 interface Arrival {
   readonly instance: object;
   readonly args: readonly unknown[];
-  readonly signal: AbortSignal | undefined;
+  readonly signal: AbortSignalLike | undefined;
   readonly watch: CallWatch | undefined;
 }
 

@@ -2,6 +2,7 @@ import { leave, type Source } from '../streaming/source.js';
 import { Fault, faultIn, lostFault, nonsenseFault, unsentFault } from './faults.js';
 import { wholeIn } from './header.js';
 import { Inbox } from './inbox.js';
+import type { Method } from './offer.js';
 import type { Letter, Post } from './post.js';
 import { type Address, NodeGoneError } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
@@ -11,8 +12,9 @@ import { Window, type WindowLimits } from './window.js';
 /** What one node is asked. */
 export interface Question {
   readonly serving: string;
-  /** The header of the request, at the moment when it is sent. */
-  readonly header: () => object;
+  readonly method: Method;
+  /** The header of the request of this number, at the moment when it is sent. */
+  readonly header: (call: number) => object;
   readonly input: EncodedValue | undefined;
   /** The input goes on: a lazy sequence, and what makes frames of its elements. */
   readonly more?: { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue } | undefined;
@@ -22,10 +24,11 @@ export interface Question {
 export class Attempt {
   /** The only answer of a call, or that of a stream when it ends. Rejects with a {@link Fault}, or with the reason of the caller's. */
   readonly answer: Promise<unknown>;
-  /** What comes before the end of a stream. */
-  readonly events: Inbox<unknown>;
+  /** What comes before the end of a stream; of a call that is none, nothing. */
+  readonly events: Inbox<unknown> | undefined;
   isOver = false;
-  private readonly window: Window;
+  /** For a lazy input. */
+  private readonly window: Window | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
   private request: Promise<unknown> = Promise.resolve();
@@ -40,16 +43,21 @@ export class Attempt {
     window: WindowLimits,
     private readonly ended: (attempt: Attempt) => void,
   ) {
-    this.answer = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
-    // Who reads the events hears of it there.
-    this.answer.catch(() => {});
-    this.window = new Window(window);
-    this.events = new Inbox((taken) => this.tell(Kind.credit, { taken }));
+    this.answer = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+    if (question.method === 'stream') {
+      this.events = new Inbox((taken) => this.tell(Kind.credit, { taken }));
+      // Who reads the events hears of it there.
+      this.answer.catch(() => {});
+    }
+    this.window = question.more && new Window(window);
   }
 
   send(): void {
     const { node, question, post, id } = this;
-    this.request = post.send(node, Kind.request, { call: id, ...question.header() }, question.input);
+    this.request = post.send(node, Kind.request, question.header(id), question.input);
     this.request.catch((cause: unknown) => this.fail(unsentFault(question.serving, node, cause)));
   }
 
@@ -59,7 +67,7 @@ export class Attempt {
       return;
     }
     this.end();
-    this.events.fail(error);
+    this.events?.fail(error);
     this.reject(error);
     if (!(error instanceof Fault)) {
       this.tell(Kind.cancel, {});
@@ -85,25 +93,20 @@ export class Attempt {
   }
 
   private read({ kind, header, bytes, value }: Letter): void {
-    switch (kind) {
-      case Kind.reply:
-        this.succeed(value());
-        break;
-      case Kind.chunk:
-        this.events.push(wholeIn(header, 'index'), value(), bytes);
-        break;
-      case Kind.end:
-        this.events.end(wholeIn(header, 'count'));
-        this.succeed(undefined);
-        break;
-      case Kind.error:
-        this.fail(this.given(faultIn(header)));
-        break;
-      case Kind.inputCredit:
-        this.heardOfInput(header['taken'] === undefined ? undefined : wholeIn(header, 'taken'));
-        break;
-      default:
-        throw new FrameError(`A frame of kind ${kind} does not answer a call`);
+    const { events } = this;
+    if (kind === Kind.reply && !events) {
+      this.succeed(value());
+    } else if (kind === Kind.chunk && events) {
+      events.push(wholeIn(header, 'index'), value(), bytes);
+    } else if (kind === Kind.end && events) {
+      events.end(wholeIn(header, 'count'));
+      this.succeed(undefined);
+    } else if (kind === Kind.error) {
+      this.fail(this.given(faultIn(header)));
+    } else if (kind === Kind.inputCredit) {
+      this.heardOfInput(header['taken'] === undefined ? undefined : wholeIn(header, 'taken'));
+    } else {
+      throw new FrameError(`A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`);
     }
   }
 
@@ -114,26 +117,26 @@ export class Attempt {
 
   private end(): void {
     this.isOver = true;
-    this.window.close();
+    this.window?.close();
     this.ended(this);
   }
 
   /** A node that has the call says so by asking for its lazy input. */
   private heardOfInput(taken: number | undefined): void {
-    const { more } = this.question;
+    const { question, window } = this;
     if (taken === undefined) {
-      this.window.close();
-    } else if (more && !this.hasGiven) {
+      window?.close();
+    } else if (question.more && window && !this.hasGiven) {
       this.hasGiven = true;
-      void this.give(more);
+      void this.give(question.more, window);
     } else {
-      this.window.take(taken);
+      window?.take(taken);
     }
   }
 
   /** A lazy input is asked for no more than the node has room for. */
-  private async give({ source, encode }: NonNullable<Question['more']>): Promise<void> {
-    const { question, window, node, post, id } = this;
+  private async give({ source, encode }: NonNullable<Question['more']>, window: Window): Promise<void> {
+    const { question, node, post, id } = this;
     try {
       while (await window.room()) {
         const next = await source.next();

@@ -58,6 +58,7 @@ export class Cluster
   private beats: NodeJS.Timeout | undefined;
   private checks: NodeJS.Timeout | undefined;
   private state: NodeInfo['state'] = 'up';
+  private outages = 0;
   private seq = 0;
   private drained: Promise<void> | undefined;
   private ended: Promise<void> | undefined;
@@ -194,10 +195,13 @@ export class Cluster
     this.isOnline = isOnline;
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
+      this.post.broadcast(Kind.who, {}).catch(() => {});
       this.beat();
     } else {
-      // Their answers would have come by way of the broker.
+      // Answers would come and go by way of the broker, and some may have been lost there already.
+      this.outages++;
       [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node, 'unknown'));
+      this.incoming.leaveAll();
     }
     this.changed.next();
   }
@@ -274,9 +278,9 @@ export class Cluster
   }
 
   private info(): NodeInfo {
-    const { address, epoch, state, role, options, offers, incoming } = this;
+    const { address, epoch, outages, state, role, options, offers, incoming } = this;
     const servings = role === 'client' ? [] : offers.all((name) => incoming.count(name));
-    return { id: options.nodeId, epoch, address, seq: ++this.seq, role, state, servings };
+    return { id: options.nodeId, epoch, address, outages, seq: ++this.seq, role, state, servings };
   }
 
   private forget(address: Address): void {

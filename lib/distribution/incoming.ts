@@ -63,6 +63,10 @@ export class Incoming {
     this.calls.get(address)?.forEach((call) => call.leave());
   }
 
+  leaveAll(): void {
+    this.calls.forEach((_, address) => this.leave(address));
+  }
+
   /**
    * Makes a call that has come by another way than frames.
    *
@@ -89,10 +93,10 @@ export class Incoming {
       void post.send(from, Kind.error, { call: id, ...faultHeader(refusal, 'no' satisfies Executed) }).catch(() => {});
       return;
     }
-    const call = new ServedCall(post, from, id, limits, window);
+    const call = new ServedCall(post, id, letter, limits, window);
     const ofCaller = this.calls.get(from) ?? new Map<number, ServedCall>();
     this.calls.set(from, ofCaller.set(id, call));
-    this.follow(name, call.serve(offer, letter), () => {
+    this.follow(name, call.serve(offer), () => {
       ofCaller.delete(id);
       if (ofCaller.size === 0) {
         this.calls.delete(from);

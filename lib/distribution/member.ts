@@ -3,14 +3,18 @@ import type { Owner } from './owners.js';
 
 /** One incarnation of a node, as its last beat tells. */
 export class Member {
-  /** Whether it has been silent for so long that nothing is sent there, though it may still be there. */
+  /** Whether it may not be there: it has been silent for long, or was not heard since there was no way to anybody. Nothing is sent there. */
   isSuspect = false;
+  /** Whether another node has been heard that goes by the same id. */
+  hasDouble = false;
   private owned: readonly OwnedServing[];
 
   constructor(
     public info: NodeInfo,
     /** When it was heard last. */
     public heardAt: number,
+    /** When it was heard first. */
+    readonly since = heardAt,
   ) {
     this.owned = ownedBy(info);
   }

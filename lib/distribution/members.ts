@@ -64,19 +64,26 @@ export class Members {
     return owners;
   }
 
-  /** A beat has come. One that is older than what is known is ignored; that of a later epoch ends the incarnation before it. */
+  /**
+   * A beat has come. One that is older than what is known is ignored. That of a later epoch ends the incarnation before it, and one after
+   * an outage ends what was under way before that.
+   */
   hear(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
     const holder = this.byAddress.get(info.address);
     if (holder !== undefined && holder !== known) {
       return;
     }
-    if (known && known.info.epoch >= info.epoch) {
-      if (known === holder && known.info.epoch === info.epoch && known.info.seq < info.seq) {
-        this.update(known, info, now);
+    if (!known) {
+      if (this.hasRoom(info)) {
+        this.join(new Member(info, now));
       }
-    } else if (known || this.hasRoom(info)) {
+    } else if (isAnew(info, known.info)) {
       this.join(new Member(info, now), known);
+    } else if (known !== holder) {
+      this.watchForDouble(known, info, now);
+    } else if (isNext(info, known.info)) {
+      this.update(known, info, now);
     }
   }
 
@@ -105,23 +112,27 @@ export class Members {
       if (silence >= downAfter) {
         this.remove(member);
         this.tell('left', member);
-      } else if (silence >= suspectAfter && !member.isSuspect) {
-        this.withdraw(member);
-        member.isSuspect = true;
-        this.tell('changed', member);
+      } else if (silence >= suspectAfter) {
+        this.suspect(member);
       }
     }
   }
 
-  /** While nobody can be heard, since the broker is away, nobody's silence counts; afterwards it begins anew. */
+  /**
+   * While nobody can be heard, since the broker is away, nobody's silence counts. Afterwards it begins anew, and nobody is picked before it
+   * has been heard: others may not have found the broker yet, which would lose what they are sent.
+   */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
-      this.refresh(now);
+      for (const member of this.byId.values()) {
+        member.heardAt = now;
+        this.suspect(member);
+      }
     }
     this.isFrozen = isFrozen;
   }
 
-  private join(member: Member, former: Member | undefined): void {
+  private join(member: Member, former?: Member): void {
     if (former) {
       this.remove(former);
     }
@@ -144,6 +155,25 @@ export class Members {
     member.update(info);
     this.propose(member);
     this.tell('changed', member);
+  }
+
+  /** What the incarnation before it has said last may still come, and it may be about to end; but not for long. */
+  private watchForDouble(member: Member, other: NodeInfo, now: number): void {
+    if (other.state === 'up' && now - member.since >= this.options.downAfter && !member.hasDouble) {
+      member.hasDouble = true;
+      this.logger.error(
+        `Two nodes have the nodeId ${show(other.id)}: ${member.info.address} and ${other.address}. The latter gets no calls, as it started before the other. ` +
+          'Each node needs a nodeId of its own, or none, which makes one up',
+      );
+    }
+  }
+
+  private suspect(member: Member): void {
+    if (!member.isSuspect) {
+      this.withdraw(member);
+      member.isSuspect = true;
+      this.tell('changed', member);
+    }
   }
 
   private refresh(now: number): void {
@@ -199,4 +229,13 @@ export class Members {
   private tell(type: MemberChange['type'], { info }: Member): void {
     this.changes.next({ type, address: info.address, info });
   }
+}
+
+/** Whether the node has started anew, or comes back from an outage. */
+function isAnew({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
+  return epoch > known.epoch || (epoch === known.epoch && address === known.address && outages > known.outages);
+}
+
+function isNext({ epoch, outages, seq }: NodeInfo, known: NodeInfo): boolean {
+  return epoch === known.epoch && outages === known.outages && seq > known.seq;
 }

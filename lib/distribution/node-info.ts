@@ -28,6 +28,8 @@ export interface NodeInfo {
   /** Larger with each start of the node. */
   readonly epoch: number;
   readonly address: Address;
+  /** How often it has been cut off from all others, and knew it: what was under way then, from it or to it, may be lost. */
+  readonly outages: number;
   /** Larger with each beat of the epoch. */
   readonly seq: number;
   /** A client calls, and serves nothing. */
@@ -47,7 +49,7 @@ const LARGEST_WEIGHT = 1e6;
 
 /** @throws FrameError for a header that is not that of a beat */
 export function readNodeInfo(header: unknown): NodeInfo {
-  const { id, epoch, address, seq, role, state, servings } = recordOf(header, 'a beat');
+  const { id, epoch, address, outages, seq, role, state, servings } = recordOf(header, 'a beat');
   if (typeof address !== 'string' || !/^[\w-]{1,256}$/.test(address)) {
     throw odd('address', address);
   }
@@ -60,6 +62,7 @@ export function readNodeInfo(header: unknown): NodeInfo {
     id: nameOf(id, 'id'),
     epoch: wholeOf(epoch, 'epoch'),
     address,
+    outages: wholeOf(outages, 'outages'),
     seq: wholeOf(seq, 'seq'),
     role: isClient ? 'client' : 'node',
     state: oneOf(['up', 'draining'], state, 'state'),

@@ -34,7 +34,9 @@ export interface PostOptions {
 /** Sends frames as packets, and makes frames of packets that come. */
 export class Post {
   private readonly unpacker: Unpacker;
-  private lazyPacker: Packer | undefined;
+  private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
+  /** By their receivers, the end of the last frame that goes in fragments: who gets them keeps only one at a time that is not whole. */
+  private readonly lines = new Map<Address, Promise<unknown>>();
 
   constructor(private readonly options: PostOptions) {
     this.unpacker = new Unpacker(options);
@@ -47,15 +49,13 @@ export class Post {
    */
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
-    const frame = this.frame(kind, { to, ...header }, value);
-    for (const packet of this.packer.pack(frame)) {
-      await (to === address ? this.loop(packet) : transport.send(to, packet));
-    }
+    const frame = this.frame(kind, { from: address, to, ...header }, value);
+    await (frame.byteLength > transport.maxPacket ? this.sendInLine(to, frame) : this.sendPackets(to, frame));
     return frame.byteLength;
   }
 
   async broadcast(kind: Kind, header: object): Promise<void> {
-    for (const packet of this.packer.pack(this.frame(kind, header))) {
+    for (const packet of this.packer.pack(this.frame(kind, { from: this.options.address, ...header }))) {
       await this.options.transport.broadcast(packet);
     }
   }
@@ -82,10 +82,37 @@ export class Post {
     this.unpacker.forget(address);
   }
 
-  /** How large a packet may be is known when the transport has started. */
+  private async sendInLine(to: Address, frame: Uint8Array): Promise<void> {
+    const before = this.lines.get(to);
+    const sent = (async () => {
+      await before?.catch(() => {});
+      await this.sendPackets(to, frame);
+    })();
+    this.lines.set(to, sent);
+    try {
+      await sent;
+    } finally {
+      if (this.lines.get(to) === sent) {
+        this.lines.delete(to);
+      }
+    }
+  }
+
+  private async sendPackets(to: Address, frame: Uint8Array): Promise<void> {
+    const { address, transport } = this.options;
+    for (const packet of this.packer.pack(frame)) {
+      await (to === address ? this.loop(packet) : transport.send(to, packet));
+    }
+  }
+
+  /** How large a packet may be is known when the transport has started, and a broker that starts anew may take less. */
   private get packer(): Packer {
     const { transport, limits, secret, address } = this.options;
-    return (this.lazyPacker ??= new Packer({ from: address, maxPacket: transport.maxPacket, limits, secret }));
+    const { maxPacket } = transport;
+    if (this.packing?.maxPacket !== maxPacket) {
+      this.packing = { packer: new Packer({ from: address, maxPacket, limits, secret }), maxPacket };
+    }
+    return this.packing.packer;
   }
 
   /** A call to oneself takes the same way as any other, but for the transport. */
@@ -102,7 +129,7 @@ export class Post {
   }
 
   private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
-    return encodeFrame({ kind, header: { from: this.options.address, ...header }, ...(value && { value }) }, this.packer.spare);
+    return encodeFrame({ kind, header, value }, this.packer.spare);
   }
 }
 

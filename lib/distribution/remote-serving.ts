@@ -174,12 +174,24 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
     const { priority, tenant, deadline } = terms;
-    const fixed = { serving: name, method, priority, tenant, origin, hooks, inline, open: source !== undefined };
-    const timeout = () => (deadline === Infinity ? undefined : Math.max(0, deadline - performance.now()));
+    const timeout = () => (deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now())));
     return {
       question: {
         serving: name,
-        header: () => ({ ...fixed, timeout: timeout() }),
+        method,
+        // What goes without saying is not said: the owner may know better whose call it is.
+        header: (call) => ({
+          call,
+          serving: name,
+          method,
+          priority: priority || undefined,
+          tenant: tenant || undefined,
+          timeout: timeout(),
+          origin,
+          hooks,
+          inline,
+          open: source && true,
+        }),
         input: source ? undefined : encode(prepared),
         more: source && { source, encode },
       },
@@ -195,7 +207,7 @@ async function* eventsOf(attempt: Attempt, terms: CallTerms): AsyncGenerator<unk
     if (!attempt.isOver) {
       attempt.send();
     }
-    yield* attempt.events;
+    yield* attempt.events!;
   } finally {
     stop();
     attempt.fail(new DOMException('The stream is not read any more', 'AbortError'));

@@ -1,11 +1,11 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
-import type { StreamOptions } from '../serving/call-options.js';
+import type { AbortSignalLike, StreamOptions } from '../serving/call-options.js';
+import { Departure } from './departure.js';
 import { faultHeader } from './faults.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from './header.js';
 import { Inbox } from './inbox.js';
 import { eventsOf, type Offer, outputOf } from './offer.js';
 import type { Letter, Post } from './post.js';
-import type { Address } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import { encodeValue } from './wire/values.js';
@@ -13,36 +13,41 @@ import { Window, type WindowLimits } from './window.js';
 
 /** One call of another node, while it is under way. */
 export class ServedCall {
-  private readonly left = new AbortController();
-  private readonly window: Window;
-  private readonly inputs: Inbox<unknown>;
+  private readonly left = new Departure();
+  /** Of the output of a streamed call. */
+  private readonly window: Window | undefined;
+  /** Of a lazy input. */
+  private readonly inputs: Inbox<unknown> | undefined;
 
   constructor(
     private readonly post: Post,
-    private readonly from: Address,
     private readonly id: number,
+    private readonly request: Letter,
     private readonly limits: WireLimits,
     window: WindowLimits,
   ) {
-    this.window = new Window(window);
-    this.inputs = new Inbox((taken) => void this.tell(Kind.inputCredit, { taken }));
+    const { header } = request;
+    this.window = header['method'] === 'stream' ? new Window(window) : undefined;
+    this.inputs = header['open'] === true ? new Inbox((taken) => void this.tell(Kind.inputCredit, { taken })) : undefined;
   }
 
   /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
-  async serve(offer: Offer, { header, value }: Letter): Promise<void> {
+  async serve(offer: Offer): Promise<void> {
+    const { window, inputs, left } = this;
+    const { header, value } = this.request;
     try {
       const method = textIn(header, 'method');
-      const input = header['open'] === true ? this.openInput() : inputIn(value);
-      const options = { ...optionsIn(header), signal: this.left.signal };
-      if (method === 'stream') {
-        await this.stream(eventsOf(offer, input, options));
+      const input = inputs ? this.openInput(inputs) : inputIn(value);
+      const options = optionsIn(header, left);
+      if (window) {
+        await this.stream(eventsOf(offer, input, options), window);
       } else {
         await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
     } catch (error) {
       await this.tell(Kind.error, faultHeader(error));
     } finally {
-      this.window.close();
+      window?.close();
     }
   }
 
@@ -51,7 +56,7 @@ export class ServedCall {
     try {
       this.read(letter);
     } catch (error) {
-      this.inputs.fail(new InvalidInputError(messageOf(error), { cause: error }));
+      this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
       throw error;
     }
   }
@@ -59,32 +64,27 @@ export class ServedCall {
   /** Its caller waits no more. */
   leave(): void {
     this.left.abort();
-    this.window.close();
-    this.inputs.fail(this.left.signal.reason);
+    this.window?.close();
+    this.inputs?.fail(this.left.reason);
   }
 
   private read({ kind, header, bytes, value }: Letter): void {
-    switch (kind) {
-      case Kind.credit:
-        this.window.take(wholeIn(header, 'taken'));
-        break;
-      case Kind.cancel:
-        this.leave();
-        break;
-      case Kind.input:
-        this.inputs.push(wholeIn(header, 'index'), value(), bytes);
-        break;
-      case Kind.inputEnd:
-        this.inputs.end(wholeIn(header, 'count'));
-        break;
-      default:
-        throw new FrameError(`A frame of kind ${kind} is no part of a call`);
+    const { window, inputs } = this;
+    if (kind === Kind.credit && window) {
+      window.take(wholeIn(header, 'taken'));
+    } else if (kind === Kind.cancel) {
+      this.leave();
+    } else if (kind === Kind.input && inputs) {
+      inputs.push(wholeIn(header, 'index'), value(), bytes);
+    } else if (kind === Kind.inputEnd && inputs) {
+      inputs.end(wholeIn(header, 'count'));
+    } else {
+      throw new FrameError(`A frame of kind ${kind} is no part of such a call`);
     }
   }
 
   /** The caller is asked for no more than is read of it. */
-  private openInput(): AsyncIterable<unknown> {
-    const { inputs } = this;
+  private openInput(inputs: Inbox<unknown>): AsyncIterable<unknown> {
     // The first says that it is wanted at all, and the last that no more is.
     const tell = (header: { readonly taken?: number }): void => void this.tell(Kind.inputCredit, header);
     return {
@@ -102,8 +102,7 @@ export class ServedCall {
   }
 
   /** The serving is asked for no more than the caller has room for. */
-  private async stream(events: AsyncIterable<unknown>): Promise<void> {
-    const { window } = this;
+  private async stream(events: AsyncIterable<unknown>, window: Window): Promise<void> {
     for await (const event of events) {
       if (!(await window.room())) {
         return;
@@ -120,7 +119,7 @@ export class ServedCall {
    */
   private async give(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
-      return await this.post.send(this.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
+      return await this.post.send(this.request.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
     } catch (cause) {
       throw new InvalidOutputError(`The output cannot be sent to another node: ${messageOf(cause)}`, { cause });
     }
@@ -128,8 +127,8 @@ export class ServedCall {
 
   /** Nobody hears it where the caller has gone, and that is known elsewhere. */
   private async tell(kind: Kind, header: object): Promise<void> {
-    if (!this.left.signal.aborted) {
-      await this.post.send(this.from, kind, { call: this.id, ...header }).catch(() => {});
+    if (!this.left.aborted) {
+      await this.post.send(this.request.from, kind, { call: this.id, ...header }).catch(() => {});
     }
   }
 }
@@ -142,11 +141,11 @@ function inputIn(value: () => unknown): unknown {
   }
 }
 
-function optionsIn(header: Header): StreamOptions<string> {
-  const hooks = textsIn(header, 'hooks');
+function optionsIn(header: Header, signal: AbortSignalLike): StreamOptions<string> {
+  const hooks = textsIn(header, 'hooks') ?? [];
   const timeout = amountIn(header, 'timeout');
   const priority = header['priority'] as number | undefined;
   const tenant = textIn(header, 'tenant');
   const origin = textIn(header, 'origin') ?? 'rpc';
-  return { hooks: hooks ?? [], timeout, priority, tenant, origin, inline: header['inline'] === true };
+  return { hooks, timeout, priority, tenant, origin, inline: header['inline'] === true, signal };
 }

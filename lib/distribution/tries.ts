@@ -84,8 +84,7 @@ export class Tries {
     if (error.isGone) {
       this.gone.add(owner.address);
     }
-    const mayRunAgain = owner.served.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
-    if (error.executed === 'yes' || (error.executed === 'unknown' && !mayRunAgain)) {
+    if (error.executed === 'yes' || (error.executed === 'unknown' && !this.mayRunAgain(owner))) {
       throw error.error;
     }
   }
@@ -93,6 +92,11 @@ export class Tries {
   /** Its caller has had a part of the answer, which no other node can go on with. */
   delivered(): void {
     this.hasDelivered = true;
+  }
+
+  /** Where the node may have run the rows. */
+  private mayRunAgain({ served }: Owner): boolean {
+    return served.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
   }
 
   /** Those that could be asked have been, and say no; there is nothing to wait for. */

@@ -1,6 +1,15 @@
 import type { Origin } from '../partitions/partition.js';
 import { sharedListener } from './shared-listener.js';
 
+/** What a call needs of an AbortSignal. */
+export interface AbortSignalLike {
+  readonly aborted: boolean;
+  readonly reason: unknown;
+  throwIfAborted(): void;
+  addEventListener(type: 'abort', listener: () => void, options?: { readonly once?: boolean }): void;
+  removeEventListener(type: 'abort', listener: () => void): void;
+}
+
 /** What a caller may say of one call. */
 export interface CallOptions {
   /**
@@ -9,7 +18,7 @@ export interface CallOptions {
    * @default `currentSignal()`: a call ends with the HTTP request that it is made in. One that is to outlive its client has a signal of
    * its own, such as that of a `new AbortController()`
    */
-  readonly signal?: AbortSignal | undefined;
+  readonly signal?: AbortSignalLike | undefined;
   /**
    * Milliseconds in which the call must be answered, from when it is made; else it rejects with a DeadlineExceededError, and rows that
    * have not run yet do not run. A call that could not be answered in time, by what the serving has learned of itself, is refused at once
@@ -52,7 +61,7 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
 }
 
 /** Calls back when the signal aborts, at once if it has; the function that it returns ends that. */
-export function onAbort(signal: AbortSignal | undefined, callback: (reason: unknown) => void): () => void {
+export function onAbort(signal: AbortSignalLike | undefined, callback: (reason: unknown) => void): () => void {
   if (!signal) {
     return () => {};
   }
@@ -64,7 +73,7 @@ export function onAbort(signal: AbortSignal | undefined, callback: (reason: unkn
   return onAbortOf(signal, abort);
 }
 
-const onAbortOf = sharedListener<AbortSignal>((signal, callback) => {
+const onAbortOf = sharedListener<AbortSignalLike>((signal, callback) => {
   signal.addEventListener('abort', callback, { once: true });
   return () => signal.removeEventListener('abort', callback);
 });

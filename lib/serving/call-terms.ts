@@ -1,7 +1,7 @@
 import { DeadlineExceededError, InvalidInputError } from '../errors.js';
 import { show } from '../show.js';
 import type { Callbacks } from './call.js';
-import { type CallOptions, onAbort } from './call-options.js';
+import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
 import { LONGEST_DELAY } from './option-rules.js';
 
 /** What a call asks for beside its rows, with every default filled in. */
@@ -10,7 +10,7 @@ export interface CallTerms {
   readonly tenant: string;
   /** When its caller waits no more, in milliseconds of `performance.now()`. */
   readonly deadline: number;
-  readonly signal: AbortSignal | undefined;
+  readonly signal: AbortSignalLike | undefined;
   /** What its caller is told when the deadline has passed. */
   readonly late: () => Error;
 }

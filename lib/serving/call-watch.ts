@@ -1,3 +1,4 @@
+import type { AbortSignalLike } from './call-options.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 
@@ -16,13 +17,18 @@ export class CallWatch {
     private readonly serving: string,
     readonly call: number,
     private readonly mode: CallMode,
-    private readonly signal: AbortSignal | undefined,
+    private readonly signal: AbortSignalLike | undefined,
   ) {
     events.emit({ type: 'call:start', serving, call, mode });
   }
 
   /** A watch over one more call, where somebody observes calls. */
-  static over(events: ServingEvents, serving: string, mode: CallMode, signal: AbortSignal | undefined): CallWatch | undefined {
+  static over(
+    events: ServingEvents,
+    serving: string,
+    mode: CallMode,
+    signal: AbortSignalLike | undefined,
+  ): CallWatch | undefined {
     return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode, signal) : undefined;
   }
 

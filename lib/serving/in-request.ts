@@ -1,4 +1,4 @@
-import { type CallOptions, onAbort } from './call-options.js';
+import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
 import { currentSignal } from './caller-context.js';
 
 /** The options, with the signal of the request that Nest is handling where they have none. */
@@ -17,7 +17,7 @@ export function callInRequest<Reply>(options: CallOptions, call: (options: CallO
  * The same reply. Code that makes a call now and awaits it after something else is right, and must not end the process as an unhandled
  * rejection when the client leaves in between.
  */
-function awaitedLater<Reply>(signal: AbortSignal | undefined, given: Promise<Reply>): Promise<Reply> {
+function awaitedLater<Reply>(signal: AbortSignalLike | undefined, given: Promise<Reply>): Promise<Reply> {
   const follow = async (): Promise<Reply> => {
     try {
       return await given;

@@ -6,12 +6,16 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { describeUnless } from '../fixtures/describe-unless.js';
+import { NatsServer, natsMissing } from '../fixtures/nats-server.js';
 
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
   devDependencies: Record<string, string>;
 };
+
+const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
 describe('the packed package', () => {
   let folder: string;
@@ -73,14 +77,14 @@ describe('the packed package', () => {
   }
 
   it('carries a cluster over gRPC, whose packages are loaded only then, and named where they are missing', async () => {
-    const script = join(root, 'test/fixtures/consumer/cluster.mjs');
+    const script = join(root, 'test/fixtures/consumer/peers.mjs');
     const [without, full] = await Promise.all([
       install('no-grpc', ['@nestjs/microservices']),
       install('grpc', ['@nestjs/microservices', '@grpc/grpc-js', '@grpc/proto-loader']),
     ]);
     const start = async (app: string, transport: string): Promise<unknown> => {
-      await copyFile(script, join(app, 'cluster.mjs'));
-      const { stdout } = await run('node', ['cluster.mjs', transport], { cwd: app });
+      await copyFile(script, join(app, 'peers.mjs'));
+      const { stdout } = await run('node', ['peers.mjs', transport], { cwd: app });
       return JSON.parse(stdout);
     };
 
@@ -100,12 +104,7 @@ describe('the packed package', () => {
   it.each(['11', '12'])(
     'serves a model in an empty application with Nest %s',
     async (major) => {
-      const app = join(folder, `nest-${major}`);
-      await cp(join(root, 'test/fixtures/consumer'), app, { recursive: true });
-      await copyFile(join(root, 'sample/01-digits/model/digits.onnx'), join(app, 'digits.onnx'));
-      await copyFile(join(root, '.npmrc'), join(app, '.npmrc'));
-      await writeFile(join(app, 'package.json'), JSON.stringify(manifest(major)));
-      await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline'], { cwd: app });
+      const app = await applicationOf(major, 'nest');
       const { stdout } = await run('node', ['app.mjs'], { cwd: app });
       const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[] };
       expect(reply).toEqual({
@@ -116,13 +115,49 @@ describe('the packed package', () => {
 
       // Without a test runner and without @nestjs/testing first, then with both.
       await run('node', ['script.mjs'], { cwd: app });
-      await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', ...testingPackages(major)], {
-        cwd: app,
-      });
+      await run('npm', ['install', ...quietly, ...testingPackages(major)], { cwd: app });
       await run('node', ['--test', 'app.test.mjs'], { cwd: app });
     },
     240_000,
   );
+
+  describeUnless(natsMissing, 'with a NATS server', () => {
+    it.each([
+      ['11', 'nats@^2.0.0'],
+      ['12', `@nats-io/transport-node@${devDependencies['@nats-io/transport-node']}`],
+    ])(
+      '[11] makes a cluster of applications with Nest %s and %s',
+      async (major, client) => {
+        const server = await NatsServer.start();
+        try {
+          const app = await applicationOf(major, 'cluster');
+          await run('npm', ['install', ...quietly, `@nestjs/microservices@^${major}.0.0`, client], { cwd: app });
+          const { stdout } = await run('node', ['cluster.mjs', server.url], { cwd: app });
+          expect(JSON.parse(stdout.slice(stdout.lastIndexOf('\n{') + 1))).toEqual({
+            version: expect.stringMatching(`^${major}\\.`),
+            shapes: Array.from({ length: 40 }, () => '1x10'),
+            doubled: [2, 4, 6],
+            plain: 42,
+            byteLength: 4_000_000,
+          });
+        } finally {
+          await server.end();
+        }
+      },
+      240_000,
+    );
+  });
+
+  /** An empty application with the package. */
+  async function applicationOf(major: string, name: string): Promise<string> {
+    const app = join(folder, `${name}-${major}`);
+    await cp(join(root, 'test/fixtures/consumer'), app, { recursive: true });
+    await copyFile(join(root, 'sample/01-digits/model/digits.onnx'), join(app, 'digits.onnx'));
+    await copyFile(join(root, '.npmrc'), join(app, '.npmrc'));
+    await writeFile(join(app, 'package.json'), JSON.stringify(manifest(major)));
+    await run('npm', ['install', ...quietly], { cwd: app });
+    return app;
+  }
 
   function manifest(major: string): object {
     const nest = `^${major}.0.0`;

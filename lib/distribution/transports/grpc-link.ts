@@ -1,6 +1,7 @@
 import type { Address } from '../transport.js';
 import type { GrpcConnection } from './grpc-connection.js';
-import { type Link, MOST_UNREAD } from './links.js';
+import type { Link } from './links.js';
+import { MOST_UNREAD } from './unread.js';
 
 /** A link on a call. */
 export class GrpcLink implements Link {

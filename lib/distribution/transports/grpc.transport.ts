@@ -40,7 +40,7 @@ const AROUND = 4 * 1024;
 
 /** Nodes that are connected to each other by Nest's own gRPC transport: a link is a call with a stream in both directions. */
 export class GrpcTransport implements ServingTransport {
-  readonly maxPacket = 256 * 1024;
+  readonly maxPacket = 2 ** 20;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly connections = new Set<GrpcConnection>();
   private readonly side: GrpcSide;

@@ -1,9 +1,6 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
-/** Who has not read this much, in bytes, does not read. */
-export const MOST_UNREAD = 128 * 1024 * 1024;
-
 /** The way to another node, and back: packets on one connection. */
 export interface Link {
   readonly address: Address;

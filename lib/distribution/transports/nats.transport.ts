@@ -21,12 +21,13 @@ import { escapeName, servingPattern } from './names.js';
 import { BoundedReplies, PacketsAndMessages } from './nats-codec.js';
 import { checkSize } from './packet-size.js';
 import { plainAnswer } from './plain-answer.js';
+import { Unread } from './unread.js';
 
 /** Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings, and what reads and writes messages. */
 export type NatsTransportOptions = Omit<NonNullable<NatsOptions['options']>, 'queue' | 'serializer' | 'deserializer'>;
 
 export interface NatsTransportSettings {
-  /** By default a server that is lost is looked for without end: `maxReconnectAttempts: -1`. */
+  /** By default a server that is lost is looked for without end, every 200 ms: `maxReconnectAttempts: -1, reconnectTimeWait: 200`. */
   readonly options?: NatsTransportOptions | undefined;
 }
 
@@ -43,6 +44,8 @@ const LARGEST = 256 * 1024;
 const AROUND = 4 * 1024;
 /** A node that is there, but has not answered a probe for so many milliseconds, may be alive or not. */
 const PROBE = 2_000;
+/** After so many bytes the server is asked whether it has read them. */
+const ASK = 1024 * 1024;
 /** How long a server that reads nothing is waited for when a node stops, in milliseconds. */
 const FLUSH = 5_000;
 
@@ -57,9 +60,19 @@ export class NatsTransport implements ServingTransport {
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
+  private readonly unread = new Unread('NATS');
+  /** Bytes of which the server has not been asked yet. */
+  private unasked = 0;
 
   constructor({ options }: NatsTransportSettings = {}) {
-    const shared = { maxReconnectAttempts: -1, ...options, queue: undefined, serializer: undefined, deserializer: undefined };
+    const shared = {
+      maxReconnectAttempts: -1,
+      reconnectTimeWait: 200,
+      ...options,
+      queue: undefined,
+      serializer: undefined,
+      deserializer: undefined,
+    };
     const serializer = new BoundedReplies(() => this.mostBytes);
     this.server = new ServerNats({ ...shared, serializer, deserializer: new PacketsAndMessages() });
     this.client = new ClientNats(shared);
@@ -90,7 +103,11 @@ export class NatsTransport implements ServingTransport {
     });
   }
 
-  /** While the server is away, packets are lost. */
+  /**
+   * While the server is away, packets are lost.
+   *
+   * @throws Error while the server is there and reads nothing, when much waits for it already
+   */
   send(to: Address, packet: Uint8Array): void {
     this.publish(this.nodeSubject(to), packet);
   }
@@ -167,8 +184,25 @@ export class NatsTransport implements ServingTransport {
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (this.isOnline) {
+      this.unread.add(packet.byteLength);
+      this.unasked += packet.byteLength;
       this.client.unwrap<Connection>().publish(subject, packet);
+      if (this.unasked >= ASK) {
+        void this.ask();
+      }
     }
+  }
+
+  /** The client of NATS keeps without bounds what the server does not read, and does not say how much that is; but what it has read before it answers. */
+  private async ask(): Promise<void> {
+    const { unasked } = this;
+    this.unasked = 0;
+    // It fails when the connection is lost, with which the client drops what waits.
+    await this.client
+      .unwrap<Connection>()
+      .flush()
+      .catch(() => {});
+    this.unread.remove(unasked);
   }
 
   /** What is no packet is a probe: the answer is that there is one. */

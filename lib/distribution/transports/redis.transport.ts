@@ -15,6 +15,7 @@ import {
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
 import { escapeName } from './names.js';
 import { checkSize } from './packet-size.js';
+import { Unread } from './unread.js';
 
 /** Those of Nest's own Redis transport, but for what reads and writes messages, and for what would send packets again that may have come. */
 export type RedisTransportOptions = Omit<
@@ -54,6 +55,7 @@ export class RedisTransport implements ServingTransport {
   private publisher: Connection | undefined;
   private watch: Subscription | undefined;
   private isOnline = false;
+  private readonly unread = new Unread('Redis');
 
   constructor({ options }: RedisTransportSettings = {}) {
     this.server = new PacketServer({
@@ -106,7 +108,9 @@ export class RedisTransport implements ServingTransport {
       });
   }
 
-  /** While the server is away, packets are lost. */
+  /**
+   * While the server is away, packets are lost. Rejects while it is there and reads nothing, when much waits for it already.
+   */
   async send(to: Address, packet: Uint8Array): Promise<void> {
     checkSize(packet, this.maxPacket);
     if ((await this.publish(this.nodeChannel(to), bufferOf(packet))) === 0) {
@@ -157,6 +161,7 @@ export class RedisTransport implements ServingTransport {
     if (!this.isOnline || !this.publisher) {
       return undefined;
     }
+    this.unread.add(message.byteLength);
     try {
       return await this.publisher.publish(channel, message);
     } catch (error) {
@@ -164,6 +169,8 @@ export class RedisTransport implements ServingTransport {
         throw error;
       }
       return undefined;
+    } finally {
+      this.unread.remove(message.byteLength);
     }
   }
 

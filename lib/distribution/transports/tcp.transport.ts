@@ -41,7 +41,7 @@ const FLUSH = 5_000;
 
 /** Nodes that are connected to each other by Nest's own TCP transport, of which the same port serves Nest's own clients too. */
 export class TcpTransport implements ServingTransport {
-  readonly maxPacket = 256 * 1024;
+  readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();

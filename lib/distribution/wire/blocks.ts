@@ -53,15 +53,36 @@ export function lengthOf(sections: readonly Section[]): number {
 export function writeSections(frame: Buffer, start: number, sections: readonly Section[]): void {
   let entry = start;
   let at = start + tableLength(sections);
-  for (const { code, dims, length, write } of sections) {
-    frame.writeUInt8(code, entry);
-    frame.writeUInt8(dims.length, entry + 1);
-    frame.writeUInt32LE(length, entry + 4);
-    dims.forEach((dim, axis) => frame.writeUInt32LE(dim, entry + 8 + 4 * axis));
-    write(frame, at);
-    entry += entryLength(dims.length);
-    at += padded(length);
+  for (const section of sections) {
+    entry = writeEntry(frame, entry, section);
+    at = writeSection(frame, at, section);
   }
+  pad(frame, entry);
+}
+
+/** Writes the section, and gives where the next one begins. */
+export function writeSection(frame: Buffer, at: number, { length, write }: Section): number {
+  write(frame, at);
+  return pad(frame, at + length);
+}
+
+function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section): number {
+  frame[at] = code;
+  frame[at + 1] = dims.length;
+  frame.writeUInt16LE(0, at + 2);
+  frame.writeUInt32LE(length, at + 4);
+  let end = at + entryLength(0);
+  for (const dim of dims) {
+    end = frame.writeUInt32LE(dim, end);
+  }
+  return end;
+}
+
+/** Zeros from the end of something to where the next thing begins. */
+function pad(frame: Buffer, end: number): number {
+  const next = padded(end);
+  frame.fill(0, end, next);
+  return next;
 }
 
 /**
@@ -114,7 +135,10 @@ function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Om
     throw new FrameError(`A frame with a block of the type ${code}, which is not known here, or not there`);
   }
   const length = view.getUint32(at + 4, true);
-  const dims = Array.from({ length: rank }, (_, axis) => view.getUint32(at + 8 + 4 * axis, true));
+  const dims: number[] = [];
+  for (let axis = 0; axis < rank; axis++) {
+    dims.push(view.getUint32(at + 8 + 4 * axis, true));
+  }
   if (countOf(dims, length) * element.size !== length) {
     throw new FrameError(`A frame with a block of ${length} bytes, which are not those of its shape [${dims.join(', ')}]`);
   }

@@ -1,8 +1,8 @@
 import { isPlainObject } from '../../batch/container.js';
-import { blockAt, blockSection, lengthOf, type Place, placesOf, textSection, writeSections } from './blocks.js';
+import { blockAt, blockSection, lengthOf, type Place, placesOf, textSection, writeSection, writeSections } from './blocks.js';
 import type { WireLimits } from './limits.js';
 import { parseJson } from './parse-json.js';
-import { Flag, FrameError, headLength, Kind, packetLength, padded, PRELUDE, reading, TRAILER, VERSION } from './prelude.js';
+import { Flag, FrameError, headLength, Kind, packetLength, padded, PRELUDE, reading, TRAILER, writePrelude } from './prelude.js';
 import { decodeValue, type EncodedValue } from './values.js';
 
 /** What is to be said. */
@@ -46,14 +46,13 @@ export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare =
     throw new FrameError(`A frame of ${body} bytes in ${sections.length} blocks is more than one can be`);
   }
   const start = PRELUDE + padded(head.length);
-  const frame = Buffer.from(new ArrayBuffer(start + body));
-  frame.set([0, 0x53, 0x56, VERSION, kind, spare > 0 ? Flag.signed : 0]);
-  frame.writeUInt16LE(sections.length, 6);
-  frame.writeUInt32LE(head.length, 8);
-  frame.writeUInt32LE(body, 12);
-  head.write(frame, PRELUDE);
+  // Whatever was in this memory before, every byte of it is written now; those to spare by the signature.
+  const frame = Buffer.allocUnsafe(start + body);
+  writePrelude(frame, { kind, flags: spare > 0 ? Flag.signed : 0, blocks: sections.length, head: head.length, body });
+  writeSection(frame, PRELUDE, head);
   writeSections(frame, start, sections);
-  return new Uint8Array(frame.buffer);
+  // No Buffer, whose slices are no copies.
+  return new Uint8Array(frame.buffer, frame.byteOffset, frame.byteLength);
 }
 
 /**

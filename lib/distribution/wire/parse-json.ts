@@ -26,6 +26,10 @@ const BACKSLASH = 0x5c;
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
 
 function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
+  // Each level opens with a byte, and each part has one: most texts are too short to go too far.
+  if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
+    return;
+  }
   let depth = 0;
   let nodes = 1;
   for (let at = 0; at < bytes.length; at++) {

@@ -61,19 +61,39 @@ export class FrameError extends Error {
  * @throws FrameError when they do not begin a packet of this version
  */
 export function packetLength(bytes: Uint8Array): number {
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   if (bytes.byteLength < PRELUDE || bytes[0] !== 0 || bytes[1] !== 0x53 || bytes[2] !== 0x56) {
     throw new FrameError('These bytes are no frame');
   }
   if (bytes[3] !== VERSION) {
     throw new FrameError(`A frame of version ${bytes[3]}; only version ${VERSION} is understood here`);
   }
-  return PRELUDE + padded(headLength(bytes)) + view.getUint32(12, true);
+  return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
 
 /** The bytes of the header, by the prelude. */
 export function headLength(bytes: Uint8Array): number {
-  return new DataView(bytes.buffer, bytes.byteOffset, PRELUDE).getUint32(8, true);
+  return wholeAt(bytes, 8);
+}
+
+/** Without the DataView that would be made for it three times a packet. */
+function wholeAt(bytes: Uint8Array, at: number): number {
+  return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
+}
+
+/** Writes the first {@link PRELUDE} bytes of a packet. */
+export function writePrelude(
+  packet: Buffer,
+  { kind, flags, blocks, head, body }: Readonly<Record<'flags' | 'blocks' | 'head' | 'body', number>> & { readonly kind: Kind },
+): void {
+  packet[0] = 0;
+  packet[1] = 0x53;
+  packet[2] = 0x56;
+  packet[3] = VERSION;
+  packet[4] = kind;
+  packet[5] = flags;
+  packet.writeUInt16LE(blocks, 6);
+  packet.writeUInt32LE(head, 8);
+  packet.writeUInt32LE(body, 12);
 }
 
 /** What the function reads of bytes that others sent; whatever is thrown on the way, they are at fault. */
@@ -87,5 +107,5 @@ export function reading<T>(read: () => T): T {
 
 /** The next multiple of 8, where every block of a frame begins. */
 export function padded(length: number): number {
-  return Math.ceil(length / 8) * 8;
+  return length + (-length & 7);
 }

@@ -28,7 +28,7 @@ export class Fleet {
   private beat(id: string, weight: number): NodeInfo {
     const load = { inflight: 32, queued: Math.floor(100 * this.random()), ewmaMs: 5 + 10 * this.random() };
     const served = { name: this.serving, weight, partitions: 2, ...load, idempotent: true, isReady: true };
-    return { id, epoch: 1, address: `${id}-1`, seq: this.seq, role: 'node', state: 'up', servings: [served] };
+    return { id, epoch: 1, address: `${id}-1`, outages: 0, seq: this.seq, role: 'node', state: 'up', servings: [served] };
   }
 
   private newWeight(): number {

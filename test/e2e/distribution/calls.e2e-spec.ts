@@ -195,6 +195,22 @@ describe('A call in a cluster', () => {
     expect(await servings.batchedRun('texts', 10)).toBe('x'.repeat(10));
   });
 
+  it('[11] [7.4] is made in the name of the tenant that its owner finds, where it does not say which', async () => {
+    const asked: unknown[] = [];
+    const tenant = (input: unknown): string => {
+      asked.push(input);
+      return 'found';
+    };
+    await cluster.node({ servings: [{ ...saying('shared', 'owner'), tenant }] });
+    const web = await cluster.node();
+    await web.knows('shared');
+
+    await web.servings.batchedRun('shared', 1);
+    await web.servings.batchedRun('shared', 2, { tenant: 'said' });
+
+    expect(asked).toEqual([1]);
+  });
+
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {
     const { NestFactory } = await import('@nestjs/core');
     const { ServingModule, ServingService: Service } = await import('nestjs-serving');

@@ -58,6 +58,30 @@ describe('A call whose node goes', () => {
     expect(await reply).toMatchObject({ code: 'SERVING_NODE_LOST', message: expect.stringContaining('may have run') });
   });
 
+  it('[11] has not run on a node that refused it', async () => {
+    const refusing = {
+      ...answering('a'),
+      preprocess: () => {
+        throw new OverloadedError('full');
+      },
+    };
+    const b = held('m', { idempotent: true });
+    await cluster.node({ nodeId: 'a', servings: [refusing] });
+    const lost = await cluster.node({ nodeId: 'b', servings: [b.definition] });
+    await cluster.node({ nodeId: 'c', servings: [answering('c')] });
+    const web = await cluster.node({
+      attempts: 2,
+      balance: (owners) => owners.toSorted((one, other) => (one.id < other.id ? -1 : 1))[0],
+    });
+    await web.knows('m', 3);
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => b.batches.batches.length === 1);
+
+    lost.kill();
+
+    expect(await reply).toBe('row by c');
+  });
+
   it('[11] fails where it has run as often as it may', async () => {
     const nodes = await Promise.all(
       [1, 2].map(async () => {
@@ -142,6 +166,47 @@ describe('While the broker is away', () => {
     }
 
     expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
+  });
+
+  it('[11] for one node alone, what that had runs again when it is back', async () => {
+    const network = cluster.network({ connections: false });
+    const m = held('m', { idempotent: true });
+    const patient = { downAfter: 60_000 };
+    const node = await cluster.node({ servings: [m.definition], ...patient });
+    const web = await cluster.node(patient);
+    await web.knows('m');
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => m.batches.batches.length === 1);
+
+    network.hang(node.address);
+    node.cluster.online(false);
+    answer(m, 'nobody hears');
+    network.resume(node.address);
+    node.cluster.online(true);
+    await until(() => m.batches.batches.length === 1);
+    answer(m, 'm');
+
+    expect(await reply).toBe('row by m');
+  });
+
+  it('[11] and when it is back, nobody is called who has not found it yet', async () => {
+    const network = cluster.network({ connections: false });
+    const slow = { heartbeat: 20, downAfter: 60_000, probeAfter: 1_000_000 };
+    const node = await cluster.node({ servings: [answering('m')], ...slow });
+    const web = await cluster.node(slow);
+    await web.knows('m');
+
+    network.broker(false);
+    await until(() => !web.cluster.isOnline);
+    network.hang(node.address);
+    network.broker(true);
+    await until(() => web.cluster.isOnline);
+    const reply = web.servings.batchedRun('m', 1);
+    await turn();
+    expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual([node.address, web.address].toSorted());
+    network.resume(node.address);
+
+    expect(await reply).toBe('1 by m');
   });
 });
 

@@ -262,7 +262,7 @@ describe('strangers', () => {
       { text: '{"pattern":"sv.test.link","data":{"address":"b"}}' },
       /A link is for a node that has asked/,
     ],
-    ['a message that is larger than a packet', { frame: numbered(1, 300_000) }, /RESOURCE_EXHAUSTED/],
+    ['a message that is larger than a packet', { frame: numbered(1, 1_100_000) }, /RESOURCE_EXHAUSTED/],
   ])('[11] are refused with %s, and nobody else is', async (_, message, reason) => {
     const node = await start('a');
     const call = callTo(node);

@@ -1,9 +1,15 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
+import { NodeLostError, type ServingService } from 'nestjs-serving';
 import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
+import { encodeValue } from '../../../lib/distribution/wire/values.js';
+import { failureOf } from '../../fixtures/failure-of.js';
 import { Heard, stationOf } from '../../fixtures/heard.js';
 import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/impostor.js';
+import { iterated } from '../../fixtures/streams.js';
 import { useCluster } from '../../fixtures/use-cluster.js';
 import { type ClusterProcess, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
 import { tcp } from '../../fixtures/wirings.js';
@@ -62,9 +68,10 @@ describe('Somebody who connects to the port of a node and says that he has its s
 describe('Somebody who can send to all nodes and says that he has their serving', () => {
   const cluster = useCluster();
 
-  async function impostorOf(): Promise<MemoryTransport> {
+  async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
     const transport = cluster.network({}).transport();
-    await transport.start(stationOf(IMPOSTOR, new Heard(), { namespace: 'default' }));
+    const heard = new Heard();
+    await transport.start(stationOf(IMPOSTOR, hear ? Object.assign(heard, { hear }) : heard, { namespace: 'default' }));
     return transport;
   }
 
@@ -83,6 +90,30 @@ describe('Somebody who can send to all nodes and says that he has their serving'
     await turn();
 
     expect(web.cluster.owners('m')).toHaveLength(owners);
+    await transport.stop();
+  });
+
+  it.each([
+    ['a reply to a stream', Kind.reply, (servings: ServingService) => iterated(servings.stream('m', 1))],
+    ['a part of a stream to a call', Kind.chunk, (servings: ServingService) => servings.batchedRun('m', 1)],
+    ['the end of a stream to a call', Kind.end, (servings: ServingService) => servings.run('m', 1)],
+  ])('[11] is not believed when the answer is %s', async (_, kind, call) => {
+    const transport = await impostorOf((packet) => {
+      const { kind: asked, header } = decodeFrame(packet, defaultWireLimits);
+      if (asked === Kind.request) {
+        const { from: to, call: id } = header as { from: string; call: number };
+        const answer = { from: IMPOSTOR, to, call: id, index: 0, count: 0 };
+        transport.send(to, encodeFrame({ kind, header: answer, value: encodeValue('false', defaultWireLimits) }));
+      }
+    });
+    const web = await cluster.node({ attempts: 1 });
+    transport.broadcast(falseBeat('m'));
+    await web.knows('m');
+
+    const failure = await failureOf(call(web.servings));
+
+    expect(failure).toBeInstanceOf(NodeLostError);
+    expect((failure as Error).message).toContain('cannot be read');
     await transport.stop();
   });
 });

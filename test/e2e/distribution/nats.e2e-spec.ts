@@ -12,6 +12,15 @@ import { describeTransport, probed, useNodes } from '../../fixtures/every-transp
 import { numbered } from '../../fixtures/heard.js';
 import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
 
+function doesNotThrow(action: () => unknown): boolean {
+  try {
+    action();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 describeUnless(natsMissing, 'by a NATS server', () => {
   let server: NatsServer;
   const clients: ClientNats[] = [];
@@ -119,6 +128,27 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       time.restore();
       server.signal('SIGCONT');
     }
+  });
+
+  it('[11] what waits for a server that reads nothing has an end', async () => {
+    const { transport } = await join('a');
+    const packet = numbered(1, transport.maxPacket);
+    let sent = 0;
+    const fill = (): void => {
+      for (;;) {
+        transport.send('nobody', packet);
+        sent++;
+      }
+    };
+
+    server.signal('SIGSTOP');
+    try {
+      expect(fill).toThrow('The NATS server does not read: 134217728 bytes wait for it');
+      expect(sent).toBe(512);
+    } finally {
+      server.signal('SIGCONT');
+    }
+    await until(() => doesNotThrow(() => transport.send('nobody', packet)));
   });
 
   it('[11] without a server a node does not start', async () => {

@@ -181,13 +181,30 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await expect(a.transport.send('b', numbered(1))).rejects.toThrow('NOPERM');
   });
 
+  it('[11] what waits for a server that reads nothing has an end', async () => {
+    const own = await another();
+    options = { port: own.port };
+    const { transport } = await join('a');
+    const packet = numbered(1, transport.maxPacket);
+
+    own.signal('SIGSTOP');
+    const sending = Array.from({ length: 520 }, () => transport.send('nobody', packet).catch((error: Error) => error.message));
+    const refused = await Promise.all(sending.slice(512));
+    own.signal('SIGCONT');
+    const others = await Promise.all(sending.slice(0, 512));
+
+    expect(new Set(refused)).toEqual(new Set(['The Redis server does not read: 134217728 bytes wait for it']));
+    expect(new Set(others)).toEqual(new Set(['There is no node nobody']));
+    await expect(transport.send('nobody', packet)).rejects.toThrow('There is no node nobody');
+  });
+
   it('[11] a server that hangs holds up the end for 5 seconds, and then until its connections are closed', async () => {
     const own = await another();
     options = { port: own.port };
     const a = await join('a');
     const time = await VirtualTime.install();
     try {
-      own.hang();
+      own.signal('SIGSTOP');
       let hasStopped = false;
       const stopping = a.transport.stop().then(() => (hasStopped = true));
       await time.advance(4_999);

@@ -4,22 +4,21 @@ import { failureOf } from '../../fixtures/failure-of.js';
 import { iterated, outputsOf } from '../../fixtures/streams.js';
 import { useCluster } from '../../fixtures/use-cluster.js';
 
-/** Counts up for each row, to its own number; tells how far it got. */
+/** Counts up to its input, as far as it is asked; tells how far it got. */
 class Counter {
   steps = 0;
   ends = 0;
   readonly definition: FunctionServingDefinition = {
     name: 'counter',
-    batchSize: 1,
-    // eslint-disable-next-line @typescript-eslint/no-this-alias
-    useFactory: () => (rows: readonly number[]) => this.count(rows),
+    preprocess: (last: number) => ({ batch: this.count(last) }),
+    useFactory: () => (rows: readonly unknown[]) => rows,
   };
 
-  private async *count([last]: readonly number[]): AsyncGenerator<unknown[], void> {
+  private async *count(last: number): AsyncGenerator<Batch, void> {
     try {
-      for (let step = 1; step <= last!; step++) {
+      for (let step = 1; step <= last; step++) {
         this.steps++;
-        yield [step];
+        yield Batch.ofValues([step]);
       }
     } finally {
       this.ends++;
@@ -37,7 +36,7 @@ describe('A stream of another node', () => {
 
     const outputs = outputsOf(await iterated(web.servings.stream('counter', 500)));
 
-    expect(outputs).toEqual(Array.from({ length: 500 }, (_, i) => i + 1));
+    expect(outputs.flat()).toEqual(Array.from({ length: 500 }, (_, i) => i + 1));
   });
 
   it('[11] [8.2] ends at its owner when nobody reads it any more', async () => {
@@ -47,7 +46,7 @@ describe('A stream of another node', () => {
     await web.knows('counter');
 
     for await (const event of web.servings.stream('counter', Infinity)) {
-      expect(event).toMatchObject({ output: 1 });
+      expect(event).toMatchObject({ output: [1] });
       break;
     }
     while (counter.ends === 0) {
@@ -72,6 +71,25 @@ describe('A stream of another node', () => {
 
     const reading = failureOf(iterated({ [Symbol.asyncIterator]: () => events }));
     expect(await reading).toBeInstanceOf(NodeLostError);
+  });
+
+  it('[11] [8.2] ends when the broker is lost to its owner, and its reader hears of it', async () => {
+    cluster.network({ connections: false });
+    const counter = new Counter();
+    const patient = { downAfter: 60_000 };
+    const owner = await cluster.node({ servings: [counter.definition], ...patient });
+    const web = await cluster.node(patient);
+    await web.knows('counter');
+    const events = web.servings.stream('counter', Infinity)[Symbol.asyncIterator]();
+    await events.next();
+
+    owner.cluster.online(false);
+    while (counter.ends === 0) {
+      await new Promise(setImmediate);
+    }
+    owner.cluster.online(true);
+
+    expect(await failureOf(iterated({ [Symbol.asyncIterator]: () => events }))).toBeInstanceOf(NodeLostError);
   });
 
   it('[11] [8.5] takes its input as it comes, and asks for no more than there is room for', async () => {

@@ -1,4 +1,4 @@
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { type Container, isContainer } from '../../../lib/batch/container.js';
@@ -8,6 +8,9 @@ import { floats } from '../../fixtures/tensors.js';
 /** What calls itself a tensor, as JSON or code can write it. */
 const claim = (tensor: object): Container =>
   ({ type: 'float32', dims: [1], data: Float32Array.of(1), size: 1, ...tensor }) as never;
+/** As of ES2024. */
+const shrinkable = (bytes: number): ArrayBuffer & { resize(bytes: number): void } =>
+  new (ArrayBuffer as never as new (...args: unknown[]) => ReturnType<typeof shrinkable>)(bytes, { maxByteLength: bytes });
 const text = (dims: readonly unknown[], data: readonly unknown[]): Container => claim({ type: 'string', dims, data });
 
 const throws = (): never => {
@@ -166,6 +169,21 @@ describe('Memory that is taken away while rows wait', () => {
 
     expect([lost, lost.slice(1, 2), kept, lost.merge(kept)].map(({ isIntact }) => isIntact)).toEqual([false, false, true, false]);
     expect([Batch.stack(['a']), Batch.empty()].map(({ isIntact }) => isIntact)).toEqual([true, true]);
+  });
+
+  it('[2.1] lets nothing out of what was in the memory of a merged batch before', () => {
+    const dirty = jest.spyOn(Buffer, 'allocUnsafeSlow').mockImplementation((length) => Buffer.alloc(length, 0xff));
+    try {
+      const pieces = [[1, 2], [3], []].map((row) => Batch.concatenate([floats([row.length, 1], row)]));
+      expect(Batch.merge(pieces).consume()).toEqual(floats([3, 1], [1, 2, 3]));
+      expect(Batch.merge(pieces).pad(2).consume()).toEqual(floats([5, 1], [1, 2, 3, 0, 0]));
+      const buffer = shrinkable(4);
+      const merged = Batch.merge([...pieces, Batch.concatenate([new Tensor('float32', new Float32Array(buffer), [1, 1])])]);
+      buffer.resize(0);
+      expect(merged.consume()).toEqual(floats([4, 1], [1, 2, 3, 0]));
+    } finally {
+      dirty.mockRestore();
+    }
   });
 });
 

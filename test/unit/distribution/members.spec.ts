@@ -191,7 +191,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-1 joined']);
   });
 
-  it('[11] lets nobody expire while the broker is away, and gives everyone a fresh time after that', () => {
+  it('[11] lets nobody expire while the broker is away, gives everyone a fresh time after that, and picks nobody before it is heard', () => {
     beat('a', 1, 0);
     beat('b', 1, 1500);
     checkUntil(2000);
@@ -203,14 +203,27 @@ describe('Members', () => {
 
     members.freeze(false, 60_100);
     members.freeze(false, 60_200);
-    expect(picked()).toEqual(['b 1', 'a 1']);
+    expect([picked(), known()]).toEqual([[], ['a-1', 'b-1']]);
     beat('b', 2, 60_500);
-    checkUntil(62_099);
-    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'a-1 changed']);
-    members.check(62_100);
     expect(picked()).toEqual(['b 1']);
-    checkUntil(63_100, 62_500);
+    checkUntil(63_099, 61_000);
+    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'b-1 changed', 'b-1 changed', 'b-1 changed']);
+    expect(known()).toEqual(['a-1', 'b-1']);
+    members.check(63_100);
     expect(known()).toEqual(['b-1']);
+  });
+
+  it('[11] takes who comes back from an outage for one who has left and come', () => {
+    beat('a', 5, 0, { outages: 1 });
+
+    beat('a', 6, 10, { outages: 2 });
+    beat('a', 7, 10, { outages: 1, ...serving({ weight: 9 }) });
+    beat('a', 6, 10, { outages: 2, ...serving({ weight: 9 }) });
+
+    expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-1 joined']);
+    expect([picked(), known()]).toEqual([['a 1'], ['a-1']]);
+    beat('a', 7, 10, { outages: 2, ...serving({ weight: 2 }) });
+    expect(picked()).toEqual(['a 2']);
   });
 
   it('[11] hears and loses nodes also while it is frozen', () => {
@@ -258,6 +271,54 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined']);
     beat('a', 2, 0, { state: 'draining', ...serving({ queued: 3 }) });
     expect(changes).toEqual(['a-1 joined']);
+  });
+});
+
+describe('Members with one id', () => {
+  let error: jest.SpiedFunction<Logger['error']>;
+
+  beforeEach(() => {
+    error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
+  });
+
+  afterEach(() => error.mockRestore());
+
+  it('[11] are told of once, when both go on', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    for (let now = 1500; now < 6000; now += 500) {
+      beat('a', now, now, { epoch: 1 });
+      beat('a', now, now, { epoch: 2 });
+      expect(error).toHaveBeenCalledTimes(now < 4000 ? 0 : 1);
+    }
+
+    expect(error.mock.calls).toEqual([
+      [
+        'Two nodes have the nodeId "a": a-2 and a-1. The latter gets no calls, as it started before the other. ' +
+          'Each node needs a nodeId of its own, or none, which makes one up',
+      ],
+    ]);
+    expect(known()).toEqual(['a-2']);
+  });
+
+  it('[11] are told of when they started at the same time', () => {
+    beat('a', 1, 0);
+    beat('a', 1, 3000, { address: 'a-other' });
+
+    expect(error).toHaveBeenCalledTimes(1);
+  });
+
+  it('[11] are no mistake where one takes the place of the other, ends while it is there, or comes late', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    beat('a', 8, 3999);
+    beat('a', 9, 4000, { state: 'draining' });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 1, 10_000, { epoch: 3 });
+    beat('a', 3, 10_000, { epoch: 2 });
+
+    expect(error).not.toHaveBeenCalled();
   });
 });
 

@@ -13,6 +13,7 @@ const oddInNode: Record<keyof NodeInfo, unknown[]> = {
   id: ['', long, 1, null, undefined, ['a']],
   epoch: wholes,
   address: ['', long, 'a.b', 'a b', 'a*', 'a>', 'ä', 'a\n', 1, undefined],
+  outages: wholes,
   seq: wholes,
   role: ['server', '', 1, undefined, 'constructor'],
   state: ['down', 'UP', 0, undefined],

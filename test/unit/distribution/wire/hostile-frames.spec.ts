@@ -10,7 +10,7 @@ import { wireSamples } from '../../../fixtures/wire-samples.js';
 const limits = defaultWireLimits;
 
 /** `npm run fuzz` reads more of them, and looks at the memory. */
-const COUNT = 20_000;
+const COUNT = 40_000;
 
 const framesOf = (packer: Packer): Uint8Array[] =>
   wireSamples.map((value) =>

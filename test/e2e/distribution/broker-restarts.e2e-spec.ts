@@ -1,0 +1,68 @@
+import { setTimeout } from 'node:timers/promises';
+import { expect, it } from '@jest/globals';
+import { DeadlineExceededError, NodeLostError } from 'nestjs-serving';
+import { until } from '../../fixtures/awaited.js';
+import { Callers } from '../../fixtures/callers.js';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { describeBrokers } from '../../fixtures/wirings.js';
+
+const distribution = { heartbeat: 100, downAfter: 1000 };
+const row = (id: string) => ({ id, numbers: [1] });
+
+describeBrokers('Processes of a cluster whose broker', (wiring) => {
+  const { node, client } = useClusterProcesses(wiring);
+
+  /** Three nodes that have calls which they do not end, and of whose answers nobody will hear: the broker is dead. */
+  async function withoutBroker(idempotent: boolean) {
+    const servings = [{ name: 'm', batchSize: 4, idempotent }];
+    const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
+    const web = await client(distribution);
+    await web.knows('m', 3);
+    const callers = new Callers(web.servings, 'm', 48);
+    await callers.answered(300);
+    await Promise.all(nodes.map((each) => each.hold()));
+
+    await wiring.broker().kill();
+    await until(() => !web.cluster.isOnline);
+    const stranded = nodes.flatMap((each) => each.stranded);
+    expect(stranded.length).toBeGreaterThan(0);
+    nodes.forEach(({ process }) => process.tell('open'));
+    return { nodes, web, callers, stranded };
+  }
+
+  it('[11] is killed under load and starts anew: calls wait for it, no node is forgotten, none need start anew, no call fails', async () => {
+    const { nodes, web, callers, stranded } = await withoutBroker(true);
+
+    const late = await failureOf(web.servings.batchedRun('m', row('late'), { timeout: 100 }));
+    const patient = web.servings.batchedRun('m', row('patient'));
+    await setTimeout(2 * distribution.downAfter);
+    const known = web.cluster.owners('m').length;
+    const answeredBefore = stranded.filter((id) => callers.answers.has(id));
+    await wiring.broker().start();
+    await Promise.all(nodes.map(({ pid }) => callers.answered(50, pid)));
+    await callers.end();
+
+    expect(late).toBeInstanceOf(DeadlineExceededError);
+    expect(known).toBe(3);
+    expect(answeredBefore).toEqual([]);
+    expect(await patient).toMatchObject({ id: 'patient', sum: 1 });
+    callers.expectUnharmed();
+    expect(nodes.flatMap((each) => each.stranded)).toEqual([]);
+  });
+
+  it('[11] is killed under load: calls that must not run twice are lost with it, and say so; all later ones are answered', async () => {
+    const { web, callers, stranded } = await withoutBroker(false);
+    await until(() => stranded.every((id) => callers.failures.has(id)));
+    const lost = new Map(callers.failures);
+
+    await wiring.broker().start();
+    await callers.answered(300);
+    await web.knows('m', 3);
+    await callers.end();
+
+    expect([...lost.values()].filter((failure) => !(failure instanceof NodeLostError))).toEqual([]);
+    expect(callers.wrong).toEqual([]);
+    expect([...callers.failures.keys()].filter((id) => !lost.has(id))).toEqual([]);
+  });
+});

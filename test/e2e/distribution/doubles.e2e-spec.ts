@@ -1,0 +1,30 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { useCluster } from '../../fixtures/use-cluster.js';
+import { until } from '../../fixtures/streams.js';
+
+const quick = { heartbeat: 50, downAfter: 300 };
+const servings = (mark: string) => [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) }];
+
+describe('Nodes with one nodeId', () => {
+  const cluster = useCluster();
+
+  it('[11] are told of by every node, themselves included; the one that started last goes on as ever', async () => {
+    const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
+    const first = await cluster.node({ nodeId: 'same', servings: servings('first'), ...quick });
+    const web = await cluster.node(quick);
+    await web.knows('m');
+    const last = await cluster.node({ nodeId: 'same', servings: servings('last'), ...quick });
+
+    await until(() => error.mock.calls.length >= 3);
+    const told = error.mock.calls.map(([message]) => String(message));
+    const answer = await web.servings.batchedRun('m', 1);
+    error.mockRestore();
+
+    for (const message of told) {
+      expect(message).toMatch(/^Two nodes have the nodeId "same": /);
+      expect([first, last].every(({ address }) => message.includes(address))).toBe(true);
+    }
+    expect(answer).toBe('last');
+  });
+});

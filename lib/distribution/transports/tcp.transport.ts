@@ -45,6 +45,8 @@ export class TcpTransport implements ServingTransport {
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();
+  /** Those below the others where these are encrypted, and those that are about to be. */
+  private readonly rawSockets = new Set<Socket>();
   private links: Links<Socket, TcpLink> | undefined;
   private dials: Dials | undefined;
   private server: ServerTCP | undefined;
@@ -119,21 +121,26 @@ export class TcpTransport implements ServingTransport {
     if (server?.listening) {
       const closed = once(server, 'close');
       this.server?.close();
+      this.rawSockets.forEach((socket) => socket.destroy());
       await closed;
     }
   }
 
   private async listen(server: ServerTCP): Promise<void> {
     const net = server.unwrap<Server>();
-    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => {
-      this.sockets.add(socket);
-      socket.once('close', () => this.sockets.delete(socket));
-    });
+    net.on('connection', (socket: Socket) => keep(socket, this.rawSockets));
+    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => keep(socket, this.sockets));
     // Nest tells its callback of two errors alone.
     const listening = once(net, 'listening');
     server.listen(() => {});
     await listening;
   }
+}
+
+/** Until it closes. */
+function keep(socket: Socket, sockets: Set<Socket>): void {
+  sockets.add(socket);
+  socket.once('close', () => sockets.delete(socket));
 }
 
 /** Sends what waits and closes; who does not read is not waited for. */

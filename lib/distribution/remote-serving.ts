@@ -65,7 +65,9 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
     // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
-    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    const asked = inRequest(options);
+    // Options may be an AbortController, whose signal no copy has.
+    const inside = { ...asked, signal: asked.signal, origin: options.origin ?? currentOrigin() };
     return new ServingStream((left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>);
   }
 
@@ -120,7 +122,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
       yield* this.eventsFrom(input, options, terms, watch);
       return undefined;
     } catch (error) {
-      outcome = { error };
+      // Whoever leaves early has what he wanted.
+      outcome = left.aborted ? {} : { error };
       throw error;
     } finally {
       unheard.forEach((end) => end());

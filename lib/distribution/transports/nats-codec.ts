@@ -7,17 +7,10 @@ interface Circumstances {
   readonly replyTo?: string;
 }
 
-/**
- * Reads packets, which begin with 0x00 as no JSON does, beside the messages of Nest, and of those who do not use Nest: these are all data, and answered if
- * that is asked for.
- */
-export class PacketsAndMessages implements Deserializer {
+/** Reads the messages of Nest, and of those who do not use Nest: these are all data, and answered if that is asked for. */
+export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
-    const data = bytesOf(value);
-    if (data[0] === 0) {
-      return { pattern: channel, data };
-    }
-    const message: unknown = JSON.parse(Buffer.from(data).toString());
+    const message: unknown = JSON.parse(Buffer.from(bytesOf(value)).toString());
     const isNests = typeof message === 'object' && message !== null && ('pattern' in message || 'data' in message);
     return { pattern: channel, ...(replyTo && { id: replyTo }), ...(isNests ? message : { data: message }) };
   }

@@ -1,5 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
-import { ClientNats, type NatsContext, type NatsOptions, ServerNats } from '@nestjs/microservices';
+import { Logger } from '@nestjs/common';
+import { ClientNats, type NatsOptions, ServerNats } from '@nestjs/microservices';
 import {
   catchError,
   combineLatest,
@@ -16,9 +17,9 @@ import {
   switchMap,
   timeout,
 } from 'rxjs';
-import type { Address, ServingTransport, Station } from '../transport.js';
+import type { Address, Receiver, ServingTransport, Station } from '../transport.js';
 import { escapeName, servingPattern } from './names.js';
-import { BoundedReplies, PacketsAndMessages } from './nats-codec.js';
+import { AnyMessage, BoundedReplies } from './nats-codec.js';
 import { checkSize } from './packet-size.js';
 import { plainAnswer } from './plain-answer.js';
 import { Unread } from './unread.js';
@@ -36,11 +37,23 @@ interface Connection {
   /** Absent while the server is away. */
   readonly info?: { readonly max_payload: number } | undefined;
   publish(subject: string, payload: Uint8Array): void;
+  subscribe(subject: string, options: { readonly callback: (error: Error | null, message: Message) => void }): unknown;
   flush(): Promise<void>;
 }
 
+interface Message {
+  readonly subject: string;
+  readonly data: Uint8Array;
+}
+
+/** A packet on its way out. */
+interface Outgoing {
+  readonly subject: string;
+  readonly packet: Uint8Array;
+}
+
 /** More than this a packet need not be, in bytes; and so much of what the server takes is left for what is around it. */
-const LARGEST = 256 * 1024;
+const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
 /** A node that is there, but has not answered a probe for so many milliseconds, may be alive or not. */
 const PROBE = 2_000;
@@ -50,8 +63,9 @@ const ASK = 1024 * 1024;
 const FLUSH = 5_000;
 
 /**
- * Nodes that reach each other by a NATS server, with Nest's own NATS transport: packets for one node go to `sv.<namespace>.n.<address>`, those for all to
- * `sv.<namespace>.all.<address of the sender>`. Nest's own clients call `sv.<namespace>.s.<serving>`, where one of the nodes answers.
+ * Nodes that reach each other by a NATS server, on the connections of Nest's own NATS transport: packets for one node go to `sv.<namespace>.n.<address>`, those
+ * for all to `sv.<namespace>.all.<address of the sender>`. Nest's own clients call `sv.<namespace>.s.<serving>`, where one of the nodes answers, and
+ * `sv.<namespace>.p.<address>` asks whether a node is there.
  */
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
@@ -60,7 +74,10 @@ export class NatsTransport implements ServingTransport {
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
+  private readonly logger = new Logger('ServingTransport');
   private readonly unread = new Unread('NATS');
+  /** What leaves at the end of the turn. */
+  private outbox: Outgoing[] = [];
   /** Bytes of which the server has not been asked yet. */
   private unasked = 0;
 
@@ -74,7 +91,7 @@ export class NatsTransport implements ServingTransport {
       deserializer: undefined,
     };
     const serializer = new BoundedReplies(() => this.mostBytes);
-    this.server = new ServerNats({ ...shared, serializer, deserializer: new PacketsAndMessages() });
+    this.server = new ServerNats({ ...shared, serializer, deserializer: new AnyMessage() });
     this.client = new ClientNats(shared);
   }
 
@@ -86,16 +103,11 @@ export class NatsTransport implements ServingTransport {
   async start(station: Station): Promise<void> {
     const { namespace, address, receiver, plainHandlers } = station;
     this.own = { namespace, address };
-    this.server.addHandler(this.nodeSubject(address), async (data: unknown) => this.hear(data, station), true);
-    this.server.addHandler(
-      this.subject('all.*'),
-      async (data: unknown, context: NatsContext) => context.getSubject() !== this.broadcastSubject && this.hear(data, station),
-      true,
-    );
+    this.server.addHandler(this.probeSubject(address), async () => address);
     for (const [name, handler] of plainHandlers) {
       this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler), false, { queue: `sv.${escapeName(name)}` });
     }
-    await this.connect();
+    await this.connect(receiver);
     this.isOnline = true;
     this.watch = this.onlineChanges().subscribe((isOnline) => {
       this.isOnline = isOnline;
@@ -119,7 +131,7 @@ export class NatsTransport implements ServingTransport {
   /** NATS says at once when nobody listens. */
   async probe(address: Address): Promise<boolean> {
     try {
-      await firstValueFrom(this.client.send(this.nodeSubject(address), 'probe').pipe(timeout(PROBE)));
+      await firstValueFrom(this.client.send(this.probeSubject(address), {}).pipe(timeout(PROBE)));
       return true;
     } catch (error) {
       if (isNobodyThere(error)) {
@@ -140,7 +152,7 @@ export class NatsTransport implements ServingTransport {
     await Promise.all([this.server.close(), this.client.close()]);
   }
 
-  private async connect(): Promise<void> {
+  private async connect(receiver: Receiver): Promise<void> {
     try {
       await Promise.all([
         new Promise<void>((resolve, reject) => {
@@ -148,10 +160,27 @@ export class NatsTransport implements ServingTransport {
         }),
         this.client.connect(),
       ]);
+      this.listen(receiver);
       await this.settle();
     } catch (error) {
       await this.stop();
       throw error;
+    }
+  }
+
+  /** Packets are heard without Nest's way from message to handler, which costs more than all else that is done with a small one. */
+  private listen(receiver: Receiver): void {
+    const { server, broadcastSubject, own } = this;
+    for (const subject of [this.nodeSubject(own.address), this.subject('all.*')]) {
+      server.unwrap<Connection>().subscribe(subject, {
+        callback: (error, message) => {
+          if (error) {
+            this.logger.error(`Packets to ${subject} cannot be heard: ${error.message}`);
+          } else if (message.subject !== broadcastSubject) {
+            receiver.hear(message.data);
+          }
+        },
+      });
     }
   }
 
@@ -181,15 +210,26 @@ export class NatsTransport implements ServingTransport {
     );
   }
 
+  /** Packets of one turn leave together: the client of NATS would write each to its socket by itself. */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
-    if (this.isOnline) {
-      this.unread.add(packet.byteLength);
+    if (!this.isOnline) {
+      return;
+    }
+    this.unread.add(packet.byteLength);
+    if (this.outbox.push({ subject, packet }) === 1) {
+      process.nextTick(() => this.leave(this.outbox.splice(0)));
+    }
+  }
+
+  private leave(packets: readonly Outgoing[]): void {
+    const connection = this.isOnline ? this.client.unwrap<Connection>() : undefined;
+    for (const { subject, packet } of packets) {
+      connection?.publish(subject, packet);
       this.unasked += packet.byteLength;
-      this.client.unwrap<Connection>().publish(subject, packet);
-      if (this.unasked >= ASK) {
-        void this.ask();
-      }
+    }
+    if (this.unasked >= ASK) {
+      void this.ask();
     }
   }
 
@@ -205,14 +245,6 @@ export class NatsTransport implements ServingTransport {
     this.unread.remove(unasked);
   }
 
-  /** What is no packet is a probe: the answer is that there is one. */
-  private hear(data: unknown, { address, receiver }: Station): string {
-    if (data instanceof Uint8Array) {
-      receiver.hear(data);
-    }
-    return address;
-  }
-
   private async flush(): Promise<void> {
     const connections = [this.client.unwrap<Connection>(), this.server.unwrap<Connection>()];
     const flushed = Promise.allSettled(connections.map((connection) => connection.flush()));
@@ -221,6 +253,10 @@ export class NatsTransport implements ServingTransport {
 
   private nodeSubject(address: Address): string {
     return this.subject(`n.${escapeName(address)}`);
+  }
+
+  private probeSubject(address: Address): string {
+    return this.subject(`p.${escapeName(address)}`);
   }
 
   private get broadcastSubject(): string {

@@ -1,4 +1,5 @@
-import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import { ClientNats } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
@@ -9,7 +10,7 @@ import { useAppProcesses } from '../../fixtures/app-process.js';
 import { Awaited, until } from '../../fixtures/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, probed, useNodes } from '../../fixtures/every-transport.js';
-import { numbered } from '../../fixtures/heard.js';
+import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
 import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
 
 function doesNotThrow(action: () => unknown): boolean {
@@ -144,7 +145,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     server.signal('SIGSTOP');
     try {
       expect(fill).toThrow('The NATS server does not read: 134217728 bytes wait for it');
-      expect(sent).toBe(512);
+      expect(sent * packet.byteLength).toBe(134_217_728);
     } finally {
       server.signal('SIGCONT');
     }
@@ -173,10 +174,29 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       await transport.start({ namespace: 'test', address: 'a', role: 'node', receiver: heard, plainHandlers: new Map() });
 
       expect(transport.maxPacket).toBe(4096);
-      expect((await join('c')).transport.maxPacket).toBe(262_144);
+      expect((await join('c')).transport.maxPacket).toBe(524_288);
       await transport.stop();
     } finally {
       await small.end();
+    }
+  });
+
+  it('[11] says so when its user may not hear packets', async () => {
+    const deaf = await NatsServer.start(
+      'authorization { users: [{ user: deaf, password: p, permissions: { subscribe: { deny: "sv.*.n.>" } } }] }',
+    );
+    const log = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+    const transport = new NatsTransport({ options: { servers: deaf.url, user: 'deaf', pass: 'p' } });
+    try {
+      await transport.start(stationOf('a', new Heard()));
+
+      await until(() =>
+        log.mock.calls.flat().some((line) => /^Packets to sv\.test\.n\.a cannot be heard: .*permission/i.test(`${line}`)),
+      );
+      await transport.stop();
+    } finally {
+      log.mockRestore();
+      await deaf.end();
     }
   });
 

@@ -1,8 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
-import { BoundedReplies, PacketsAndMessages } from '../../../../lib/distribution/transports/nats-codec.js';
-import { numbered } from '../../../fixtures/heard.js';
+import { BoundedReplies, AnyMessage } from '../../../../lib/distribution/transports/nats-codec.js';
 
-const codec = new PacketsAndMessages();
+const codec = new AnyMessage();
 
 describe.each([
   ['bytes, as Nest 11 gives them', (data: Uint8Array) => data],
@@ -12,12 +11,6 @@ describe.each([
   ],
 ])('from %s', (_, wrapped) => {
   const read = (text: string, circumstances?: object): unknown => codec.deserialize(wrapped(Buffer.from(text)), circumstances);
-
-  it('[11] a packet is an event, though an answer is asked for', () => {
-    const data = new Uint8Array(numbered(7));
-
-    expect(codec.deserialize(wrapped(data), { channel: 'c', replyTo: 'r' })).toEqual({ pattern: 'c', data });
-  });
 
   it('[11] messages of Nest stay what they are', () => {
     expect(read('{"pattern":"p","data":[1],"id":"7"}', { channel: 'c', replyTo: 'r' })).toEqual({

@@ -1,0 +1,48 @@
+import { describe, expect, it } from '@jest/globals';
+import type { FunctionServingDefinition } from 'nestjs-serving';
+import { useCluster } from '../../fixtures/use-cluster.js';
+import { passTime, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+/** Each partition answers a row in 10 ms, whatever its weight says. */
+const serving = (distributionWeight: number, partitions: number): FunctionServingDefinition => ({
+  name: 'm',
+  batchSize: 1,
+  distributionWeight,
+  partitions,
+  useFactory: () => async (rows: readonly unknown[]) => {
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    return rows;
+  },
+});
+
+describe('Calls to nodes of which one has a weight far beyond what it can do', () => {
+  const cluster = useCluster();
+  useVirtualTime();
+
+  /** Milliseconds in which 32 callers have 600 answers. */
+  async function duration(balance: 'weighted' | 'least-loaded'): Promise<number> {
+    const namespace = balance;
+    for (const [weight, partitions] of [
+      [1, 1],
+      [8, 1],
+      [1, 2],
+    ] as const) {
+      await cluster.node({ namespace, servings: [serving(weight, partitions)] });
+    }
+    const web = await cluster.node({ namespace, balance });
+    await web.knows('m', 3);
+    const start = performance.now();
+    let left = 600;
+    const callers = Array.from({ length: 32 }, async () => {
+      while (left-- > 0) {
+        await web.servings.batchedRun('m', left);
+      }
+    });
+    await passTime(Promise.all(callers));
+    return performance.now() - start;
+  }
+
+  it('[11] are answered in less than half the time by the least loaded of two', async () => {
+    expect(2 * (await duration('least-loaded'))).toBeLessThan(await duration('weighted'));
+  });
+});

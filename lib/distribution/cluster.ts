@@ -62,6 +62,7 @@ export class Cluster
   private seq = 0;
   private drained: Promise<void> | undefined;
   private ended: Promise<void> | undefined;
+  private isOver = false;
 
   constructor(
     private readonly options: ResolvedDistribution,
@@ -165,13 +166,7 @@ export class Cluster
   }
 
   async beforeApplicationShutdown(): Promise<void> {
-    const { drainTimeout } = this.options;
-    let clock: NodeJS.Timeout | undefined;
-    const overrun = new Promise<'late'>((resolve) => (clock = setTimeout(() => resolve('late'), drainTimeout)));
-    if ((await Promise.race([this.drain(), overrun])) === 'late') {
-      this.logger.warn(`Calls of other nodes were not answered within ${drainTimeout} ms of shutdown`);
-    }
-    clearTimeout(clock);
+    await this.answered('of', this.drain());
   }
 
   onApplicationShutdown(): Promise<void> {
@@ -260,7 +255,7 @@ export class Cluster
 
   /** Tells all how this node is, and does so again and again. */
   private beat(): void {
-    if (this.ended || !this.isOnline) {
+    if (this.isOver || !this.isOnline) {
       return;
     }
     clearTimeout(this.beats);
@@ -278,7 +273,7 @@ export class Cluster
   }
 
   private tell(address: Address): void {
-    if (address !== this.address && !this.ended) {
+    if (address !== this.address && !this.isOver) {
       this.post.send(address, Kind.beat, { info: this.info() }).catch(() => {});
     }
   }
@@ -304,11 +299,25 @@ export class Cluster
     return this.drained;
   }
 
+  /** Resolves when the calls of, or to, other nodes have their answers, or have had time enough for that. */
+  private async answered(direction: 'of' | 'to', answers: Promise<void>): Promise<void> {
+    const { drainTimeout } = this.options;
+    let clock: NodeJS.Timeout | undefined;
+    const overrun = new Promise<'late'>((resolve) => (clock = setTimeout(() => resolve('late'), drainTimeout)));
+    if ((await Promise.race([answers, overrun])) === 'late') {
+      this.logger.warn(`Calls ${direction} other nodes were not answered within ${drainTimeout} ms of shutdown`);
+    }
+    clearTimeout(clock);
+  }
+
   private async end(): Promise<void> {
+    // Who answers must hear meanwhile that this node is there.
+    await this.answered('to', this.outgoing.idle());
+    this.isOver = true;
     clearTimeout(this.beats);
     clearInterval(this.checks);
     this.probes.end();
-    this.outgoing.failAll(new ServingClosedError('This node shuts down before the call to another was answered'));
+    this.outgoing.close(new ServingClosedError('This node shuts down, and calls no other any more'));
     await this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
     this.remotes.forEach((remote) => remote.end());
     this.changed.complete();

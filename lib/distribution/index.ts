@@ -5,15 +5,17 @@ export type {
   DistributionLimits,
   DistributionOptions,
   DistributionTransport,
+  GrpcDistribution,
   NatsDistribution,
   OwnDistribution,
   RedisDistribution,
   RemoteServingOptions,
   TcpDistribution,
 } from './options.js';
+export type { GrpcTransportOptions } from './transports/grpc.transport.js';
 export type { NatsTransportOptions } from './transports/nats.transport.js';
 export type { RedisTransportOptions } from './transports/redis.transport.js';
-export type { TcpPeer, TcpPeers } from './transports/tcp-peers.js';
+export type { Peer, Peers } from './transports/peers.js';
 export type { TcpTransportOptions } from './transports/tcp.transport.js';
 export type { Owner } from './owners.js';
 export {

@@ -22,6 +22,11 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
+    case Transport.GRPC: {
+      const { GrpcTransport } = await import('./transports/grpc.transport.js');
+      const { options, peers, insecure } = given;
+      return new GrpcTransport({ options, peers, secret, insecure });
+    }
     case Transport.NATS: {
       const { NatsTransport } = await import('./transports/nats.transport.js');
       return new NatsTransport({ options: given.options });
@@ -36,7 +41,7 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
       }
       throw new InvalidServingError(
         `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
-          'allowed are Transport.TCP, Transport.NATS, Transport.REDIS, and objects that are a ServingTransport',
+          'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and objects that are a ServingTransport',
       );
   }
 }

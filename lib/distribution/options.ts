@@ -6,9 +6,10 @@ import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from 
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
+import type { GrpcTransportOptions } from './transports/grpc.transport.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { RedisTransportOptions } from './transports/redis.transport.js';
-import type { TcpPeers } from './transports/tcp-peers.js';
+import type { Peers } from './transports/peers.js';
 import type { TcpTransportOptions } from './transports/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
 import type { WindowLimits } from './window.js';
@@ -19,7 +20,22 @@ export interface TcpDistribution {
   /** Those of Nest's TCP transport, passed on as they are. @default a node listens on 127.0.0.1, on any free port */
   readonly options?: TcpTransportOptions;
   /** The other nodes' addresses. It does not matter whether this node is among them. */
-  readonly peers?: TcpPeers;
+  readonly peers?: Peers;
+  /**
+   * Whether a node may listen beyond this machine with neither a `secret` nor certificates of both sides.
+   *
+   * @default false
+   */
+  readonly insecure?: boolean;
+}
+
+/** Nodes that are connected to each other by gRPC, without a broker. */
+export interface GrpcDistribution {
+  readonly transport: Transport.GRPC;
+  /** Those of Nest's gRPC transport that are not about the service. @default a node listens on localhost:5000 */
+  readonly options?: GrpcTransportOptions;
+  /** The other nodes' addresses. It does not matter whether this node is among them. */
+  readonly peers?: Peers;
   /**
    * Whether a node may listen beyond this machine with neither a `secret` nor certificates of both sides.
    *
@@ -48,7 +64,7 @@ export interface OwnDistribution {
 }
 
 /** How nodes reach each other. */
-export type DistributionTransport = TcpDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
+export type DistributionTransport = TcpDistribution | GrpcDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {
@@ -135,7 +151,7 @@ export interface ClusterOptions {
    */
   readonly probeAfter?: number;
   /**
-   * Milliseconds that shutdown waits for calls of other nodes.
+   * Milliseconds that shutdown waits for the answers to calls of other nodes, and then for those to its own calls there.
    *
    * @default 30000
    */

@@ -10,6 +10,9 @@ export class Outgoing {
   private readonly attempts = new Map<number, Attempt>();
   private readonly byNode = new Map<Address, Set<Attempt>>();
   private last = 0;
+  private calls = 0;
+  private idleNow: (() => void) | undefined;
+  private closed: Error | undefined;
 
   constructor(
     private readonly post: Post,
@@ -28,6 +31,36 @@ export class Outgoing {
 
   underWay(node: Address): number {
     return this.byNode.get(node)?.size ?? 0;
+  }
+
+  /**
+   * Counts a call, on its way to whichever nodes, until it says that it is over.
+   *
+   * @throws what {@link close} was given, once that is so
+   */
+  enter(): () => void {
+    if (this.closed) {
+      throw this.closed;
+    }
+    this.calls++;
+    return () => {
+      if (--this.calls === 0) {
+        this.idleNow?.();
+      }
+    };
+  }
+
+  /** Resolves when there are no calls. */
+  async idle(): Promise<void> {
+    if (this.calls > 0) {
+      await new Promise<void>((resolve) => (this.idleNow = resolve));
+    }
+  }
+
+  /** Takes no more calls, and fails those that there are. */
+  close(error: Error): void {
+    this.closed = error;
+    this.attempts.forEach((attempt) => attempt.fail(error));
   }
 
   /**
@@ -59,10 +92,6 @@ export class Outgoing {
   /** The node has gone; `executed`: whether it may have run what it has not answered. */
   lose(node: Address, executed: 'no' | 'unknown'): void {
     this.byNode.get(node)?.forEach((attempt) => attempt.lose(executed));
-  }
-
-  failAll(error: Error): void {
-    this.attempts.forEach((attempt) => attempt.fail(error));
   }
 
   private end(id: number, attempt: Attempt): void {

@@ -176,7 +176,9 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
+    const encoded = source ? undefined : encode(prepared);
     const { priority, tenant, deadline } = terms;
+    const exit = way.outgoing.enter();
     const timeout = () => (deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now())));
     return {
       question: {
@@ -195,10 +197,15 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
           inline,
           open: source && true,
         }),
-        input: source ? undefined : encode(prepared),
+        input: encoded,
         more: source && { source, encode },
       },
-      done: () => source && leave(source),
+      done: () => {
+        exit();
+        if (source) {
+          leave(source);
+        }
+      },
     };
   }
 }

@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { copyFile, cp, mkdir, mkdtemp, readdir, realpath, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
@@ -41,6 +41,7 @@ describe('the packed package', () => {
     expect(files).toContain('package/dist/index.js');
     expect(files).toContain('package/dist/index.d.ts');
     expect(files).toContain('package/dist/partitions/thread.entry.js');
+    expect(files).toContain('package/dist/distribution/transports/link.proto');
     expect(files).toContain('package/dist/testing/index.js');
     expect(files).toContain('package/dist/testing/index.d.ts');
   });
@@ -53,15 +54,47 @@ describe('the packed package', () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
   });
 
-  it('loads OpenTelemetry and Terminus only for their own entry points, which name what is missing', async () => {
-    const app = join(folder, 'no-peers');
-    const installed = join(app, 'node_modules/nestjs-serving');
+  /** An application that has the package, what it cannot do without, and the peers that are named. */
+  async function install(name: string, peers: readonly string[] = []): Promise<string> {
+    const app = join(folder, name);
+    const modules = join(app, 'node_modules');
+    const installed = join(modules, 'nestjs-serving');
     await mkdir(installed, { recursive: true });
-    await mkdir(join(app, 'node_modules/@nestjs'));
     await run('tar', ['-xzf', tarball, '-C', installed, '--strip-components', '1']);
-    for (const name of ['@nestjs/common', '@nestjs/core', 'onnxruntime-common', 'reflect-metadata', 'rxjs', 'tinyqueue']) {
-      await symlink(await realpath(join(root, 'node_modules', name)), join(app, 'node_modules', name));
+    for (const each of [
+      '@nestjs/common',
+      '@nestjs/core',
+      'onnxruntime-common',
+      'reflect-metadata',
+      'rxjs',
+      'tinyqueue',
+      ...peers,
+    ]) {
+      await mkdir(dirname(join(modules, each)), { recursive: true });
+      await symlink(await realpath(join(root, 'node_modules', each)), join(modules, each));
     }
+    return app;
+  }
+
+  it('carries a cluster over gRPC, whose packages are loaded only then, and named where they are missing', async () => {
+    const script = join(root, 'test/fixtures/consumer/peers.mjs');
+    const [without, full] = await Promise.all([
+      install('no-grpc', ['@nestjs/microservices']),
+      install('grpc', ['@nestjs/microservices', '@grpc/grpc-js', '@grpc/proto-loader']),
+    ]);
+    const start = async (app: string, transport: string): Promise<unknown> => {
+      await copyFile(script, join(app, 'peers.mjs'));
+      const { stdout } = await run('node', ['peers.mjs', transport], { cwd: app });
+      return JSON.parse(stdout);
+    };
+
+    await expect(start(full, 'GRPC')).resolves.toEqual({ rows: 1_000_000, sum: 499_999_500_000 });
+    await expect(start(without, 'TCP')).resolves.toEqual({ rows: 1_000_000, sum: 499_999_500_000 });
+    await expect(start(without, 'GRPC')).rejects.toThrow("Cannot find package '@grpc/grpc-js'");
+  });
+
+  it('loads OpenTelemetry and Terminus only for their own entry points, which name what is missing', async () => {
+    const app = await install('no-peers');
     const load = (name: string) => run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], { cwd: app });
     await load('nestjs-serving');
     await expect(load('nestjs-serving/opentelemetry')).rejects.toThrow("Cannot find package '@opentelemetry/api'");

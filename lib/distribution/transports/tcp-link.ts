@@ -1,12 +1,10 @@
 import type { Socket } from 'node:net';
 import type { Address } from '../transport.js';
+import type { Link } from './links.js';
+import { MOST_UNREAD } from './unread.js';
 
-/** Who has not read this much, in bytes, does not read. */
-const MOST_UNREAD = 128 * 1024 * 1024;
-
-/** The way to another node, and back: packets on one connection. */
-export class TcpLink {
-  /** Resolves when nothing can come or go any more. */
+/** A link on a socket. */
+export class TcpLink implements Link {
   readonly closed: Promise<void>;
   private isCorked = false;
 
@@ -42,7 +40,6 @@ export class TcpLink {
     }
   }
 
-  /** Hears no more, and ends the connection. */
   destroy(): void {
     this.socket.off('packet', this.hear);
     this.socket.destroy();

@@ -2,18 +2,20 @@ import { once } from 'node:events';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
-import { ServerTCP, type TcpOptions } from '@nestjs/microservices';
+import { ServerTCP, type TcpContext, type TcpOptions } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
+import { Dials } from './dials.js';
+import { refuseExposure } from './exposure.js';
+import { Links } from './links.js';
 import { servingPattern } from './names.js';
+import { Opening } from './opening.js';
 import { checkSize } from './packet-size.js';
+import { type Endpoint, endpointsOf, type Peers } from './peers.js';
 import { plainAnswer } from './plain-answer.js';
-import { TcpDials } from './tcp-dials.js';
-import { refuseExposure } from './tcp-exposure.js';
-import { TcpLinks } from './tcp-links.js';
-import { TcpOpening } from './tcp-opening.js';
+import { dialByTcp } from './tcp-dial.js';
+import { TcpLink } from './tcp-link.js';
 import { packetSocket } from './tcp-packet-socket.js';
-import { type Endpoint, endpointsOf, type TcpPeers } from './tcp-peers.js';
 
 export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,
@@ -27,7 +29,7 @@ export interface TcpTransportSettings {
   /** Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port; nodes that dial it must know which. */
   readonly options?: TcpTransportOptions | undefined;
   /** The nodes to connect to. @default [] */
-  readonly peers?: TcpPeers | undefined;
+  readonly peers?: Peers | undefined;
   /** What all nodes and clients know, and nobody else. */
   readonly secret?: string | undefined;
   /** Whether a node may listen beyond this machine with neither a secret nor certificates of both sides. @default false */
@@ -43,8 +45,10 @@ export class TcpTransport implements ServingTransport {
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();
-  private links: TcpLinks | undefined;
-  private dials: TcpDials | undefined;
+  /** Those below the others where these are encrypted, and those that are about to be. */
+  private readonly rawSockets = new Set<Socket>();
+  private links: Links<Socket, TcpLink> | undefined;
+  private dials: Dials | undefined;
   private server: ServerTCP | undefined;
 
   /** @throws InvalidServingError when one of the peers is none */
@@ -61,8 +65,8 @@ export class TcpTransport implements ServingTransport {
 
   /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
   async start({ namespace, address, role, receiver, plainHandlers }: Station): Promise<void> {
-    const links = new TcpLinks(address, receiver);
-    const opening = new TcpOpening(address, namespace, this.settings.secret, links);
+    const links = new Links<Socket, TcpLink>(address, receiver, (...parts) => new TcpLink(...parts));
+    const opening = new Opening(address, namespace, this.settings.secret, links);
     const options = { ...this.options, socketClass: packetSocket(this.maxPacket, this.options) };
     this.links = links;
     if (role === 'node') {
@@ -73,13 +77,22 @@ export class TcpTransport implements ServingTransport {
         insecure: this.settings.insecure ?? false,
       });
       this.server = new ServerTCP({ ...options, host, port: this.options.port ?? 0 });
-      opening.listen(this.server);
+      for (const [pattern, answer] of opening.answers) {
+        this.server.addHandler(pattern, (data: unknown, context: TcpContext) =>
+          plainAnswer(async () => answer(data, context.getSocketRef().netSocket))(data),
+        );
+      }
       for (const [name, handler] of plainHandlers) {
         this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler));
       }
       await this.listen(this.server);
     }
-    this.dials = new TcpDials(this.endpoints, address, options, opening, links);
+    this.dials = new Dials(
+      this.endpoints,
+      address,
+      (endpoint) => dialByTcp(endpoint, options, opening, links),
+      (of) => links.get(of)?.closed,
+    );
   }
 
   send(to: Address, packet: Uint8Array): void {
@@ -112,21 +125,26 @@ export class TcpTransport implements ServingTransport {
     if (server?.listening) {
       const closed = once(server, 'close');
       this.server?.close();
+      this.rawSockets.forEach((socket) => socket.destroy());
       await closed;
     }
   }
 
   private async listen(server: ServerTCP): Promise<void> {
     const net = server.unwrap<Server>();
-    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => {
-      this.sockets.add(socket);
-      socket.once('close', () => this.sockets.delete(socket));
-    });
+    net.on('connection', (socket: Socket) => keep(socket, this.rawSockets));
+    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => keep(socket, this.sockets));
     // Nest tells its callback of two errors alone.
     const listening = once(net, 'listening');
     server.listen(() => {});
     await listening;
   }
+}
+
+/** Until it closes. */
+function keep(socket: Socket, sockets: Set<Socket>): void {
+  sockets.add(socket);
+  socket.once('close', () => sockets.delete(socket));
 }
 
 /** Sends what waits and closes; who does not read is not waited for. */

@@ -1,5 +1,5 @@
-/** A server that has not read this much, in bytes, does not read. */
-const MOST_UNREAD = 128 * 1024 * 1024;
+/** Who has not read this much, in bytes, does not read. */
+export const MOST_UNREAD = 128 * 1024 * 1024;
 
 /** What was given to a server that may not have read it yet. It waits in the memory of this process. */
 export class Unread {

@@ -4,6 +4,7 @@ import {
   InvalidOutputError,
   InvalidServingError,
   RequestTooLargeError,
+  ServingClosedError,
   type ServingService,
   UnknownServingError,
 } from 'nestjs-serving';
@@ -209,6 +210,40 @@ describe('A call in a cluster', () => {
     await web.servings.batchedRun('shared', 2, { tenant: 'said' });
 
     expect(asked).toEqual([1]);
+  });
+
+  it('[11] [9.3] is answered when its own node ends meanwhile, which takes no more then', async () => {
+    const held = new HeldFunction<number>();
+    await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
+    const web = await cluster.node({ drainTimeout: 30_000 });
+    await web.knows('held');
+    const { servings } = web;
+    const reply = servings.batchedRun('held', 1);
+    await until(() => held.batches.length === 1);
+
+    const closed = web.close();
+    const later = servings.batchedRun('held', 2);
+    held.next().finish([10]);
+    await until(() => held.batches.length === 1);
+    held.next().finish([20]);
+
+    expect(await Promise.all([reply, later])).toEqual([10, 20]);
+    await closed;
+    expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
+  });
+
+  it('[11] [9.3] fails when its own node ends and has waited for it as long as it may', async () => {
+    const held = new HeldFunction<number>();
+    await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
+    const web = await cluster.node({ drainTimeout: 20 });
+    await web.knows('held');
+    const failure = failureOf(web.servings.batchedRun('held', 1));
+    await until(() => held.batches.length === 1);
+
+    await web.close();
+
+    expect(await failure).toBeInstanceOf(ServingClosedError);
+    held.next().finish([10]);
   });
 
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {

@@ -2,14 +2,13 @@ import { afterAll, afterEach, beforeAll, expect, it } from '@jest/globals';
 import { Transport } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis.transport.js';
+import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { useBreakableLinks } from '../../fixtures/breakable-link.js';
-import { Callers } from '../../fixtures/callers.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
 import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
 import { RedisServer, redisMissing } from '../../fixtures/redis-server.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
 
 /** What becomes of a node that starts with these options. */
 function start(options: RedisTransportOptions): Promise<void> {
@@ -23,11 +22,6 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   const join = useNodes(() => new RedisTransport({ options: { port: server.port, retryDelay: 20, ...options } }));
   const startProcess = useAppProcesses();
   const breakable = useBreakableLinks();
-  const { node, client } = useClusterProcesses({
-    name: 'Redis',
-    prepare: () => {},
-    options: () => ({ transport: Transport.REDIS, options: { port: server.port } }),
-  });
 
   beforeAll(async () => {
     server = await RedisServer.start();
@@ -47,6 +41,11 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   }
 
   describeTransport({ name: 'Redis', connections: false, join });
+
+  itCarriesACluster({
+    name: 'Redis',
+    options: () => ({ transport: Transport.REDIS, options: { port: server.port } }),
+  });
 
   it('[11] knows at once that nobody is there', async () => {
     const a = await join('a');
@@ -215,27 +214,5 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     } finally {
       time.restore();
     }
-  });
-
-  it('[11] carries a cluster, of which a node is killed under load: what it was doing others do, and no call fails', async () => {
-    const distribution = { heartbeat: 100, downAfter: 60_000 };
-    const servings = [{ name: 'm', batchSize: 4, idempotent: true }];
-    const [victim, other] = await Promise.all([1, 2].map(() => node({ servings, distribution })));
-    const web = await client(distribution);
-    await web.knows('m', 2);
-    const callers = new Callers(web.servings, 'm');
-    await callers.answered(300);
-    await victim!.hold();
-
-    victim!.process.kill('SIGKILL');
-    await victim!.process.ended;
-    const { stranded } = victim!;
-    await callers.answered(300);
-    await web.knows('m', 1);
-    await callers.end();
-
-    expect(stranded.length).toBeGreaterThan(0);
-    callers.expectUnharmed();
-    expect(stranded.filter((id) => callers.answers.get(id) !== other!.pid)).toEqual([]);
   });
 });

@@ -1,3 +1,4 @@
+import { once } from 'node:events';
 import { expect, it } from '@jest/globals';
 import type { ClientTCP } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
@@ -6,7 +7,7 @@ import { describeUnless } from '../../fixtures/describe-unless.js';
 import { numbered } from '../../fixtures/heard.js';
 import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
 
-const { start, clientOf } = useTcpNodes();
+const { start, clientOf, connectTo } = useTcpNodes();
 
 let certificate: Certificate | undefined;
 try {
@@ -43,6 +44,16 @@ describeUnless(
       expect(Buffer.compare(a.heard.packets[0]!, packet)).toBe(0);
       await b.transport.stop();
       await a.heard.until(has('gone b'));
+    });
+
+    it('[11] end without waiting for who has connected and said nothing yet', async () => {
+      const a = await start('a', { options: { tlsOptions: tls } });
+      const stranger = await connectTo(a);
+      const closed = once(stranger, 'close');
+
+      await a.transport.stop();
+
+      await closed;
     });
 
     it('[11] refuse who has none', async () => {

@@ -4,7 +4,7 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { proofOf } from '../../../lib/distribution/transports/tcp-proof.js';
+import { proofOf } from '../../../lib/distribution/transports/proof.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { until } from '../../fixtures/awaited.js';
 import { numbered } from '../../fixtures/heard.js';

@@ -2,7 +2,8 @@ import { once } from 'node:events';
 import { Socket } from 'node:net';
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { TcpLinks } from '../../../../lib/distribution/transports/tcp-links.js';
+import { Links } from '../../../../lib/distribution/transports/links.js';
+import { TcpLink } from '../../../../lib/distribution/transports/tcp-link.js';
 import { Heard, numbered } from '../../../fixtures/heard.js';
 import { turn } from '../../../fixtures/virtual-time.js';
 
@@ -23,7 +24,7 @@ class End extends Socket {
 function nodes(...addresses: readonly string[]) {
   return addresses.map((address) => {
     const heard = new Heard();
-    return { address, heard, links: new TcpLinks(address, heard) };
+    return { address, heard, links: new Links<Socket, TcpLink>(address, heard, (...parts) => new TcpLink(...parts)) };
   });
 }
 

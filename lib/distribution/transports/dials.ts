@@ -1,6 +1,4 @@
-import type { Socket } from 'node:net';
 import { Logger } from '@nestjs/common';
-import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
 import {
   catchError,
   concat,
@@ -22,9 +20,17 @@ import {
 } from 'rxjs';
 import { messageOf } from '../../errors.js';
 import type { Address } from '../transport.js';
-import type { TcpLinks } from './tcp-links.js';
-import type { TcpOpening } from './tcp-opening.js';
-import type { Endpoint } from './tcp-peers.js';
+import type { Opened } from './opening.js';
+import type { Endpoint } from './peers.js';
+
+/** An attempt to make a link with whoever is at an endpoint. */
+export interface Dialling {
+  readonly opened: Promise<Opened>;
+  /** What is wrong with the connection, where `opened` does not say, or never ends. */
+  readonly failure: unknown;
+  /** Ends the connection, unless it has become a link. */
+  end(): void;
+}
 
 /** Who has not opened a link after so many milliseconds is dialled anew. */
 const OPENING = 5_000;
@@ -33,7 +39,7 @@ const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 5_000;
 
 /** Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without being listed. */
-export class TcpDials {
+export class Dials {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
   private readonly subscription: Subscription;
@@ -41,9 +47,8 @@ export class TcpDials {
   constructor(
     endpoints: Observable<readonly Endpoint[]>,
     private readonly own: Address,
-    private readonly options: TcpClientOptions['options'],
-    private readonly opening: TcpOpening,
-    private readonly links: TcpLinks,
+    private readonly dial: (endpoint: Endpoint) => Dialling,
+    private readonly closed: (address: Address) => Promise<void> | undefined,
   ) {
     this.subscription = endpoints.subscribe((list) => this.follow(list));
   }
@@ -73,7 +78,7 @@ export class TcpDials {
     let failures = 0;
     let hasWarned = false;
     const pause = (): Observable<0> => timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
-    return this.dial(endpoint).pipe(
+    return this.reach(endpoint).pipe(
       mergeMap((address) => concat(of(address), this.endOfLink(address))),
       repeat({
         delay: () => {
@@ -97,46 +102,28 @@ export class TcpDials {
   }
 
   /** Who is there. There is a link with it then, unless the other end did not want it. */
-  private dial({ host, port }: Endpoint): Observable<Address> {
+  private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
-      const client = new QuietClient({ ...this.options, host, port });
-      let isLink = false;
-      return from(this.opening.dial(client)).pipe(
+      const dialling = this.dial(endpoint);
+      return from(dialling.opened).pipe(
         timeout({ first: OPENING, with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)) }),
-        tap(({ link }) => (isLink = link !== undefined)),
         map(({ address }) => address),
-        catchError((error: unknown) => throwError(() => client.failure ?? error)),
-        finalize(() => isLink || client.end()),
+        catchError((error: unknown) => throwError(() => dialling.failure ?? error)),
+        finalize(() => dialling.end()),
       );
     });
   }
 
   private endOfLink(address: Address): Observable<never> {
     return defer(async () => {
-      const link = this.links.get(address);
-      if (!link) {
+      const closed = this.closed(address);
+      if (!closed) {
         throw new UnwantedError();
       }
-      await link.closed;
+      await closed;
     }).pipe(mergeMap(() => []));
   }
 }
 
 /** The other end has a link already, which is not known here yet; or has not noticed that it has none any more. */
 class UnwantedError extends Error {}
-
-/** Errors are told by who dials. */
-class QuietClient extends ClientTCP {
-  /** Why the connection ended, where Nest says only that it did. */
-  failure: unknown;
-
-  override handleError(error: unknown): void {
-    this.failure ??= error;
-  }
-
-  end(): void {
-    const socket: Socket | undefined = this.socket?.netSocket;
-    this.close();
-    socket?.destroy();
-  }
-}

@@ -1,36 +1,54 @@
-import type { Socket } from 'node:net';
+import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
-import { TcpLink } from './tcp-link.js';
+
+/** The way to another node, and back: packets on one connection. */
+export interface Link {
+  readonly address: Address;
+  /** Resolves when nothing can come or go any more. */
+  readonly closed: Promise<void>;
+  /** Resolves when there is room for more, where the connection says so. */
+  send(packet: Uint8Array): void | Promise<void>;
+  /** Hears no more, and ends the connection. */
+  destroy(): void;
+}
 
 /**
  * The links of a node: one to each other node, so that packets keep their order, even when two nodes dial each other.
  *
  * Of two nodes the one with the lesser address chooses which connection is their link: the first one, until it closes. The other takes what it is given.
+ * Packets are events `packet` of a connection.
  */
-export class TcpLinks {
-  private readonly links = new Map<Address, TcpLink>();
+export class Links<Connection extends EventEmitter, L extends Link> {
+  private readonly links = new Map<Address, L>();
   private readonly proposed = new Set<Address>();
+  private readonly used = new WeakSet<Connection>();
   private isClosing = false;
 
   constructor(
     private readonly own: Address,
     private readonly receiver: Receiver,
+    private readonly make: (address: Address, connection: Connection, hear: (packet: Uint8Array) => void) => L,
   ) {}
 
-  get all(): Iterable<TcpLink> {
+  get all(): Iterable<L> {
     return this.links.values();
   }
 
-  get(address: Address): TcpLink | undefined {
+  get(address: Address): L | undefined {
     return this.links.get(address);
   }
 
+  /** Whether the connection is, or was, a link: so it is ended as such. */
+  uses(connection: Connection): boolean {
+    return this.used.has(connection);
+  }
+
   /** Takes a connection that the other node proposes as their link, or says that it is not wanted. */
-  accept(address: Address, socket: Socket): boolean {
+  accept(address: Address, connection: Connection): boolean {
     if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
     }
-    this.open(address, socket);
+    this.open(address, connection);
     return true;
   }
 
@@ -39,7 +57,7 @@ export class TcpLinks {
    *
    * @param ask asks the other node
    */
-  async propose(address: Address, socket: Socket, ask: () => Promise<boolean>): Promise<TcpLink | undefined> {
+  async propose(address: Address, connection: Connection, ask: () => Promise<boolean>): Promise<L | undefined> {
     if (this.isTaken(address)) {
       return undefined;
     }
@@ -47,22 +65,22 @@ export class TcpLinks {
     const early: Uint8Array[] = [];
     const keep = (packet: Uint8Array): unknown => early.push(packet);
     this.proposed.add(address);
-    socket.on('packet', keep);
+    connection.on('packet', keep);
     try {
       if (!(await ask()) || this.isClosing) {
         return undefined;
       }
     } finally {
       this.proposed.delete(address);
-      socket.off('packet', keep);
+      connection.off('packet', keep);
     }
-    const link = this.open(address, socket);
+    const link = this.open(address, connection);
     early.forEach((packet) => this.receiver.hear(packet));
     return link;
   }
 
   /** Opens no more links, and tells nothing more. The links that were open are the caller's. */
-  close(): readonly TcpLink[] {
+  close(): readonly L[] {
     const open = [...this.links.values()];
     this.isClosing = true;
     this.links.clear();
@@ -73,20 +91,21 @@ export class TcpLinks {
     return this.links.has(address) || this.proposed.has(address);
   }
 
-  private open(address: Address, socket: Socket): TcpLink {
+  private open(address: Address, connection: Connection): L {
     const old = this.links.get(address);
     if (old) {
       old.destroy();
       this.remove(old);
     }
-    const link = new TcpLink(address, socket, (packet) => this.receiver.hear(packet));
+    const link = this.make(address, connection, (packet) => this.receiver.hear(packet));
     this.links.set(address, link);
+    this.used.add(connection);
     void link.closed.then(() => this.remove(link));
     this.receiver.found(address);
     return link;
   }
 
-  private remove(link: TcpLink): void {
+  private remove(link: L): void {
     if (this.links.get(link.address) === link) {
       this.links.delete(link.address);
       this.receiver.gone(link.address);

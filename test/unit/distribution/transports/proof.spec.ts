@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { isProof, proofOf } from '../../../../lib/distribution/transports/tcp-proof.js';
+import { isProof, proofOf } from '../../../../lib/distribution/transports/proof.js';
 
 it('[11] a proof holds for its secret and its words', () => {
   const proof = proofOf('secret', 'who', 'a', 'b');

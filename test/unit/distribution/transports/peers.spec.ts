@@ -1,13 +1,7 @@
 import { beforeEach, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { firstValueFrom } from 'rxjs';
-import {
-  type Endpoint,
-  endpointsOf,
-  type Lookup,
-  type TcpPeer,
-  type TcpPeers,
-} from '../../../../lib/distribution/transports/tcp-peers.js';
+import { type Endpoint, endpointsOf, type Lookup, type Peer, type Peers } from '../../../../lib/distribution/transports/peers.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
 import { later, useVirtualTime } from '../../../fixtures/virtual-time.js';
 
@@ -21,7 +15,7 @@ beforeEach(() => {
 });
 
 /** The lists that came while so many milliseconds passed. */
-async function listsOf(peers: TcpPeers, ms: number, lookup?: Lookup): Promise<string[]> {
+async function listsOf(peers: Peers, ms: number, lookup?: Lookup): Promise<string[]> {
   const lists: string[] = [];
   const subscription = endpointsOf(peers, lookup).subscribe((list) => lists.push(list.map(nameOf).join(' ')));
   await later(ms);
@@ -39,7 +33,7 @@ it('[11] a list of hosts and ports is known at once, and for good', async () => 
   expect(await listsOf(peers, 60_000)).toEqual(['10.0.0.1/5000 model-2/80 ::1/5000 fe80::1/1']);
 });
 
-it.each<[string, TcpPeer]>([
+it.each<[string, Peer]>([
   ['without a port', '10.0.0.1'],
   ['with a port that is none', '10.0.0.1:x'],
   ['with port 0', '10.0.0.1:0'],
@@ -79,7 +73,7 @@ it('[11] a name that cannot be looked up stays what it was, and is complained of
 });
 
 it('[11] a function that says the peers is asked again; while it throws, they stay', async () => {
-  const answers: (() => TcpPeer[])[] = [
+  const answers: (() => Peer[])[] = [
     () => ['a:1'],
     () => {
       throw new Error('no list');

@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { refuseExposure } from '../../../../lib/distribution/transports/tcp-exposure.js';
+import { refuseExposure } from '../../../../lib/distribution/transports/exposure.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
 
 const none = { insecure: false };

@@ -5,7 +5,7 @@ import { InvalidServingError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
 
 /** A node to connect to: `host:port`, the same as an object, or a name of which every address is a node. */
-export type TcpPeer =
+export type Peer =
   | string
   | { readonly host: string; readonly port: number }
   | {
@@ -16,7 +16,7 @@ export type TcpPeer =
     };
 
 /** The nodes to connect to, or a function that says them, and is asked again every 10 seconds. It does not matter whether oneself is among them. */
-export type TcpPeers = readonly TcpPeer[] | (() => readonly TcpPeer[] | Promise<readonly TcpPeer[]>);
+export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
 /** Where one node listens. */
 export interface Endpoint {
@@ -36,7 +36,7 @@ const logger = new Logger('ServingTransport');
  *
  * @throws InvalidServingError when a list names what is no peer
  */
-export function endpointsOf(peers: TcpPeers, find: Lookup = allAddresses): Observable<readonly Endpoint[]> {
+export function endpointsOf(peers: Peers, find: Lookup = allAddresses): Observable<readonly Endpoint[]> {
   const book = new AddressBook(find);
   if (typeof peers === 'function') {
     return again(async () => book.endpointsOf((await peers()).map(checked)), REFRESH);
@@ -70,7 +70,7 @@ class AddressBook {
 
   constructor(private readonly find: Lookup) {}
 
-  async endpointsOf(peers: readonly Exclude<TcpPeer, string>[]): Promise<readonly Endpoint[]> {
+  async endpointsOf(peers: readonly Exclude<Peer, string>[]): Promise<readonly Endpoint[]> {
     const found = peers.map(async (peer) =>
       'host' in peer ? [peer] : (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port })),
     );
@@ -91,8 +91,8 @@ class AddressBook {
   }
 }
 
-function checked(peer: TcpPeer): Exclude<TcpPeer, string> {
-  const parsed = typeof peer === 'string' ? parse(peer) : peer;
+function checked(peer: Peer): Exclude<Peer, string> {
+  const parsed = typeof peer === 'string' ? parseEndpoint(peer) : peer;
   const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
   if (typeof name !== 'string' || name === '' || !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)) {
     throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${show(peer)}`);
@@ -101,8 +101,8 @@ function checked(peer: TcpPeer): Exclude<TcpPeer, string> {
 }
 
 /** A host with colons, as IPv6 has them, stands in brackets. */
-function parse(peer: string): Endpoint {
-  const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(peer) ?? [];
+export function parseEndpoint(text: string): Endpoint {
+  const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };
 }
 

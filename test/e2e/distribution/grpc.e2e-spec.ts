@@ -1,0 +1,378 @@
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { setImmediate as turn } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { ClientGrpcProxy, Transport } from '@nestjs/microservices';
+import { VirtualTime } from 'nestjs-serving/testing';
+import type { Address } from '../../../lib/distribution/transport.js';
+import type { GrpcCall, GrpcMessage } from '../../../lib/distribution/transports/grpc-connection.js';
+import { GrpcTransport, type GrpcTransportSettings } from '../../../lib/distribution/transports/grpc.transport.js';
+import { InvalidServingError } from '../../../lib/errors.js';
+import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
+import { type AppProcess, useAppProcesses } from '../../fixtures/app-process.js';
+import { Awaited, until } from '../../fixtures/awaited.js';
+import { useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { type Certificate, makeCertificate } from '../../fixtures/certificates.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeTransport, type Joined, useNodes } from '../../fixtures/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
+import { has } from '../../fixtures/tcp-nodes.js';
+
+const startProcess = useAppProcesses();
+const breakable = useBreakableLinks();
+const transports: GrpcTransport[] = [];
+
+beforeEach(() => Logger.overrideLogger(false));
+
+afterEach(async () => {
+  await Promise.all(transports.splice(0).map((transport) => transport.stop()));
+});
+
+/** A node that listens at a port of this machine. */
+async function start(address: Address, { options, ...settings }: GrpcTransportSettings = {}): Promise<Joined<GrpcTransport>> {
+  const heard = new Heard();
+  const transport = new GrpcTransport({ ...settings, options: { url: '127.0.0.1:0', ...options } });
+  transports.push(transport);
+  await transport.start(stationOf(address, heard));
+  return { transport, heard };
+}
+
+/** Where it can be dialled. */
+function urlOf({ transport }: Joined<GrpcTransport>): string {
+  return `127.0.0.1:${transport.port}`;
+}
+
+/** Starts a process with a node that has a link with this one, by dialling or by being dialled. */
+async function startLinked(way: string): Promise<readonly [here: Joined<GrpcTransport>, there: AppProcess]> {
+  const own = way === 'dials' ? undefined : await start('a');
+  const settings = { options: { url: '127.0.0.1:0' }, peers: own ? [urlOf(own)] : [] };
+  const there = startProcess('node', { transport: 'grpc', settings, address: 'b' });
+  const [port] = await there.told<number>('started');
+  const here = own ?? (await start('a', { peers: [`127.0.0.1:${port}`] }));
+  await here.heard.until(has('found b'));
+  return [here, there];
+}
+
+/** Each dials all that were there before. */
+const join = useNodes<GrpcTransport>(
+  (others) =>
+    new GrpcTransport({
+      options: { url: '127.0.0.1:0' },
+      peers: others.flatMap(({ port }) => (port ? [{ host: '127.0.0.1', port }] : [])),
+    }),
+);
+
+describeTransport({ name: 'gRPC', connections: true, join });
+
+itCarriesACluster({
+  name: 'gRPC',
+  options: (peers, port = 0) => ({
+    transport: Transport.GRPC,
+    options: { url: `127.0.0.1:${port}` },
+    peers: peers.map((peer) => `127.0.0.1:${peer}`),
+  }),
+});
+
+describe('links', () => {
+  it('[11] there is one between two nodes that dial each other and themselves, by several ways at once', async () => {
+    for (let round = 0; round < 10; round++) {
+      // Who dials waits until both listen, so that all meet.
+      const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
+      const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
+      const peers = ways.map(({ port }) => `127.0.0.1:${port}`);
+      const [a, b] = await Promise.all([start('a', { peers }), start('b', { peers })]);
+      toB.give(b.transport.port!);
+      toA.give(a.transport.port!);
+
+      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
+      void a.transport.send('b', numbered(1));
+      void b.transport.send('a', numbered(2));
+      await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
+      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+
+      expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
+      await Promise.all([a.transport.stop(), b.transport.stop()]);
+    }
+  });
+
+  it('[11] that break are told to both ends, and made anew as long as the peer is listed', async () => {
+    const a = await start('a');
+    const way = await breakable(a.transport.port!);
+    const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
+
+    for (let times = 1; times <= 3; times++) {
+      await Promise.all([a.heard.until(has('found b', times)), b.heard.until(has('found a', times))]);
+      void b.transport.send('a', numbered(times));
+      await a.heard.until(({ packets }) => packets.length === times);
+      way.break();
+    }
+    await Promise.all([a.heard.until(has('gone b', 3)), b.heard.until(has('gone a', 3))]);
+
+    expect(a.heard.numbers).toEqual([1, 2, 3]);
+  });
+
+  it('[11] a node that is killed is gone, and its next incarnation found', async () => {
+    const killed = startProcess('node', { transport: 'grpc', settings: { options: { url: '127.0.0.1:0' } }, address: 'b-1' });
+    const url = `127.0.0.1:${(await killed.told<number>('started'))[0]}`;
+    const a = await start('a', { peers: [url] });
+    await a.heard.until(has('found b-1'));
+
+    killed.kill('SIGKILL');
+    await a.heard.until(has('gone b-1'));
+    expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
+    const next = startProcess('node', { transport: 'grpc', settings: { options: { url } }, address: 'b-2' });
+    await a.heard.until(has('found b-2'));
+    void a.transport.send('b-2', numbered(2));
+
+    expect(await next.told('heard')).toEqual([2]);
+  });
+
+  it.each(['dials', 'is dialled'])('[11] have room again when the other node reads again; who %s', async (who) => {
+    const [a, slow] = await startLinked(who);
+    slow.kill('SIGSTOP');
+    const sent = Array.from({ length: 64 }, (_, i) => a.transport.send('b', numbered(i, a.transport.maxPacket)));
+    const events: string[] = [];
+    const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
+    await turn();
+    events.push('goes on');
+
+    slow.kill('SIGCONT');
+    await room;
+    const heard = await slow.told<number>('heard', sent.length);
+
+    expect(sent[0]).toBe(undefined);
+    expect(sent.at(-1)).toBeInstanceOf(Promise);
+    expect(events).toEqual(['goes on', 'room']);
+    expect(heard).toEqual(Array.from(sent.keys()));
+  });
+
+  it.each(['dials', 'is dialled'])('[11] keep nobody waiting for room when they end; who %s', async (who) => {
+    const [a, killed] = await startLinked(who);
+    killed.kill('SIGSTOP');
+    const sent = Array.from({ length: 64 }, (_, i) => a.transport.send('b', numbered(i, a.transport.maxPacket)));
+
+    killed.kill('SIGKILL');
+    await Promise.all(sent.map(async (each) => each));
+    await a.heard.until(has('gone b'));
+
+    expect(() => a.transport.send('b', numbered(2))).toThrow('There is no node b');
+  });
+
+  it.each(['dials', 'is dialled'])('[11] to a node that reads nothing end when 128 MiB wait for it; who %s', async (who) => {
+    const [a, stopped] = await startLinked(who);
+    const packet = numbered(1, a.transport.maxPacket);
+    let sent = 0;
+
+    stopped.kill('SIGSTOP');
+    while (!has('gone b')(a.heard)) {
+      void a.transport.send('b', packet);
+      sent++;
+      await turn();
+    }
+
+    expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
+    expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
+    stopped.kill('SIGKILL');
+  });
+
+  it('[11] to a node that reads nothing leave nothing behind when they end', async () => {
+    const a = await start('a');
+    const way = await breakable(a.transport.port!);
+    const settings = { options: { url: '127.0.0.1:0' }, peers: [`127.0.0.1:${way.port}`] };
+    const stopped = startProcess('node', { transport: 'grpc', settings, address: 'b' });
+    await a.heard.until(has('found b'));
+
+    stopped.kill('SIGSTOP');
+    while (!has('gone b')(a.heard)) {
+      void a.transport.send('b', numbered(1, a.transport.maxPacket));
+      await turn();
+    }
+    await until(() => way.open === 0);
+
+    expect(way.made).toBe(1);
+  });
+
+  it.each(['dials', 'is dialled'])('[11] to a node that reads nothing hold up the end for 5 seconds; who %s', async (who) => {
+    const time = await VirtualTime.install();
+    try {
+      const [a, stopped] = await startLinked(who);
+      stopped.kill('SIGSTOP');
+      for (let i = 0; i < 64; i++) {
+        void a.transport.send('b', numbered(i, a.transport.maxPacket));
+      }
+      let hasStopped = false;
+      const stopping = a.transport.stop().then(() => (hasStopped = true));
+      await time.advance(4_999);
+      expect(hasStopped).toBe(false);
+      await time.advance(1);
+      await stopping;
+    } finally {
+      time.restore();
+    }
+  });
+});
+
+describe('strangers', () => {
+  const clients: ClientGrpcProxy[] = [];
+
+  afterEach(() => clients.splice(0).forEach((client) => client.close()));
+
+  /** A call of somebody who may be nobody. */
+  function callTo(node: Joined<GrpcTransport>): GrpcCall {
+    const protoPath = fileURLToPath(new URL('../../../lib/distribution/transports/link.proto', import.meta.url));
+    const client = new ClientGrpcProxy({ url: urlOf(node), package: 'nestjs_serving', protoPath });
+    clients.push(client);
+    return client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link();
+  }
+
+  it('[11] without the secret have no link, on either side', async () => {
+    const told: string[] = [];
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void told.push(message));
+    const a = await start('a', { secret: 'one' });
+    const peers = [urlOf(a)];
+    const strangers = await Promise.all([start('b', { secret: 'another', peers }), start('c', { peers })]);
+    await until(() => told.length === 2);
+    const friend = await start('d', { secret: 'one', peers });
+    await friend.heard.until(has('found a'));
+    void friend.transport.send('a', numbered(1));
+    await a.heard.until(({ packets }) => packets.length === 1);
+
+    expect(told).toEqual(Array(2).fill(expect.stringContaining('It has another secret, or none')));
+    expect(a.heard.events).toEqual(['found d']);
+    expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
+  });
+
+  it.each<[string, GrpcMessage, RegExp]>([
+    [
+      'a packet on a connection that is no link',
+      { frame: numbered(1) },
+      /INVALID_ARGUMENT: A packet on a connection that is no link/,
+    ],
+    ['a text that is no JSON', { text: 'hello' }, /INVALID_ARGUMENT: Unexpected token/],
+    ['nothing', { text: 'null' }, /INVALID_ARGUMENT: Nobody answers undefined here/],
+    [
+      'a question of another namespace',
+      { text: '{"pattern":"sv.other.who","data":{"nonce":"1"}}' },
+      /Nobody answers "sv.other.who" here/,
+    ],
+    [
+      'a proposal before it asks',
+      { text: '{"pattern":"sv.test.link","data":{"address":"b"}}' },
+      /A link is for a node that has asked/,
+    ],
+    ['a message that is larger than a packet', { frame: numbered(1, 1_100_000) }, /RESOURCE_EXHAUSTED/],
+  ])('[11] are refused with %s, and nobody else is', async (_, message, reason) => {
+    const node = await start('a');
+    const call = callTo(node);
+    call.write(message);
+    const [error]: unknown[] = await once(call, 'error');
+
+    expect(String(error)).toMatch(reason);
+    const friend = await start('b', { peers: [urlOf(node)] });
+    await friend.heard.until(has('found a'));
+    expect(node.heard.packets).toEqual([]);
+  });
+
+  it('[11] who say nothing do not hold up the end', async () => {
+    const node = await start('a');
+    const socket = connect(node.transport.port!, '127.0.0.1').on('error', () => {});
+    const closed = once(socket, 'close');
+    await once(socket, 'connect');
+
+    await node.transport.stop();
+
+    await closed;
+  });
+
+  it('[11] who do not speak HTTP/2 disturb nobody', async () => {
+    const node = await start('a');
+    const socket = connect(node.transport.port!, '127.0.0.1');
+    socket.end('GET / HTTP/1.1\r\n\r\n').resume();
+    await once(socket, 'close');
+    const friend = await start('b', { peers: [urlOf(node)] });
+
+    await friend.heard.until(has('found a'));
+  });
+
+  it('[11] find no node that listens beyond this machine without protection', async () => {
+    const options = { url: '0.0.0.0:0' };
+
+    await expect(start('a', { options })).rejects.toThrow(InvalidServingError);
+    await start('a', { options, insecure: true });
+    await expect(start('b', { options: { url: 'example.org:1', tlsOptions: {} } })).rejects.toThrow(
+      /listens on example\.org can/,
+    );
+  });
+
+  it('[11] a port that is taken fails at boot', async () => {
+    const a = await start('a');
+
+    await expect(start('b', { options: { url: urlOf(a) } })).rejects.toThrow('EADDRINUSE');
+  });
+
+  it.each(['5000', 'unix:/tmp/socket', 'localhost:65536', 'localhost'])('[11] a node cannot listen at %s', async (url) => {
+    await expect(start('a', { options: { url } })).rejects.toThrow(InvalidServingError);
+  });
+});
+
+let certificate: Certificate | undefined;
+try {
+  certificate = makeCertificate();
+} catch {
+  // There is no openssl.
+}
+
+describeUnless(
+  certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
+  'nodes with certificates',
+  () => {
+    const tls = { ...certificate, requestCert: true };
+
+    it('[11] have links, on a port that is open to the world', async () => {
+      const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
+      const b = await start('b', { options: { tlsOptions: tls }, peers: [`localhost:${a.transport.port}`] });
+      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
+      const packet = numbered(1, a.transport.maxPacket);
+      void a.transport.send('b', packet);
+      await b.heard.until(({ packets }) => packets.length === 1);
+
+      expect(Buffer.compare(b.heard.packets[0]!, packet)).toBe(0);
+    });
+
+    it('[11] have links under the name that the certificates are for', async () => {
+      const options = { tlsOptions: { ...tls, servername: 'localhost' } };
+      const a = await start('a', { options });
+      const names: string[] = [];
+      const checkServerIdentity = (name: string): undefined => void names.push(name);
+      const b = await start('b', {
+        options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
+        peers: [urlOf(a)],
+      });
+      await b.heard.until(has('found a'));
+
+      expect(names).toEqual(['localhost']);
+    });
+
+    it.each([
+      ['no certificate', { ca: certificate?.ca }],
+      ['no encryption', undefined],
+    ])('[11] refuse who has %s', async (_, tlsOptions) => {
+      const told: string[] = [];
+      jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void told.push(message));
+      const a = await start('a', { options: { tlsOptions: tls } });
+      const stranger = new GrpcTransport({
+        options: { ...(tlsOptions && { tlsOptions }) },
+        peers: [`localhost:${a.transport.port}`],
+      });
+      transports.push(stranger);
+      const heard = new Heard();
+      await stranger.start(stationOf('b', heard, { role: 'client' }));
+      await until(() => told.length > 0);
+
+      expect(told).toEqual([expect.stringContaining('UNAVAILABLE')]);
+      expect([a.heard.events, heard.events]).toEqual([[], []]);
+    });
+  },
+);

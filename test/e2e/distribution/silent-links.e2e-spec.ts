@@ -7,12 +7,15 @@ import { tcp } from '../../fixtures/wirings.js';
 
 const distribution = { heartbeat: 100, downAfter: 1000 };
 
-describe('The connection with a node that is silent for too long', () => {
+describe.each([
+  ['TCP', { transport: Transport.TCP, options: { port: 0 } }],
+  ['gRPC', { transport: Transport.GRPC, options: { url: '127.0.0.1:0' } }],
+] as const)('The connection with a node that is silent for too long, over %s', (_, options) => {
   let way: BreakableLink | undefined;
   const breakable = useBreakableLinks();
   const { node, client } = useClusterProcesses({
     ...tcp(),
-    options: () => ({ transport: Transport.TCP, peers: way ? [`127.0.0.1:${way.port}`] : [] }),
+    options: () => ({ ...options, peers: way ? [`127.0.0.1:${way.port}`] : [] }),
   });
 
   beforeEach(() => {

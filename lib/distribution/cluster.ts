@@ -316,5 +316,6 @@ export class Cluster
     this.remotes.forEach((remote) => remote.end());
     this.changed.complete();
     await this.transport.stop();
+    this.incoming.end();
   }
 }

@@ -265,20 +265,6 @@ describe('A call in a cluster', () => {
     expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
   });
 
-  it('[11] [9.3] fails when its own node ends and has waited for it as long as it may', async () => {
-    const held = new HeldFunction<number>();
-    await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
-    const web = await cluster.node({ drainTimeout: 20 });
-    await web.knows('held');
-    const failure = failureOf(web.servings.batchedRun('held', 1));
-    await until(() => held.batches.length === 1);
-
-    await web.close();
-
-    expect(await failure).toBeInstanceOf(ServingClosedError);
-    held.next().finish([10]);
-  });
-
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {
     const { NestFactory } = await import('@nestjs/core');
     const { ServingModule, ServingService: Service } = await import('nestjs-serving');

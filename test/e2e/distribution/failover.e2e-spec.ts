@@ -294,4 +294,21 @@ describe('A node that shuts down', () => {
     expect(await reply).toBeInstanceOf(ServingClosedError);
     answer(a, 'a');
   });
+
+  it('[11] [9.3] keeps no timer of a call that it could not answer', async () => {
+    const timers = (): number => process.getActiveResourcesInfo().filter((type) => type === 'Timeout').length;
+    const before = timers();
+    const a = held('m');
+    const nodeA = await cluster.node({ servings: [a.definition] });
+    const web = await cluster.node();
+    await web.knows('m');
+    const reply = failureOf(web.servings.batchedRun('m', 'row', { timeout: 1_000_000 }));
+    await until(() => a.batches.batches.length === 1);
+
+    await nodeA.close();
+    await web.close();
+
+    expect(await reply).toBeInstanceOf(Error);
+    expect(timers()).toBe(before);
+  });
 });

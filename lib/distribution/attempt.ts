@@ -76,7 +76,11 @@ export class Attempt {
 
   /** The node has gone. */
   lose(executed: 'no' | 'unknown'): void {
-    this.fail(this.given(lostFault(this.question.serving, this.node, executed)));
+    if (!this.isOver) {
+      this.fail(this.given(lostFault(this.question.serving, this.node, executed)));
+      // It may only have been silent for long, and would go on with what nobody waits for.
+      this.tell(Kind.cancel, {});
+    }
   }
 
   /** @throws FrameError when it makes no sense; the call has failed then */

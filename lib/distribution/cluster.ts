@@ -141,7 +141,8 @@ export class Cluster
       if (type === 'left') {
         this.forget(of);
       }
-      this.changed.next();
+      // Calls that this has ended here look for another node first.
+      setImmediate(() => this.changed.next());
     });
     // Plain messages are not signed: where there is a secret, only who knows it may call. And nobody calls a client.
     const plainHandlers =
@@ -149,7 +150,7 @@ export class Cluster
     await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
     this.probes.begin();
-    this.checks = setInterval(() => this.members.check(performance.now()), heartbeat / 4).unref();
+    this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
     await this.post.broadcast(Kind.who, {});
     this.beat();
   }
@@ -196,7 +197,7 @@ export class Cluster
       // Answers would come and go by way of the broker, and some may have been lost there already.
       this.outages++;
       [...this.outgoing.nodes].forEach((node) => this.outgoing.lose(node, 'unknown'));
-      this.incoming.leaveAll();
+      this.incoming.loseAll();
     }
     this.changed.next();
   }
@@ -266,6 +267,12 @@ export class Cluster
     this.post.broadcast(Kind.beat, { info }).catch(() => {});
   }
 
+  private check(): void {
+    for (const address of this.members.check(performance.now())) {
+      this.transport.drop?.(address);
+    }
+  }
+
   private tell(address: Address): void {
     if (address !== this.address && !this.isOver) {
       this.post.send(address, Kind.beat, { info: this.info() }).catch(() => {});
@@ -280,7 +287,7 @@ export class Cluster
 
   private forget(address: Address): void {
     this.outgoing.lose(address, 'unknown');
-    this.incoming.leave(address);
+    this.incoming.lose(address);
     this.post.forget(address);
   }
 

@@ -70,12 +70,18 @@ export function faultHeader(error: unknown, executed: Executed = executedBy(erro
   return { error: inShort(saidError(error)), executed };
 }
 
+/** What a node says of a call whose caller it takes for lost. */
+export function lostCallerHeader(): object {
+  const error = new NodeLostError('The node of the call took its caller for lost; its rows may have run');
+  return { ...faultHeader(error), gone: true };
+}
+
 /** @throws FrameError when there is none */
-export function faultIn({ error, executed }: Header): Fault {
+export function faultIn({ error, executed, gone }: Header): Fault {
   if (!isSaidError(error)) {
     throw new FrameError('The header has no error');
   }
-  return new Fault(fromWire(error), executed === 'no' || executed === 'unknown' ? executed : 'yes');
+  return new Fault(fromWire(error), executed === 'no' || executed === 'unknown' ? executed : 'yes', gone === true);
 }
 
 /** Whether the rows of a call that failed so may have run: one that was refused at the door has not, one that lost its partition may have. */

@@ -58,13 +58,13 @@ export class Incoming {
     }
   }
 
-  /** Nobody waits there for anything any more. */
-  leave(address: Address): void {
-    this.calls.get(address)?.forEach((call) => call.leave());
+  /** Nobody seems to wait there for anything any more. */
+  lose(address: Address): void {
+    this.calls.get(address)?.forEach((call) => call.lose());
   }
 
-  leaveAll(): void {
-    this.calls.forEach((_, address) => this.leave(address));
+  loseAll(): void {
+    this.calls.forEach((_, address) => this.lose(address));
   }
 
   /** Nobody can be told any more of what has become of their calls. */

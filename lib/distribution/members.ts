@@ -96,26 +96,29 @@ export class Members {
     }
   }
 
-  /** Finds those who have been silent for too long. */
-  check(now: number): void {
+  /** Finds those who have been silent for too long, and gives their addresses. */
+  check(now: number): readonly Address[] {
     const { suspectAfter, downAfter } = this.options;
     const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
     this.checkedAt = now;
     if (this.isFrozen) {
-      return;
+      return [];
     }
     if (hasPaused) {
       this.refresh(now);
     }
+    const silent: Address[] = [];
     for (const member of this.byId.values()) {
       const silence = now - member.heardAt;
       if (silence >= downAfter) {
+        silent.push(member.info.address);
         this.remove(member);
         this.tell('left', member);
       } else if (silence >= suspectAfter) {
         this.suspect(member);
       }
     }
+    return silent;
   }
 
   /**

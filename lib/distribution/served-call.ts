@@ -1,7 +1,7 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
 import type { AbortSignalLike, StreamOptions } from '../serving/call-options.js';
 import { Departure } from './departure.js';
-import { faultHeader } from './faults.js';
+import { faultHeader, lostCallerHeader } from './faults.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from './header.js';
 import { Inbox } from './inbox.js';
 import { eventsOf, type Offer, outputOf } from './offer.js';
@@ -66,6 +66,12 @@ export class ServedCall {
     this.left.abort();
     this.window?.close();
     this.inputs?.fail(this.left.reason);
+  }
+
+  /** Its caller seems to be lost. Should it only have been silent, or cut off for a moment, it is to hear that it waits in vain. */
+  lose(): void {
+    void this.tell(Kind.error, lostCallerHeader());
+    this.leave();
   }
 
   private read({ kind, header, bytes, value }: Letter): void {

@@ -47,6 +47,8 @@ export interface ServingTransport {
   send(to: Address, packet: Uint8Array): void | Promise<void>;
   /** Sends to all nodes and clients that can be reached. */
   broadcast(packet: Uint8Array): void | Promise<void>;
+  /** Ends the connection with a node that has been silent for too long: should there be a way again, another one finds it sooner. */
+  drop?(address: Address): void;
   /** Whether the node is there, for transports that would not be told of its end; rejects when that cannot be said. */
   probe?(address: Address): Promise<boolean>;
   /** Ends all connections, once what was sent has left. */

@@ -104,6 +104,10 @@ export class GrpcTransport implements ServingTransport {
     }
   }
 
+  drop(address: Address): void {
+    this.links?.get(address)?.destroy();
+  }
+
   async stop(): Promise<void> {
     this.dials?.stop();
     this.links?.close();

@@ -111,6 +111,10 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
+  drop(address: Address): void {
+    this.links?.get(address)?.destroy();
+  }
+
   async stop(): Promise<void> {
     this.dials?.stop();
     const links = this.links?.close() ?? [];

@@ -7,7 +7,7 @@ import { failureOf } from '../../fixtures/failure-of.js';
 import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
 import { describeBrokers } from '../../fixtures/wirings.js';
 
-const distribution = { heartbeat: 100, downAfter: 1000 };
+const distribution = { heartbeat: 100, downAfter: 2000 };
 const row = (id: string) => ({ id, numbers: [1] });
 
 describeBrokers('Processes of a cluster whose broker', (wiring) => {
@@ -36,7 +36,7 @@ describeBrokers('Processes of a cluster whose broker', (wiring) => {
 
     const late = await failureOf(web.servings.batchedRun('m', row('late'), { timeout: 100 }));
     const patient = web.servings.batchedRun('m', row('patient'));
-    await setTimeout(2 * distribution.downAfter);
+    await setTimeout(1.25 * distribution.downAfter);
     const known = web.cluster.owners('m').length;
     const answeredBefore = stranded.filter((id) => callers.answers.has(id));
     await wiring.broker().start();

@@ -139,6 +139,30 @@ describe('A call whose node goes', () => {
   });
 });
 
+describe('A call whose caller its node takes for lost, though it is not', () => {
+  const cluster = useCluster();
+
+  it.each([true, false])('[11] ends there, and is not waited for; idempotent: %s', async (idempotent) => {
+    const m = held('m', { idempotent });
+    const node = await cluster.node({ servings: [m.definition] });
+    const web = await cluster.node({ discoveryTimeout: 50 });
+    await web.knows('m');
+    const reply = web.servings.batchedRun('m', 'row');
+    await until(() => m.batches.batches.length === 1);
+
+    node.cluster.gone(web.address);
+    answer(m, 'nobody hears');
+
+    if (idempotent) {
+      await until(() => m.batches.batches.length === 1);
+      answer(m, 'm');
+      expect(await reply).toBe('row by m');
+    } else {
+      expect(await failureOf(reply)).toBeInstanceOf(NodeLostError);
+    }
+  });
+});
+
 describe('While the broker is away', () => {
   const cluster = useCluster();
 
@@ -196,15 +220,14 @@ describe('While the broker is away', () => {
     const web = await cluster.node(slow);
     await web.knows('m');
 
-    network.broker(false);
-    await until(() => !web.cluster.isOnline);
     network.hang(node.address);
-    network.broker(true);
-    await until(() => web.cluster.isOnline);
+    [web, node].forEach(({ cluster: each }) => each.online(false));
+    web.cluster.online(true);
     const reply = web.servings.batchedRun('m', 1);
     await turn();
     expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual([node.address, web.address].toSorted());
     network.resume(node.address);
+    node.cluster.online(true);
 
     expect(await reply).toBe('1 by m');
   });

@@ -3,7 +3,7 @@ import { NodeLostError, type OutputEvent, SlowConsumerError } from 'nestjs-servi
 import { failureOf } from '../../fixtures/failure-of.js';
 import { iterated } from '../../fixtures/streams.js';
 import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeWirings } from '../../fixtures/wirings.js';
+import { describeEach, nats, redis, tcp } from '../../fixtures/wirings.js';
 
 interface Step {
   readonly step: number;
@@ -22,7 +22,7 @@ const upTo = (last: number) => Array.from({ length: last }, (_, i) => i + 1);
 const outputsOf = (events: readonly StepEvent[]) => events.map(({ output }) => [output].flat()[0]!);
 const stepsOf = (events: readonly StepEvent[]) => outputsOf(events).map(({ step }) => step);
 
-describeWirings('A stream of another process', (wiring) => {
+describeEach('A stream of another process', [tcp(), nats(), redis()], (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   it('[11] [8.2] waits for its reader, who misses nothing, and costs its owner no more than what is on its way', async () => {
@@ -32,11 +32,14 @@ describeWirings('A stream of another process', (wiring) => {
     const stream = web.servings.stream<object, StepOutput>('counter', { steps: 400, bytes: 128 * KIB })[Symbol.asyncIterator]();
     const first = await stream.next();
 
-    // While the stream is not read, its owner has all the time that it takes to answer these.
-    for (let call = 0; call < 100; call++) {
-      await web.servings.batchedRun('m', { id: `${call}`, numbers: [call] });
+    // While the stream is not read, its owner has all the time that it takes to answer these; until it counts no further.
+    let ahead = 0;
+    while (ahead < owner.steps) {
+      ahead = owner.steps;
+      for (let call = 0; call < 50; call++) {
+        await web.servings.batchedRun('m', { id: `${ahead}-${call}`, numbers: [call] });
+      }
     }
-    const ahead = owner.steps;
     const rest = await iterated({ [Symbol.asyncIterator]: () => stream });
 
     // A window of 1 MiB, and what the serving has asked for in advance.
@@ -99,6 +102,22 @@ describeWirings('A stream of another process', (wiring) => {
       reader.process.kill(signal);
       await owner.process.told('counted', before + 2);
     }
+  });
+
+  it('[11] [8.2] ends also at an owner who hung for so long that it was lost, once it goes on', async () => {
+    const distribution = { heartbeat: 100, downAfter: 1000 };
+    const owner = await node({ servings: [counter], distribution });
+    const web = await client({ ...distribution, probeAfter: 1_000_000 });
+    await web.knows('counter', 1);
+    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB })[Symbol.asyncIterator]();
+    await stream.next();
+
+    owner.process.kill('SIGSTOP');
+    const failure = await failureOf(iterated({ [Symbol.asyncIterator]: () => stream }));
+    owner.process.kill('SIGCONT');
+    await owner.process.told('counted');
+
+    expect(failure).toBeInstanceOf(NodeLostError);
   });
 
   it('[11] breaks when its owner is killed: its reader has had all up to there, and hears of it', async () => {

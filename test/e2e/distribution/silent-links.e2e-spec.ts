@@ -1,0 +1,40 @@
+import { Transport } from '@nestjs/microservices';
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import { until } from '../../fixtures/awaited.js';
+import { type BreakableLink, useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
+import { tcp } from '../../fixtures/wirings.js';
+
+const distribution = { heartbeat: 100, downAfter: 1000 };
+
+describe.each([
+  ['TCP', { transport: Transport.TCP, options: { port: 0 } }],
+  ['gRPC', { transport: Transport.GRPC, options: { url: '127.0.0.1:0' } }],
+] as const)('The connection with a node that is silent for too long, over %s', (_, options) => {
+  let way: BreakableLink | undefined;
+  const breakable = useBreakableLinks();
+  const { node, client } = useClusterProcesses({
+    ...tcp(),
+    options: () => ({ ...options, peers: way ? [`127.0.0.1:${way.port}`] : [] }),
+  });
+
+  beforeEach(() => {
+    way = undefined;
+  });
+
+  it('[11] is not waited for, but opened anew', async () => {
+    const silent = await node({ servings: [{ name: 'm' }], distribution });
+    way = await breakable(silent.places.port!);
+    const web = await client(distribution);
+    await web.knows('m', 1);
+    expect(way.made).toBe(1);
+
+    silent.process.kill('SIGSTOP');
+    await web.knows('m', 0);
+    await until(() => way!.made > 1);
+    silent.process.kill('SIGCONT');
+    await web.knows('m', 1);
+
+    expect(await web.servings.batchedRun('m', { id: 'a', numbers: [1, 2] })).toMatchObject({ id: 'a', sum: 3 });
+  });
+});

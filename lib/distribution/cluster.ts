@@ -323,6 +323,7 @@ export class Cluster
     this.remotes.forEach((remote) => remote.end());
     this.changed.complete();
     await this.transport.stop();
-    this.incoming.end();
+    // Nobody can be told any more.
+    this.incoming.loseAll();
   }
 }

@@ -67,11 +67,6 @@ export class Incoming {
     this.calls.forEach((_, address) => this.lose(address));
   }
 
-  /** Nobody can be told any more of what has become of their calls. */
-  end(): void {
-    [...this.calls.keys()].forEach((address) => this.leave(address));
-  }
-
   /**
    * Makes a call that has come by another way than frames.
    *

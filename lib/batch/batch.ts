@@ -212,6 +212,11 @@ export class Batch {
     return this.filled().release();
   }
 
+  /** As {@link release}, to be read at once by whom copies the rows elsewhere: they may be views of those of others. */
+  lend(): Container | unknown[] {
+    return this.filled().lend();
+  }
+
   private filled(): Rows {
     if (!this.rows || this.size + this.padding === 0) {
       throw new InvalidBatchError('Cannot consume a batch without rows');

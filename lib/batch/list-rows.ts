@@ -33,4 +33,8 @@ export class ListRows implements Rows {
   release(): unknown[] {
     return this.values as unknown[];
   }
+
+  lend(): unknown[] {
+    return this.release();
+  }
 }

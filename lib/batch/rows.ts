@@ -17,4 +17,6 @@ export interface Rows {
   consume(padding: number): Container | unknown[];
   /** All rows, handed over without a copy where they are the whole of one source. */
   release(): Container | unknown[];
+  /** All rows to be read at once, by whom copies them elsewhere: views of their source where they lie together in one. */
+  lend(): Container | unknown[];
 }

@@ -2,7 +2,7 @@ import type { Tensor } from 'onnxruntime-common';
 import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
 import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
-import { blankLike, bytesOf, copyOf, copyRows, isIntact, zerosLike } from './tensor.js';
+import { blankLike, bytesOf, copyOf, copyRows, isIntact, rowsOf, zerosLike } from './tensor.js';
 
 /** A run of consecutive rows inside the leaves of one item. */
 interface Chunk {
@@ -87,6 +87,19 @@ export class TensorRows implements Rows {
     const [chunk, ...others] = this.chunks;
     const whole = chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);
     return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
+  }
+
+  lend(): Container {
+    const [chunk, ...others] = this.chunks;
+    const { structure, axes } = this.template;
+    if (!chunk || others.length > 0 || axes.some((axis) => axis !== 0 && axis !== null)) {
+      return this.release();
+    }
+    const { leaves, start, count } = chunk;
+    return withLeaves(
+      structure,
+      leaves.map((tensor, leaf) => (axes[leaf] === 0 ? rowsOf(tensor, start, count) : tensor)),
+    );
   }
 
   /** The chunk that holds the row, found by bisection: a batch of many items is cut into many pieces. */

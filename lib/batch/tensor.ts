@@ -104,6 +104,13 @@ export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
 
+/** Consecutive rows on axis 0; numbers are shared with the tensor. */
+export function rowsOf({ type, data, dims }: Tensor, start: number, count: number): Tensor {
+  const inner = product(dims, 1, dims.length);
+  const [from, to] = [start * inner, (start + count) * inner];
+  return new Tensor(type, Array.isArray(data) ? data.slice(from, to) : data.subarray(from, to), dims.with(0, count));
+}
+
 /** A tensor like `like` of which every element is still to be written: until then it holds whatever was in that memory before. */
 export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
   const storage = storageClasses.get(like.type);

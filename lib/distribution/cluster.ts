@@ -323,5 +323,7 @@ export class Cluster
     this.remotes.forEach((remote) => remote.end());
     this.changed.complete();
     await this.transport.stop();
+    // Nobody can be told any more.
+    this.incoming.loseAll();
   }
 }

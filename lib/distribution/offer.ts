@@ -1,4 +1,4 @@
-import type { StreamOptions } from '../serving/call-options.js';
+import type { OwnCallOptions, StreamOptions } from '../serving/call-options.js';
 import type { Serving } from '../serving/serving.js';
 import type { StreamEvent } from '../serving/stream-event.js';
 
@@ -16,9 +16,11 @@ export async function outputOf(
   { serving, postprocess }: Offer,
   method: Exclude<Method, 'stream'>,
   input: unknown,
-  options: StreamOptions<string>,
+  options: OwnCallOptions,
 ): Promise<unknown> {
-  const output = await (method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options));
+  // It is on its way before anything else happens, unless somebody has a look at it first.
+  const own: OwnCallOptions = { ...options, lends: !postprocess };
+  const output = await (method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own));
   return postprocess ? postprocess(output) : output;
 }
 

@@ -48,6 +48,12 @@ export interface CallOptions {
   readonly origin?: Origin | undefined;
 }
 
+/** What only this package says of a call. */
+export interface OwnCallOptions extends CallOptions {
+  /** Its output is copied before anybody else could do anything with it, and may be views of that of its batch. */
+  readonly lends?: boolean;
+}
+
 /** What a caller may say of one streamed call. */
 export interface StreamOptions<Hook extends string = never> extends CallOptions {
   /** The hooks whose values are wanted. All rows of the call then run in one batch, so there can be no more than fit into one. */

@@ -12,7 +12,7 @@ import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
 import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
-import { type CallOptions, onAbort, type StreamOptions } from './call-options.js';
+import { type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
 import { type CallTerms, inTime, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
@@ -77,12 +77,12 @@ export class ServingLine {
   }
 
   /** Runs the rows of the input in batches with those of concurrent callers. */
-  batchedRun(input: unknown, options: CallOptions): Promise<unknown> {
+  batchedRun(input: unknown, options: OwnCallOptions): Promise<unknown> {
     return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options, 'batched', this.inBatches);
   }
 
   /** Runs the input alone and at once, on the first partition. */
-  run(input: unknown, options: CallOptions): Promise<unknown> {
+  run(input: unknown, options: OwnCallOptions): Promise<unknown> {
     return this.answer(input, options, 'inline', this.alone());
   }
 
@@ -186,7 +186,7 @@ export class ServingLine {
     }
   }
 
-  private async answer(input: unknown, options: CallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
+  private async answer(input: unknown, options: OwnCallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
       const terms = this.enter(input, options, this.options.timeout);
@@ -194,7 +194,7 @@ export class ServingLine {
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const { rows, metadata } = await this.collect(call, { options, terms, submit, watch });
-      const output = releaseOutput(rows);
+      const output = releaseOutput(rows, options.lends && !this.callbacks.postprocess);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, { output, metadata });
       const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;

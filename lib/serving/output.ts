@@ -48,9 +48,11 @@ export function asOutput(make: () => Batch): Batch {
   }
 }
 
-/** The rows in storage of their own; throws the error that a batch function put in place of a row's result. */
-export function releaseOutput(rows: Batch): BatchOutput {
-  const output = rows.release();
+/**
+ * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error that a batch function put in place of a row's result.
+ */
+export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
+  const output = isLent ? rows.lend() : rows.release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;

@@ -1,4 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
+import type { Tensor } from 'onnxruntime-common';
 import {
   type FunctionServingDefinition,
   InvalidOutputError,
@@ -23,6 +24,15 @@ const saying = (name: string, node: string): FunctionServingDefinition => ({
 
 /** Texts of these lengths. */
 const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
+
+/** Gives back two rows at a time. */
+const twice = (hook: object): FunctionServingDefinition => ({
+  name: `by ${Object.keys(hook)[0]}`,
+  batchSize: 2,
+  batchTimeout: 1_000_000,
+  useFactory: () => (rows: unknown) => rows,
+  ...hook,
+});
 
 describe('A call in a cluster', () => {
   const cluster = useCluster();
@@ -156,6 +166,29 @@ describe('A call in a cluster', () => {
     expect(sides).toHaveLength(2);
   });
 
+  it('[11] [2.1] shows no output of others to whoever prepares its own', async () => {
+    const seen: number[] = [];
+    const look = (output: unknown): unknown => {
+      seen.push(((output as Tensor).data as Float32Array).buffer.byteLength);
+      return output;
+    };
+    const servings = [
+      twice({ postprocess: look }),
+      twice({ distributedPostprocessing: look }),
+      twice({ batchTimeout: 1_000_000 }),
+    ];
+    await cluster.node({ servings });
+    const web = await cluster.node();
+
+    for (const { name } of servings) {
+      await web.knows(name);
+      const replies = [1, 2].map((value) => web.servings.batchedRun(name, floats([1, 1], [value])));
+      expect(await Promise.all(replies)).toEqual([floats([1, 1], [1]), floats([1, 1], [2])]);
+    }
+
+    expect(seen).toEqual([4, 4, 4, 4]);
+  });
+
   it('[11] fails with the reason where there is more to say than a message may hold', async () => {
     const limits = { bytes: 100_000 };
     await cluster.node({
@@ -230,20 +263,6 @@ describe('A call in a cluster', () => {
     expect(await Promise.all([reply, later])).toEqual([10, 20]);
     await closed;
     expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
-  });
-
-  it('[11] [9.3] fails when its own node ends and has waited for it as long as it may', async () => {
-    const held = new HeldFunction<number>();
-    await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
-    const web = await cluster.node({ drainTimeout: 20 });
-    await web.knows('held');
-    const failure = failureOf(web.servings.batchedRun('held', 1));
-    await until(() => held.batches.length === 1);
-
-    await web.close();
-
-    expect(await failure).toBeInstanceOf(ServingClosedError);
-    held.next().finish([10]);
   });
 
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {

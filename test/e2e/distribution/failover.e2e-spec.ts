@@ -1,4 +1,4 @@
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import { type FunctionServingDefinition, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/failure-of.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
@@ -316,5 +316,25 @@ describe('A node that shuts down', () => {
 
     expect(await reply).toBeInstanceOf(ServingClosedError);
     answer(a, 'a');
+  });
+
+  it('[11] [9.3] keeps no timer of a call that it could not answer', async () => {
+    cluster.network({ connections: false });
+    const [set, cleared] = [jest.spyOn(globalThis, 'setTimeout'), jest.spyOn(globalThis, 'clearTimeout')];
+    const a = held('m');
+    const nodeA = await cluster.node({ servings: [a.definition] });
+    const web = await cluster.node();
+    await web.knows('m');
+    const reply = failureOf(web.servings.batchedRun('m', 'row', { timeout: 1_000_000 }));
+    await until(() => a.batches.batches.length === 1);
+
+    await nodeA.close();
+    await web.close();
+
+    expect(await reply).toBeInstanceOf(Error);
+    const long = set.mock.results.filter((_, i) => Number(set.mock.calls[i]![1]) > 900_000).map(({ value }) => value as unknown);
+    const kept = long.filter((timer) => cleared.mock.calls.every(([of]) => of !== timer)).length;
+    expect({ set: long.length, kept }).toEqual({ set: 2, kept: 0 });
+    jest.restoreAllMocks();
   });
 });

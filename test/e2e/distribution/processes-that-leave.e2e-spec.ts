@@ -49,7 +49,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
 
     const replies = rows.map((row) => web.servings.batchedRun('m', row));
-    await leaving.process.told('held');
+    await leaving.process.told('called', rows.length);
     if (way === 'SIGTERM') {
       leaving.process.kill(way);
     } else {

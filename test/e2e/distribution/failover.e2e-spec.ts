@@ -332,7 +332,7 @@ describe('A node that shuts down', () => {
     await web.close();
 
     expect(await reply).toBeInstanceOf(Error);
-    const long = set.mock.results.filter((_, i) => Number(set.mock.calls[i]![1]) > 900_000).map(({ value }) => value as unknown);
+    const long = set.mock.results.filter((_, i) => Number(set.mock.calls[i]![1]) > 900_000).map(({ value }) => value);
     const kept = long.filter((timer) => cleared.mock.calls.every(([of]) => of !== timer)).length;
     expect({ set: long.length, kept }).toEqual({ set: 2, kept: 0 });
     jest.restoreAllMocks();

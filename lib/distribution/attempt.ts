@@ -89,11 +89,16 @@ export class Attempt {
       this.read(letter);
     } catch (error) {
       if (error instanceof FrameError) {
-        this.tell(Kind.cancel, {});
-        this.fail(nonsenseFault(this.node, error));
+        this.refuse(error);
       }
       throw error;
     }
+  }
+
+  /** What the node has answered cannot be taken. */
+  refuse(error: FrameError): void {
+    this.tell(Kind.cancel, {});
+    this.fail(nonsenseFault(this.node, error));
   }
 
   private read({ kind, header, bytes, value }: Letter): void {

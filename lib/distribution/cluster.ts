@@ -84,6 +84,7 @@ export class Cluster
       limits,
       secret,
       read: (letter) => this.read(letter),
+      refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
       unreadable: (error) => this.logger.warn(`Something came that this node cannot read: ${error.message}`),
     });
     this.outgoing = new Outgoing(this.post, window, limits.calls);

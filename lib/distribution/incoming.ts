@@ -1,4 +1,4 @@
-import { OverloadedError, ServingClosedError, UnknownServingError } from '../errors.js';
+import { OverloadedError, RequestTooLargeError, ServingClosedError, UnknownServingError } from '../errors.js';
 import { show } from '../show.js';
 import { type Executed, faultHeader } from './faults.js';
 import { textIn, wholeIn } from './header.js';
@@ -6,7 +6,7 @@ import type { Offer } from './offer.js';
 import type { Letter, Post } from './post.js';
 import { ServedCall } from './served-call.js';
 import type { Address } from './transport.js';
-import { Kind } from './wire/prelude.js';
+import { type FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import type { WindowLimits } from './window.js';
 
@@ -58,6 +58,16 @@ export class Incoming {
     }
   }
 
+  /** A call, or an element of its input, has come that cannot be taken here; a call perhaps elsewhere. */
+  refuse({ kind, from, header }: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError): void {
+    const id = wholeIn(header, 'call');
+    if (kind === Kind.request) {
+      this.answerNo(from, id, new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }));
+    } else {
+      this.calls.get(from)?.get(id)?.refuse(error);
+    }
+  }
+
   /** Nobody seems to wait there for anything any more. */
   lose(address: Address): void {
     this.calls.get(address)?.forEach((call) => call.lose());
@@ -90,7 +100,7 @@ export class Incoming {
     const offer = this.options.offer(name);
     const refusal = this.refusal(name, offer);
     if (refusal || !offer) {
-      void post.send(from, Kind.error, { call: id, ...faultHeader(refusal, 'no' satisfies Executed) }).catch(() => {});
+      this.answerNo(from, id, refusal);
       return;
     }
     const call = new ServedCall(post, id, letter, limits, window);
@@ -114,6 +124,11 @@ export class Incoming {
     const run = answer.then(end, end);
     this.runs.add(run);
     this.counts.set(name, this.count(name) + 1);
+  }
+
+  /** The call did not run here. */
+  private answerNo(to: Address, id: number, refusal: Error | undefined): void {
+    void this.options.post.send(to, Kind.error, { call: id, ...faultHeader(refusal, 'no' satisfies Executed) }).catch(() => {});
   }
 
   private refusal(name: string, offer: Offer | undefined): Error | undefined {

@@ -3,6 +3,7 @@ import { Attempt, type Question } from './attempt.js';
 import { wholeIn } from './header.js';
 import type { Letter, Post } from './post.js';
 import type { Address } from './transport.js';
+import type { FrameError } from './wire/prelude.js';
 import type { WindowLimits } from './window.js';
 
 /** The calls to other nodes that are under way. */
@@ -86,6 +87,14 @@ export class Outgoing {
     // Nobody answers for somebody else.
     if (attempt?.node === letter.from) {
       attempt.hear(letter);
+    }
+  }
+
+  /** An answer has come that cannot be taken. */
+  refuse({ from, header }: Pick<Letter, 'from' | 'header'>, error: FrameError): void {
+    const attempt = this.attempts.get(wholeIn(header, 'call'));
+    if (attempt?.node === from) {
+      attempt.refuse(error);
     }
   }
 

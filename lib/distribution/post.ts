@@ -1,8 +1,8 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import type { Address, ServingTransport } from './transport.js';
-import { decodeFrame, encodeFrame, type Frame } from './wire/frame.js';
+import { decodeFrame, encodeFrame, type Frame, headOf } from './wire/frame.js';
 import { Packer, Unpacker } from './wire/packets.js';
-import { FrameError, Kind } from './wire/prelude.js';
+import { FrameError, Kind, reading, UnwelcomeFrame } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import type { EncodedValue } from './wire/values.js';
 
@@ -27,7 +27,9 @@ export interface PostOptions {
   readonly limits: WireLimits;
   readonly secret: string | undefined;
   readonly read: (letter: Letter) => void;
-  /** Something has come that is no letter. */
+  /** A letter cannot be taken, for the size of it. */
+  readonly refuse: (letter: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError) => void;
+  /** Something has come that is no letter, or one that is refused. */
   readonly unreadable: (error: FrameError) => void;
 }
 
@@ -74,12 +76,30 @@ export class Post {
         throw error;
       }
       unreadable(error);
+      if (error instanceof UnwelcomeFrame) {
+        this.refuse(error);
+      }
     }
   }
 
   /** Nothing more comes from there. */
   forget(address: Address): void {
     this.unpacker.forget(address);
+  }
+
+  /** Who waits for the end of it is to hear that there will be none. */
+  private refuse(error: UnwelcomeFrame): void {
+    const { limits, refuse, unreadable } = this.options;
+    try {
+      const { kind, header } = reading(() => headOf(error.beginning, limits));
+      this.checkReceiver(kind, header);
+      refuse({ kind, header, from: senderOf(header) }, error);
+    } catch (cause) {
+      if (!(cause instanceof FrameError)) {
+        throw cause;
+      }
+      unreadable(cause);
+    }
   }
 
   private async sendInLine(to: Address, frame: Uint8Array): Promise<void> {

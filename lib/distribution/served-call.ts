@@ -56,9 +56,14 @@ export class ServedCall {
     try {
       this.read(letter);
     } catch (error) {
-      this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
+      this.refuse(error);
       throw error;
     }
+  }
+
+  /** An element of its input cannot be taken. */
+  refuse(error: unknown): void {
+    this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
   }
 
   /** Its caller waits no more. */

@@ -2,7 +2,20 @@ import { isPlainObject } from '../../batch/container.js';
 import { blockAt, blockSection, lengthOf, type Place, placesOf, textSection, writeSection, writeSections } from './blocks.js';
 import type { WireLimits } from './limits.js';
 import { parseJson } from './parse-json.js';
-import { Flag, FrameError, headLength, Kind, packetLength, padded, PRELUDE, reading, TRAILER, writePrelude } from './prelude.js';
+import {
+  Flag,
+  FrameError,
+  headLength,
+  Kind,
+  packetLength,
+  padded,
+  PRELUDE,
+  reading,
+  TRAILER,
+  UnwelcomeFrame,
+  writePrelude,
+} from './prelude.js';
+import { isSigned } from './signature.js';
 import { decodeValue, type EncodedValue } from './values.js';
 
 /** What is to be said. */
@@ -65,25 +78,34 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = packetLength(bytes);
     if (length > limits.bytes) {
-      throw new FrameError(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`);
+      throw new UnwelcomeFrame(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`, bytes);
     }
     if (length !== bytes.byteLength) {
       throw new FrameError(`A frame of ${length} bytes came in ${bytes.byteLength}`);
     }
-    const [kind, flags] = [view.getUint8(4), view.getUint8(5)];
-    if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
-      throw new FrameError(`A frame of the kind ${kind} with the flags ${flags}, which are not known here`);
-    }
-    const head = headLength(bytes);
-    if (head > limits.headerBytes) {
-      throw new FrameError(`A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`);
-    }
-    const header = headerOf(bytes.subarray(PRELUDE, PRELUDE + head), limits);
-    const start = PRELUDE + padded(head);
-    const end = length - (flags & Flag.signed ? TRAILER : 0);
+    const { kind, header } = headOf(bytes, limits);
+    const start = PRELUDE + padded(headLength(bytes));
+    const end = length - (isSigned(bytes) ? TRAILER : 0);
     const [tree, ...blocks] = placesOf(view, view.getUint16(6, true), start, end, limits);
     return { kind, header, value: () => tree && reading(() => valueIn(bytes, tree, blocks, limits)) };
   });
+}
+
+/**
+ * What a frame is about, by its first bytes, as far as its header is long.
+ *
+ * @throws FrameError
+ */
+export function headOf(beginning: Uint8Array, limits: WireLimits): Pick<Frame, 'kind' | 'header'> {
+  const [kind, flags] = [beginning[4]!, beginning[5]!];
+  if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
+    throw new FrameError(`A frame of the kind ${kind} with the flags ${flags}, which are not known here`);
+  }
+  const head = headLength(beginning);
+  if (head > limits.headerBytes) {
+    throw new FrameError(`A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`);
+  }
+  return { kind, header: headerOf(beginning.subarray(PRELUDE, PRELUDE + head), limits) };
 }
 
 const kinds: ReadonlySet<number> = new Set(Object.values(Kind));

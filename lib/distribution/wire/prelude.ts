@@ -55,6 +55,17 @@ export class FrameError extends Error {
   override readonly name = 'FrameError';
 }
 
+/** A frame that is larger than is allowed here, or for which there is no room now. */
+export class UnwelcomeFrame extends FrameError {
+  constructor(
+    message: string,
+    /** Its first bytes; what it is about stands there. */
+    readonly beginning: Uint8Array,
+  ) {
+    super(message);
+  }
+}
+
 /**
  * The length of the whole packet, by its first {@link PRELUDE} bytes.
  *

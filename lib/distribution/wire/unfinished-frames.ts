@@ -1,5 +1,5 @@
 import type { Address } from '../transport.js';
-import { FrameError } from './prelude.js';
+import { FrameError, UnwelcomeFrame } from './prelude.js';
 
 /** A frame of which fragments are still to come. */
 interface Unfinished {
@@ -53,7 +53,7 @@ export class UnfinishedFrames {
       throw new FrameError('A fragment that does not say what it is a part of');
     }
     const known = this.senders.get(from)?.frames.get(id);
-    const frame = known ?? (index === 0 ? this.begin(from, id, total) : undefined);
+    const frame = known ?? (index === 0 ? this.begin(from, id, total, part) : undefined);
     const follows = frame && index === frame.fragments && total === frame.bytes.length;
     if (!follows || part.length === 0 || part.length > total - frame.length) {
       this.drop(from, id);
@@ -76,15 +76,18 @@ export class UnfinishedFrames {
     this.senders.delete(from);
   }
 
-  private begin(from: Address, id: number, total: number): Unfinished {
+  private begin(from: Address, id: number, total: number, part: Uint8Array): Unfinished {
     if (total > this.largest) {
-      throw new FrameError(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`);
+      throw new UnwelcomeFrame(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`, part);
     }
     if (!this.hasRoom(from, total)) {
       this.dropSilent();
     }
     if (!this.hasRoom(from, total)) {
-      throw new FrameError(`There is no room for a frame of ${total} bytes in fragments: too many others are not finished`);
+      throw new UnwelcomeFrame(
+        `There is no room for a frame of ${total} bytes in fragments: too many others are not finished`,
+        part,
+      );
     }
     const frame = { bytes: new Uint8Array(total), fragments: 0, length: 0, heardAt: this.now() };
     const sender = this.senders.get(from) ?? { frames: new Map(), cost: 0 };

@@ -1,7 +1,10 @@
+import { Readable } from 'node:stream';
 import { describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import {
+  Batch,
   type FunctionServingDefinition,
+  InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
   RequestTooLargeError,
@@ -227,6 +230,38 @@ describe('A call in a cluster', () => {
       });
     }
     expect(await servings.batchedRun('texts', 10)).toBe('x'.repeat(10));
+  });
+
+  it.each([
+    ['in one packet', 256 * 1024],
+    ['in fragments', 4096],
+  ])('[11] that is too large for the other node, or its answer for its own, ends at once: %s', async (_, maxPacket) => {
+    cluster.network({ maxPacket });
+    const servings = [
+      { name: 'echo', useFactory: () => (rows: unknown) => rows },
+      { name: 'texts', useFactory: () => texts },
+    ];
+    const small = { limits: { bytes: 20_000 }, requestTimeout: 600_000 };
+    const node = await cluster.node({ servings, ...small });
+    const web = await cluster.node({ requestTimeout: 600_000 });
+    await web.knows('echo');
+
+    const large = 'x'.repeat(50_000);
+    const lazy = Readable.from([Batch.ofValues(['a']), Batch.ofValues([large])]);
+    const refused = { name: 'RequestTooLargeError', message: expect.stringMatching(/50\d\d\d bytes.*at most 20000 are allowed/) };
+    expect(await failureOf(web.servings.batchedRun('echo', large))).toMatchObject(refused);
+    expect(await failureOf(iterated(web.servings.stream('echo', large)))).toMatchObject(refused);
+    expect(await failureOf(web.servings.batchedRun('echo', lazy))).toBeInstanceOf(InvalidInputError);
+    expect(await web.servings.batchedRun('echo', 'a')).toBe('a');
+
+    await node.close();
+    await cluster.node({ servings });
+    const caller = await cluster.node({ ...small, attempts: 1 });
+    await caller.knows('texts');
+    const unreadable = { name: 'NodeLostError', message: expect.stringMatching(/cannot be read.*at most 20000 are allowed/) };
+    expect(await failureOf(caller.servings.batchedRun('texts', 50_000))).toMatchObject(unreadable);
+    expect(await failureOf(iterated(caller.servings.stream('texts', 50_000)))).toMatchObject(unreadable);
+    expect(await caller.servings.batchedRun('texts', 1)).toBe('x');
   });
 
   it('[11] [7.4] is made in the name of the tenant that its owner finds, where it does not say which', async () => {

@@ -29,6 +29,7 @@ function postOf(address: string) {
     limits: defaultWireLimits,
     secret: 'known to all of the nodes',
     read: (letter) => letters.push(letter),
+    refuse: () => {},
     unreadable: (error) => errors.push(error),
   });
   return { post, transport, packets, letters, errors };

@@ -29,6 +29,7 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most 
     limits,
     secret: undefined,
     read: () => {},
+    refuse: () => {},
     unreadable: () => {},
   });
   const offers = new Offers(() => new Map<string, Serving>([['m', serving]]));

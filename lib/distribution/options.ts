@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import type { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from '../serving/option-rules.js';
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
 import type { GrpcTransportOptions } from './transports/grpc.transport.js';
+import type { Transport } from './transports/nest-types.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { RedisTransportOptions } from './transports/redis.transport.js';
 import type { Peers } from './transports/peers.js';

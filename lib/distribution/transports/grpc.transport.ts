@@ -1,5 +1,4 @@
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
-import type { GrpcOptions } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
@@ -12,6 +11,7 @@ import { GrpcLink } from './grpc-link.js';
 import { GrpcServer } from './grpc-server.js';
 import type { GrpcSide } from './grpc-service.js';
 import { Links } from './links.js';
+import type { GrpcOptions } from './nest-types.js';
 import { Opening } from './opening.js';
 import { checkSize } from './packet-size.js';
 import { type Endpoint, endpointsOf, parseEndpoint, type Peers } from './peers.js';

@@ -1,5 +1,5 @@
 import type { EventEmitter } from 'node:events';
-import { type RedisOptions, ServerRedis } from '@nestjs/microservices';
+import { ServerRedis } from '@nestjs/microservices';
 import {
   catchError,
   defer,
@@ -14,6 +14,7 @@ import {
 } from 'rxjs';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
 import { escapeName } from './names.js';
+import type { RedisOptions } from './nest-types.js';
 import { checkSize } from './packet-size.js';
 import { Unread } from './unread.js';
 

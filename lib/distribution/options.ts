@@ -200,7 +200,6 @@ const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,
   allowed: 'a string of 1 to 128 characters',
 };
-const anything: Rule = { check: () => true, allowed: 'anything' };
 const oneOf = (...values: readonly string[]): Rule => ({
   check: (value) => values.some((each) => each === value),
   allowed: values.map((each) => `"${each}"`).join(' or '),
@@ -214,7 +213,10 @@ const rules: Rules = {
   namespace: name,
   nodeId: name,
   role: oneOf('node', 'client'),
-  peers: anything,
+  peers: {
+    check: (value) => Array.isArray(value) || typeof value === 'function',
+    allowed: 'a list of nodes, or a function that gives one',
+  },
   insecure: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
   remotes: { check: Array.isArray, allowed: 'a list of names, or of objects with a name' },
   balance: {
@@ -242,7 +244,7 @@ const limitRules: Rules = Object.fromEntries([...Object.keys(defaultWireLimits),
  * @throws InvalidServingError naming the option, its value, and what is allowed
  */
 export function resolveDistribution(given: DistributionOptions): ResolvedDistribution {
-  checkOptions(OWNER, given, { ...rules, name: anything });
+  checkOptions(OWNER, given, rules);
   checkOptions(`${OWNER}, "window"`, given.window ?? {}, windowRules);
   checkOptions(`${OWNER}, "limits"`, given.limits ?? {}, limitRules);
   const { heartbeat = 1000 } = given;

@@ -1,7 +1,8 @@
 import { NodeLostError, UnknownServingError } from '../errors.js';
 import { type CallTerms, inTime } from '../serving/call-terms.js';
-import { show } from '../show.js';
+import { clip, show } from '../show.js';
 import { Fault } from './faults.js';
+import type { NodeInfo } from './node-info.js';
 import type { Owner } from './owners.js';
 import type { Address } from './transport.js';
 
@@ -11,6 +12,8 @@ export interface Routes {
   pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined;
   /** The nodes that could be picked. */
   owners(serving: string): readonly Owner[];
+  /** The other nodes that are known. */
+  readonly others: readonly NodeInfo[];
   /** Resolves when other nodes can be picked than before, and after so many milliseconds at the latest. */
   change(milliseconds: number): Promise<void>;
   /** Whether anybody can be reached at all. */
@@ -113,7 +116,25 @@ export class Tries {
   private nobody(): Error {
     const { serving } = this;
     return this.routes.isOnline
-      ? new UnknownServingError(`There is no serving ${show(serving)} here, and no node that could be reached has it`)
+      ? new UnknownServingError(`There is no serving ${show(serving)} here, and ${whereElse(serving, this.routes.others)}`)
       : new NodeLostError(`The call to serving ${show(serving)} could not be sent: the transport is away`);
   }
+}
+
+/** Why none of them was asked, in words. */
+function whereElse(serving: string, others: readonly NodeInfo[]): string {
+  const nodes = others.filter(({ role }) => role === 'node');
+  if (nodes.length === 0) {
+    return 'no node is known that could have it';
+  }
+  const having = nodes.filter(({ servings }) => servings.some(({ name }) => name === serving));
+  if (having.length > 0) {
+    return `no node that has it takes calls now: ${list(having.map(({ id }) => id))}`;
+  }
+  const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
+  return `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ${list([...names]) || 'no serving'}`;
+}
+
+function list(names: readonly string[]): string {
+  return clip(names.map((name) => show(name)).join(', '));
 }

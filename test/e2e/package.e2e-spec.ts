@@ -17,6 +17,18 @@ const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 
 
 const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
+/** What the compiler says of an application, checking the types of the package as well. */
+async function compile(app: string, source: string): Promise<string> {
+  const compilerOptions = { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, experimentalDecorators: true };
+  await writeFile(join(app, 'package.json'), '{ "type": "module" }');
+  await writeFile(join(app, 'app.ts'), source);
+  await writeFile(join(app, 'tsconfig.json'), JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }));
+  const { stdout } = await run('node', [join(root, 'node_modules/.bin/tsc'), '-p', app]).catch(
+    (failed: { stdout: string }) => failed,
+  );
+  return stdout;
+}
+
 describe('the packed package', () => {
   let folder: string;
   let tarball: string;
@@ -74,18 +86,6 @@ describe('the packed package', () => {
       await symlink(await realpath(join(root, 'node_modules', each)), join(modules, each));
     }
     return app;
-  }
-
-  /** What the compiler says of an application, checking the types of the package as well. */
-  async function compile(app: string, source: string): Promise<string> {
-    const compilerOptions = { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, experimentalDecorators: true };
-    await writeFile(join(app, 'package.json'), '{ "type": "module" }');
-    await writeFile(join(app, 'app.ts'), source);
-    await writeFile(join(app, 'tsconfig.json'), JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }));
-    const { stdout } = await run('node', [join(root, 'node_modules/.bin/tsc'), '-p', app]).catch(
-      (failed: { stdout: string }) => failed,
-    );
-    return stdout;
   }
 
   it('[11] compiles without the packages of distribution, also where the types of libraries are checked; with them, options are', async () => {

@@ -1,4 +1,5 @@
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
+import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
@@ -45,6 +46,7 @@ export class GrpcTransport implements ServingTransport {
   private readonly connections = new Set<GrpcConnection>();
   private readonly side: GrpcSide;
   private links: Links<GrpcConnection, GrpcLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
   private dials: Dials | undefined;
   private server: GrpcServer | undefined;
 
@@ -126,6 +128,7 @@ export class GrpcTransport implements ServingTransport {
     });
     await server.open(endpoint);
     this.server = server;
+    this.logger.log(`Nodes reach this one at ${endpoint.host}:${server.port}`);
   }
 
   private keep(connection: GrpcConnection): void {
@@ -140,7 +143,7 @@ function answer(text: string, connection: GrpcConnection, { answers }: Opening<G
     const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(JSON.parse(text));
     const known = typeof pattern === 'string' ? answers.get(pattern) : undefined;
     if (!known) {
-      throw new Error(`Nobody answers ${show(pattern)} here`);
+      throw new Error(`Nobody answers ${show(pattern)} here; is this node of another namespace?`);
     }
     connection.say(known(data, connection));
   } catch (error) {

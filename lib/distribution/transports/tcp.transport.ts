@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
+import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
@@ -49,6 +50,7 @@ export class TcpTransport implements ServingTransport {
   /** Those below the others where these are encrypted, and those that are about to be. */
   private readonly rawSockets = new Set<Socket>();
   private links: Links<Socket, TcpLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
   private dials: Dials | undefined;
   private server: ServerTCP | undefined;
 
@@ -87,6 +89,7 @@ export class TcpTransport implements ServingTransport {
         this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler));
       }
       await this.listen(this.server);
+      this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
     }
     this.dials = new Dials(
       this.endpoints,

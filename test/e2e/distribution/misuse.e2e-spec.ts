@@ -77,7 +77,22 @@ describe('In a cluster', () => {
       await web.cluster.change(10);
     }
     expect(await failed('c')).toMatch(/ "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/);
-    expect(await failed('b')).toMatch(/ "b" here, and no node that has it takes calls now: "two"$/);
+    expect(await failed('b')).toMatch(
+      /^ServingUnavailableError: There is no serving "b" here, and no node that has it takes calls now: "two"$/,
+    );
+  });
+
+  it('[11] a serving of `remotes` is not unknown while its nodes are away, and its health says so', async () => {
+    const web = await cluster.node({ discoveryTimeout: 0, remotes: ['a'] });
+
+    expect(await failureOf(web.servings.batchedRun('a', 1))).toMatchObject({ code: 'SERVING_UNAVAILABLE', statusCode: 503 });
+    expect(await failureOf(web.servings.batchedRun('b', 1))).toMatchObject({ code: 'SERVING_UNKNOWN', statusCode: 500 });
+    expect(web.servings.health()).toMatchObject([{ isReady: false, reason: 'no node that has it takes calls now' }]);
+    await cluster.node({ servings: [serving('a')] });
+    await web.knows('a');
+    expect(web.servings.health()).toEqual([
+      { serving: 'a', state: 'ready', isReady: true, isLive: true, queued: 0, partitions: [] },
+    ]);
   });
 
   it('[11] a @Batched() method of a serving that is misspelt says which method that is, and where names of other nodes belong', async () => {

@@ -148,7 +148,7 @@ export class RunTimeoutError extends ServingError {
   override readonly statusCode = 504;
 }
 
-/** No partition of the serving works, and none is expected back at once: the circuit is open. */
+/** No partition of the serving works, and none is expected back at once: the circuit is open. Or no node that has it takes calls. */
 export class ServingUnavailableError extends ServingError {
   override readonly name = 'ServingUnavailableError';
   override readonly code = 'SERVING_UNAVAILABLE';

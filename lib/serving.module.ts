@@ -2,6 +2,7 @@ import { type DynamicModule, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { tellCallers } from './batched/caller-context.interceptor.js';
+import { InvalidServingError } from './errors.js';
 import { clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import {
@@ -38,7 +39,13 @@ export class ServingModule extends ConfigurableModuleClass {
   }
 
   /** Further servings, registered by the module that is about them. */
-  static forFeature({ servings = [], imports = [] }: ServingModuleOptions & Pick<ServingModuleExtras, 'imports'>): DynamicModule {
+  static forFeature(options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>): DynamicModule {
+    const { servings = [], imports = [] } = options;
+    if ('distribution' in options) {
+      throw new InvalidServingError(
+        'ServingModule.forFeature has the option "distribution": an application is one node, by the option of ServingModule.forRoot, and other nodes may call the servings of all its modules',
+      );
+    }
     return { module: ServingModule, imports, providers: servingProviders(servings), exports: servings.map(getServingToken) };
   }
 }

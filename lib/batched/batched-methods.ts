@@ -1,12 +1,14 @@
 import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
+import { UnknownServingError } from '../errors.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
+import { show } from '../show.js';
 import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
@@ -51,7 +53,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       for (const method of methods) {
         checkBatchedMethod(type as new () => object, method);
         if (method.serving !== undefined) {
-          this.registry.get(method.serving);
+          this.checkServing(`${(type as new () => object).name}.${String(method.key)}`, method.serving);
         }
       }
       if (methods.length > 0 && given) {
@@ -112,6 +114,19 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       call.queue = batcher;
     };
     return untilStop(terms, call, submit, call.answer);
+  }
+
+  private checkServing(method: string, serving: string): void {
+    try {
+      this.registry.get(serving);
+    } catch (cause) {
+      throw cause instanceof UnknownServingError
+        ? new UnknownServingError(
+            `${method} is @Batched(${show(serving)}). ${cause.message}; those of other nodes are named in "remotes" of the option "distribution"`,
+            { cause },
+          )
+        : cause;
+    }
   }
 
   private all(): Running[] {

@@ -12,7 +12,9 @@ import { ServingClosedError, UnknownServingError } from '../errors.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
 import { show } from '../show.js';
+import { Attendance } from './attendance.js';
 import { type Balancer, balancerOf } from './balancer.js';
+import { Complaints } from './complaints.js';
 import { Incoming } from './incoming.js';
 import { Members } from './members.js';
 import { readNodeInfo, type NodeInfo } from './node-info.js';
@@ -78,6 +80,7 @@ export class Cluster
       downAfter,
       maxNodes: limits.nodes,
     });
+    const complaints = new Complaints(this.logger);
     this.post = new Post({
       address,
       transport,
@@ -85,7 +88,7 @@ export class Cluster
       secret,
       read: (letter) => this.read(letter),
       refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
-      unreadable: (error) => this.logger.warn(`Something came that this node cannot read: ${error.message}`),
+      unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),
     });
     this.outgoing = new Outgoing(this.post, window, limits.calls);
     this.incoming = new Incoming({ post: this.post, limits, window, most: limits.calls, offer: (name) => offers.find(name) });
@@ -135,13 +138,19 @@ export class Cluster
     return this.members.all.map(({ info }) => info);
   }
 
+  get others(): readonly NodeInfo[] {
+    return this.nodes.filter(({ address }) => address !== this.address);
+  }
+
   async onModuleInit(): Promise<void> {
     const { transport, options, address, role, incoming, offers } = this;
-    const { heartbeat, limits, namespace, secret } = options;
-    this.members.changes$.subscribe(({ type, address: of }) => {
-      if (type === 'left') {
-        this.forget(of);
+    const { heartbeat, limits, namespace, nodeId, secret } = options;
+    const attendance = new Attendance(address, this.logger);
+    this.members.changes$.subscribe((change) => {
+      if (change.type === 'left') {
+        this.forget(change.address);
       }
+      attendance.note(change, this.members.get(change.address) !== undefined);
       // Calls that this has ended here look for another node first.
       setImmediate(() => this.changed.next());
     });
@@ -150,6 +159,7 @@ export class Cluster
       secret === undefined && role === 'node' ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
     await transport.start({ namespace, address, role, receiver: this, plainHandlers });
     this.isOnline = true;
+    this.logger.log(`This is ${role} ${show(nodeId)} in the namespace ${show(namespace)}`);
     this.probes.begin();
     this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
     await this.post.broadcast(Kind.who, {});

@@ -143,7 +143,10 @@ export class Incoming {
       return new ServingClosedError(`Serving "${name}" is ${offer.serving.state} on this node`);
     }
     return this.runs.size >= most
-      ? new OverloadedError(`${most} calls of others are under way here, which is the most`, { retryAfter: 1 })
+      ? new OverloadedError(
+          `${most} calls of others are under way here, and "limits.calls" of the option "distribution" allows no more`,
+          { retryAfter: 1 },
+        )
       : undefined;
   }
 }

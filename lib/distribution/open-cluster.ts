@@ -4,6 +4,7 @@ import type { Serving } from '../serving/serving.js';
 import { show } from '../show.js';
 import { Cluster } from './cluster.js';
 import { Offers } from './offers.js';
+import { refuseMisplaced } from './misplaced.js';
 import { type DistributionOptions, resolveDistribution } from './options.js';
 import type { ServingTransport } from './transport.js';
 
@@ -18,20 +19,24 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
   const { transport, secret } = given;
   switch (given.transport) {
     case Transport.TCP: {
+      refuseMisplaced({ transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true }, given);
       const { TcpTransport } = await import('./transports/tcp.transport.js');
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
     case Transport.GRPC: {
+      refuseMisplaced({ transport: 'Transport.GRPC', options: ['url'], isDialled: true }, given);
       const { GrpcTransport } = await import('./transports/grpc.transport.js');
       const { options, peers, insecure } = given;
       return new GrpcTransport({ options, peers, secret, insecure });
     }
     case Transport.NATS: {
+      refuseMisplaced({ transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false }, given);
       const { NatsTransport } = await import('./transports/nats.transport.js');
       return new NatsTransport({ options: given.options });
     }
     case Transport.REDIS: {
+      refuseMisplaced({ transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false }, given);
       const { RedisTransport } = await import('./transports/redis.transport.js');
       return new RedisTransport({ options: given.options });
     }

@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import type { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from '../serving/option-rules.js';
 import type { Balance } from './balancer.js';
 import type { DistributedPreprocessing } from './remote-serving.js';
 import type { ServingTransport } from './transport.js';
 import type { GrpcTransportOptions } from './transports/grpc.transport.js';
+import type { Transport } from './transports/nest-types.js';
 import type { NatsTransportOptions } from './transports/nats.transport.js';
 import type { RedisTransportOptions } from './transports/redis.transport.js';
 import type { Peers } from './transports/peers.js';
@@ -200,7 +200,6 @@ const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,
   allowed: 'a string of 1 to 128 characters',
 };
-const anything: Rule = { check: () => true, allowed: 'anything' };
 const oneOf = (...values: readonly string[]): Rule => ({
   check: (value) => values.some((each) => each === value),
   allowed: values.map((each) => `"${each}"`).join(' or '),
@@ -214,7 +213,10 @@ const rules: Rules = {
   namespace: name,
   nodeId: name,
   role: oneOf('node', 'client'),
-  peers: anything,
+  peers: {
+    check: (value) => Array.isArray(value) || typeof value === 'function',
+    allowed: 'a list of nodes, or a function that gives one',
+  },
   insecure: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
   remotes: { check: Array.isArray, allowed: 'a list of names, or of objects with a name' },
   balance: {
@@ -242,7 +244,7 @@ const limitRules: Rules = Object.fromEntries([...Object.keys(defaultWireLimits),
  * @throws InvalidServingError naming the option, its value, and what is allowed
  */
 export function resolveDistribution(given: DistributionOptions): ResolvedDistribution {
-  checkOptions(OWNER, given, { ...rules, name: anything });
+  checkOptions(OWNER, given, rules);
   checkOptions(`${OWNER}, "window"`, given.window ?? {}, windowRules);
   checkOptions(`${OWNER}, "limits"`, given.limits ?? {}, limitRules);
   const { heartbeat = 1000 } = given;

@@ -71,7 +71,10 @@ export class Outgoing {
    */
   begin(node: Address, question: Question): Attempt {
     if (this.attempts.size >= this.most) {
-      throw new OverloadedError(`${this.most} calls to other nodes are under way, which is the most`);
+      throw new OverloadedError(
+        `${this.most} calls to other nodes are under way, and "limits.calls" of the option "distribution" allows no more`,
+        { retryAfter: 1 },
+      );
     }
     const id = ++this.last;
     const attempt = new Attempt(id, this.post, node, question, this.window, (over) => this.end(id, over));

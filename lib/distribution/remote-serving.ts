@@ -48,6 +48,10 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     return this.way.routes.owners(this.name).length > 0 ? 'ready' : 'starting';
   }
 
+  override get reason(): string | undefined {
+    return this.state === 'ready' ? undefined : 'no node that has it takes calls now';
+  }
+
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.events.of(type);
   }

@@ -13,6 +13,10 @@ export class RoutesElsewhere implements Routes {
     return this.routes.isOnline;
   }
 
+  get others(): Routes['others'] {
+    return this.routes.others;
+  }
+
   pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined {
     return this.routes.pick(serving, new Set(excluded).add(this.self));
   }

@@ -1,7 +1,8 @@
-import { NodeLostError, UnknownServingError } from '../errors.js';
+import { NodeLostError, ServingUnavailableError, UnknownServingError } from '../errors.js';
 import { type CallTerms, inTime } from '../serving/call-terms.js';
-import { show } from '../show.js';
+import { clip, show } from '../show.js';
 import { Fault } from './faults.js';
+import type { NodeInfo } from './node-info.js';
 import type { Owner } from './owners.js';
 import type { Address } from './transport.js';
 
@@ -11,6 +12,8 @@ export interface Routes {
   pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined;
   /** The nodes that could be picked. */
   owners(serving: string): readonly Owner[];
+  /** The other nodes that are known. */
+  readonly others: readonly NodeInfo[];
   /** Resolves when other nodes can be picked than before, and after so many milliseconds at the latest. */
   change(milliseconds: number): Promise<void>;
   /** Whether anybody can be reached at all. */
@@ -22,6 +25,8 @@ export interface TriesOptions {
   readonly discoveryTimeout: number;
   /** How often rows may run at most. */
   readonly attempts: number;
+  /** The names of the servings that other nodes are said to have. */
+  readonly remotes: ReadonlyMap<string, unknown>;
 }
 
 /** While nobody can be reached, a call looks again so often, in milliseconds. */
@@ -46,7 +51,8 @@ export class Tries {
   /**
    * The next node to ask.
    *
-   * @throws UnknownServingError when no node has the serving, and none that has it comes in time; what the last node said, if one was asked
+   * @throws UnknownServingError when no node has the serving, and none that has it comes in time; ServingUnavailableError when it is known that there are
+   * such nodes; what the last node said, if one was asked
    */
   async next(): Promise<Owner> {
     const { serving, terms, routes, excluded } = this;
@@ -112,8 +118,34 @@ export class Tries {
 
   private nobody(): Error {
     const { serving } = this;
-    return this.routes.isOnline
-      ? new UnknownServingError(`There is no serving ${show(serving)} here, and no node that could be reached has it`)
-      : new NodeLostError(`The call to serving ${show(serving)} could not be sent: the transport is away`);
+    const { isOnline, others } = this.routes;
+    if (!isOnline) {
+      return new NodeLostError(`The call to serving ${show(serving)} could not be sent: the transport is away`);
+    }
+    const isKnown = this.options.remotes.has(serving) || ownersAmong(others, serving).length > 0;
+    const what = isKnown ? ServingUnavailableError : UnknownServingError;
+    return new what(`There is no serving ${show(serving)} here, and ${whereElse(serving, others)}`);
   }
+}
+
+/** Why none of them was asked, in words. */
+function whereElse(serving: string, others: readonly NodeInfo[]): string {
+  const nodes = others.filter(({ role }) => role === 'node');
+  if (nodes.length === 0) {
+    return 'no node is known that could have it';
+  }
+  const having = ownersAmong(nodes, serving);
+  if (having.length > 0) {
+    return `no node that has it takes calls now: ${list(having.map(({ id }) => id))}`;
+  }
+  const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
+  return `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ${list([...names]) || 'no serving'}`;
+}
+
+function ownersAmong(nodes: readonly NodeInfo[], serving: string): readonly NodeInfo[] {
+  return nodes.filter(({ servings }) => servings.some(({ name }) => name === serving));
+}
+
+function list(names: readonly string[]): string {
+  return clip(names.map((name) => show(name)).join(', '));
 }

@@ -19,12 +19,12 @@ export interface ServingHealth {
 
 /** The health of a serving, or of the handle that a test puts in its place, which may be without some of this. */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
-  const { state = 'ready' } = serving;
+  const { state = 'ready', reason: ownReason = `it is ${state}` } = serving;
   const partitions = serving.partitions?.() ?? [];
   const queued = serving.queueDepths?.().get(name) ?? 0;
   const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
   const hangs = partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
-  const reason = state === 'ready' ? reasonOf(partitions) : `it is ${state}`;
+  const reason = state === 'ready' ? reasonOf(partitions) : ownReason;
   return {
     serving: name,
     state,

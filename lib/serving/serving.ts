@@ -19,6 +19,11 @@ export abstract class Serving<Input = unknown, Output = unknown> {
 
   abstract readonly state: ServingState;
 
+  /** Why it is not ready, in words, where its state does not tell. */
+  get reason(): string | undefined {
+    return undefined;
+  }
+
   /** What happens inside: calls and batches, when they start and when they end, and partitions that go and come back; hot. */
   abstract readonly events$: Observable<ServingEvent>;
 

@@ -17,6 +17,18 @@ const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 
 
 const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
+/** What the compiler says of an application, checking the types of the package as well. */
+async function compile(app: string, source: string): Promise<string> {
+  const compilerOptions = { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, experimentalDecorators: true };
+  await writeFile(join(app, 'package.json'), '{ "type": "module" }');
+  await writeFile(join(app, 'app.ts'), source);
+  await writeFile(join(app, 'tsconfig.json'), JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }));
+  const { stdout } = await run('node', [join(root, 'node_modules/.bin/tsc'), '-p', app]).catch(
+    (failed: { stdout: string }) => failed,
+  );
+  return stdout;
+}
+
 describe('the packed package', () => {
   let folder: string;
   let tarball: string;
@@ -75,6 +87,23 @@ describe('the packed package', () => {
     }
     return app;
   }
+
+  it('[11] compiles without the packages of distribution, also where the types of libraries are checked; with them, options are', async () => {
+    const [without, full] = await Promise.all([
+      install('types', ['@types/node']),
+      install('all-types', ['@types/node', '@nestjs/microservices']),
+    ]);
+
+    const imports = "import { ServingModule } from 'nestjs-serving'; import type {} from 'nestjs-serving/distribution';";
+    expect(await compile(without, `${imports} ServingModule.forRoot({ servings: [] });`)).toBe('');
+
+    const nodeWith = (options: string) =>
+      `${imports} import { Transport } from '@nestjs/microservices';
+      ServingModule.forRoot({ distribution: { transport: Transport.TCP, options: { ${options} } } });`;
+    expect(await compile(full, nodeWith('port: 1'))).toBe('');
+    expect(await compile(full, nodeWith('port: "1"'))).toContain("Type 'string' is not assignable to type 'number'");
+    expect(await compile(full, nodeWith('prt: 1'))).toContain("'prt' does not exist in type");
+  });
 
   it('carries a cluster over gRPC, whose packages are loaded only then, and named where they are missing', async () => {
     const script = join(root, 'test/fixtures/consumer/peers.mjs');

@@ -1,5 +1,5 @@
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
-import type { GrpcOptions } from '@nestjs/microservices';
+import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
@@ -12,6 +12,7 @@ import { GrpcLink } from './grpc-link.js';
 import { GrpcServer } from './grpc-server.js';
 import type { GrpcSide } from './grpc-service.js';
 import { Links } from './links.js';
+import type { GrpcOptions } from './nest-types.js';
 import { Opening } from './opening.js';
 import { checkSize } from './packet-size.js';
 import { type Endpoint, endpointsOf, parseEndpoint, type Peers } from './peers.js';
@@ -45,6 +46,7 @@ export class GrpcTransport implements ServingTransport {
   private readonly connections = new Set<GrpcConnection>();
   private readonly side: GrpcSide;
   private links: Links<GrpcConnection, GrpcLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
   private dials: Dials | undefined;
   private server: GrpcServer | undefined;
 
@@ -130,6 +132,7 @@ export class GrpcTransport implements ServingTransport {
     });
     await server.open(endpoint);
     this.server = server;
+    this.logger.log(`Nodes reach this one at ${endpoint.host}:${server.port}`);
   }
 
   private keep(connection: GrpcConnection): void {
@@ -144,7 +147,7 @@ function answer(text: string, connection: GrpcConnection, { answers }: Opening<G
     const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(JSON.parse(text));
     const known = typeof pattern === 'string' ? answers.get(pattern) : undefined;
     if (!known) {
-      throw new Error(`Nobody answers ${show(pattern)} here`);
+      throw new Error(`Nobody answers ${show(pattern)} here; is this node of another namespace?`);
     }
     connection.say(known(data, connection));
   } catch (error) {

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
-import { ClientNats, type NatsOptions, ServerNats } from '@nestjs/microservices';
+import { ClientNats, ServerNats } from '@nestjs/microservices';
 import {
   catchError,
   combineLatest,
@@ -20,6 +20,7 @@ import {
 import type { Address, Receiver, ServingTransport, Station } from '../transport.js';
 import { escapeName, servingPattern } from './names.js';
 import { AnyMessage, BoundedReplies } from './nats-codec.js';
+import type { NatsOptions } from './nest-types.js';
 import { checkSize } from './packet-size.js';
 import { plainAnswer } from './plain-answer.js';
 import { Unread } from './unread.js';

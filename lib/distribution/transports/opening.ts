@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
-import { InvalidInputError } from '../../errors.js';
+import { InvalidInputError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
@@ -58,12 +58,12 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
    */
   async dial(connection: () => Connection, ask: Ask): Promise<Opened<L>> {
     const ours = randomUUID();
-    const { address, version, nonce, proof } = introductionOf(await ask(this.whoPattern, { nonce: ours }));
+    const { address, version, nonce, proof } = introductionOf(await this.askWho(ask, ours));
     if (version !== VERSION) {
       throw new Error(`It speaks version ${version}; only version ${VERSION} is understood here`);
     }
     if (!isProof(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
-      throw new Error('It has another secret, or none');
+      throw new Error('Its secret is not that of this node: all nodes have the same one, or none');
     }
     if (address === this.own) {
       return { address };
@@ -73,6 +73,17 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
       return (await ask(this.linkPattern, proposal)) === true;
     };
     return { address, link: await this.links.propose(address, connection(), propose) };
+  }
+
+  private async askWho(ask: Ask, nonce: string): Promise<unknown> {
+    try {
+      return await ask(this.whoPattern, { nonce });
+    } catch (error) {
+      // What the other end has answered is not an Error.
+      throw error instanceof Error
+        ? error
+        : new Error(`No node of namespace ${show(this.namespace)} is there: ${messageOf(error)}`);
+    }
   }
 
   private introduce(data: unknown, connection: Connection): Introduction {

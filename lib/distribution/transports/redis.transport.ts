@@ -1,5 +1,5 @@
 import type { EventEmitter } from 'node:events';
-import { type RedisOptions, ServerRedis } from '@nestjs/microservices';
+import { ServerRedis } from '@nestjs/microservices';
 import {
   catchError,
   defer,
@@ -12,8 +12,10 @@ import {
   type Subscription,
   switchMap,
 } from 'rxjs';
+import { messageOf } from '../../errors.js';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
 import { escapeName } from './names.js';
+import type { RedisOptions } from './nest-types.js';
 import { checkSize } from './packet-size.js';
 import { Unread } from './unread.js';
 
@@ -197,6 +199,21 @@ class PacketServer extends ServerRedis {
   override createRetryStrategy(times: number): number | void {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
+
+  /** The errors of all attempts to connect again are one line. Where the first attempt fails, the node does not start, and says why. */
+  override registerErrorListener(connection: Connection): void {
+    let hasFailed = false;
+    connection.on('ready', () => (hasFailed = false));
+    connection.on('error', (error: unknown) => {
+      if (!hasFailed && this.wasInitialConnectionSuccessful) {
+        hasFailed = true;
+        this.logger.error(`There is no connection to the Redis server; it is looked for again and again. ${messageOf(error)}`);
+      }
+    });
+  }
+
+  /** Each attempt would be a line. */
+  override registerReconnectListener(): void {}
 
   disconnect(): void {
     [this.pubClient, this.subClient].forEach((connection: Connection) => connection.disconnect());

@@ -2,7 +2,8 @@ import { once } from 'node:events';
 import type { AddressInfo, Server, Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { ConnectionOptions, TlsOptions } from 'node:tls';
-import { ServerTCP, type TcpContext, type TcpOptions } from '@nestjs/microservices';
+import { Logger } from '@nestjs/common';
+import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
 import { Dials } from './dials.js';
@@ -10,6 +11,7 @@ import { refuseExposure } from './exposure.js';
 import { Links } from './links.js';
 import { servingPattern } from './names.js';
 import { Opening } from './opening.js';
+import type { TcpOptions } from './nest-types.js';
 import { checkSize } from './packet-size.js';
 import { type Endpoint, endpointsOf, type Peers } from './peers.js';
 import { plainAnswer } from './plain-answer.js';
@@ -48,6 +50,7 @@ export class TcpTransport implements ServingTransport {
   /** Those below the others where these are encrypted, and those that are about to be. */
   private readonly rawSockets = new Set<Socket>();
   private links: Links<Socket, TcpLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
   private dials: Dials | undefined;
   private server: ServerTCP | undefined;
 
@@ -86,6 +89,7 @@ export class TcpTransport implements ServingTransport {
         this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler));
       }
       await this.listen(this.server);
+      this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
     }
     this.dials = new Dials(
       this.endpoints,

@@ -59,7 +59,7 @@ export class Packer {
     if (frame.byteLength > bytes || head > headerBytes) {
       throw new RequestTooLargeError(
         `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to send to another node: ` +
-          `at most ${bytes} and ${headerBytes} are allowed`,
+          `"limits" of the option "distribution" allow at most ${bytes} and ${headerBytes} ("bytes" and "headerBytes")`,
       );
     }
   }

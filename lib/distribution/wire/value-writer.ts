@@ -138,7 +138,9 @@ export class ValueWriter implements Sink {
   private charge(bytes: number): void {
     this.bytes += bytes;
     if (this.bytes > this.limits.bytes) {
-      throw new RequestTooLargeError(`A value of more than ${this.limits.bytes} bytes cannot cross to another node`);
+      throw new RequestTooLargeError(
+        `A value of more than ${this.limits.bytes} bytes cannot cross to another node: "limits.bytes" of the option "distribution" allows no more`,
+      );
     }
   }
 

@@ -239,7 +239,7 @@ describe('strangers', () => {
     void friend.transport.send('a', numbered(1));
     await a.heard.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(Array(2).fill(expect.stringContaining('It has another secret, or none')));
+    expect(told).toEqual(Array(2).fill(expect.stringContaining('Its secret is not that of this node')));
     expect(a.heard.events).toEqual(['found d']);
     expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
   });
@@ -255,7 +255,7 @@ describe('strangers', () => {
     [
       'a question of another namespace',
       { text: '{"pattern":"sv.other.who","data":{"nonce":"1"}}' },
-      /Nobody answers "sv.other.who" here/,
+      /Nobody answers "sv.other.who" here; is this node of another namespace\?/,
     ],
     [
       'a proposal before it asks',

@@ -1,11 +1,13 @@
-import { afterAll, afterEach, beforeAll, expect, it } from '@jest/globals';
-import { Transport } from '@nestjs/microservices';
+import { afterAll, afterEach, beforeAll, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { ServerRedis, Transport } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis.transport.js';
 import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { until } from '../../fixtures/awaited.js';
 import { useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { until } from '../../fixtures/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
 import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
@@ -74,6 +76,26 @@ describeUnless(redisMissing, 'by a Redis server', () => {
 
     expect(await next.told('heard')).toEqual([7]);
     expect(a.heard.events).toEqual([]);
+  });
+
+  it('[11] complains once of a server that is away, however often it is looked for', async () => {
+    const own = await another();
+    options = { port: own.port, retryDelay: 1 };
+    const lines: string[] = [];
+    jest.spyOn(Logger.prototype, 'log').mockImplementation((line: string) => void lines.push(line));
+    jest.spyOn(Logger.prototype, 'error').mockImplementation((line: Error | string) => void lines.push(`error: ${String(line)}`));
+    const attempts = jest.spyOn(ServerRedis.prototype, 'createRetryStrategy');
+    const a = await join('a');
+    lines.length = 0;
+
+    await own.kill();
+    await until(() => attempts.mock.calls.length >= 20);
+    await own.start();
+    await a.heard.until(({ events }) => events.includes('online'));
+
+    const away = `error: There is no connection to the Redis server; it is looked for again and again. connect ECONNREFUSED 127.0.0.1:${own.port}`;
+    const back = 'Connected to Redis. Subscribing to channels...';
+    expect(lines.toSorted()).toEqual([back, back, away, away]);
   });
 
   it('[11] tells when the server goes and comes; what was sent meanwhile is lost', async () => {

@@ -5,9 +5,10 @@ import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { proofOf } from '../../../lib/distribution/transports/proof.js';
+import { TcpTransport } from '../../../lib/distribution/transports/tcp.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { until } from '../../fixtures/awaited.js';
-import { numbered } from '../../fixtures/heard.js';
+import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
 import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
 
 const { start, clientOf, closing } = useTcpNodes();
@@ -31,9 +32,21 @@ describe('strangers', () => {
     friend.transport.send('a', numbered(1));
     await a.heard.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(Array(2).fill(expect.stringContaining('It has another secret, or none')));
+    expect(told).toEqual(Array(2).fill(expect.stringContaining('Its secret is not that of this node')));
     expect(a.heard.events).toEqual(['found d']);
     expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
+  });
+
+  it('[11] of another namespace have no link, and are told why', async () => {
+    const told = warnings();
+    const a = await start('a');
+    const stranger = new TcpTransport({ peers: [{ host: '127.0.0.1', port: a.transport.port! }] });
+    closing.push(() => stranger.stop());
+    await stranger.start(stationOf('b', new Heard(), { namespace: 'another' }));
+    await until(() => told.length > 0);
+
+    expect(told).toEqual([expect.stringContaining('No node of namespace "another" is there')]);
+    expect(a.heard.events).toEqual([]);
   });
 
   it('[11] that have heard a link being opened cannot open it again', async () => {

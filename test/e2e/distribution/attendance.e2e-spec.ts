@@ -1,0 +1,87 @@
+import { beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import type { ServingDefinition } from 'nestjs-serving';
+import { until } from '../../fixtures/awaited.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+const serving = (name: string): ServingDefinition => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
+
+describe('The log of a node', () => {
+  const cluster = useCluster();
+  let lines: string[];
+
+  beforeEach(() => {
+    lines = [];
+    const keep = (line: string): void => void (/\b(node|client) "/i.test(line) && lines.push(line));
+    jest.spyOn(Logger.prototype, 'log').mockImplementation(keep);
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => keep(`warning: ${line}`));
+  });
+
+  /** What is said of others. */
+  const ofOthers = () => lines.filter((line) => !line.startsWith('This is'));
+
+  it('[11] says who it is, and who joins and leaves', async () => {
+    const model = await cluster.node({ nodeId: 'model', servings: [serving('a'), serving('b')] });
+    expect(lines.splice(0)).toEqual(['This is node "model" in the namespace "default"']);
+
+    const web = await cluster.node({ nodeId: 'web' });
+    await until(() => lines.length === 3);
+    expect(lines.splice(0).toSorted()).toEqual([
+      'Client "web" has joined',
+      'Node "model" has joined and serves "a", "b"',
+      'This is client "web" in the namespace "default"',
+    ]);
+
+    await model.close();
+    await until(() => lines.length > 0);
+    expect(lines).toEqual(['Node "model" has left']);
+    await web.close();
+  });
+
+  it('[11] warns when a node is lost, and tells when it is there again', async () => {
+    const model = await cluster.node({ nodeId: 'model', servings: [serving('a')] });
+    const web = await cluster.node({ nodeId: 'web' });
+    await web.knows('a');
+    await until(() => ofOthers().length === 2);
+    lines.length = 0;
+
+    model.kill();
+    await until(() => ofOthers().length > 0);
+    expect(ofOthers()).toEqual(['warning: Node "model" is lost: it was not shutting down, and cannot be reached any more']);
+    lines.length = 0;
+    await cluster.node({ nodeId: 'model', servings: [serving('a')] });
+    await web.knows('a');
+    await until(() => ofOthers().length === 2);
+    expect(ofOthers().toSorted()).toEqual(['Client "web" has joined', 'Node "model" has joined and serves "a"']);
+  });
+
+  it('[11] says nothing of nodes that come back with the broker', async () => {
+    const network = cluster.network({ connections: false });
+    await cluster.node({ nodeId: 'model', servings: [serving('a')] });
+    const web = await cluster.node({ nodeId: 'web' });
+    await web.knows('a');
+    await until(() => ofOthers().length === 2);
+    lines.length = 0;
+
+    network.broker(false);
+    await until(() => !web.cluster.isOnline);
+    network.broker(true);
+    await until(() => web.cluster.isOnline);
+    await web.knows('a');
+
+    expect(lines).toEqual([]);
+  });
+
+  it('[11] complains once of nodes that have another secret', async () => {
+    const told: string[] = [];
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => void told.push(line));
+    const secrets = ['one that is long enough', 'another that is, too'];
+
+    const nodes = await Promise.all(secrets.map((secret) => cluster.node({ secret, heartbeat: 10, servings: [serving('a')] })));
+    await until(() => nodes.every((node) => node.cluster.nodes[0]!.seq > 10));
+
+    const complaint =
+      'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret?';
+    expect(told).toEqual([complaint, complaint]);
+  });
+});

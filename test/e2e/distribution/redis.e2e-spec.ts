@@ -7,7 +7,6 @@ import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { until } from '../../fixtures/awaited.js';
 import { useBreakableLinks } from '../../fixtures/breakable-link.js';
-import { until } from '../../fixtures/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
 import { Heard, numbered, stationOf } from '../../fixtures/heard.js';

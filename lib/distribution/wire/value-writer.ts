@@ -83,7 +83,7 @@ export class ValueWriter implements Sink {
     if (leaf) {
       return this.leaf(leaf, depth);
     }
-    if (!isPlainObject(value)) {
+    if (!isPlainObject(value) && !isRecord(value)) {
       throw this.unfit(`${kindOf(value)}; give plain data, tensors or typed arrays`);
     }
     return this.names(value as Record<string, unknown>, this.below(depth));
@@ -147,4 +147,9 @@ export class ValueWriter implements Sink {
   private unfit(what: string): InvalidInputError {
     return new InvalidInputError(`${this.place} cannot cross to another node: it is ${what}`);
   }
+}
+
+/** What a class has made that is of no kind of its own, such as a DTO: it crosses as what it holds, as to a thread. */
+function isRecord(value: object): boolean {
+  return Object.prototype.toString.call(value) === '[object Object]';
 }

@@ -29,9 +29,10 @@ export interface EncodedValue {
  * | `$r` | a Batch | key, padding, and values or tensors with their axes |
  *
  * Names that begin with `$` get another `$` in front. Lists and objects are copied wherever they stand: what was one object
- * in two places is two; a hole in a list is undefined; names that are symbols, or not enumerable, do not cross.
+ * in two places is two; a hole in a list is undefined; names that are symbols, or not enumerable, do not cross. What a class has made, such as a DTO,
+ * crosses as what it holds.
  *
- * @throws InvalidInputError for what cannot cross: functions, symbols, instances of classes, what holds itself
+ * @throws InvalidInputError for what cannot cross: functions, symbols, objects of other kinds such as maps and promises, what holds itself
  * @throws RequestTooLargeError for more than the limits allow
  */
 export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {

@@ -20,6 +20,15 @@ const cross = (value: unknown): unknown => {
 
 class Point {
   x = 1;
+  readonly #hidden = 2;
+
+  get sum(): number {
+    return this.x + this.#hidden;
+  }
+}
+
+class Teller {
+  tell = (): number => 1;
 }
 
 const nested = (levels: number): unknown => Array.from({ length: levels }).reduce((inner) => [inner], 1);
@@ -143,7 +152,8 @@ describe('encodeValue and decodeValue', () => {
   it.each<[string, unknown, string]>([
     ['a function', { rows: [1, { f: () => 1 }] }, 'The value at "rows.1.f" cannot cross to another node: it is a function'],
     ['a symbol', Symbol('s'), 'The value cannot cross to another node: it is a symbol'],
-    ['an instance of a class', [new Point()], 'The value at "0" cannot cross to another node: it is an instance of Point'],
+    ['an instance of a class that holds what cannot', [new Teller()], 'The value at "0.tell" cannot cross to another node'],
+    ['a URL', new URL('http://localhost'), 'an instance of URL'],
     ['a Map', { a: new Map() }, 'an instance of Map'],
     ['a Set', new Set(), 'an instance of Set'],
     ['a promise', Promise.resolve(), 'an instance of Promise'],
@@ -179,6 +189,13 @@ describe('encodeValue and decodeValue', () => {
   ])('[11] refuse %s and say where it is', (_, value, message) => {
     expect(() => encode(value)).toThrow(InvalidInputError);
     expect(() => encode(value)).toThrow(message);
+  });
+
+  it('[11] bring over of an instance of a class, such as a DTO, what it holds', () => {
+    const [came] = cross([new Point()]) as [object];
+
+    expect(came).toStrictEqual({ x: 1 });
+    expect(Object.getPrototypeOf(came)).toBe(Object.prototype);
   });
 
   it('[11] refuse what holds itself, and what cannot be read', () => {

@@ -34,9 +34,9 @@ export interface Dialling {
 
 /** Who has not opened a link after so many milliseconds is dialled anew. */
 const OPENING = 5_000;
-/** The pause before the second attempt is up to this long, in milliseconds, and doubles with each. */
+/** The pause before the second attempt is up to this long, in milliseconds, and doubles with each; but calls wait for a node no longer than 2 s by default. */
 const FIRST_PAUSE = 100;
-const LONGEST_PAUSE = 5_000;
+const LONGEST_PAUSE = 1_500;
 
 /** Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without being listed. */
 export class Dials {

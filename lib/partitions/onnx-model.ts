@@ -6,7 +6,7 @@ import { ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
-import { inTurn } from './webgpu-turn.js';
+import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { WorkerTask } from './worker-protocol.js';
 
 type ModelTask = Extract<WorkerTask, { readonly model: string | Uint8Array }>;
@@ -40,6 +40,7 @@ function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Pro
     return (work) => work();
   }
   const turn = new Int32Array(webgpuTurn);
+  endInTurn(turn);
   return (work) => inTurn(turn, work);
 }
 

@@ -12,20 +12,30 @@ const NOBODY = 0;
 
 /** Blocks the thread until it has the turn, works, and passes the turn on. */
 export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promise<T> {
-  const own = holderOf(threadId);
-  for (let holder = take(turn, own); holder !== NOBODY; holder = take(turn, own)) {
-    Atomics.wait(turn, 0, holder);
-  }
+  awaitTurn(turn);
   try {
     return await work();
   } finally {
-    passOn(turn, own);
+    passOn(turn, holderOf(threadId));
   }
+}
+
+/** Has the thread end in its turn, too: what its sessions hold of the device is freed with it. Whoever started it passes the turn on. */
+export function endInTurn(turn: Int32Array): void {
+  process.once('exit', () => awaitTurn(turn));
 }
 
 /** Passes on the turn of a thread that has ended, where it had it: nobody else would. */
 export function passOnFor(ended: number): void {
   passOn(new Int32Array(webgpuTurn), holderOf(ended));
+}
+
+/** Blocks the thread until it has the turn, unless it has it already. */
+function awaitTurn(turn: Int32Array): void {
+  const own = holderOf(threadId);
+  for (let holder = take(turn, own); holder !== NOBODY && holder !== own; holder = take(turn, own)) {
+    Atomics.wait(turn, 0, holder);
+  }
 }
 
 /** The number of the main thread is 0. */

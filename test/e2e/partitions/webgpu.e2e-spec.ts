@@ -24,4 +24,10 @@ describeUnless(missing, 'WebGPU', () => {
     expect(end.messages).toEqual([{ partitions: [0, 1], compared: 2 * 40 * 10, difference: expect.any(Number) }]);
     expect((end.messages[0] as { difference: number }).difference).toBeLessThan(1e-5);
   });
+
+  it('[5.7] [5.6] ends many sessions that have run, at once and over again', async () => {
+    const end = await forkChild('webgpu-ends', [model], driver);
+
+    expect(end).toMatchObject({ code: 0, signal: null, messages: [{ answered: 2 * 16 }] });
+  });
 });

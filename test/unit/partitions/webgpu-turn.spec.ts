@@ -1,9 +1,13 @@
+import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import { PartitionLostError } from '../../../lib/errors.js';
 import { inTurn, webgpuTurn } from '../../../lib/partitions/webgpu-turn.js';
 import { useGates } from '../../fixtures/gate.js';
 import { useServings } from '../../fixtures/use-servings.js';
 import { worker } from '../../fixtures/worker.js';
+
+/** No thread has this number. */
+const ANOTHER = -1;
 
 describe('inTurn', () => {
   const gate = useGates();
@@ -31,6 +35,25 @@ describe('inTurn', () => {
     await dying;
     expect(await next).toBe('counted');
     expect([row.counter[0], row.turn[0]]).toEqual([1, 0]);
+  });
+
+  it('[5.7] frees a session in its turn', async () => {
+    const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+    const turn = new Int32Array(webgpuTurn);
+    const ends: string[] = [];
+    // Where there is no GPU it takes turns all the same.
+    const gpu = await serve({ name: 'gpu', model, partitions: [{ executionProviders: ['webgpu', 'cpu'] }] });
+    turn[0] = ANOTHER;
+
+    const closing = gpu.close().then(() => ends.push('on WebGPU'));
+    const cpu = await serve({ name: 'cpu', model });
+    await cpu.close().then(() => ends.push('on the CPU'));
+    Atomics.store(turn, 0, 0);
+    Atomics.notify(turn, 0);
+    await closing;
+
+    expect(ends).toEqual(['on the CPU', 'on WebGPU']);
+    expect(turn[0]).toBe(0);
   });
 
   it('[5.7] passes the turn on after a failure, and says what failed', async () => {

@@ -3,7 +3,7 @@ import { InvalidServingError } from '../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../serving/call-options.js';
 import { type CallTerms, inTime, onStop, termsOf, untilStop } from '../serving/call-terms.js';
 import { CallWatch } from '../serving/call-watch.js';
-import { callInRequest, inRequest } from '../serving/in-request.js';
+import { callInRequest, streamInRequest } from '../serving/in-request.js';
 import { currentOrigin } from '../serving/origin.js';
 import { Serving, type ServingState } from '../serving/serving.js';
 import type { ServingEvent } from '../serving/serving-event.js';
@@ -68,10 +68,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     input: Input,
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
-    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
-    const asked = inRequest(options);
-    // Options may be an AbortController, whose signal no copy has.
-    const inside = { ...asked, signal: asked.signal, origin: options.origin ?? currentOrigin() };
+    const inside = streamInRequest(options);
     return new ServingStream((left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>);
   }
 

@@ -1,10 +1,19 @@
 import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
+import type { Origin } from '../partitions/partition.js';
 import { currentSignal } from './caller-context.js';
+import { currentOrigin } from './origin.js';
 
 /** The options, with the signal of the request that Nest is handling where they have none. */
 export function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
+}
+
+/** The options of a stream, as they are now: who subscribes may do so outside of the request, as Nest does for `@Sse()`. */
+export function streamInRequest<Options extends CallOptions>(options: Options): Options & { readonly origin: Origin } {
+  const inside = inRequest(options);
+  // Options may be an AbortController, whose signal no copy has.
+  return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
 /** Makes a call with these options. */

@@ -10,11 +10,10 @@ import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
-import { callInRequest, inRequest } from './in-request.js';
+import { callInRequest, streamInRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
 import { batching, checkOptions, checkRoom } from './option-rules.js';
-import { currentOrigin } from './origin.js';
 import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing, ServingDistribution } from './resolve-definition.js';
 import { SharedCalls } from './shared-calls.js';
@@ -97,8 +96,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     input: Input,
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
-    // Who subscribes may do so outside of the request, as Nest does for `@Sse()`.
-    const inside = { ...inRequest(options), origin: options.origin ?? currentOrigin() };
+    const inside = streamInRequest(options);
     return new ServingStream((left) => this.streamFrom(input, inside, left));
   }
 

@@ -36,6 +36,20 @@ describe('A signal', () => {
     expect(steps).toEqual([]);
   });
 
+  it('[7.3] of a controller that is given as the options of a stream ends that, too', async () => {
+    const [serving, held, first] = await busy();
+    const leaving = new AbortController();
+    const failed = new Promise((resolve) => serving.stream('a', leaving).subscribe({ error: resolve }));
+    await turn();
+
+    leaving.abort(reason);
+
+    expect(await failed).toBe(reason);
+    held.next().finish(['FIRST']);
+    await first;
+    expect(held.rows).toEqual([]);
+  });
+
   it('[7.3] ends a call that is queued at once, while every partition is busy; its rows never run', async () => {
     const [serving, held, first] = await busy({ batchSize: 4 });
     const leaving = new AbortController();

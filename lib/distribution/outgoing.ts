@@ -86,24 +86,23 @@ export class Outgoing {
 
   /** Answers to calls that are over are nobody's any more. */
   hear(letter: Letter): void {
-    const attempt = this.attempts.get(wholeIn(letter.header, 'call'));
-    // Nobody answers for somebody else.
-    if (attempt?.node === letter.from) {
-      attempt.hear(letter);
-    }
+    this.answeredBy(letter)?.hear(letter);
   }
 
   /** An answer has come that cannot be taken. */
-  refuse({ from, header }: Pick<Letter, 'from' | 'header'>, error: FrameError): void {
-    const attempt = this.attempts.get(wholeIn(header, 'call'));
-    if (attempt?.node === from) {
-      attempt.refuse(error);
-    }
+  refuse(letter: Pick<Letter, 'from' | 'header'>, error: FrameError): void {
+    this.answeredBy(letter)?.refuse(error);
   }
 
   /** The node has gone; `executed`: whether it may have run what it has not answered. */
   lose(node: Address, executed: 'no' | 'unknown'): void {
     this.byNode.get(node)?.forEach((attempt) => attempt.lose(executed));
+  }
+
+  /** Nobody answers for somebody else. */
+  private answeredBy({ from, header }: Pick<Letter, 'from' | 'header'>): Attempt | undefined {
+    const attempt = this.attempts.get(wholeIn(header, 'call'));
+    return attempt?.node === from ? attempt : undefined;
   }
 
   private end(id: number, attempt: Attempt): void {

@@ -1,8 +1,9 @@
 import { once } from 'node:events';
-import { type AddressInfo, createServer, type Server as Listener, type Socket } from 'node:net';
+import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
 import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
+import { portOf } from './dialled.js';
 import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
 import { type GrpcSide, service } from './grpc-service.js';
 import type { Endpoint } from './peers.js';
@@ -41,8 +42,7 @@ export class GrpcServer extends ServerGrpc {
   }
 
   get port(): number | undefined {
-    const address = this.listener.address();
-    return isAddressInfo(address) ? address.port : undefined;
+    return portOf(this.listener);
   }
 
   /** Resolves when who dials is served; rejects with an error of the system when it cannot listen there. */
@@ -76,8 +76,4 @@ export class GrpcServer extends ServerGrpc {
   private socketOf(peer: string): Socket | undefined {
     return [...this.sockets].find(({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer);
   }
-}
-
-function isAddressInfo(address: AddressInfo | string | null): address is AddressInfo {
-  return typeof address === 'object' && address !== null;
 }

@@ -1,9 +1,9 @@
-import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { show } from '../../show.js';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
+import type { DialledOptions, DialledSettings } from './dialled.js';
 import { Dials } from './dials.js';
 import { refuseExposure } from './exposure.js';
 import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
@@ -15,23 +15,14 @@ import { Links } from './links.js';
 import type { GrpcOptions } from './nest-types.js';
 import { Opening } from './opening.js';
 import { checkSize } from './packet-size.js';
-import { type Endpoint, endpointsOf, parseEndpoint, type Peers } from './peers.js';
+import { type Endpoint, endpointsOf, parseEndpoint } from './peers.js';
 
 /** Those of Nest's own gRPC transport that are not about the service. */
-export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & {
-  /** For both directions: certificates, authorities, `requestCert`, and what else Node's `tls` takes. @default no encryption */
-  readonly tlsOptions?: TlsOptions & ConnectionOptions;
-};
+export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & DialledOptions;
 
-export interface GrpcTransportSettings {
+export interface GrpcTransportSettings extends DialledSettings {
   /** By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is any free one. */
   readonly options?: GrpcTransportOptions | undefined;
-  /** The nodes to connect to. @default [] */
-  readonly peers?: Peers | undefined;
-  /** What all nodes and clients know, and nobody else. */
-  readonly secret?: string | undefined;
-  /** Whether a node may listen beyond this machine with neither a secret nor certificates of both sides. @default false */
-  readonly insecure?: boolean | undefined;
 }
 
 /** How long those who have something to read are waited for when a node stops, in milliseconds. */

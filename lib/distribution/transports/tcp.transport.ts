@@ -1,11 +1,11 @@
 import { once } from 'node:events';
-import type { AddressInfo, Server, Socket } from 'node:net';
+import type { Server, Socket } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
-import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
 import { type Address, NodeGoneError, type ServingTransport, type Station } from '../transport.js';
+import { type DialledOptions, type DialledSettings, portOf } from './dialled.js';
 import { Dials } from './dials.js';
 import { refuseExposure } from './exposure.js';
 import { Links } from './links.js';
@@ -13,7 +13,7 @@ import { servingPattern } from './names.js';
 import { Opening } from './opening.js';
 import type { TcpOptions } from './nest-types.js';
 import { checkSize } from './packet-size.js';
-import { type Endpoint, endpointsOf, type Peers } from './peers.js';
+import { type Endpoint, endpointsOf } from './peers.js';
 import { plainAnswer } from './plain-answer.js';
 import { dialByTcp } from './tcp-dial.js';
 import { TcpLink } from './tcp-link.js';
@@ -22,20 +22,12 @@ import { packetSocket } from './tcp-packet-socket.js';
 export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,
   'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
-> & {
-  /** For both directions: certificates, authorities, `requestCert`, and what else Node's `tls` takes. */
-  readonly tlsOptions?: TlsOptions & ConnectionOptions;
-};
+> &
+  DialledOptions;
 
-export interface TcpTransportSettings {
+export interface TcpTransportSettings extends DialledSettings {
   /** Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port; nodes that dial it must know which. */
   readonly options?: TcpTransportOptions | undefined;
-  /** The nodes to connect to. @default [] */
-  readonly peers?: Peers | undefined;
-  /** What all nodes and clients know, and nobody else. */
-  readonly secret?: string | undefined;
-  /** Whether a node may listen beyond this machine with neither a secret nor certificates of both sides. @default false */
-  readonly insecure?: boolean | undefined;
 }
 
 /** How long those who have something to read are waited for when a node stops, in milliseconds. */
@@ -62,8 +54,7 @@ export class TcpTransport implements ServingTransport {
 
   /** Where a node listens, once it does. */
   get port(): number | undefined {
-    const address = this.server?.unwrap<Server>().address();
-    return isAddressInfo(address) ? address.port : undefined;
+    return portOf(this.server?.unwrap<Server>());
   }
 
   /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
@@ -161,8 +152,4 @@ async function endOf(socket: Socket): Promise<void> {
   socket.end();
   await closed;
   clearTimeout(timer);
-}
-
-function isAddressInfo(address: AddressInfo | string | null | undefined): address is AddressInfo {
-  return typeof address === 'object' && address !== null;
 }

@@ -1,6 +1,5 @@
-import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
 import { Transport } from '@nestjs/microservices';
+import { freePort } from '../../fixtures/free-port.js';
 
 /** How a caller and a process reach each other. */
 export type Way =
@@ -9,12 +8,7 @@ export type Way =
 
 /** By a port of this machine that nobody listens on. */
 export async function tcpWay(): Promise<Way> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return { transport: Transport.TCP, options: { port } };
+  return { transport: Transport.TCP, options: { port: await freePort() } };
 }
 
 export function natsWay(servers: string): Way {

@@ -27,4 +27,21 @@ describe('Nodes with one nodeId', () => {
     }
     expect(answer).toBe('last');
   });
+
+  it('[11] have their calls: those of the one that started first end at once, as others take it for lost', async () => {
+    const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
+    let finish: ((rows: string[]) => void) | undefined;
+    const begun = jest.fn(() => new Promise<string[]>((resolve) => (finish = resolve)));
+    await cluster.node({ servings: [{ name: 'm', useFactory: () => begun, idempotent: false }], ...quick });
+    const first = await cluster.node({ nodeId: 'same', ...quick });
+    await first.knows('m');
+    const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow('took its caller for lost');
+    await until(() => begun.mock.calls.length > 0);
+
+    await cluster.node({ nodeId: 'same', ...quick });
+
+    await ended;
+    error.mockRestore();
+    finish?.(['nobody']);
+  });
 });

@@ -25,6 +25,7 @@ export interface TriesOptions {
   readonly discoveryTimeout: number;
   /** How often rows may run at most. */
   readonly attempts: number;
+  readonly namespace: string;
   /** The names of the servings that other nodes are said to have. */
   readonly remotes: ReadonlyMap<string, unknown>;
 }
@@ -124,22 +125,22 @@ export class Tries {
     }
     const isKnown = this.options.remotes.has(serving) || ownersAmong(others, serving).length > 0;
     const what = isKnown ? ServingUnavailableError : UnknownServingError;
-    return new what(`There is no serving ${show(serving)} here, and ${whereElse(serving, others)}`);
+    return new what(`There is no serving ${show(serving)} here, and ${this.whereElse(others)}`);
   }
-}
 
-/** Why none of them was asked, in words. */
-function whereElse(serving: string, others: readonly NodeInfo[]): string {
-  const nodes = others.filter(({ role }) => role === 'node');
-  if (nodes.length === 0) {
-    return 'no node is known that could have it';
+  /** Why none of the other nodes was asked, in words. */
+  private whereElse(others: readonly NodeInfo[]): string {
+    const nodes = others.filter(({ role }) => role === 'node');
+    if (nodes.length === 0) {
+      return `no node of namespace ${show(this.options.namespace)} is known that could have it`;
+    }
+    const having = ownersAmong(nodes, this.serving);
+    if (having.length > 0) {
+      return `no node that has it takes calls now: ${list(having.map(({ id }) => id))}`;
+    }
+    const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
+    return `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ${list([...names]) || 'no serving'}`;
   }
-  const having = ownersAmong(nodes, serving);
-  if (having.length > 0) {
-    return `no node that has it takes calls now: ${list(having.map(({ id }) => id))}`;
-  }
-  const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
-  return `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ${list([...names]) || 'no serving'}`;
 }
 
 function ownersAmong(nodes: readonly NodeInfo[], serving: string): readonly NodeInfo[] {

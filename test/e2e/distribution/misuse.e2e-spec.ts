@@ -70,7 +70,9 @@ describe('In a cluster', () => {
     const web = await cluster.node({ discoveryTimeout: 0 });
     const failed = async (name: string) => String(await failureOf(web.servings.batchedRun(name, 1)));
 
-    expect(await failed('c')).toBe('UnknownServingError: There is no serving "c" here, and no node is known that could have it');
+    expect(await failed('c')).toBe(
+      'UnknownServingError: There is no serving "c" here, and no node of namespace "default" is known that could have it',
+    );
     await cluster.node({ nodeId: 'one', servings: [serving('a')] });
     await cluster.node({ nodeId: 'two', servings: [{ ...serving('b'), distributionWeight: 0 }] });
     while (web.cluster.others.length < 2) {

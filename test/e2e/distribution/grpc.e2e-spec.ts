@@ -4,13 +4,12 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { ClientGrpcProxy, Transport } from '@nestjs/microservices';
+import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import type { Address } from '../../../lib/distribution/transport.js';
 import type { GrpcCall, GrpcMessage } from '../../../lib/distribution/transports/grpc-connection.js';
 import { GrpcTransport, type GrpcTransportSettings } from '../../../lib/distribution/transports/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
-import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/app-process.js';
 import { Awaited, until } from '../../fixtures/awaited.js';
 import { useBreakableLinks } from '../../fixtures/breakable-link.js';
@@ -65,15 +64,6 @@ const join = useNodes<GrpcTransport>(
 );
 
 describeTransport({ name: 'gRPC', connections: true, join });
-
-itCarriesACluster({
-  name: 'gRPC',
-  options: (peers, port = 0) => ({
-    transport: Transport.GRPC,
-    options: { url: `127.0.0.1:${port}` },
-    peers: peers.map((peer) => `127.0.0.1:${peer}`),
-  }),
-});
 
 describe('links', () => {
   it('[11] there is one between two nodes that dial each other and themselves, by several ways at once', async () => {

@@ -3,7 +3,7 @@ import { NodeLostError, type OutputEvent, SlowConsumerError } from 'nestjs-servi
 import { failureOf } from '../../fixtures/failure-of.js';
 import { iterated } from '../../fixtures/streams.js';
 import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeEach, nats, redis, tcp } from '../../fixtures/wirings.js';
+import { describeWirings } from '../../fixtures/wirings.js';
 
 interface Step {
   readonly step: number;
@@ -22,7 +22,7 @@ const upTo = (last: number) => Array.from({ length: last }, (_, i) => i + 1);
 const outputsOf = (events: readonly StepEvent[]) => events.map(({ output }) => [output].flat()[0]!);
 const stepsOf = (events: readonly StepEvent[]) => outputsOf(events).map(({ step }) => step);
 
-describeEach('A stream of another process', [tcp(), nats(), redis()], (wiring) => {
+describeWirings('A stream of another process', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   it('[11] [8.2] waits for its reader, who misses nothing, and costs its owner no more than what is on its way', async () => {

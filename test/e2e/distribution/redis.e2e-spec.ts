@@ -1,9 +1,8 @@
 import { afterAll, afterEach, beforeAll, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { ServerRedis, Transport } from '@nestjs/microservices';
+import { ServerRedis } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis.transport.js';
-import { itCarriesACluster } from '../../fixtures/a-cluster-by.js';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { until } from '../../fixtures/awaited.js';
 import { useBreakableLinks } from '../../fixtures/breakable-link.js';
@@ -43,11 +42,6 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   }
 
   describeTransport({ name: 'Redis', connections: false, join });
-
-  itCarriesACluster({
-    name: 'Redis',
-    options: () => ({ transport: Transport.REDIS, options: { port: server.port } }),
-  });
 
   it('[11] knows at once that nobody is there', async () => {
     const a = await join('a');

@@ -233,7 +233,13 @@ async function start(
   return Object.assign(site, { ends, waiting });
 }
 
-const connect = async ({ app }: Site): Promise<RawClient> => RawClient.connect(await app.getUrl());
+const clients: RawClient[] = [];
+
+async function connect({ app }: Site): Promise<RawClient> {
+  const client = await RawClient.connect(await app.getUrl());
+  clients.push(client);
+  return client;
+}
 
 /** The connections of the server that are made from now on. */
 function connectionsOf({ app }: Site): Socket[] {
@@ -251,8 +257,9 @@ beforeEach(() => {
   signals = [];
 });
 
-/** Ends every batch as it comes, so that applications can end. */
+/** Ends every batch as it comes, so that applications can end, and the clients that have not left. */
 const release = (): void => {
+  clients.splice(0).forEach((client) => client.leave());
   gate.open();
   const { batches } = held;
   batches.splice(0).forEach(({ rows, finish }) => finish([...rows]));

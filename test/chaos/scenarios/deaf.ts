@@ -44,11 +44,12 @@ export const deaf: Scenario = {
     );
 
     // More than the system keeps of what is sent, and less than the serving does.
-    await Deaf.open(app, 'letters', { id: 0, steps: 900, length: 8192 });
+    const last = await Deaf.open(app, 'letters', { id: 0, steps: 900, length: 8192 });
     await ended(PATHS.length * kept.length + 1);
     app.kill('SIGTERM');
     const { code, signal } = await app.ended;
     stage.check('they do not keep the application from ending', code === 0, { code, signal });
+    await last.rest();
   },
 };
 

@@ -101,7 +101,7 @@ describe('strangers', () => {
     let dialled = 0;
     const server = createServer((socket) => {
       dialled++;
-      answer(socket.on('error', () => {}));
+      answer(socket.on('error', () => {}).resume());
     });
     await once(server.listen(0, '127.0.0.1'), 'listening');
     closing.push(() => server.close());

@@ -1,11 +1,14 @@
 import { expect, it } from '@jest/globals';
 import { NodeLostError } from 'nestjs-serving';
+import type { ClusterOptions } from '../../../lib/distribution/options.js';
 import { Callers } from '../../fixtures/callers.js';
 import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
 import { describeWirings } from '../../fixtures/wirings.js';
 
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
-const distribution = { heartbeat: 100, downAfter: 2000 };
+const byBeats = { heartbeat: 100, downAfter: 2000 };
+/** The transport tells that a node is gone; its beats would do so far too late. */
+const byTransport = { heartbeat: 100, downAfter: 60_000 };
 
 /** The rows that the victim has left, which shows that something was to be lost. */
 function strandedAt(victim: ClusterProcess): readonly string[] {
@@ -18,10 +21,10 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   /** Three nodes with the serving, and a client that calls it; the first is the one to whom something happens. */
-  async function underLoad(serving: Omit<ProcessServing, 'name'>, attempts?: number) {
+  async function underLoad(serving: Omit<ProcessServing, 'name'>, distribution: ClusterOptions) {
     const servings = [{ name: 'm', batchSize: 4, ...serving }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
-    const web = await client({ ...distribution, ...(attempts && { attempts }) });
+    const web = await client(distribution);
     await web.knows('m', 3);
     const callers = new Callers(web.servings, 'm');
     await callers.answered(200);
@@ -30,7 +33,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
   }
 
   it('[11] is killed under load: what it was doing others do, no call fails, and it comes back when it starts anew', async () => {
-    const { web, callers, victim, others } = await underLoad({ idempotent: true });
+    const { web, callers, victim, others } = await underLoad({ idempotent: true }, byTransport);
     await victim.hold();
 
     victim.process.kill('SIGKILL');
@@ -48,7 +51,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
   });
 
   it('[11] is stopped under load: what it was doing others do, and it comes back when it goes on', async () => {
-    const { web, callers, victim } = await underLoad({ idempotent: true });
+    const { web, callers, victim } = await underLoad({ idempotent: true }, byBeats);
     await victim.hold();
 
     victim.process.kill('SIGSTOP');
@@ -68,7 +71,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
   });
 
   it('[11] is killed under load: calls that must not run twice are lost, and say so', async () => {
-    const { callers, victim } = await underLoad({ idempotent: false }, 1);
+    const { callers, victim } = await underLoad({ idempotent: false }, { ...byTransport, attempts: 1 });
     await victim.hold();
 
     victim.process.kill('SIGKILL');

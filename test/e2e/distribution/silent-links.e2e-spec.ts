@@ -1,22 +1,15 @@
-import { Transport } from '@nestjs/microservices';
-import { beforeEach, describe, expect, it } from '@jest/globals';
+import { beforeEach, expect, it } from '@jest/globals';
 import { until } from '../../fixtures/awaited.js';
 import { type BreakableLink, useBreakableLinks } from '../../fixtures/breakable-link.js';
 import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { tcp } from '../../fixtures/wirings.js';
+import { describeEach, grpc, tcp } from '../../fixtures/wirings.js';
 
 const distribution = { heartbeat: 100, downAfter: 1000 };
 
-describe.each([
-  ['TCP', { transport: Transport.TCP, options: { port: 0 } }],
-  ['gRPC', { transport: Transport.GRPC, options: { url: '127.0.0.1:0' } }],
-] as const)('The connection with a node that is silent for too long, over %s', (_, options) => {
+describeEach('The connection with a node that is silent for too long', [tcp(), grpc()], (wiring) => {
   let way: BreakableLink | undefined;
   const breakable = useBreakableLinks();
-  const { node, client } = useClusterProcesses({
-    ...tcp(),
-    options: () => ({ ...options, peers: way ? [`127.0.0.1:${way.port}`] : [] }),
-  });
+  const { node, client } = useClusterProcesses({ ...wiring, options: () => wiring.options(way ? [way.port] : []) });
 
   beforeEach(() => {
     way = undefined;

@@ -34,7 +34,7 @@ function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
   return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
-/** Sessions on WebGPU in one process take turns; all others work side by side. */
+/** Sessions on WebGPU in one process take turns, from now until their threads have ended; all others work side by side. */
 function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();

@@ -99,6 +99,7 @@ export class MethodCall implements Request {
   readonly cost = 0;
   arrivedAt = 0;
   waiting = 0;
+  open = 0;
   ready = 0;
   isOver = false;
   readonly answer: Promise<unknown>;

@@ -10,6 +10,7 @@ import type { ServingLane } from './lanes.js';
 export abstract class BatchRequest implements Request {
   arrivedAt = 0;
   waiting = 0;
+  open = 0;
   ready = 0;
   isOver = false;
   /** Where its rows wait, if they do. */

@@ -15,6 +15,7 @@ import {
 import { asyncServingProviders, servingProviders } from './serving.providers.js';
 import { ServingRegistry } from './serving-registry.js';
 import { ServingService } from './serving.service.js';
+import { ServingShutdown } from './serving.shutdown.js';
 
 /** Registers named servings as injectable providers; what they own starts and ends with the application. */
 @Module({})
@@ -54,7 +55,15 @@ function withCore(module: DynamicModule, names: readonly string[], providers: re
   return {
     ...module,
     imports: [...(module.imports ?? []), DiscoveryModule],
-    providers: [...(module.providers ?? []), ...providers, ServingRegistry, BatchedMethods, clusterProvider, ServingService],
+    providers: [
+      ...(module.providers ?? []),
+      ...providers,
+      ServingRegistry,
+      BatchedMethods,
+      clusterProvider,
+      ServingService,
+      ServingShutdown,
+    ],
     exports: [...(module.exports ?? []), ...names.map(getServingToken), BatchedMethods, ServingService],
   };
 }

@@ -30,6 +30,10 @@ export class ListRows implements Rows {
     return [...this.values];
   }
 
+  copy(): ListRows {
+    return new ListRows(this.consume());
+  }
+
   release(): unknown[] {
     return this.values as unknown[];
   }

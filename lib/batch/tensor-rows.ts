@@ -83,6 +83,11 @@ export class TensorRows implements Rows {
     return withLeaves(structure, gathered);
   }
 
+  copy(): TensorRows {
+    const { leaves, axes } = this.template;
+    return TensorRows.of(this.consume(0), Object.fromEntries(leaves.map(({ path }, leaf) => [path, axes[leaf]!])));
+  }
+
   release(): Container {
     const [chunk, ...others] = this.chunks;
     const whole = chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);

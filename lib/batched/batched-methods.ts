@@ -7,7 +7,10 @@ import { CallWatch } from '../serving/call-watch.js';
 import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
+import { shutdownOf } from '../serving/option-rules.js';
 import { ServingEvents } from '../serving/serving-events.js';
+import { Shutdown } from '../serving/shutdown.js';
+import { Waits } from '../serving/waits.js';
 import { show } from '../show.js';
 import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
 import { checkBatchedMethod } from './batched-check.js';
@@ -19,6 +22,8 @@ interface Running {
   readonly name: string;
   readonly batcher: Batcher<MethodCall>;
   readonly lanes: MethodLanes;
+  readonly shutdown: Shutdown;
+  readonly shutdownLimit: number;
 }
 
 /** A call as it comes. */
@@ -37,8 +42,9 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
   /** Classes of which every request has an instance of its own. */
   private readonly perRequest = new Set<unknown>();
-  private draining = false;
-  private closed = false;
+  /** Calls of `@Batched('name')` methods whose body runs. */
+  private readonly waits = new Waits();
+  private isClosing = false;
 
   constructor(
     private readonly discovery: DiscoveryService,
@@ -69,14 +75,24 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
 
   /** Nest waits next for the clients of its servers: none of them is to wait for others. */
   beforeApplicationShutdown(): void {
-    this.draining = true;
-    this.all().forEach(({ batcher }) => batcher.drain());
+    this.isClosing = true;
+    this.all().forEach(({ shutdown }) => shutdown.begin());
   }
 
   async onApplicationShutdown(): Promise<void> {
-    this.closed = true;
-    await Promise.all(this.all().map(({ batcher }) => batcher.close()));
+    this.isClosing = true;
+    await Promise.all(this.all().map(({ shutdown }) => shutdown.complete()));
     this.events.complete();
+  }
+
+  /** The longest time that shutdown may take by the options of the methods that were called, in milliseconds. */
+  get shutdownLimit(): number {
+    return Math.max(0, ...this.all().map(({ shutdownLimit }) => shutdownLimit));
+  }
+
+  /** Answers the calls whose method of `@Batched('name')` has not come to call its serving. */
+  end(error: Error): void {
+    this.waits.end(error);
   }
 
   /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
@@ -89,7 +105,8 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** One call of a batched method of `instance`. */
   async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
-      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]), { signal });
+      const body = async (): Promise<unknown> => method.original.apply(instance, [...args]);
+      return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
     }
     const running = this.runningFor(method, instance);
     const watch = CallWatch.over(this.events, running.name, 'batched', signal);
@@ -138,14 +155,14 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     let running = ofClass.get(method);
     if (!running) {
       const name = `${constructor.name}.${String(method.key)}`;
+      const { options = {} } = method;
       const batcher = batcherOf(name, method, this.events);
-      running = { name, batcher, lanes: new MethodLanes(method.options ?? {}) };
+      const limits = shutdownOf(options);
+      const shutdown = new Shutdown(name, limits, batcher);
+      running = { name, batcher, lanes: new MethodLanes(options), shutdown, shutdownLimit: limits.shutdown };
       this.running.set(constructor, ofClass.set(method, running));
-      if (this.draining) {
-        batcher.drain();
-      }
-      if (this.closed) {
-        void batcher.close();
+      if (this.isClosing) {
+        shutdown.begin();
       }
     }
     return running;

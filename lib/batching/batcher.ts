@@ -1,4 +1,3 @@
-import { AsyncResource } from 'node:async_hooks';
 import { Subject } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
@@ -6,6 +5,7 @@ import type { RunOrder } from './backlog.js';
 import { type Load, Pool, type Slot } from './pool.js';
 import { type Lane, type Part, type Request, sizeOf } from './request.js';
 import { OpenWindow } from './open-window.js';
+import { outsideOfCalls } from './outside.js';
 import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
 import { windowsBy } from './windows-by.js';
 
@@ -62,9 +62,6 @@ export interface BatcherOptions<R extends Request> extends Omit<AdmissionOptions
 /** So many times longer than expected may a batch take without its rows being late. */
 const TIME_TO_SPARE = 1.5;
 
-/** A batch is of several callers, and runs in the async context of none of them. */
-const outside = new AsyncResource('nestjs-serving');
-
 /**
  * Rows in, batches out: the only place that knows time and concurrency.
  *
@@ -79,7 +76,8 @@ export class Batcher<R extends Request> {
   private readonly admission: Admission;
   private readonly line: WaitingLine<R>;
   private readonly pool: Pool;
-  private readonly executing = new Set<Window<R>>();
+  /** The batches that run or were handed ahead, with their partitions. */
+  private readonly executing = new Map<Window<R>, number>();
   private readonly drained: Promise<void>;
   private finish!: () => void;
   private turnEnds = false;
@@ -163,22 +161,24 @@ export class Batcher<R extends Request> {
     this.runAtEndOfTurn();
   }
 
-  /** Fails every row that no partition has taken yet, and from now on those that would run again. */
+  /** Takes no more rows; fails every row that no partition has taken yet, and from now on those that would run again. */
   abandon(error: Error): void {
     this.abandoned = error;
-    this.closeWindows();
+    void this.close();
     this.giveUp(error);
   }
 
-  /** As {@link abandon}, and fails what runs; what that gives when it ends is dropped. */
-  end(error: Error): void {
+  /** As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether there was anything to fail. */
+  end(error: Error): boolean {
+    const hadCalls = this.depth > 0 || this.executing.size > 0;
     this.abandon(error);
-    this.executing.forEach(({ parts }) => parts.forEach(({ request }) => request.fail(error)));
+    [...this.executing.keys()].forEach(({ parts }) => parts.forEach(({ request }) => request.fail(error)));
+    return hadCalls;
   }
 
-  /** The partitions that run batches. */
-  get busy(): readonly number[] {
-    return this.pool.busy;
+  /** What runs, in words. */
+  unfinished(): readonly string[] {
+    return [...this.executing].map(([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`);
   }
 
   /** Adds rows of the request, from the one at `offset` on, to the open window of its lane; gives how many. */
@@ -259,12 +259,12 @@ export class Batcher<R extends Request> {
   }
 
   private runAtEndOfTurn(): void {
-    if (!this.turnEnds && (this.closed || !this.line.isEmpty)) {
+    if (!this.turnEnds && (this.closed || !this.line.isEmpty || this.pool.isUneven)) {
       this.turnEnds = true;
       setImmediate(() => {
         this.turnEnds = false;
         this.turnTime = undefined;
-        outside.runInAsyncScope(() => this.run());
+        outsideOfCalls(() => this.run());
       });
     }
   }
@@ -309,7 +309,7 @@ export class Batcher<R extends Request> {
       this.admission.leave(request, count);
     }
     const handed = this.pool.start(load, this.admission.timeOf(lane.limits, rows) ?? 0, handedAt);
-    this.executing.add(window);
+    this.executing.set(window, partition);
     const record = { id: nextBatch(), parts, rows, partition, batchSize, reason, wait: handedAt - arrivedAt, queued: this.depth };
     observer.batchStarted(record);
     const outcome = await dispatch(window, partition);

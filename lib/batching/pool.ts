@@ -57,14 +57,18 @@ export class Pool implements Work {
     );
   }
 
+  /** Whether a partition waits for a batch while another has one ahead. */
+  get isUneven(): boolean {
+    return this.loads.some(isAhead) && this.idle > 0;
+  }
+
   /** Has busy partitions give back what they have not begun, as many as there are idle ones to run it. */
   takeBack(now: number): void {
-    const { idle } = this;
-    if (idle > 0 && this.loads.some(isAhead)) {
+    if (this.isUneven) {
       this.loads
         .filter(isAhead)
         .toSorted((a, b) => this.endOf(b, now) - this.endOf(a, now))
-        .slice(0, idle)
+        .slice(0, this.idle)
         .forEach(({ slot }) => slot.takeBack!());
     }
   }
@@ -121,11 +125,6 @@ export class Pool implements Work {
   /** Why no partition will take a batch soon. */
   get lost(): Error | undefined {
     return this.loads.every(({ slot }) => slot.lost) ? this.loads[0]?.slot.lost : undefined;
-  }
-
-  /** Those that run batches. */
-  get busy(): readonly number[] {
-    return this.loads.filter(({ batches }) => batches.length > 0).map(({ partition }) => partition);
   }
 
   /** Nothing runs. */

@@ -40,6 +40,11 @@ export function windowsBy<T, Lane>({
   return (items$) =>
     items$.pipe(
       groupBy(lane, { duration: closing }),
-      mergeMap((lane$) => lane$.pipe(count(), map((items) => ({ lane: lane$.key, items })))),
+      mergeMap((lane$) =>
+        lane$.pipe(
+          count(),
+          map((items) => ({ lane: lane$.key, items })),
+        ),
+      ),
     );
 }

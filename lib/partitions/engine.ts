@@ -24,6 +24,8 @@ export type Engine = (
   partitions: readonly PartitionOptions[],
   keys: readonly string[],
   supervision: Supervision,
+  /** Ends what loads when it aborts. */
+  end?: AbortSignal,
 ) => Promise<Opened>;
 
 /** Batch functions in the application's own thread. */
@@ -69,11 +71,12 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
 }
 
 export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision) => {
+  return (_kind, options, keys, supervision, end) => {
     const opening = openWorkers(
       options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
       isolation,
       supervision,
+      end,
     );
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
@@ -89,17 +92,28 @@ export async function modelsLoaded(): Promise<void> {
 }
 
 export function fileEngine(file: string, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision) =>
+  return (_kind, options, keys, supervision, end) =>
     openWorkers(
       options.map((own, partition) => ({ partition, keys, options: own, file })),
       isolation,
       supervision,
+      end,
     );
 }
 
 /** All workers at once; when one fails to load, the others end too. */
-async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, supervision: Supervision): Promise<Opened> {
-  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation)));
+async function openWorkers(
+  tasks: readonly WorkerTask[],
+  isolation: Isolation,
+  supervision: Supervision,
+  end?: AbortSignal,
+): Promise<Opened> {
+  // Of their own, since the signal may abort once they are loaded, and they then end in another way.
+  const halt = new AbortController();
+  const abort = (): void => halt.abort();
+  end?.addEventListener('abort', abort);
+  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)));
+  end?.removeEventListener('abort', abort);
   const failed = openings.find((opening) => opening.status === 'rejected');
   const workers = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {

@@ -86,8 +86,12 @@ export interface Partition {
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
   fence?(): void;
+  /** Takes back the batches that were handed ahead and have not begun: they reject with a NotStartedError, and never run. */
+  takeBack?(): void;
   /** Ends it now, whatever it runs; only where that harms nobody else. */
   kill?(): void;
+  /** Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is not started again. */
+  halt?(): void;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }

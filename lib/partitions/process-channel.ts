@@ -6,7 +6,15 @@ import type { Channel, Ending, Hear } from './channel.js';
 import { decode, encode, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
 import { optionsForChild } from './options-for-child.js';
-import { type Farewell, MARKS, type WorkerOpening, type WorkerReply, type WorkerTask } from './worker-protocol.js';
+import {
+  type Farewell,
+  MARKS,
+  type TakeBack,
+  type TakenBack,
+  type WorkerOpening,
+  type WorkerReply,
+  type WorkerTask,
+} from './worker-protocol.js';
 
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
@@ -24,7 +32,12 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   let cause: unknown;
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
-  child.on('message', (packet: Packet) => {
+  const tellTaken: ((taken: number) => void)[] = [];
+  child.on('message', (packet: Packet | TakenBack) => {
+    if ('takenBack' in packet) {
+      tellTaken.shift()!(packet.takenBack);
+      return;
+    }
     const message = readable(packet);
     if ('failure' in message) {
       cause = message.failure && fromWire(message.failure);
@@ -33,7 +46,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     }
   });
   // A child that has gone hears nothing, and its end is told elsewhere.
-  const send = (packet: Packet): boolean => child.send(packet, () => {});
+  const send = (packet: Packet | TakeBack): boolean => child.send(packet, () => {});
   send(opening);
   return {
     name: 'process',
@@ -48,7 +61,12 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     post: (request) => send(encode(request)),
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
+    takeBack: (given, tell) => {
+      tellTaken.push(tell);
+      send({ takeBack: given });
+    },
     kill: () => child.kill('SIGKILL'),
+    halt: () => child.kill('SIGKILL'),
   };
 }
 

@@ -103,6 +103,17 @@ export class SupervisedPartition implements Partition {
     this.worker?.fence?.();
   }
 
+  takeBack(): void {
+    this.worker?.takeBack?.();
+  }
+
+  halt(): void {
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.startEnd?.abort();
+    this.worker?.halt?.();
+  }
+
   async close(): Promise<void> {
     this.closed = true;
     clearTimeout(this.timer);
@@ -172,8 +183,9 @@ export class SupervisedPartition implements Partition {
     const { restartTimeout } = this.supervision;
     const facts = `Partition ${index} was not ready ${restartTimeout} ms after it was started again`;
     const advice = 'raise restartTimeout if that may take so long';
-    end.abort(new ServingLoadError(`${facts}; ${advice}`));
-    if (!kill && !closed) {
+    if (kill) {
+      end.abort(new ServingLoadError(`${facts}; ${advice}`));
+    } else if (!closed) {
       this.hangs = true;
       this.lost = new ServingUnavailableError(`${facts}, and takes no batch until it is; ${advice}`, {
         retryAfter: PROBE_INTERVAL / 1000,

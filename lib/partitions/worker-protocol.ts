@@ -23,8 +23,21 @@ export type WorkerRequest =
   | { readonly batch: number; readonly over: readonly number[] }
   | { readonly batch: number; readonly heard: number }
   | { readonly end: true }
+  /** End at once, whatever is left. */
+  | { readonly halt: true }
   /** In place of rows that cannot be read where they were to run. */
   | { readonly unreadable: unknown };
+
+/** To a process, beside what is for its worker: take back the batches that it was given and its worker has not begun. */
+export interface TakeBack {
+  /** The batches that it was given until now. */
+  readonly takeBack: number;
+}
+
+/** From a process: how many batches were taken back. */
+export interface TakenBack {
+  readonly takenBack: number;
+}
 
 /** The first message of a worker: it is loaded, or why it is not. */
 export type WorkerOpening = { readonly signature?: ModelSignature } | { readonly error: WireError };

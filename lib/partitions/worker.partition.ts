@@ -70,16 +70,20 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. Nobody waits for it any more when the signal aborts: a process is killed. */
+  /** Starts the worker and resolves when it is loaded. When the signal aborts, the worker is ended as soon as that is safe. */
   static async open(task: WorkerTask, isolation: Isolation = 'thread', end?: AbortSignal): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
-    const leave = (): void => (channel.kill ? channel.kill() : channel.unref());
+    const leave = (): void => channel.halt();
     end?.addEventListener('abort', leave);
     if (end?.aborted) {
       leave();
     }
     const opening = new Promise<Parameters<Hear>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, endAtLoad(channel, task)]);
+    if (end?.aborted) {
+      // A thread that was halted may still say that it is loaded.
+      return endAtLoad(channel, task);
+    }
     if ('error' in first) {
       throw fromWire(first.error);
     }
@@ -98,14 +102,18 @@ export class WorkerPartition implements Worker {
   }
 
   fence(): void {
-    const { channel, pending, settled, task } = this;
-    const takenBack = channel.takeBack?.(settled + pending.length) ?? 0;
-    // The oldest is the one that is not waited for.
-    for (const { reject } of pending.slice(Math.max(1, pending.length - takenBack))) {
-      reject(new NotStartedError(`Partition ${task.partition} did not come to the batch, since the one before it does not end`));
-    }
+    this.recall('since the one before it does not end');
     this.isFenced = true;
-    channel.unref();
+    this.channel.unref();
+  }
+
+  takeBack(): void {
+    this.recall('and another partition is idle');
+  }
+
+  halt(): void {
+    this.isClosing = true;
+    this.channel.halt();
   }
 
   async close(): Promise<void> {
@@ -117,6 +125,17 @@ export class WorkerPartition implements Worker {
       }
     }
     await this.gone;
+  }
+
+  /** Has the batches that the worker has not begun rejected. */
+  private recall(why: string): void {
+    const given = this.settled + this.pending.length;
+    this.channel.takeBack(given, (taken) => {
+      const { settled, pending, task } = this;
+      for (const { reject } of pending.slice(Math.max(0, given - taken - settled), Math.max(0, given - settled))) {
+        reject(new NotStartedError(`Partition ${task.partition} did not come to the batch, ${why}`));
+      }
+    });
   }
 
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {

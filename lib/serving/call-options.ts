@@ -1,4 +1,5 @@
 import type { Origin } from '../partitions/partition.js';
+import type { CallTerms } from './call-terms.js';
 import { sharedListener } from './shared-listener.js';
 
 /** What a call needs of an AbortSignal. */
@@ -52,6 +53,8 @@ export interface CallOptions {
 export interface OwnCallOptions extends CallOptions {
   /** Its output is copied before anybody else could do anything with it, and may be views of that of its batch. */
   readonly lends?: boolean;
+  /** Its terms, whose time runs already. */
+  readonly terms?: CallTerms;
 }
 
 /** What a caller may say of one streamed call. */

@@ -95,7 +95,7 @@ export async function untilStop<T>(terms: CallTerms, request: Stoppable, submit:
   }
 }
 
-/** What the caller's half of the call gives, unless the call is to end before. */
+/** What the work gives, unless the call is to end before. */
 export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
   if (!mayStop(terms)) {
     return work;

@@ -40,14 +40,20 @@ export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
+  /** The result of user code, unless the call ends before. */
+  waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
-    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }));
+    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }), waitFor);
     return;
   }
   for await (const event of events) {
-    const shaped = 'output' in event && callbacks.postprocess;
-    yield shaped ? { ...event, output: await callbacks.postprocess!(event.output, { metadata: event.metadata, info }) } : event;
+    if (!('output' in event && callbacks.postprocess)) {
+      yield event;
+      continue;
+    }
+    const shaped = callbacks.postprocess(event.output, { metadata: event.metadata, info });
+    yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
   }
 }
 
@@ -56,7 +62,11 @@ export function unwrap({ single }: Call, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
 
-async function* elementsOf(serving: string, sequence: unknown): AsyncGenerator<unknown, void> {
+async function* elementsOf(
+  serving: string,
+  sequence: unknown,
+  waitFor: <T>(work: Promise<T>) => Promise<T>,
+): AsyncGenerator<unknown, void> {
   const source = sourceOf(sequence);
   if (!source) {
     throw new InvalidServingError(
@@ -64,7 +74,8 @@ async function* elementsOf(serving: string, sequence: unknown): AsyncGenerator<u
     );
   }
   try {
-    for (let next = await source.next(); !next.done; next = await source.next()) {
+    const pull = (): Promise<IteratorResult<unknown>> => waitFor(Promise.resolve(source.next()));
+    for (let next = await pull(); !next.done; next = await pull()) {
       yield next.value;
     }
   } finally {

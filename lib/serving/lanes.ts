@@ -31,6 +31,8 @@ const LONGEST_ORIGIN = 256;
 export class Lanes {
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
+  /** The options of calls that run alone, by those of their key. */
+  private readonly alone = new Map<KeyOptions, KeyOptions>();
 
   constructor(
     keys: ReadonlyMap<string, KeyOptions>,
@@ -51,6 +53,19 @@ export class Lanes {
   /** From the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
     keys.forEach((key) => Object.assign(this.limits.get(key)!, options));
+    this.alone.clear();
+  }
+
+  /** A lane for one call of at most so many rows, whose batches no other call shares. */
+  inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
+    checkOrigin(origin);
+    const options = this.optionsOf(key);
+    let limits = this.alone.get(options);
+    if (!limits) {
+      limits = { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
+      this.alone.set(options, limits);
+    }
+    return { key, origin, limits, isInline: true };
   }
 
   /** The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to find them again. */

@@ -27,6 +27,15 @@ export class Pulls {
     this.going.forEach((pulled) => pulled.finish(error));
   }
 
+  /** Ends all of it: who asks for more gets the error. */
+  endAll(error: unknown): void {
+    this.going.forEach((pulled) => pulled.stop({ error }));
+  }
+
+  get size(): number {
+    return this.going.size;
+  }
+
   /** Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. */
   async close(error: unknown): Promise<void> {
     this.going.forEach((pulled) => pulled.isOpen && pulled.finish(error));

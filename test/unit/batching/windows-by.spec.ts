@@ -85,7 +85,11 @@ describe('windowsBy', () => {
     const scheduler = marbles(({ hot, expectObservable }) => {
       const items = '  -a-b-c---(def)--g------';
       const windows = '-----w---x-----------y-';
-      expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, { w: '3 letters', x: '3 letters', y: '1 letters' });
+      expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, {
+        w: '3 letters',
+        x: '3 letters',
+        y: '1 letters',
+      });
     });
 
     // A group that had stayed would have taken the next item of its lane without opening a window of its own.
@@ -99,7 +103,11 @@ describe('windowsBy', () => {
       const flush$ = hot('---f----f---------');
       const closed$ = (): Observable<unknown> => flush$;
       const windows = '---(wx)---------y-|';
-      expectObservable(hot(items).pipe(windowsBy({ ...options, closed$ }), described)).toBe(windows, { w: '1 letters', x: '1 capitals', y: '1 letters' });
+      expectObservable(hot(items).pipe(windowsBy({ ...options, closed$ }), described)).toBe(windows, {
+        w: '1 letters',
+        x: '1 capitals',
+        y: '1 letters',
+      });
     });
   });
 

@@ -253,9 +253,8 @@ describe('createServing', () => {
       const reason = new ServingLoadError('Cannot load what the batch needs: no weights', { cause });
       expect(replies).toEqual([
         { status: 'rejected', reason },
-        { status: 'rejected', reason },
+        { status: 'fulfilled', value: 'B' },
       ]);
-      expect(await serving.run('a')).toBe('A');
       expect(attempts).toBe(2);
       await serving.close();
     });

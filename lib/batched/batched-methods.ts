@@ -45,6 +45,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
   private isClosing = false;
+  private isClosed = false;
 
   constructor(
     private readonly discovery: DiscoveryService,
@@ -80,7 +81,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   }
 
   async onApplicationShutdown(): Promise<void> {
-    this.isClosing = true;
+    this.isClosing = this.isClosed = true;
     await Promise.all(this.all().map(({ shutdown }) => shutdown.complete()));
     this.events.complete();
   }
@@ -163,6 +164,9 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       this.running.set(constructor, ofClass.set(method, running));
       if (this.isClosing) {
         shutdown.begin();
+      }
+      if (this.isClosed) {
+        void shutdown.complete();
       }
     }
     return running;

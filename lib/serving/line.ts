@@ -168,8 +168,8 @@ export class ServingLine {
   }
 
   /**
-   * Takes no more calls, and answers every call that is left with the error. Ends what can be ended: a generator at its next step,
-   * a process at once, a thread as soon as its event loop turns. Says whether there were calls.
+   * Takes no more calls, and answers every call that is left with the error. Generators end at their next step, processes at once.
+   * Says whether there were calls.
    */
   end(error: Error): boolean {
     const hadCalls = this.preparing.size + this.finishing.size + this.pulls.size > 0;
@@ -179,8 +179,13 @@ export class ServingLine {
     this.finishing.end(error);
     this.pulls.endAll(error);
     const hadBatches = this.batcher.end(error);
-    this.opened.partitions.forEach((partition) => partition.halt?.());
+    this.opened.partitions.forEach((partition) => partition.kill && partition.halt?.());
     return hadCalls || hadBatches;
+  }
+
+  /** Ends threads as soon as their event loop turns. */
+  halt(): void {
+    this.opened.partitions.forEach((partition) => partition.halt?.());
   }
 
   /** What runs although its callers were answered, in words. */

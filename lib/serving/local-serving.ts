@@ -74,6 +74,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       drain: () => this.lines.forEach((line) => line.drain()),
       abandon: (error) => this.abandon(error),
       end: (error) => this.endCalls(error),
+      halt: () => this.lines.forEach((line) => line.halt()),
       close: () => this.release(),
       unfinished: () => [...this.lines].flatMap((line) => line.unfinished()),
     });

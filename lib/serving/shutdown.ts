@@ -15,16 +15,18 @@ export interface Closable {
   drain(): void;
   /** Takes no more calls, and answers those that no partition has taken. */
   abandon(error: Error): void;
-  /** Takes no more calls, answers those that are left, and ends what can be ended. Says whether there were any. */
+  /** Takes no more calls, and answers those that are left. Says whether there were any. */
   end(error: Error): boolean;
+  /** Ends what still runs, where that is safe. */
+  halt?(): void;
   /** Takes no more calls; resolves when those that are left are answered and everything has ended. */
   close(): Promise<void>;
   /** What runs although its callers were answered, in words. */
   unfinished(): readonly string[];
 }
 
-/** Milliseconds that what was ended has to come to its end. */
-const GRACE = 250;
+/** Milliseconds that what still runs at the limit has to come to its end, and then once more when it was halted. */
+const GRACE = 200;
 
 /**
  * The order of shutdown. From {@link begin} on no call waits for others, and with `drain: false` those that are queued are
@@ -80,15 +82,25 @@ export class Shutdown {
   private async run(): Promise<void> {
     this.begin();
     const closed = this.target.close();
-    await Promise.race([closed, this.limit]);
-    clearTimeout(this.clock);
-    const grace = new Promise((resolve) => (this.clock = setTimeout(resolve, GRACE)));
-    await Promise.race([closed, grace]);
-    clearTimeout(this.clock);
+    const isClosed = closed.then((): true => true);
+    await Promise.race([isClosed, this.limit]);
+    if (!(await this.grace(isClosed))) {
+      this.target.halt?.();
+      await this.grace(isClosed);
+    }
     const unfinished = this.target.unfinished();
     if (unfinished.length > 0) {
       this.logger.warn(`${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`);
     }
+  }
+
+  /** Whether it closes soon. */
+  private async grace(isClosed: Promise<true>): Promise<boolean> {
+    clearTimeout(this.clock);
+    const late = new Promise<false>((resolve) => (this.clock = setTimeout(() => resolve(false), GRACE)));
+    const closes = await Promise.race([isClosed, late]);
+    clearTimeout(this.clock);
+    return closes;
   }
 
   private endCalls(): void {

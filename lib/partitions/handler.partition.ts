@@ -12,7 +12,7 @@ import {
   type PartitionOptions,
   STEPPED,
 } from './partition.js';
-import { resultOf } from './steps.js';
+import { resultOf, settledResult } from './steps.js';
 
 /** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
 export type ServingKind = 'inline' | 'process';
@@ -48,7 +48,7 @@ export class HandlerPartition implements Partition {
     const handler = await lateLoad(() => this.handlerFor(info.key));
     const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
     const result = await resultOf(handled, info.size, listener);
-    return result === STEPPED ? result : checked(result.output, handler);
+    return result === STEPPED ? result : settledResult(checked(result.output, handler));
   }
 
   async close(): Promise<void> {}

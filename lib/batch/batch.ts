@@ -207,6 +207,11 @@ export class Batch {
     return this.filled().consume(this.padding);
   }
 
+  /** The same rows; those that are tensors in storage of their own. Plain values are shared. */
+  copy(): Batch {
+    return new Batch(this.rows?.copy() ?? null, this.key, this.padding);
+  }
+
   /** As {@link consume} without padding, and without a copy where the batch is the whole of one item, which then belongs to the taker. */
   release(): Container | unknown[] {
     return this.filled().release();

@@ -30,6 +30,10 @@ export class ListRows implements Rows {
     return [...this.values];
   }
 
+  copy(): this {
+    return this;
+  }
+
   release(): unknown[] {
     return this.values as unknown[];
   }

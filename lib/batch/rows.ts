@@ -15,6 +15,8 @@ export interface Rows {
   concat(others: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
   consume(padding: number): Container | unknown[];
+  /** The same rows; those that are tensors in storage of their own. */
+  copy(): Rows;
   /** All rows, handed over without a copy where they are the whole of one source. */
   release(): Container | unknown[];
   /** All rows to be read at once, by whom copies them elsewhere: views of their source where they lie together in one. */

@@ -83,6 +83,16 @@ export class TensorRows implements Rows {
     return withLeaves(structure, gathered);
   }
 
+  copy(): TensorRows {
+    const { template } = this;
+    const leaves = template.leaves.map((leaf, i) => ({
+      ...leaf,
+      tensor: this.gather(i, leaf.tensor, template.axes[i]!, 0),
+    }));
+    const chunk = { leaves: leaves.map(({ tensor }) => tensor), start: 0, count: this.size };
+    return new TensorRows({ ...template, leaves }, [chunk]);
+  }
+
   release(): Container {
     const [chunk, ...others] = this.chunks;
     const whole = chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);

@@ -60,5 +60,6 @@ function checked(result: unknown, handler: ServingHandler): BatchResult {
       `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
     );
   }
-  return result as BatchResult;
+  const { output, metadata } = result as BatchResult;
+  return { output, metadata };
 }

@@ -4,7 +4,7 @@ import type { BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidServingError } from '../errors.js';
 import type { BatchResult } from '../partitions/partition.js';
 import { show } from '../show.js';
-import { leave, type Source, sourceOf } from '../streaming/source.js';
+import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { Prepared, ServingOptions } from './serving-definition.js';
 import type { StreamEvent } from './stream-event.js';
 
@@ -24,8 +24,13 @@ export interface Call {
   readonly info: unknown;
 }
 
-/** Turns the input into rows. `axes` tells where the rows of a model's inputs lie. */
+/**
+ * Turns the input into rows. `axes` tells where the rows of a model's inputs lie.
+ *
+ * @throws InvalidInputError for an iterator that another call reads
+ */
 export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+  readOnce(input);
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
 }
 

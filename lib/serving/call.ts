@@ -2,11 +2,12 @@ import { Batch } from '../batch/batch.js';
 import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidServingError } from '../errors.js';
-import type { BatchResult } from '../partitions/partition.js';
+import type { BatchOutput } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
-import type { Prepared, ServingOptions } from './serving-definition.js';
-import type { StreamEvent } from './stream-event.js';
+import type { CallMetadata } from './call-metadata.js';
+import type { PostprocessContext, Prepared, ServingOptions } from './serving-definition.js';
+import type { OutputEvent, StreamEvent } from './stream-event.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
 export type Callbacks = Pick<
@@ -35,9 +36,13 @@ export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAx
 }
 
 /** Shapes the reply from the output for the call's rows. */
-export function finishCall(callbacks: Callbacks, call: Call, { output, metadata }: BatchResult): unknown {
+export function finishCall(callbacks: Callbacks, call: Call, output: BatchOutput, said: CallMetadata): unknown {
   const result = unwrap(call, output);
-  return callbacks.postprocess ? callbacks.postprocess(result, { metadata, info: call.info }) : result;
+  return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
+}
+
+function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
+  return said.isSplit ? { isSplit: true, metadata: said.metadata, info } : { isSplit: false, metadata: said.metadata, info };
 }
 
 /** Shapes what a stream gives: all of it by `postprocessStream`, or else each output by `postprocess`. */
@@ -52,8 +57,12 @@ export async function* finishStream(
   }
   for await (const event of events) {
     const shaped = 'output' in event && callbacks.postprocess;
-    yield shaped ? { ...event, output: await callbacks.postprocess!(event.output, { metadata: event.metadata, info }) } : event;
+    yield shaped ? { ...event, output: await shapedOutput(callbacks, event, info) } : event;
   }
+}
+
+function shapedOutput({ postprocess }: Callbacks, { output, metadata }: OutputEvent, info: unknown): unknown {
+  return postprocess?.(output, { isSplit: false, metadata, info });
 }
 
 /** The one result of a call with one plain value; of any other, all of them. */

@@ -193,10 +193,10 @@ export class ServingLine {
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const { rows, metadata } = await this.collect(call, { options, terms, submit, watch });
-      const output = releaseOutput(rows, options.lends && !this.callbacks.postprocess);
+      const said = await this.collect(call, { options, terms, submit, watch });
+      const output = releaseOutput(said.rows, options.lends && !this.callbacks.postprocess);
       watch?.answered();
-      const reply = finishCall(this.callbacks, call, { output, metadata });
+      const reply = finishCall(this.callbacks, call, output, said);
       const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;
       watch?.ended();
       return answer;
@@ -228,7 +228,7 @@ export class ServingLine {
           const call = await this.prepare(input, passage.terms);
           return { call, reply: await this.collect(call, passage) };
         },
-        finish: (call, result) => finishCall(this.callbacks, call, result),
+        finish: (call, output, said) => finishCall(this.callbacks, call, output, said),
       });
       watch?.ended(answeredBy && { answeredBy });
       return answer;

@@ -1,5 +1,5 @@
 import { InvalidServingError } from '../errors.js';
-import type { BatchResult, Origin } from '../partitions/partition.js';
+import type { BatchOutput, Origin } from '../partitions/partition.js';
 import { show } from '../show.js';
 import type { Call } from './call.js';
 import type { CallWatch } from './call-watch.js';
@@ -9,6 +9,7 @@ import { ownCopy } from './own-copy.js';
 import type { ReplyCache } from './reply-cache.js';
 import type { Reply } from './reply-request.js';
 import type { Sharing } from './resolve-definition.js';
+import type { CallMetadata } from './call-metadata.js';
 import type { AnsweredBy } from './serving-event.js';
 
 /** What the line has made of the rows of a call. */
@@ -28,7 +29,7 @@ export interface SharedCall {
   /** Runs the rows of the input; the signal says that nobody waits for them any more. */
   readonly run: (left: AbortSignal) => Promise<Run>;
   /** Makes the answer of output that belongs to its caller. */
-  readonly finish: (call: Call, result: BatchResult) => unknown;
+  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
 /** What a flight brings: the work of the line, or a reply that was kept. */
@@ -62,7 +63,7 @@ export class SharedCalls {
     const { call, reply } = landing.run;
     const output = copyOutput(reply.rows);
     watch?.answered();
-    const answer = await shared.finish(call, { output, metadata: reply.metadata });
+    const answer = await shared.finish(call, output, reply);
     if (!landing.isKept && typeof identity === 'string') {
       landing.isKept = true;
       void this.cache?.keep(identity, answer);

@@ -15,7 +15,8 @@ async function* countingSlowly(): AsyncGenerator<number> {
 }
 
 async function read(stream: ServingStream<StreamEvent<unknown>>): Promise<unknown[]> {
-  return (await collect(stream)).map(({ output }) => output).flat();
+  const events = await collect(stream);
+  return events.flatMap(({ output }) => output);
 }
 
 describe('An input that can be read only once', () => {

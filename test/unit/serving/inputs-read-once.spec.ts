@@ -14,7 +14,7 @@ async function* countingSlowly(): AsyncGenerator<number> {
   yield* counting();
 }
 
-async function read(stream: ServingStream<StreamEvent<unknown>>): Promise<unknown[]> {
+async function read(stream: ServingStream<StreamEvent>): Promise<unknown[]> {
   const events = await collect(stream);
   return events.flatMap(({ output }) => output);
 }

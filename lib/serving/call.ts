@@ -35,6 +35,13 @@ export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAx
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
 }
 
+/** Ends the lazy sequence of a call that is not run. */
+export function dropCall({ rows }: Call): void {
+  if (!(rows instanceof Batch)) {
+    leave(rows);
+  }
+}
+
 /** Shapes the reply from the output for the call's rows. */
 export function finishCall(callbacks: Callbacks, call: Call, output: BatchOutput, said: CallMetadata): unknown {
   const result = unwrap(call, output);

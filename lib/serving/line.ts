@@ -11,7 +11,7 @@ import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
-import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
+import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
 import { type CallTerms, inTime, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
@@ -247,6 +247,8 @@ export class ServingLine {
     this.preparing.add(call);
     const forget = (): unknown => this.preparing.delete(call);
     call.then(forget, forget);
+    // The call may have ended before preprocess has.
+    call.catch(() => prepared.then(dropCall, () => {}));
     return call;
   }
 

@@ -96,14 +96,11 @@ export class ServingLine {
       const passage = { options: own, terms: this.enter(input, options), submit, watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
-      const stops = [
-        onAbort(left, () => this.pulls.end(pulled)),
-        onStop(passage.terms, (error) => this.pulls.end(pulled, { error })),
-      ];
+      pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
+      pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
-        yield* finishStream(this.callbacks, call, eventsOf(call, pulled));
+        yield* finishStream(this.callbacks, call, eventsOf(call, this.pulls.readerOf(pulled)));
       } finally {
-        stops.forEach((stop) => stop());
         // Here and not where the events are read: whoever shapes the stream may not have read any of them.
         this.pulls.end(pulled);
       }
@@ -273,11 +270,10 @@ export class ServingLine {
       passage.submit(request);
       return request;
     });
-    const stop = onStop(passage.terms, (error) => this.pulls.end(pulled, { error }));
+    pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
     try {
       return await replyOf(this.options.name, pulled);
     } finally {
-      stop();
       this.pulls.end(pulled);
     }
   }

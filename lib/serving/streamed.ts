@@ -1,5 +1,4 @@
 import { InvalidBatchError } from '../errors.js';
-import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Batch } from '../batch/batch.js';
 import { type Call, unwrap } from './call.js';
 import { asOutput, releaseOutput } from './output.js';
@@ -11,7 +10,7 @@ import type { StreamEvent } from './stream-event.js';
 /** What a call gives while it runs: the events of its pieces, one piece after the other. */
 export async function* eventsOf(
   call: Call,
-  pieces: PullAhead<Batch, StreamRequest>,
+  pieces: AsyncIterator<StreamRequest, undefined>,
 ): AsyncGenerator<StreamEvent<unknown, string>> {
   let before = 0;
   for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
@@ -28,7 +27,7 @@ export async function* eventsOf(
 }
 
 /** The replies to all pieces of a call as one. */
-export async function replyOf(serving: string, pieces: PullAhead<Batch, ReplyRequest>): Promise<Reply> {
+export async function replyOf(serving: string, pieces: AsyncIterator<ReplyRequest, undefined>): Promise<Reply> {
   const replies: Reply[] = [];
   for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
     replies.push(await piece.value.reply);

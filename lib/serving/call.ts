@@ -105,8 +105,13 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   const source = sourceOf(rows);
+  if (source && Array.isArray(rows)) {
+    // The batches are here, and nothing has to wait for them.
+    const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
+    return { rows: batches, single: false, isOpen: false, info };
+  }
   if (source) {
-    return { rows: batchesOf(source, axes), single: false, isOpen: !Array.isArray(rows), info };
+    return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
   }
   const batch = batchIn(rows, axes);
   return { rows: batch ?? Batch.ofValues([rows]), single: batch === undefined, isOpen: false, info };

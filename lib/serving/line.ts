@@ -312,7 +312,9 @@ export class ServingLine {
     // What is left to others it would be refused.
     const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options;
     const room = mostRowsOf(terms, maxQueue);
-    const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
+    const busy = 2 * this.opened.partitions.length * largest;
+    // Rows that are here already go on until the first of them can have been read: they keep their place.
+    const window = Math.min(isOpen ? busy : busy + largest, Math.max(1, room - largest + 1));
     return this.pulls.begin({ source, start, window, isOpen, mostCost, costOf: (batch) => costOf(this.callbacks, batch) });
   }
 

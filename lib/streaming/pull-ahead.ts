@@ -29,6 +29,8 @@ export interface PullAheadOptions<Value, Piece extends Started> {
 /**
  * Pulls values from a source and starts their work while less than a window of it is under way, and gives the pieces of work in
  * their order. The window moves when the reader asks for the next piece: a slow reader holds back its own source.
+ *
+ * Values of a source that does not make wait are started at once, so that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
@@ -112,7 +114,8 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     this.isPulling = true;
     try {
       while (!this.hasEnded && this.size < window) {
-        const { done, value } = await source.next();
+        const result = source.next();
+        const { done, value } = result instanceof Promise ? await result : result;
         if (this.hasEnded) {
           return;
         }

@@ -179,6 +179,11 @@ export function isError(value: unknown): value is Error {
   return typeof value === 'object' && readable(() => value instanceof Error || types.isNativeError(value), false);
 }
 
+/** As `instanceof`, for whatever was thrown: a value that cannot be read is no instance of anything. */
+export function isA<T extends Error>(error: unknown, type: abstract new (...args: never[]) => T): error is T {
+  return readable(() => error instanceof type, false);
+}
+
 /** What an error, or whatever else was thrown, says. */
 export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);

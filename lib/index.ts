@@ -52,6 +52,7 @@ export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
 export type { NamedServing, ServingReference } from './serving-reference.js';
 export { ServingService } from './serving.service.js';
+export type { PartMetadata } from './serving/call-metadata.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { currentSignal } from './serving/caller-context.js';
 export { contentHash } from './serving/content-hash.js';

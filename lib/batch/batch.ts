@@ -207,7 +207,7 @@ export class Batch {
     return this.filled().consume(this.padding);
   }
 
-  /** The same rows in storage of their own. */
+  /** The same rows; those that are tensors in storage of their own. Plain values are shared. */
   copy(): Batch {
     return new Batch(this.rows?.copy() ?? null, this.key, this.padding);
   }

@@ -30,8 +30,8 @@ export class ListRows implements Rows {
     return [...this.values];
   }
 
-  copy(): ListRows {
-    return new ListRows(this.consume());
+  copy(): this {
+    return this;
   }
 
   release(): unknown[] {

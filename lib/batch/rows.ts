@@ -15,7 +15,7 @@ export interface Rows {
   concat(others: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
   consume(padding: number): Container | unknown[];
-  /** The same rows in storage of their own; plain values stay what they are. */
+  /** The same rows; those that are tensors in storage of their own. */
   copy(): Rows;
   /** All rows, handed over without a copy where they are the whole of one source. */
   release(): Container | unknown[];

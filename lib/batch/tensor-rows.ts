@@ -84,8 +84,13 @@ export class TensorRows implements Rows {
   }
 
   copy(): TensorRows {
-    const { leaves, axes } = this.template;
-    return TensorRows.of(this.consume(0), Object.fromEntries(leaves.map(({ path }, leaf) => [path, axes[leaf]!])));
+    const { template } = this;
+    const leaves = template.leaves.map((leaf, i) => ({
+      ...leaf,
+      tensor: this.gather(i, leaf.tensor, template.axes[i]!, 0),
+    }));
+    const chunk = { leaves: leaves.map(({ tensor }) => tensor), start: 0, count: this.size };
+    return new TensorRows({ ...template, leaves }, [chunk]);
   }
 
   release(): Container {

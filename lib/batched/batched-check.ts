@@ -1,7 +1,12 @@
 import 'reflect-metadata';
+import { Scope } from '@nestjs/common';
+import type { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import { aFunction, batching, batchingOf, checkOptions, checkRoom, delay, type Rules, whole } from '../serving/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
+
+/** What Nest knows of a provider or controller. */
+type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
 /** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
 const ROUTE_ARGUMENTS = '__routeArguments__';
@@ -40,6 +45,29 @@ export function checkBatchedMethod(type: new (...args: never[]) => object, { key
       );
     }
   }
+}
+
+/**
+ * Refuses a `@Batched()` method of a class of which each request has an instance of its own: a batch runs on
+ * one instance, which belongs to one of its callers. Guards, pipes, interceptors and filters that are
+ * request-scoped do no harm: the instances of their controller hold nothing of the request.
+ */
+export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
+  const dependencies = [
+    ...(wrapper.getCtorMetadata() ?? []),
+    ...(wrapper.getPropertiesMetadata() ?? []).map((property) => property.wrapper),
+  ];
+  const dependency = dependencies.find((each) => each && !each.isDependencyTreeStatic());
+  if (wrapper.scope !== Scope.REQUEST && !dependency) {
+    return;
+  }
+  const method = methods.find(({ options }) => options)!;
+  const reason = dependency ? `, since it depends on ${String(dependency.name)}` : '';
+  throw new InvalidServingError(
+    `${wrapper.name}.${String(method.key)} is @Batched() and its class is request-scoped${reason}: ` +
+      'a batch of several requests runs on one instance, which belongs to one of them. ' +
+      'Batch a method of a singleton, and pass it what belongs to the request as arguments',
+  );
 }
 
 /** Refuses options of the decorator that it does not know, or that cannot be. */

@@ -4,6 +4,7 @@ import type { Lane, Part, Request } from '../batching/request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
+import { settledRows } from '../partitions/settled-rows.js';
 import type { CallTerms } from '../serving/call-terms.js';
 import type { CallWatch } from '../serving/call-watch.js';
 import { batchingOf, DEFAULT_AGEING } from '../serving/option-rules.js';
@@ -185,7 +186,8 @@ async function runMethod(
   calls.forEach(({ watch }) => watch?.running());
   try {
     const run = (): unknown => method.apply(instance, columnsOf(calls, method.length));
-    const results: unknown = await inOriginOf(lane, run);
+    const returned: unknown = settledRows(await inOriginOf(lane, run));
+    const results = returned instanceof Promise ? await returned : returned;
     if (!Array.isArray(results) || results.length !== calls.length) {
       const got = Array.isArray(results) ? `${results.length} results` : typeof results;
       throw new InvalidOutputError(

@@ -13,7 +13,7 @@ import { Shutdown } from '../serving/shutdown.js';
 import { Waits } from '../serving/waits.js';
 import { show } from '../show.js';
 import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
-import { checkBatchedMethod } from './batched-check.js';
+import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { batchedMethodsOf, METHODS } from './batched-metadata.js';
 import { MethodLanes } from './method-lanes.js';
 
@@ -40,8 +40,8 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   readonly events = new ServingEvents();
   /** By class and method: classes that inherit a method share nothing else of it. */
   private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
-  /** Classes of which every request has an instance of its own. */
-  private readonly perRequest = new Set<unknown>();
+  /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
+  private readonly alike = new Set<unknown>();
   /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
   private isClosing = false;
@@ -67,9 +67,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
         // Nest injects only into what it has constructed itself.
         Object.assign(wrapper.instance as object, { [METHODS]: this });
       }
-      // A durable instance serves one tenant, whose calls must not run on another's.
-      if (methods.length > 0 && !wrapper.isDependencyTreeStatic() && !wrapper.isDependencyTreeDurable()) {
-        this.perRequest.add(type);
+      // A durable instance serves one tenant: its calls batch with one another only.
+      if (methods.some(({ options }) => options) && !wrapper.isDependencyTreeStatic() && !wrapper.isDependencyTreeDurable()) {
+        checkScope(wrapper, methods);
+        this.alike.add(type);
       }
     }
   }
@@ -123,7 +124,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const asked = { signal, timeout, priority: saidOf(args, priority), tenant: saidOf(args, tenant) };
     const terms = termsOf({ name }, undefined, asked);
     signal?.throwIfAborted();
-    const owner = this.perRequest.has(instance.constructor) ? instance.constructor : instance;
+    const owner = this.alike.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, separateOrigins ? currentOrigin() : undefined);
     const call = new MethodCall(lane, instance, args, watch, terms);
     watch?.queued(1);

@@ -17,8 +17,7 @@ type MethodOf<Bound> = <T extends Bound>(target: object, key: string | symbol, d
  * Turns the calls of a method into batched calls.
  *
  * With options: each caller passes single arguments; the method gets an array per parameter and runs once per batch. An
- * Error among its results fails that caller alone. A request-scoped class is batched as a class: the method then runs on the
- * instance of the batch's first caller.
+ * Error among its results fails that caller alone. Its class cannot be request-scoped.
  *
  * With the name of a serving: the method runs once per call, what it returns is the input of that serving, and the reply is
  * the serving's output.

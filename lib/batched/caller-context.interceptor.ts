@@ -1,7 +1,7 @@
 import { type CallHandler, type ExecutionContext, HttpException, Injectable, type NestInterceptor } from '@nestjs/common';
 import { type ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
 import { catchError, type Observable, throwError } from 'rxjs';
-import { ServingError } from '../errors.js';
+import { isA, ServingError } from '../errors.js';
 import { inContext } from '../serving/caller-context.js';
 import { HttpCaller } from './http-caller.js';
 
@@ -22,7 +22,7 @@ export class CallerContextInterceptor implements NestInterceptor {
   }
 
   private asAnswer(error: unknown, caller: HttpCaller, context: ExecutionContext): unknown {
-    if (!(error instanceof ServingError)) {
+    if (!isA(error, ServingError)) {
       return error;
     }
     if (caller.hasLeftWith(error)) {

@@ -3,7 +3,7 @@ type CallerOf<Method> = Method extends (...columns: infer Columns extends readon
   ? (...args: { [I in keyof Columns]: Columns[I][number] }) => Promise<Exclude<ElementOf<Awaited<Results>>, Error>>
   : Method;
 
-type ElementOf<Results> = Results extends readonly (infer Result)[] ? Result : never;
+type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Result> : never;
 
 /** An object with batched methods as its callers see it. */
 export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };

@@ -37,7 +37,8 @@ export class HttpCaller implements CallerContext {
     };
     if (connection.destroyed) {
       leave();
-    } else {
+    } else if (!response.writableFinished) {
+      // The end of the response ends the listening; of one that has ended no event would come.
       response.once('finish', onClose(connection, leave));
     }
     return controller;

@@ -1,3 +1,4 @@
+import { isA } from '../errors.js';
 import { leave, type Source } from '../streaming/source.js';
 import { Fault, faultIn, lostFault, nonsenseFault, unsentFault } from './faults.js';
 import { wholeIn } from './header.js';
@@ -69,7 +70,7 @@ export class Attempt {
     this.end();
     this.events?.fail(error);
     this.reject(error);
-    if (!(error instanceof Fault)) {
+    if (!isA(error, Fault)) {
       this.tell(Kind.cancel, {});
     }
   }

@@ -1,6 +1,7 @@
 import {
   DeadlineUnreachableError,
   fromWire,
+  isServingError,
   messageOf,
   NodeLostError,
   OverloadedError,
@@ -86,6 +87,9 @@ export function faultIn({ error, executed, gone }: Header): Fault {
 
 /** Whether the rows of a call that failed so may have run: one that was refused at the door has not, one that lost its partition may have. */
 function executedBy(error: unknown): Executed {
+  if (!isServingError(error)) {
+    return 'yes';
+  }
   if (error instanceof OverloadedError || error instanceof DeadlineUnreachableError || error instanceof UnknownServingError) {
     return 'no';
   }

@@ -10,7 +10,7 @@ import type { ServingEvent } from '../serving/serving-event.js';
 import { type EventOf, ServingEvents } from '../serving/serving-events.js';
 import type { StreamEvent } from '../serving/stream-event.js';
 import { ServingStream } from '../streaming/serving-stream.js';
-import { leave, sourceOf } from '../streaming/source.js';
+import { leave, readOnce, sourceOf } from '../streaming/source.js';
 import type { Attempt, Question } from './attempt.js';
 import type { Method } from './offer.js';
 import type { Outgoing } from './outgoing.js';
@@ -173,6 +173,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   ): Promise<{ readonly question: Question; readonly done: () => void }> {
     const { name, preprocess, way } = this;
     terms.signal?.throwIfAborted();
+    readOnce(input);
     const prepared = preprocess ? await inTime(terms, (async () => preprocess(input))()) : input;
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.

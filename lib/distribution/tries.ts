@@ -1,4 +1,4 @@
-import { NodeLostError, ServingUnavailableError, UnknownServingError } from '../errors.js';
+import { isA, NodeLostError, ServingUnavailableError, UnknownServingError } from '../errors.js';
 import { type CallTerms, inTime } from '../serving/call-terms.js';
 import { clip, show } from '../show.js';
 import { Fault } from './faults.js';
@@ -83,7 +83,7 @@ export class Tries {
    * @throws the reason, where it would be wrong to ask another
    */
   failed(owner: Owner, error: unknown): void {
-    if (!(error instanceof Fault)) {
+    if (!isA(error, Fault)) {
       throw error;
     }
     this.last = error;

@@ -13,12 +13,17 @@ import {
 } from './partition.js';
 import { resultOf } from './steps.js';
 
-/** With more keys than this the one that came first is forgotten, and built anew if it is asked for again: `run` takes any key. */
-const KEYS_REMEMBERED = 1024;
+/**
+ * Limit of the functions for keys that are not declared, which `run` takes. Beyond it the oldest is
+ * dropped, and built anew when its key is used again.
+ */
+const OTHER_KEYS = 1024;
 
 /** The batch functions of one partition, one for each key; built and called in the thread where this object lives. */
 export class BatchFunctions {
-  private readonly byKey = new Map<string, Promise<BatchFunction<unknown>>>();
+  /** Of the keys that the serving declares, for as long as the partition lives. */
+  private readonly declared = new Map<string, Promise<BatchFunction<unknown>>>();
+  private readonly others = new Map<string, Promise<BatchFunction<unknown>>>();
 
   constructor(
     private readonly factory: BatchFunctionFactory<unknown>,
@@ -26,19 +31,29 @@ export class BatchFunctions {
     private readonly options: PartitionOptions,
   ) {}
 
+  /** Builds the functions for the keys that the serving declares, one after the other. */
+  async declare(keys: readonly string[]): Promise<void> {
+    for (const key of keys) {
+      const built = this.build(key);
+      this.declared.set(key, built);
+      await built;
+    }
+  }
+
   /** The function for the key, built when it is first asked for. */
   get(key: string): Promise<BatchFunction<unknown>> {
-    const known = this.byKey.get(key);
+    const { declared, others } = this;
+    const known = declared.get(key) ?? others.get(key);
     if (known) {
       return known;
     }
-    if (this.byKey.size === KEYS_REMEMBERED) {
-      this.byKey.delete([...this.byKey.keys()][0]!);
+    if (others.size === OTHER_KEYS) {
+      others.delete(others.keys().next().value!);
     }
     const built = this.build(key);
-    this.byKey.set(key, built);
-    // A later call may have better luck.
-    built.catch(() => this.byKey.delete(key));
+    others.set(key, built);
+    // A later call tries again.
+    built.catch(() => others.delete(key));
     return built;
   }
 

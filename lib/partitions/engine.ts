@@ -34,9 +34,7 @@ export function functionEngine(factory: BatchFunctionFactory): Engine {
     partitions: await Promise.all(
       options.map(async (own, index) => {
         const functions = new BatchFunctions(factory as BatchFunctionFactory<unknown>, index, own);
-        for (const key of keys) {
-          await functions.get(key);
-        }
+        await functions.declare(keys);
         return new FunctionPartition(functions);
       }),
     ),

@@ -12,7 +12,7 @@ import {
   type PartitionOptions,
   STEPPED,
 } from './partition.js';
-import { resultOf } from './steps.js';
+import { resultOf, settledResult } from './steps.js';
 
 /** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
 export type ServingKind = 'inline' | 'process';
@@ -48,7 +48,7 @@ export class HandlerPartition implements Partition {
     const handler = await lateLoad(() => this.handlerFor(info.key));
     const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
     const result = await resultOf(handled, info.size, listener);
-    return result === STEPPED ? result : checked(result.output, handler);
+    return result === STEPPED ? result : settledResult(checked(result.output, handler));
   }
 
   async close(): Promise<void> {}
@@ -60,5 +60,6 @@ function checked(result: unknown, handler: ServingHandler): BatchResult {
       `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
     );
   }
-  return result as BatchResult;
+  const { output, metadata } = result as BatchResult;
+  return { output, metadata };
 }

@@ -13,6 +13,12 @@ export interface BatchResult<Output = BatchOutput> {
   readonly metadata?: unknown;
 }
 
+/** The result of a batch as a partition gives it. */
+export interface PartitionResult extends BatchResult {
+  /** Whether nothing else refers to the memory of the output. If not, its tensors are copied at once. */
+  readonly own?: boolean;
+}
+
 /** In place of a result: the batch function was a generator, and has yielded all of it step by step. */
 export const STEPPED = Symbol('stepped');
 
@@ -81,7 +87,7 @@ export interface Partition {
    *
    * @throws UnfitRows when it could run without some of its rows
    */
-  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED>;
+  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED>;
   /** Has what runs its batches warmed up, now and whenever it has been started again, before it gets a batch of a caller. */
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */

@@ -1,5 +1,6 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { type BatchListener, type BatchResult, STEPPED, WithMetadata } from './partition.js';
+import { settledRows } from './settled-rows.js';
 
 type Steps = AsyncGenerator | Generator;
 
@@ -10,13 +11,13 @@ export async function resultOf(
   listener: BatchListener,
 ): Promise<BatchResult<unknown> | typeof STEPPED> {
   const result = await returned;
-  return isGenerator(result) ? runSteps(result, size, listener) : withoutMark(result);
+  return isGenerator(result) ? runSteps(result, size, listener) : settledResult(withoutMark(result));
 }
 
 async function runSteps(steps: Steps, size: number, listener: BatchListener): Promise<typeof STEPPED> {
   for await (const step of steps) {
     const { output, metadata } = withoutMark(step);
-    listener.step(output, metadata);
+    listener.step(await settledRows(output), metadata);
     // A caller that leaves is heard of between two steps, also in a worker.
     await endOfTurn();
     await listener.room?.();
@@ -25,6 +26,12 @@ async function runSteps(steps: Steps, size: number, listener: BatchListener): Pr
     }
   }
   return STEPPED;
+}
+
+/** The result with the values of the promises in its list. */
+export function settledResult<Result extends BatchResult<unknown>>(result: Result): Result | Promise<Result> {
+  const output = settledRows(result.output);
+  return output instanceof Promise ? output.then((rows: unknown) => ({ ...result, output: rows })) : result;
 }
 
 function isWanted(size: number, listener: BatchListener): boolean {

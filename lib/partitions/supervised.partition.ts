@@ -5,7 +5,7 @@ import { Changes } from './changes.js';
 import {
   type BatchInfo,
   type BatchListener,
-  type BatchResult,
+  type PartitionResult,
   NotStartedError,
   type Partition,
   type STEPPED,
@@ -84,7 +84,7 @@ export class SupervisedPartition implements Partition {
     this.changes.add(listener);
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
     const { worker } = this;
     if (!worker) {
       throw this.lost ?? this.away ?? new NotStartedError(`Partition ${this.index} is closed`);

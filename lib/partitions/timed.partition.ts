@@ -1,7 +1,7 @@
 import type { Batch } from '../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import { Changes } from './changes.js';
-import type { BatchInfo, BatchListener, BatchResult, Partition, STEPPED } from './partition.js';
+import type { BatchInfo, BatchListener, PartitionResult, Partition, STEPPED } from './partition.js';
 import { type PartitionStatus, statusOf } from './partition-status.js';
 
 /**
@@ -49,7 +49,7 @@ export class TimedPartition implements Partition {
     this.changes.add(listener);
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
     if (this.hung) {
       throw this.hung;
     }
@@ -83,7 +83,7 @@ export class TimedPartition implements Partition {
     return this.partition.close();
   }
 
-  private async runToEnd(run: TimedRun, batch: Batch, info: BatchInfo): Promise<BatchResult | typeof STEPPED> {
+  private async runToEnd(run: TimedRun, batch: Batch, info: BatchInfo): Promise<PartitionResult | typeof STEPPED> {
     try {
       return await this.partition.run(batch, info, run);
     } finally {

@@ -87,9 +87,7 @@ export class WorkerHost {
     try {
       const [factory, signature] = 'model' in task ? await openModel(task) : [await importFactory(task.file), undefined];
       const functions = new BatchFunctions(factory, task.partition, task.options);
-      for (const key of task.keys) {
-        await functions.get(key);
-      }
+      await functions.declare(task.keys);
       this.port.post({ ...(signature && { signature }) }, []);
       return functions;
     } catch (error) {

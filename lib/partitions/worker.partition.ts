@@ -6,7 +6,7 @@ import {
   type BatchInfo,
   type BatchListener,
   type BatchOutput,
-  type BatchResult,
+  type PartitionResult,
   NotStartedError,
   OutputLostError,
   STEPPED,
@@ -90,7 +90,7 @@ export class WorkerPartition implements Worker {
     return new WorkerPartition(channel, task, 'signature' in first ? first.signature : undefined);
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
     if (this.lost) {
       throw new NotStartedError(this.lost.message, { cause: this.lost.cause });
     }
@@ -98,7 +98,7 @@ export class WorkerPartition implements Worker {
     if ('error' in end) {
       throw fromWire(end.error);
     }
-    return 'stepped' in end ? STEPPED : { output: unpack(end.output) as BatchOutput, metadata: end.metadata };
+    return 'stepped' in end ? STEPPED : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
   }
 
   fence(): void {

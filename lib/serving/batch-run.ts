@@ -3,7 +3,7 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/request.js';
 import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
-import { type BatchInfo, type BatchListener, type BatchResult, STEPPED, UnfitRows } from '../partitions/partition.js';
+import { type BatchInfo, type BatchListener, type PartitionResult, STEPPED, UnfitRows } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { paddingOf } from './lanes.js';
 import { outputRows } from './output.js';
@@ -115,13 +115,18 @@ export class BatchRun implements BatchListener {
   }
 
   /** Gives each request its rows of the output. */
-  end(result: BatchResult | typeof STEPPED): void {
+  end(result: PartitionResult | typeof STEPPED): void {
     if (result === STEPPED) {
       this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
       return;
     }
     const rows = outputRows(result.output, this.batch, this.outputAxes);
-    this.forEachPart(({ request, offset }, start, end) => request.answer(offset, rows.slice(start, end), result.metadata));
+    this.forEachPart(({ request, offset }, start, end) => {
+      if (!request.isOver) {
+        const part = rows.slice(start, end);
+        request.answer(offset, result.own ? part : part.copy(), result.metadata);
+      }
+    });
   }
 
   get outcome(): BatchOutcome<BatchRequest> {

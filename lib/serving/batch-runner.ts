@@ -2,7 +2,7 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
 import type { Window } from '../batching/waiting-line.js';
-import { BatchFailedError, isServingError, messageOf, PartitionLostError } from '../errors.js';
+import { BatchFailedError, isA, isServingError, messageOf, PartitionLostError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
 import { type Partition, UnfitRows } from '../partitions/partition.js';
@@ -82,7 +82,7 @@ export class BatchRunner {
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
-      if (cause instanceof UnfitRows) {
+      if (isA(cause, UnfitRows)) {
         const others = run.without(cause);
         const [error] = cause.faults.values();
         return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
@@ -99,7 +99,7 @@ export class BatchRunner {
   }
 
   private batchError(cause: unknown, size: number): unknown {
-    if (this.cut && cause instanceof PartitionLostError) {
+    if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
     }
     return isServingError(cause) ? cause : this.failedBatch(cause, size);

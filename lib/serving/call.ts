@@ -2,11 +2,12 @@ import { Batch } from '../batch/batch.js';
 import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidServingError } from '../errors.js';
-import type { BatchResult } from '../partitions/partition.js';
+import type { BatchOutput } from '../partitions/partition.js';
 import { show } from '../show.js';
-import { leave, type Source, sourceOf } from '../streaming/source.js';
-import type { Prepared, ServingOptions } from './serving-definition.js';
-import type { StreamEvent } from './stream-event.js';
+import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
+import type { CallMetadata } from './call-metadata.js';
+import type { PostprocessContext, Prepared, ServingOptions } from './serving-definition.js';
+import type { OutputEvent, StreamEvent } from './stream-event.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
 export type Callbacks = Pick<
@@ -24,15 +25,31 @@ export interface Call {
   readonly info: unknown;
 }
 
-/** Turns the input into rows. `axes` tells where the rows of a model's inputs lie. */
+/**
+ * Turns the input into rows. `axes` tells where the rows of a model's inputs lie.
+ *
+ * @throws InvalidInputError for an iterator that another call reads
+ */
 export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+  readOnce(input);
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
 }
 
+/** Ends the lazy sequence of a call that is not run. */
+export function dropCall({ rows }: Call): void {
+  if (!(rows instanceof Batch)) {
+    leave(rows);
+  }
+}
+
 /** Shapes the reply from the output for the call's rows. */
-export function finishCall(callbacks: Callbacks, call: Call, { output, metadata }: BatchResult): unknown {
+export function finishCall(callbacks: Callbacks, call: Call, output: BatchOutput, said: CallMetadata): unknown {
   const result = unwrap(call, output);
-  return callbacks.postprocess ? callbacks.postprocess(result, { metadata, info: call.info }) : result;
+  return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
+}
+
+function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
+  return said.isSplit ? { isSplit: true, metadata: said.metadata, info } : { isSplit: false, metadata: said.metadata, info };
 }
 
 /** Shapes what a stream gives: all of it by `postprocessStream`, or else each output by `postprocess`. */
@@ -52,7 +69,8 @@ export async function* finishStream(
       yield event;
       continue;
     }
-    const shaped = callbacks.postprocess(event.output, { metadata: event.metadata, info });
+    const { output, metadata } = event;
+    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info });
     yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
   }
 }
@@ -95,8 +113,13 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   const source = sourceOf(rows);
+  if (source && Array.isArray(rows)) {
+    // The batches are here, and nothing has to wait for them.
+    const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
+    return { rows: batches, single: false, isOpen: false, info };
+  }
   if (source) {
-    return { rows: batchesOf(source, axes), single: false, isOpen: !Array.isArray(rows), info };
+    return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
   }
   const batch = batchIn(rows, axes);
   return { rows: batch ?? Batch.ofValues([rows]), single: batch === undefined, isOpen: false, info };

@@ -18,9 +18,13 @@ export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch:
 /** The bytes of rows that are tensors; a string counts as one, plain values as none. */
 function bytesOf({ template, size }: Batch): number {
   const perRow = (template?.leaves ?? []).map(({ tensor: { data, dims } }, leaf) => {
-    const axis = template!.axes[leaf] ?? null;
-    const bytes = ArrayBuffer.isView(data) ? data.byteLength : data.length;
-    return axis === null ? bytes : bytes / dims[axis]!;
+    const elements = elementsOf(dims, template!.axes[leaf] ?? null);
+    return ArrayBuffer.isView(data) ? elements * data.BYTES_PER_ELEMENT : elements;
   });
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
+}
+
+/** The elements of one row: the item of which the shape is known may have no rows. */
+function elementsOf(dims: readonly number[], axis: number | null): number {
+  return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
 }

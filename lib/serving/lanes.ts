@@ -23,8 +23,8 @@ export interface ServingLane extends Lane {
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
-/** With more lanes than this the known ones are forgotten: rows of a forgotten lane open a new window. */
-const LANES_REMEMBERED = 1024;
+/** With so many lanes more than keys, all are forgotten: rows of a forgotten lane open a new window. */
+const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
 /** The lanes of one serving, and the options of each key, which may change while it runs. */
@@ -81,7 +81,7 @@ export class Lanes {
     const id = origin === undefined ? template : `${key}\0${batch.signature}\0${origin}`;
     let lane = this.lanes.get(id);
     if (!lane) {
-      if (this.lanes.size === LANES_REMEMBERED) {
+      if (this.lanes.size === this.limits.size + MORE_LANES) {
         this.lanes.clear();
       }
       lane = { key, origin, limits };

@@ -10,9 +10,9 @@ import type { Origin, Partition } from '../partitions/partition.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
 import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
-import { leave, type Source } from '../streaming/source.js';
+import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
-import { type Call, type Callbacks, finishCall, finishStream, prepareCall } from './call.js';
+import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall } from './call.js';
 import { type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
 import { type CallTerms, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
@@ -97,14 +97,12 @@ export class ServingLine {
       const passage = { options: own, terms: this.enter(input, options), watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
-      const stops = [
-        onAbort(left, () => this.pulls.end(pulled)),
-        onStop(passage.terms, (error) => this.pulls.end(pulled, { error })),
-      ];
+      pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
+      pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
-        yield* finishStream(this.callbacks, call, eventsOf(call, pulled), (work) => this.finishing.for(work, passage.terms));
+        const read = eventsOf(call, this.pulls.readerOf(pulled));
+        yield* finishStream(this.callbacks, call, read, (work) => this.finishing.for(work, passage.terms));
       } finally {
-        stops.forEach((stop) => stop());
         // Here and not where the events are read: whoever shapes the stream may not have read any of them.
         this.pulls.end(pulled);
       }
@@ -210,10 +208,10 @@ export class ServingLine {
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const { rows, metadata } = await this.collect(call, { options, terms, watch });
-      const output = releaseOutput(rows, options.lends && !this.callbacks.postprocess);
+      const said = await this.collect(call, { options, terms, watch });
+      const output = releaseOutput(said.rows, options.lends && !this.callbacks.postprocess);
       watch?.answered();
-      const reply = finishCall(this.callbacks, call, { output, metadata });
+      const reply = finishCall(this.callbacks, call, output, said);
       const answer = reply instanceof Promise ? await this.finishing.for(reply, terms) : reply;
       watch?.ended();
       return answer;
@@ -247,8 +245,8 @@ export class ServingLine {
           const call = await this.prepare(own, passage.terms);
           return { call, reply: await this.collect(call, passage) };
         },
-        finish: (call, result) => {
-          const reply = finishCall(this.callbacks, call, result);
+        finish: (call, output, said) => {
+          const reply = finishCall(this.callbacks, call, output, said);
           return reply instanceof Promise ? this.finishing.for(reply, terms) : reply;
         },
       });
@@ -265,15 +263,16 @@ export class ServingLine {
     if (!(prepared instanceof Promise)) {
       return prepared;
     }
-    return this.preparing.for(prepared, terms);
+    const call = this.preparing.for(prepared, terms);
+    // The call may have ended before preprocess has.
+    call.catch(() => prepared.then(dropCall, () => {}));
+    return call;
   }
 
   /** The call without its rows, which nobody runs. */
   private async infoOf(input: unknown, terms: CallTerms): Promise<Call> {
     const call = await this.prepare(input, terms);
-    if (!(call.rows instanceof Batch)) {
-      leave(call.rows);
-    }
+    dropCall(call);
     return call;
   }
 
@@ -298,11 +297,10 @@ export class ServingLine {
       this.submit(request, passage);
       return request;
     });
-    const stop = onStop(passage.terms, (error) => this.pulls.end(pulled, { error }));
+    pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
     try {
       return await replyOf(this.options.name, pulled);
     } finally {
-      stop();
       this.pulls.end(pulled);
     }
   }
@@ -342,7 +340,9 @@ export class ServingLine {
     // What is left to others it would be refused.
     const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options;
     const room = mostRowsOf(terms, maxQueue);
-    const window = Math.min(2 * this.opened.partitions.length * largest, Math.max(1, room - largest + 1));
+    const busy = 2 * this.opened.partitions.length * largest;
+    // Rows that are here already go on until the first of them can have been read: they keep their place.
+    const window = Math.min(isOpen ? busy : busy + largest, Math.max(1, room - largest + 1));
     return this.pulls.begin({ source, start, window, isOpen, mostCost, costOf: (batch) => costOf(this.callbacks, batch) });
   }
 

@@ -2,17 +2,18 @@ import { Batch } from '../batch/batch.js';
 import type { CallTerms } from './call-terms.js';
 import type { CallWatch } from './call-watch.js';
 import type { ServingLane } from './lanes.js';
+import type { CallMetadata } from './call-metadata.js';
 import { asOutput } from './output.js';
 import { BatchRequest } from './request.js';
 
-/** The output rows of a request. */
-export interface Reply {
-  readonly rows: Batch;
-  readonly metadata: unknown;
-}
+/** The output rows of a request, and what was said of the batches in which it ran. */
+export type Reply = CallMetadata & { readonly rows: Batch };
 
 /** The output rows of one batch, for the rows of the request from `offset` on. */
-interface Answer extends Reply {
+interface Answer {
+  readonly isSplit: false;
+  readonly rows: Batch;
+  readonly metadata: unknown;
   readonly offset: number;
 }
 
@@ -38,7 +39,7 @@ export class ReplyRequest extends BatchRequest {
   hook(): void {}
 
   protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
-    const answer = { offset, rows, metadata };
+    const answer: Answer = { isSplit: false, offset, rows, metadata };
     if (!this.first) {
       this.first = answer;
     } else {
@@ -68,7 +69,12 @@ export class ReplyRequest extends BatchRequest {
     const answers = [first, ...this.others].toSorted((a, b) => a.offset - b.offset);
     try {
       const rows = asOutput(() => Batch.merge(answers.map((answer) => answer.rows)));
-      this.resolve({ rows, metadata: answers[0]!.metadata });
+      const metadata = answers.map(({ offset, rows: part, metadata: said }) => ({
+        offset,
+        rows: part.size,
+        metadata: said,
+      }));
+      this.resolve({ isSplit: true, rows, metadata });
     } catch (error) {
       this.reject(error);
     }

@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Request } from '../batching/request.js';
-import { isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
+import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import { DONE } from '../partitions/partition.js';
 import { NOTHING_ASKED } from './call-terms.js';
 import type { CallWatch } from './call-watch.js';
@@ -88,7 +88,7 @@ export abstract class BatchRequest implements Request {
     if (!this.isOver) {
       this.isOver = true;
       this.queue?.leave(this);
-      this.reject(error instanceof ServingUnavailableError ? (this.overrun ?? error) : error);
+      this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
     }
   }
 

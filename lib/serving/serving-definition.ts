@@ -6,6 +6,7 @@ import type { DeclaredAxes } from '../partitions/model-signature.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/partition.js';
 import type { Isolation } from '../partitions/worker.partition.js';
 import type { Observable } from 'rxjs';
+import type { CallMetadata } from './call-metadata.js';
 import type { Serving } from './serving.js';
 import type { StreamEvent } from './stream-event.js';
 
@@ -21,11 +22,7 @@ export interface Prepared<Info = unknown> {
 }
 
 /** What `postprocess` may read beside the output. */
-export interface PostprocessContext<Info = unknown> {
-  /** What the batch function said of the batch; of the batch with the call's first row, if the call was split. */
-  readonly metadata: unknown;
-  readonly info: Info;
-}
+export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
 
 /** What can differ by key; where an option is not given, that of the serving holds. */
 export interface KeyServingOptions {

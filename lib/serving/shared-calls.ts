@@ -1,5 +1,5 @@
 import { InvalidServingError } from '../errors.js';
-import type { BatchResult, Origin } from '../partitions/partition.js';
+import type { BatchOutput, Origin } from '../partitions/partition.js';
 import { show } from '../show.js';
 import type { Call } from './call.js';
 import type { CallWatch } from './call-watch.js';
@@ -10,6 +10,7 @@ import { ownInput } from './own-input.js';
 import type { ReplyCache } from './reply-cache.js';
 import type { Reply } from './reply-request.js';
 import type { Sharing } from './resolve-definition.js';
+import type { CallMetadata } from './call-metadata.js';
 import type { AnsweredBy } from './serving-event.js';
 
 /** What the line has made of the rows of a call. */
@@ -31,7 +32,7 @@ export interface SharedCall {
   /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
   /** Makes the answer of output that belongs to its caller. */
-  readonly finish: (call: Call, result: BatchResult) => unknown;
+  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
 /** What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that began it, and its input. */
@@ -74,7 +75,7 @@ export class SharedCalls {
     const { call, reply } = landing.run;
     const output = copyOutput(reply.rows);
     watch?.answered();
-    const answer = await finish((await own) ?? call, { output, metadata: reply.metadata });
+    const answer = await finish((await own) ?? call, output, reply);
     if (!landing.isKept && typeof identity === 'string') {
       landing.isKept = true;
       void this.cache?.keep(identity, answer);

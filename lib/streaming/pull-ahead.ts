@@ -6,6 +6,8 @@ export interface Started {
   /** What it counts for in the window. */
   readonly size: number;
   readonly cost: number;
+  /** It has ended, and nothing of it is left to do. */
+  readonly isOver: boolean;
   /** Ends it; nothing that it gives is waited for. */
   fail(error: unknown): void;
 }
@@ -26,12 +28,14 @@ export interface PullAheadOptions<Value, Piece extends Started> {
 
 /**
  * Pulls values from a source and starts their work while less than a window of it is under way, and gives the pieces of work in
- * their order. The window moves when the consumer asks for the next piece: who is slow to ask holds back his own source.
+ * their order. The window moves when the reader asks for the next piece: a slow reader holds back its own source.
+ *
+ * Values of a source that does not make wait are started at once, so that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
-  /** What is under way, the oldest first. */
-  private underWay: Piece[] = [];
+  /** What has been started and not been read to its end, the oldest first. */
+  private readonly underWay: Piece[] = [];
   private size = 0;
   private cost = 0;
   /** Goes on with what was too dear beside that which was under way. */
@@ -39,11 +43,23 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
   private taken: Piece | undefined;
   private isPulling = false;
   private hasEnded = false;
+  /** What is done at the end. */
+  private readonly endings: (() => void)[] = [];
 
   constructor(private readonly options: PullAheadOptions<Value, Piece>) {}
 
   get isOpen(): boolean {
     return this.options.isOpen;
+  }
+
+  /** Whether the source has ended and all that was started is over: there is nothing left but to read it. */
+  get isDone(): boolean {
+    return this.hasEnded && this.underWay.every(({ isOver }) => isOver);
+  }
+
+  /** Calls back once it is stopped. */
+  onStop(ending: () => void): void {
+    this.endings.push(ending);
   }
 
   next(): Promise<IteratorResult<Piece, undefined>> {
@@ -70,6 +86,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     }
     this.leave();
     this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
+    this.endings.splice(0).forEach((ending) => ending());
   }
 
   /** Pulls no more; what is under way goes on, and who asks for more gets the error. */
@@ -97,7 +114,8 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     this.isPulling = true;
     try {
       while (!this.hasEnded && this.size < window) {
-        const { done, value } = await source.next();
+        const result = source.next();
+        const { done, value } = result instanceof Promise ? await result : result;
         if (this.hasEnded) {
           return;
         }

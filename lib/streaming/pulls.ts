@@ -1,16 +1,25 @@
 import { PullAhead, type PullAheadOptions, type Started } from './pull-ahead.js';
 
-type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen'>;
+type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen' | 'isDone'>;
 
 /** The pulls of a serving that are going on. */
 export class Pulls {
   private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
+  /** Ends what was begun for a reader that nothing refers to any more: it was dropped without `return()`. */
+  private readonly dropped = new FinalizationRegistry<Pulled>((pulled) => this.end(pulled));
 
   begin<Value, Piece extends Started>(options: PullAheadOptions<Value, Piece>): PullAhead<Value, Piece> {
     const pulled = new PullAhead(options);
     this.going.add(pulled);
     return pulled;
+  }
+
+  /** The pieces for a reader that may be dropped: nothing here refers to the iterator. */
+  readerOf<Value, Piece extends Started>(pulled: PullAhead<Value, Piece>): AsyncIterator<Piece, undefined> {
+    const reader = { next: () => pulled.next() };
+    this.dropped.register(reader, pulled);
+    return reader;
   }
 
   /** Nobody waits for more of it; with an error, who asks gets that. */
@@ -36,9 +45,18 @@ export class Pulls {
     return this.going.size;
   }
 
-  /** Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. */
+  /**
+   * Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. Those
+   * of which all work is done are not waited for: their readers can read the rest at any time.
+   */
   async close(error: unknown): Promise<void> {
-    this.going.forEach((pulled) => pulled.isOpen && pulled.finish(error));
+    for (const pulled of this.going) {
+      if (pulled.isOpen) {
+        pulled.finish(error);
+      } else if (pulled.isDone) {
+        this.going.delete(pulled);
+      }
+    }
     if (this.going.size > 0) {
       await new Promise<void>((resolve) => (this.allEnded = resolve));
     }

@@ -1,7 +1,8 @@
+import { Readable } from 'node:stream';
 import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
 import { read } from '../batch/container.js';
-import { InvalidBatchError, OverloadedError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors.js';
 import { show } from '../show.js';
 import { Queue } from './queue.js';
 
@@ -29,6 +30,33 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
     default:
       return undefined;
   }
+}
+
+/** The iterators and streams that a call has begun to read. */
+const begun = new WeakSet<object>();
+
+/**
+ * Marks an input that can be read only once as one that is being read: an iterator, such as a generator
+ * gives, or a stream of Node or the web.
+ *
+ * @throws InvalidInputError when another call, or another reader of the same stream, has begun to read it
+ */
+export function readOnce(input: unknown): void {
+  if (typeof input !== 'object' || input === null || !read(() => isReadOnce(input))) {
+    return;
+  }
+  if (begun.has(input)) {
+    throw new InvalidInputError(
+      `The input is ${show(input)}, which can be read only once, and another call or reader has begun to; ` +
+        'give each its own, or an iterable that begins anew each time: { [Symbol.asyncIterator]: () => rows() }',
+    );
+  }
+  begun.add(input);
+}
+
+function isReadOnce(input: object): boolean {
+  const isIterable = Symbol.asyncIterator in input || Symbol.iterator in input;
+  return isIterable && ('next' in input || input instanceof Readable || input instanceof ReadableStream);
 }
 
 function kindOf(value: object): 'asked' | 'observed' | 'iterated' | undefined {

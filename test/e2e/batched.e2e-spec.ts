@@ -486,24 +486,70 @@ describeOnPlatforms('@Batched()', (listen) => {
     await expectApart(one!, other!);
   });
 
-  it('[10.2] batches the requests of a request-scoped controller, on the instance of the first', async () => {
+  it('[W11] boot refuses @Batched() in a request-scoped class and says why and what to do', async () => {
+    @Injectable({ scope: Scope.REQUEST })
+    class Account {
+      @Batched()
+      load(names: string[]): string[] {
+        return names;
+      }
+    }
+    @Controller()
+    class Desk {
+      constructor(readonly account: Account) {}
+
+      @Get(':name')
+      @Batched()
+      serve(@Param('name') names: string[]) {
+        return names;
+      }
+    }
+    @Injectable({ scope: Scope.TRANSIENT })
+    class Clerk {
+      @Inject(REQUEST) readonly request!: Incoming;
+
+      @Batched()
+      serve(names: string[]): string[] {
+        return names;
+      }
+    }
+
+    const refusals = [
+      { metadata: { providers: [Account] }, text: /Account\.load is @Batched\(\) and its class is request-scoped: a batch/ },
+      { metadata: { controllers: [Desk], providers: [Account] }, text: /Desk\.serve.*since it depends on Account: a batch/ },
+      { metadata: { providers: [Clerk] }, text: /Clerk\.serve.*since it depends on REQUEST: .*as arguments$/ },
+    ];
+    for (const { metadata, text } of refusals) {
+      await expect(listen(withServing(metadata))).rejects.toThrow(text);
+    }
+  });
+
+  it('[W11] @Batched() with the name of a serving runs on the instance of its own request', async () => {
     @Controller({ scope: Scope.REQUEST })
     class Desk {
       constructor(@Inject(REQUEST) readonly request: Incoming) {}
 
       @Get(':name')
-      @Batched(batchesOf(3))
-      serve(@Param('name') names: string[]) {
-        return names.map((name) => ({ name, names, by: this.request.params['name'] }));
+      @Batched('echo')
+      serve(@Param('name') name: string) {
+        return { name, user: this.request.headers['x-user'] };
       }
     }
-    const site = await start(Desk);
+    const batches: number[] = [];
+    const useFactory = () => (rows: object[]) => {
+      batches.push(rows.length);
+      return rows;
+    };
+    const site = await listen({
+      controllers: [Desk],
+      imports: [ServingModule.forRoot({ servings: [{ name: 'echo', useFactory, ...batchesOf(3) }] })],
+    });
 
-    const replies = bodies(await Promise.all(['/a', '/b', '/c'].map((path) => site.get(path)))) as { names: string[] }[];
+    const names = ['a', 'b', 'c'];
+    const replies = await Promise.all(names.map((name) => site.get(`/${name}`, { 'x-user': `user ${name}` })));
 
-    const { names } = replies[0]!;
-    expect(names.toSorted()).toEqual(['a', 'b', 'c']);
-    expect(replies).toEqual(['a', 'b', 'c'].map((name) => ({ name, names, by: names[0] })));
+    expect(bodies(replies)).toEqual(names.map((name) => ({ name, user: `user ${name}` })));
+    expect(batches).toEqual([3]);
   });
 
   it('[10.2] leaves its request-scoped neighbours to their own requests', async () => {
@@ -525,15 +571,18 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
 
-    @Controller()
-    class Desk {
+    @Controller('alone')
+    class Alone {
       constructor(private readonly session: Session) {}
 
-      @Get('alone')
+      @Get()
       alone() {
         return { user: this.session.user };
       }
+    }
 
+    @Controller()
+    class Desk {
       @Get(':name')
       @UseInterceptors(SessionSignature)
       @Batched(batchesOf(2))
@@ -541,7 +590,7 @@ describeOnPlatforms('@Batched()', (listen) => {
         return names.map((name) => ({ name, of: names.length }));
       }
     }
-    const site = await listen(withServing({ controllers: [Desk], providers: [Session] }));
+    const site = await listen(withServing({ controllers: [Alone, Desk], providers: [Session] }));
 
     const replies = await Promise.all(['/a', '/alone', '/b'].map((path) => site.get(path, { 'x-user': `user of ${path}` })));
 

@@ -16,7 +16,7 @@ export async function unbatched(definition: ServingDefinition) {
     async batchedRun(input: unknown): Promise<unknown> {
       const { batch, info } = await definition.preprocess!(input);
       const output = await session.run(batch as InferenceSession.FeedsType);
-      return definition.postprocess!(output, { info, metadata: undefined });
+      return definition.postprocess!(output, { info, isSplit: false, metadata: undefined });
     },
   };
 }

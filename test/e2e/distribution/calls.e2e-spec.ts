@@ -11,6 +11,7 @@ import {
   ServingClosedError,
   type ServingService,
   UnknownServingError,
+  withMetadata,
 } from 'nestjs-serving';
 import { failureOf } from '../../fixtures/failure-of.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
@@ -39,6 +40,26 @@ const twice = (hook: object): FunctionServingDefinition => ({
 
 describe('A call in a cluster', () => {
   const cluster = useCluster();
+
+  it('[W12] postprocess of the owner gets the metadata of every batch of a call from another node', async () => {
+    await cluster.node({
+      servings: [
+        {
+          name: 'split',
+          batchSize: 2,
+          useFactory: () => (rows: readonly string[]) => withMetadata(rows, rows.join('')),
+          postprocess: (_output: unknown, { metadata }) => metadata,
+        },
+      ],
+    });
+    const web = await cluster.node();
+    await web.knows('split');
+
+    expect(await web.servings.batchedRun('split', Batch.stack(['a', 'b', 'c']))).toEqual([
+      { offset: 0, rows: 2, metadata: 'ab' },
+      { offset: 2, rows: 1, metadata: 'c' },
+    ]);
+  });
 
   it('[11] goes to the serving of its own node, and to another where that has none', async () => {
     const owner = await cluster.node({ servings: [saying('near', 'owner'), saying('far', 'owner')] });

@@ -39,6 +39,17 @@ describe('A stream of another node', () => {
     expect(outputs.flat()).toEqual(Array.from({ length: 500 }, (_, i) => i + 1));
   });
 
+  it('[W16] refuses the second reader of a generator on the side of its caller', async () => {
+    const same: FunctionServingDefinition = { name: 'same', useFactory: () => (rows: readonly unknown[]) => rows };
+    await cluster.node({ servings: [same] });
+    const web = await cluster.node();
+    await web.knows('same');
+    const stream = web.servings.stream('same', ['a', 'b'].values());
+
+    expect(outputsOf(await iterated(stream)).flat()).toEqual(['a', 'b']);
+    expect(await failureOf(iterated(stream))).toBeInstanceOf(InvalidInputError);
+  });
+
   it('[11] [8.2] ends at its owner when nobody reads it any more', async () => {
     const counter = new Counter();
     await cluster.node({ servings: [counter.definition] });

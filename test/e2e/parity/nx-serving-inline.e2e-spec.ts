@@ -174,7 +174,7 @@ describe('As Nx.Serving runs inline', () => {
     await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({ code: 'SERVING_INVALID_BATCH' });
   });
 
-  it('[1.6] the metadata are those of the piece with the first row', async () => {
+  it('[1.6] the metadata are those of every piece', async () => {
     let batch = 0;
     const serving = createServing({
       name: 'pieces',
@@ -183,7 +183,12 @@ describe('As Nx.Serving runs inline', () => {
       postprocess: (_, { metadata }) => metadata,
     });
 
-    expect([await serving.run(three), await serving.run(three)]).toEqual([0, 2]);
+    expect([await serving.run(three), await serving.run(three)]).toEqual(
+      [0, 2].map((first) => [
+        { offset: 0, rows: 2, metadata: first },
+        { offset: 2, rows: 1, metadata: first + 1 },
+      ]),
+    );
   });
 
   it('[1.5] preprocess and postprocess see what they see in batches: input, output, metadata and info', async () => {

@@ -120,6 +120,20 @@ describe('Batch', () => {
     expect(item).toEqual({ rate: floats([], [16]), x: floats([1], [1]) });
   });
 
+  it('[W4] copies the rows of tensors, and those that the copy releases lie in its own memory', () => {
+    const source = floats([3, 1], [1, 2, 3]);
+    const copy = Batch.concatenate([source]).slice(1, 3).copy();
+    (source.data as Float32Array).fill(0);
+
+    const { data, dims } = copy.release() as Tensor;
+
+    expect([[...(data as Float32Array)], dims]).toEqual([
+      [2, 3],
+      [2, 1],
+    ]);
+    expect((copy.release() as Tensor).data).toBe(data);
+  });
+
   it('[2.1] releases the whole of one source without a copy', () => {
     const source = floats([2, 1], [1, 2]);
 

@@ -1,5 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError } from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
 import { STEPPED } from '../../../lib/partitions/partition.js';
 import { BatchRun } from '../../../lib/serving/batch-run.js';
 import type { ServingLane } from '../../../lib/serving/lanes.js';
@@ -39,6 +40,21 @@ function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
 }
 
 describe('BatchRun', () => {
+  it.each([
+    { own: true, what: 'hands on output that belongs to nobody else without a copy' },
+    { own: false, what: 'copies output whose memory a function may write to again' },
+  ])('[W4] $what', async ({ own }) => {
+    const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
+    const run = new BatchRun([{ request, offset: 0, count: 2 }], {}, 4);
+    const output = floats([2, 1], [1, 2]);
+
+    run.end({ output, own });
+
+    const { data } = releaseOutput((await request.reply).rows) as Tensor;
+    expect(data).toEqual(output.data);
+    expect((data as Float32Array).buffer === (output.data as Float32Array).buffer).toBe(own);
+  });
+
   it('[8.3] knows the hooks that somebody waits for, each once', () => {
     const run = runOf(streamOf(['a'], ['x', 'y']), streamOf(['b']), streamOf(['c'], ['y', 'z']));
 

@@ -61,18 +61,19 @@ describe('prepareCall', () => {
 
 describe('finishCall', () => {
   const call = { rows: Batch.stack(['a']), single: false, isOpen: false, info: undefined };
+  const said = { isSplit: false, metadata: undefined } as const;
 
   it('[1.5] gives back the output where nothing shapes it', () => {
-    expect(finishCall({ name }, call, { output: ['A'] })).toEqual(['A']);
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, { output: ['A'] })).toBe('A');
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, { output: x })).toBe(x);
+    expect(finishCall({ name }, call, ['A'], said)).toEqual(['A']);
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, ['A'], said)).toBe('A');
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, x, said)).toBe(x);
   });
 
   it('[1.5] [1.6] gives postprocess the output, the metadata of the batch and the info of preprocess', async () => {
     const callbacks = { name, postprocess: async (...given: unknown[]) => given };
 
-    const reply = await finishCall(callbacks, { ...call, info: 3 }, { output: ['A'], metadata: 'v2' });
+    const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], { ...said, metadata: 'v2' });
 
-    expect(reply).toEqual([['A'], { metadata: 'v2', info: 3 }]);
+    expect(reply).toEqual([['A'], { isSplit: false, metadata: 'v2', info: 3 }]);
   });
 });

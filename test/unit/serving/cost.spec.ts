@@ -36,8 +36,14 @@ describe('costOf', () => {
       batch: Batch.concatenate([new Tensor('string', ['long', 'longer', 'x', 'y'], [2, 2])]),
       cost: 4,
     },
+    {
+      of: 'rows behind an item without rows',
+      batch: Batch.concatenate([floats([0, 2], []), floats([2, 2], [1, 2, 3, 4])]),
+      cost: 16,
+    },
+    { of: 'an item without rows, none', batch: Batch.concatenate([floats([0, 2], [])]), cost: 0 },
     { of: 'plain values, none', batch: Batch.stack(['a', 'b']), cost: 0 },
-  ])('[7.1] counts the bytes of $of', ({ batch, cost }) => {
+  ])('[7.1] [H11] counts the bytes of $of', ({ batch, cost }) => {
     expect(bytesOf(batch)).toBe(cost);
   });
 

@@ -181,6 +181,17 @@ describe('A call with hostile input', () => {
     expect(lanes.laneOf(Batch.stack([1]))).toBe(known);
   });
 
+  it('[L5] of more than 1024 declared keys each keeps its lane', () => {
+    const options = { batchSize: 4, runSize: 4, batchTimeout: 0 };
+    const keys = Array.from({ length: 1100 }, (_, i) => `key ${i}`);
+    const lanes = new Lanes(new Map(keys.map((key) => [key, options])), options);
+    const lanesOfAll = () => keys.map((key) => lanes.laneOf(Batch.stack([1]).withKey(key)));
+
+    const before = lanesOfAll();
+
+    expect(new Set([...before, ...lanesOfAll()]).size).toBe(keys.length);
+  });
+
   it('[4.7] of ever new keys, which run takes, keeps no more batch functions than 1024', async () => {
     const built: string[] = [];
     const serving = await serve({

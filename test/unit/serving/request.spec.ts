@@ -34,7 +34,14 @@ describe('BatchRequest', () => {
     request.answer(0, Batch.stack(['A']), 'first');
     request.answer(1, Batch.stack(['B', 'C']), 'third');
 
-    expect(await outputOf(request)).toEqual({ output: ['A', 'B', 'C', 'D', 'E'], metadata: 'first' });
+    expect(await outputOf(request)).toEqual({
+      output: ['A', 'B', 'C', 'D', 'E'],
+      metadata: [
+        { offset: 0, rows: 1, metadata: 'first' },
+        { offset: 1, rows: 2, metadata: 'third' },
+        { offset: 3, rows: 2, metadata: 'second' },
+      ],
+    });
   });
 
   it('[6.1] fails with the first of its batches that fails', async () => {

@@ -199,7 +199,10 @@ describe('ReplyRequest', () => {
 
     const { rows, metadata } = await request.reply;
     expect(releaseOutput(rows)).toEqual([['a1'], ['b1', 'b2', 'b3'], ['c1', 'c2']]);
-    expect(metadata).toBe('of the first batch');
+    expect(metadata).toEqual([
+      { offset: 0, rows: 2, metadata: 'of the first batch' },
+      { offset: 2, rows: 1, metadata: 'of the second batch' },
+    ]);
   });
 
   it('[8.4] has an empty list for a row without steps', async () => {

@@ -5,6 +5,7 @@ import { turn } from '../../fixtures/virtual-time.js';
 
 class Work implements Started {
   failure: unknown;
+  isOver = false;
 
   constructor(
     readonly name: string,

@@ -1,0 +1,12 @@
+import { expect, it } from '@jest/globals';
+import { forkChild } from '../../fixtures/fork-child.js';
+
+it('[L4] streams that are begun and dropped end with their memory, and neither they nor their timers keep the process', async () => {
+  const { code, messages, stderr } = await forkChild('dropped-streams');
+
+  expect({ code, messages, stderr }).toEqual({
+    code: 0,
+    messages: [{ begun: 120, before: { subscriptions: 60, listeners: true }, after: { subscriptions: 0, listeners: 0 } }],
+    stderr: '',
+  });
+});

@@ -1,0 +1,41 @@
+import { describe, expect, it } from '@jest/globals';
+import { BatchFunctions } from '../../../lib/partitions/batch-functions.js';
+
+const keysOf = (count: number): string[] => Array.from({ length: count }, (_, i) => `key ${i}`);
+
+function counted(): { functions: BatchFunctions; built: string[] } {
+  const built: string[] = [];
+  const factory = ({ key }: { key: string }) => {
+    built.push(key);
+    return (rows: unknown) => rows;
+  };
+  return { built, functions: new BatchFunctions(factory, 0, {}) };
+}
+
+describe('The batch functions of a partition', () => {
+  it('[L5] builds the function of a declared key once, however many keys there are', async () => {
+    const { functions, built } = counted();
+    const keys = keysOf(1100);
+
+    await functions.declare(keys);
+    for (const key of [...keys, ...keys]) {
+      await functions.get(key);
+    }
+
+    expect(built).toEqual(keys);
+  });
+
+  it('[L5] keeps the functions of declared keys while those of other keys come and go', async () => {
+    const { functions, built } = counted();
+    await functions.declare(['declared']);
+
+    for (const key of keysOf(1025)) {
+      await functions.get(key);
+    }
+    await functions.get('declared');
+    await functions.get('key 1');
+    await functions.get('key 0');
+
+    expect(built).toEqual(['declared', ...keysOf(1025), 'key 0']);
+  });
+});

@@ -2,7 +2,8 @@ import { createReadStream } from 'node:fs';
 import type { InferenceSession } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
 import { type Container, leavesOf } from '../batch/container.js';
-import { ServingLoadError } from '../errors.js';
+import type { BatchAxes } from '../batch/template.js';
+import { InvalidOutputError, ServingLoadError } from '../errors.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
@@ -85,12 +86,31 @@ function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
   return async (session, feeds, fetches) => {
+    const chunks = Batch.ofContainer(feeds, inputAxes).chunksOf(rows);
+    const shared = fetches.find((name) => outputAxes[name] === null);
+    if (shared !== undefined && chunks.length > 1) {
+      throw new InvalidOutputError(
+        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch gives another; ` +
+          `set batchSize to ${rows}, the rows of one step`,
+      );
+    }
     const steps: Batch[] = [];
-    for (const step of Batch.ofContainer(feeds, inputAxes).chunksOf(rows)) {
-      const padded = step.pad(rows - step.size).consume();
+    for (const chunk of chunks) {
+      const padded = chunk.pad(rows - chunk.size).consume();
       const output = await runWhole(session, padded as Named<Container>, fetches);
-      steps.push(Batch.ofOutput(output, outputAxes).slice(0, step.size));
+      steps.push(outputOf(output, outputAxes, rows).slice(0, chunk.size));
     }
     return Batch.merge(steps).release() as Named<Container>;
   };
+}
+
+function outputOf(output: Named<Container>, axes: BatchAxes, rows: number): Batch {
+  const batch = Batch.ofOutput(output, axes);
+  if (batch.size !== rows) {
+    throw new InvalidOutputError(
+      `A run of ${rows} rows gave ${batch.size}: ${batch.signature}; ` +
+        'where the rows lie on another axis, say so: outputs: { name: { batchAxis: ... } }',
+    );
+  }
+  return batch;
 }

@@ -202,6 +202,9 @@ export class LocalServing<Input = unknown, Output = unknown>
         isShared ? lanes.keys : [],
         options,
       );
+      if (opened.signature) {
+        lanes.fit(opened.signature);
+      }
       if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }

@@ -4,21 +4,24 @@ import { Batch } from '../batch/batch.js';
 import { type Container, leavesOf } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidOutputError, ServingLoadError } from '../errors.js';
+import { type ModelContent, sessionOf } from './model-content.js';
 import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { WorkerTask } from './worker-protocol.js';
 
-type ModelTask = Extract<WorkerTask, { readonly model: string | Uint8Array }>;
+type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
 /** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
 export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, ModelSignature]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
-  const session = await exclusively(() => createSession(runtime, task.model, task.options));
-  // One partition reads the file for all.
+  const session = await exclusively(() =>
+    sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
+  );
+  // One partition looks for all.
   const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
   const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
@@ -59,11 +62,13 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
 }
 
 /** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
-async function mentions(model: string | Uint8Array, word: string): Promise<boolean> {
+async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
+  const [path] = files.keys();
+  const pieces = bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
   let tail = '';
-  for await (const piece of typeof model === 'string' ? createReadStream(model, { highWaterMark: 1 << 20 }) : [model]) {
-    const bytes = piece as Uint8Array;
-    const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  for await (const piece of pieces) {
+    const { buffer, byteOffset, byteLength } = piece as Uint8Array;
+    const text = Buffer.from(buffer, byteOffset, byteLength);
     if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
       return true;
     }

@@ -5,12 +5,13 @@ import { fromWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
 import { decode, encode, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
+import { contentForProcess } from './model-content.js';
 import { optionsForChild } from './options-for-child.js';
 import { type Farewell, MARKS, type WorkerOpening, type WorkerReply, type WorkerTask } from './worker-protocol.js';
 
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
-  const opening = encode(task);
+  const opening = encode('model' in task ? { ...task, model: await contentForProcess(task.model) } : task);
   const child = fork(processUrl, {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',

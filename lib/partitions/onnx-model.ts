@@ -1,11 +1,12 @@
 import { createReadStream } from 'node:fs';
-import type { InferenceSession } from 'onnxruntime-common';
+import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
-import { type Container, leavesOf } from '../batch/container.js';
+import type { Container } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidOutputError, ServingLoadError } from '../errors.js';
+import { feedOf, feedsOf } from './feeds.js';
 import { type ModelContent, sessionOf } from './model-content.js';
-import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
+import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
@@ -77,14 +78,12 @@ async function mentions({ files, bytes }: ModelContent, word: string): Promise<b
   return false;
 }
 
-/** The rows by input name; a bare tensor is the one input of a model that has one. */
-function feedsOf(rows: Container, inputs: readonly ModelPort[]): Named<Container> {
-  return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
-}
-
 type RunModel = (session: InferenceSession, feeds: Named<Container>, fetches: readonly string[]) => Promise<Named<Container>>;
 
-const runWhole: RunModel = (session, feeds, fetches) => session.run(feeds as InferenceSession.FeedsType, fetches);
+const runWhole: RunModel = (session, feeds, fetches) => {
+  const own = Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor as Tensor)] as const);
+  return session.run(Object.fromEntries(own), fetches);
+};
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
 function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel {

@@ -3,6 +3,7 @@ import * as fc from 'fast-check';
 import { type DeclaredAxes, InvalidServingError, type LocalServing } from 'nestjs-serving';
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { InferenceSession as Session } from 'onnxruntime-node';
+import { feedOf } from '../../../lib/partitions/feeds.js';
 import { value } from '../../fixtures/models.js';
 import { type ElementType, node, type OnnxNode, type OnnxValue, onnxModel } from '../../fixtures/onnx-writer.js';
 import { useServings } from '../../fixtures/use-servings.js';
@@ -126,6 +127,10 @@ function feedsOf(sample: Sample, seed: number): Record<string, Tensor> {
   };
 }
 
+function bitsOf(feeds: Record<string, Tensor>): Record<string, Tensor> {
+  return Object.fromEntries(Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor)]));
+}
+
 /** All that there is to declare of the model. */
 function axesOf(sample: Sample): { inputs: DeclaredAxes; outputs: DeclaredAxes } {
   const own = { batchAxis: sample.rows === 'none' ? null : sample.axis };
@@ -160,7 +165,7 @@ describe('Models of every shape and element type', () => {
       // Rows of a fixed batch cannot run alone, those of its dynamic twin can.
       const twin = typeof sample.rows === 'number' ? modelOf({ ...sample, rows: 'any' }) : model;
       const session = await Session.create(twin, { logSeverityLevel: 4 });
-      const alone = await Promise.all(calls.map((feeds) => session.run(feeds)));
+      const alone = await Promise.all(calls.map((feeds) => session.run(bitsOf(feeds))));
       await session.release();
       const definition = { name: 'model', model, session: { logSeverityLevel: 4 } as const, batchSize: 6 };
 

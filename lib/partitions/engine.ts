@@ -1,6 +1,7 @@
 import { BatchFunctions } from './batch-functions.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
+import { ModelSource } from './model-content.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { SupervisedPartition, type Supervision } from './supervised.partition.js';
@@ -68,14 +69,26 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
+/** Sessions of one model: the bytes of its file are read once, and every session is made of these, also after a restart. */
 export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision, end) => {
-    const opening = openWorkers(
-      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
-      isolation,
-      supervision,
-      end,
-    );
+  const source = new ModelSource(model);
+  let isOpen = false;
+  const openSessions: Engine = async (_kind, options, keys, supervision, end) => {
+    try {
+      const content = await source.read();
+      const tasks = options.map((own, partition) => ({ partition, keys, options: own, model: content, ...ports }));
+      const opened = await openWorkers(tasks, isolation, supervision, end);
+      isOpen = true;
+      return opened;
+    } catch (error) {
+      if (!isOpen) {
+        source.forget();
+      }
+      throw error;
+    }
+  };
+  return (...args) => {
+    const opening = openSessions(...args);
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
   };

@@ -24,6 +24,7 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
 export async function createSession(
   { InferenceSession }: Runtime,
   model: string | Uint8Array,
+  name: string,
   options: PartitionOptions,
 ): Promise<InferenceSession> {
   const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
@@ -39,19 +40,18 @@ export async function createSession(
       return create(usable);
     }
     // What even the CPU refuses is at fault itself: the model, or an option.
-    const onCpu = providers.findIndex(({ name }) => name === 'cpu');
+    const onCpu = providers.findIndex((provider) => provider.name === 'cpu');
     const fault = usable.length > 0 ? asError(reason) : onCpu >= 0 ? reasons[onCpu] : await loadPlainly();
-    const where = typeof model === 'string' ? model : `of ${model.byteLength} bytes`;
     throw fault
-      ? new ServingLoadError(`Cannot load the model ${where}: ${messageOf(fault)}`, { cause: fault })
-      : unavailable(where, providers, reasons);
+      ? new ServingLoadError(`Cannot load the model ${name}: ${messageOf(fault)}`, { cause: fault })
+      : unavailable(name, providers, reasons);
   }
 }
 
-function unavailable(where: string, providers: readonly Provider[], reasons: readonly (Error | undefined)[]): Error {
+function unavailable(model: string, providers: readonly Provider[], reasons: readonly (Error | undefined)[]): Error {
   const names = providers.map(({ name }) => name);
   return new ProviderUnavailableError(
-    `Cannot run the model ${where} on ${names.map((name, i) => `${name} (${messageOf(reasons[i])})`).join(' or ')}. ` +
+    `Cannot run the model ${model} on ${names.map((name, i) => `${name} (${messageOf(reasons[i])})`).join(' or ')}. ` +
       `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
       `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
     { cause: reasons[0] },

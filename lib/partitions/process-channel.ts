@@ -5,6 +5,7 @@ import { fromWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
 import { decode, encode, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
+import { contentForProcess } from './model-content.js';
 import { optionsForChild } from './options-for-child.js';
 import {
   type Farewell,
@@ -18,7 +19,7 @@ import {
 
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
-  const opening = encode(task);
+  const opening = encode('model' in task ? { ...task, model: await contentForProcess(task.model) } : task);
   const child = fork(processUrl, {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',

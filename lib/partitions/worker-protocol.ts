@@ -1,4 +1,5 @@
 import type { WireError } from '../errors.js';
+import type { ModelContent } from './model-content.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchInfo, PartitionOptions } from './partition.js';
 import type { WireValue } from './wire.js';
@@ -10,7 +11,7 @@ export type WorkerTask = {
   readonly options: PartitionOptions;
 } & (
   | ({
-      readonly model: string | Uint8Array;
+      readonly model: ModelContent;
       /** Whose turn it is to use WebGPU, among the threads of one process. */
       readonly webgpuTurn?: SharedArrayBuffer;
     } & DeclaredPorts)

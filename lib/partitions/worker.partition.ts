@@ -222,8 +222,7 @@ function rowsOf({ info }: Pending): number[] {
 
 async function endAtLoad({ name, ended }: Channel, task: WorkerTask): Promise<never> {
   const ending = await ended;
-  const what =
-    'file' in task ? task.file : typeof task.model === 'string' ? task.model : `a model of ${task.model.byteLength} bytes`;
+  const what = 'file' in task ? task.file : task.model.files.size > 0 ? task.model.name : `a model ${task.model.name}`;
   throw new ServingLoadError(`The ${name} of partition ${task.partition} ${endOf(ending)} while it loaded ${what}`, {
     cause: ending.cause,
   });

@@ -124,7 +124,9 @@ function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
       return `"${port.name}" is ${leaf.tensor.type} and must be ${port.type}`;
     }
     if (leaf.axis !== port.batchAxis) {
-      return `the rows of "${port.name}" lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+      return port.batchAxis === null
+        ? `"${port.name}" is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
+        : `the rows of "${port.name}" lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
     }
     const fault = wrongShape(port, leaf.tensor.dims, sizes);
     if (fault) {

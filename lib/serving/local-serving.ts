@@ -249,6 +249,9 @@ export class LocalServing<Input = unknown, Output = unknown>
         options,
         this.loading.signal,
       );
+      if (opened.signature) {
+        lanes.fit(opened.signature);
+      }
       if (isShared) {
         warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
       }

@@ -38,7 +38,7 @@ export abstract class BatchRequest implements Request {
   }
 
   get whole(): boolean {
-    return this.hooks !== undefined;
+    return this.hooks !== undefined || this.size === this.lane.limits.step;
   }
 
   get priority(): number {

@@ -159,7 +159,7 @@ describe('decodeFrame', () => {
 
   it('[W17] reads back the value of the seed that once failed', () => {
     fc.assert(
-      fc.property(values, fc.nat({ max: 8 }), fc.boolean(), (value, offset) => {
+      fc.property(values, fc.nat({ max: 8 }), fc.boolean(), (value, offset, _isSigned) => {
         expect(read(movedBy(offset, frameOf(value)))).toEqual(value);
       }),
       { seed: 1813998191, path: '366:53:53', endOnFailure: true },

@@ -30,6 +30,7 @@ import { type DistributedPreprocessing, RemoteServing, type Way } from './remote
 import type { Routes } from './tries.js';
 import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
+import { namespaceSecret } from './wire/signature.js';
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
 export class Cluster
@@ -71,7 +72,7 @@ export class Cluster
     private readonly transport: ServingTransport,
     private readonly offers: Offers,
   ) {
-    const { balance, downAfter, heartbeat, limits, nodeId, window, secret, probeAfter } = options;
+    const { balance, downAfter, heartbeat, limits, namespace, nodeId, window, secret, probeAfter } = options;
     const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
@@ -85,7 +86,7 @@ export class Cluster
       address,
       transport,
       limits,
-      secret,
+      secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
       read: (letter) => this.read(letter),
       refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
       unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),

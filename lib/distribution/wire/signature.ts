@@ -5,6 +5,11 @@ import { SeenCounters } from './seen-counters.js';
 /** What all nodes know, and nobody else. */
 export type Secret = string | Uint8Array;
 
+/** The secret for the packets of one namespace: those of another namespace do not verify with it. */
+export function namespaceSecret(secret: Secret, namespace: string): Secret {
+  return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
+}
+
 /** Packets signed longer ago than this many milliseconds are refused, and those signed so far in the future. */
 const WINDOW = 60_000;
 
@@ -58,7 +63,7 @@ export class Verifier {
     }
     const { signed, mac } = partsOf(packet);
     if (!timingSafeEqual(mac, macOf(this.key, signed))) {
-      throw new FrameError('A packet whose signature is wrong: do all nodes have the same secret?');
+      throw new FrameError('A packet whose signature is wrong: do all nodes have the same secret and namespace?');
     }
     const trailer = signed.subarray(-(TRAILER - MAC));
     const now = this.now();

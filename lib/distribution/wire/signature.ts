@@ -49,9 +49,14 @@ export class Verifier {
   private readonly seen = new SeenCounters();
   private sweptAt = 0;
 
+  /**
+   * @param now milliseconds since 1970
+   * @param uptime milliseconds of a clock that is never set
+   */
   constructor(
     secret: Secret,
     private readonly now: () => number,
+    private readonly uptime: () => number,
   ) {
     this.key = keyOf(secret);
   }
@@ -71,11 +76,12 @@ export class Verifier {
     if (Math.abs(now - signedAt) > WINDOW) {
       throw new FrameError(`A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`);
     }
-    if (now - this.sweptAt > WINDOW) {
-      this.seen.forgetBefore(now - WINDOW);
-      this.sweptAt = now;
+    const uptime = this.uptime();
+    if (uptime - this.sweptAt > WINDOW) {
+      this.seen.forgetBefore(uptime - WINDOW);
+      this.sweptAt = uptime;
     }
-    if (!this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), signedAt)) {
+    if (!this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), uptime)) {
       throw new FrameError('A packet that has come before');
     }
   }

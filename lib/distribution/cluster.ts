@@ -30,6 +30,10 @@ import { type DistributedPreprocessing, RemoteServing, type Way } from './remote
 import type { Routes } from './tries.js';
 import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
+import { namespaceSecret } from './wire/signature.js';
+
+/** Milliseconds from a heartbeat to one that answers a hello; a tenth of `heartbeat` if that is less. */
+const SOONEST = 100;
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
 export class Cluster
@@ -58,6 +62,9 @@ export class Cluster
   private readonly elsewhere: Way;
   private readonly probes: Probes;
   private beats: NodeJS.Timeout | undefined;
+  private beatAt = 0;
+  /** Whether the next heartbeat was brought forward. */
+  private isAsked = false;
   private checks: NodeJS.Timeout | undefined;
   private state: NodeInfo['state'] = 'up';
   private outages = 0;
@@ -71,7 +78,7 @@ export class Cluster
     private readonly transport: ServingTransport,
     private readonly offers: Offers,
   ) {
-    const { balance, downAfter, heartbeat, limits, nodeId, window, secret, probeAfter } = options;
+    const { balance, downAfter, heartbeat, limits, namespace, nodeId, window, secret, probeAfter } = options;
     const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
@@ -85,7 +92,7 @@ export class Cluster
       address,
       transport,
       limits,
-      secret,
+      secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
       read: (letter) => this.read(letter),
       refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
       unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),
@@ -162,8 +169,8 @@ export class Cluster
     this.logger.log(`This is ${role} ${show(nodeId)} in the namespace ${show(namespace)}`);
     this.probes.begin();
     this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
-    await this.post.broadcast(Kind.who, {});
     this.beat();
+    await this.post.broadcast(Kind.who, {});
   }
 
   /** Now at the latest all servings of this node are ready, and others may know. */
@@ -202,8 +209,8 @@ export class Cluster
     this.isOnline = isOnline;
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
-      this.post.broadcast(Kind.who, {}).catch(() => {});
       this.beat();
+      this.post.broadcast(Kind.who, {}).catch(() => {});
     } else {
       // Answers would come and go by way of the broker, and some may have been lost there already.
       this.outages++;
@@ -249,7 +256,7 @@ export class Cluster
       }
       this.members.hear(info, performance.now());
     } else if (kind === Kind.who) {
-      this.tell(from);
+      this.beatSoon(from);
     } else if (kind === Kind.bye) {
       if (header['drained'] === true) {
         // All that it has taken it has answered before; what has no answer crossed with its leaving.
@@ -273,9 +280,25 @@ export class Cluster
     clearTimeout(this.beats);
     const jitter = 0.9 + Math.random() / 5;
     this.beats = setTimeout(() => this.beat(), this.options.heartbeat * jitter).unref();
+    this.beatAt = performance.now();
+    this.isAsked = false;
     const info = this.info();
     this.members.hear(info, performance.now());
     this.post.broadcast(Kind.beat, { info }).catch(() => {});
+  }
+
+  /**
+   * Answers a node that asks for the heartbeats of all. A hello may name any sender, so the answer
+   * is a heartbeat to all nodes, and not sooner after the last one than {@link SOONEST} says.
+   */
+  private beatSoon(asking: Address): void {
+    if (!this.isAsked && !this.isOver && this.members.get(asking)) {
+      this.isAsked = true;
+      clearTimeout(this.beats);
+      const least = Math.min(SOONEST, this.options.heartbeat / 10);
+      const pause = this.beatAt + least - performance.now();
+      this.beats = setTimeout(() => this.beat(), Math.max(0, pause)).unref();
+    }
   }
 
   private check(): void {

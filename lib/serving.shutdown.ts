@@ -9,16 +9,22 @@ import { LocalServing } from './serving/local-serving.js';
 /** Milliseconds between two looks at the connections of the HTTP server. */
 const INTERVAL = 100;
 
+/** Milliseconds after the server has stopped to listen in which its clients read on each connection that an answer is the last. */
+const TIME_TO_LEAVE = 500;
+
 /** Milliseconds that clients have to read the answers that shutdown gave them at its limit. */
 const TIME_TO_READ = 500;
 
 /**
- * Sees to it that `app.close()` resolves soon after the longest `shutdown` of the application's servings and methods. Nest
- * waits for all connections of its HTTP server: this ends those that have become idle, and after the limit the others, too.
+ * Lets `app.close()` resolve soon after the longest `shutdown` of the application's servings and methods. Nest waits for all
+ * connections of its HTTP server. This has the server say that the next answer on a connection is the last, then ends the
+ * connections that are idle, and after the limit the others, too.
  */
 @Injectable()
 export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
   private interval: NodeJS.Timeout | undefined;
+  /** When the server was first seen not to listen any more. */
+  private stoppedAt: number | undefined;
 
   constructor(
     private readonly host: HttpAdapterHost,
@@ -49,9 +55,11 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
     if (!server || server.listening) {
       return;
     }
+    this.stoppedAt ??= now;
+    server.maxRequestsPerSocket = 1;
     if (now > end + TIME_TO_READ) {
       server.closeAllConnections?.();
-    } else {
+    } else if (now > this.stoppedAt + TIME_TO_LEAVE) {
       server.closeIdleConnections?.();
     }
   }

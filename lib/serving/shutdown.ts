@@ -61,12 +61,7 @@ export class Shutdown {
       return;
     }
     const { drain, shutdown } = this.options;
-    this.limit = new Promise((resolve) => {
-      this.clock = setTimeout(() => {
-        this.endCalls();
-        resolve();
-      }, shutdown);
-    });
+    this.limit = this.enforce(shutdown);
     if (drain) {
       this.target.drain();
     } else {
@@ -81,26 +76,25 @@ export class Shutdown {
 
   private async run(): Promise<void> {
     this.begin();
-    const closed = this.target.close();
-    const isClosed = closed.then((): true => true);
-    await Promise.race([isClosed, this.limit]);
-    if (!(await this.grace(isClosed))) {
-      this.target.halt?.();
-      await this.grace(isClosed);
-    }
+    await Promise.race([this.target.close(), this.limit]);
+    clearTimeout(this.clock);
     const unfinished = this.target.unfinished();
     if (unfinished.length > 0) {
       this.logger.warn(`${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`);
     }
   }
 
-  /** Whether it closes soon. */
-  private async grace(isClosed: Promise<true>): Promise<boolean> {
-    clearTimeout(this.clock);
-    const late = new Promise<false>((resolve) => (this.clock = setTimeout(() => resolve(false), GRACE)));
-    const closes = await Promise.race([isClosed, late]);
-    clearTimeout(this.clock);
-    return closes;
+  /** Resolves when there is nothing more to wait for. */
+  private async enforce(shutdown: number): Promise<void> {
+    await this.delay(shutdown);
+    this.endCalls();
+    await this.delay(GRACE);
+    this.target.halt?.();
+    await this.delay(GRACE);
+  }
+
+  private delay(milliseconds: number): Promise<void> {
+    return new Promise((resolve) => (this.clock = setTimeout(resolve, milliseconds)));
   }
 
   private endCalls(): void {

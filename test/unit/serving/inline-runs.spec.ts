@@ -4,11 +4,13 @@ import {
   Batch,
   createServing,
   DeadlineExceededError,
-  type LocalServing,
+  LocalServing,
   OverloadedError,
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import type { Engine } from '../../../lib/partitions/engine.js';
+import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
 import { collect } from '../../fixtures/collect.js';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { useServings } from '../../fixtures/use-servings.js';
@@ -61,7 +63,7 @@ describe('Calls of run()', () => {
   });
 
   it('[H5] are refused when maxQueue of them wait for the session to load', async () => {
-    const [serving] = await loading({ maxQueue: 2, batchSize: 2 });
+    const serving = await loading({ maxQueue: 2, batchSize: 2 });
     const waiting = ['a', 'b'].map((row) => expect(serving.run(row)).rejects.toThrow(ServingClosedError));
     await expect(serving.run('c')).rejects.toThrow(OverloadedError);
 
@@ -108,19 +110,24 @@ describe('Calls of run()', () => {
   });
 
   /** A serving whose session for run() loads for ever. */
-  async function loading(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, (() => void)[]]> {
-    let calls = 0;
-    const waiting: (() => void)[] = [];
-    const useFactory = () => (calls++ === 0 ? (rows: unknown[]) => rows : new Promise(() => waiting.push(() => {})));
-    const definition = { name: 'held', shutdown: 1000, ...options, useFactory } as ServingDefinition;
-    return [(await start(definition)) as LocalServing, waiting];
+  async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
+    const options = resolveDefinition({
+      name: 'held',
+      shutdown: 1000,
+      ...limits,
+      useFactory: () => () => [],
+    } as ServingDefinition);
+    const partition = { prefetch: 0, run: () => new Promise<never>(() => {}), close: async () => {} };
+    const opened = { partitions: [partition] };
+    const engine: Engine = (kind) => (kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened));
+    return (await start(new LocalServing(options, { name: 'held' }, engine))) as LocalServing;
   }
 
   it.each<[string, (serving: LocalServing, options: object) => Promise<unknown>]>([
     ['run', (serving, options) => serving.run('a', options)],
     ['stream', (serving, options) => collect(serving.stream('a', { ...options, inline: true }))],
   ])('[H6] end at their deadline or signal while the session loads, with %s', async (_, call) => {
-    const [serving] = await loading();
+    const serving = await loading();
     const leaving = new AbortController();
     const late = expect(call(serving, { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
     const left = expect(call(serving, { signal: leaving.signal })).rejects.toBe(reason);
@@ -133,7 +140,7 @@ describe('Calls of run()', () => {
   });
 
   it('[H4] are answered as closed at the limit of shutdown while the session loads', async () => {
-    const [serving] = await loading();
+    const serving = await loading();
     const closed = expect(serving.run('a')).rejects.toThrow(ServingClosedError);
     await passTime(serving.close());
     await closed;

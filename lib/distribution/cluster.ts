@@ -32,9 +32,6 @@ import type { Address, PlainHandler, Receiver, ServingTransport } from './transp
 import { FrameError, Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
 
-/** Milliseconds from a heartbeat to one that answers a hello; a tenth of `heartbeat` if that is less. */
-const SOONEST = 100;
-
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
 export class Cluster
   implements
@@ -62,9 +59,8 @@ export class Cluster
   private readonly elsewhere: Way;
   private readonly probes: Probes;
   private beats: NodeJS.Timeout | undefined;
-  private beatAt = 0;
-  /** Whether the next heartbeat was brought forward. */
-  private isAsked = false;
+  /** Nodes that this one has answered since its last heartbeat. */
+  private answers = 0;
   private checks: NodeJS.Timeout | undefined;
   private state: NodeInfo['state'] = 'up';
   private outages = 0;
@@ -78,14 +74,14 @@ export class Cluster
     private readonly transport: ServingTransport,
     private readonly offers: Offers,
   ) {
-    const { balance, downAfter, heartbeat, limits, namespace, nodeId, window, secret, probeAfter } = options;
+    const { balance, downAfter, heartbeat, limits, maxNodes, namespace, nodeId, window, secret, probeAfter } = options;
     const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
     this.members = new Members({
       suspectAfter: Math.max(1.5 * heartbeat, (downAfter * 2) / 3),
       downAfter,
-      maxNodes: limits.nodes,
+      maxNodes,
     });
     const complaints = new Complaints(this.logger);
     this.post = new Post({
@@ -156,6 +152,8 @@ export class Cluster
     this.members.changes$.subscribe((change) => {
       if (change.type === 'left') {
         this.forget(change.address);
+      } else if (change.type === 'joined') {
+        this.answer(change.address);
       }
       attendance.note(change, this.members.get(change.address) !== undefined);
       // Calls that this has ended here look for another node first.
@@ -169,8 +167,8 @@ export class Cluster
     this.logger.log(`This is ${role} ${show(nodeId)} in the namespace ${show(namespace)}`);
     this.probes.begin();
     this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
-    this.beat();
     await this.post.broadcast(Kind.who, {});
+    this.beat();
   }
 
   /** Now at the latest all servings of this node are ready, and others may know. */
@@ -209,8 +207,8 @@ export class Cluster
     this.isOnline = isOnline;
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
-      this.beat();
       this.post.broadcast(Kind.who, {}).catch(() => {});
+      this.beat();
     } else {
       // Answers would come and go by way of the broker, and some may have been lost there already.
       this.outages++;
@@ -256,7 +254,7 @@ export class Cluster
       }
       this.members.hear(info, performance.now());
     } else if (kind === Kind.who) {
-      this.beatSoon(from);
+      this.answer(from);
     } else if (kind === Kind.bye) {
       if (header['drained'] === true) {
         // All that it has taken it has answered before; what has no answer crossed with its leaving.
@@ -280,24 +278,24 @@ export class Cluster
     clearTimeout(this.beats);
     const jitter = 0.9 + Math.random() / 5;
     this.beats = setTimeout(() => this.beat(), this.options.heartbeat * jitter).unref();
-    this.beatAt = performance.now();
-    this.isAsked = false;
+    this.answers = 0;
     const info = this.info();
     this.members.hear(info, performance.now());
     this.post.broadcast(Kind.beat, { info }).catch(() => {});
   }
 
   /**
-   * Answers a node that asks for the heartbeats of all. A hello may name any sender, so the answer
-   * is a heartbeat to all nodes, and not sooner after the last one than {@link SOONEST} says.
+   * Sends the state of this node to one that asks for it or has joined. Where there is no secret,
+   * anybody can name any sender, so an unknown one gets no answer, and the rate is bounded.
    */
-  private beatSoon(asking: Address): void {
-    if (!this.isAsked && !this.isOver && this.members.get(asking)) {
-      this.isAsked = true;
-      clearTimeout(this.beats);
-      const least = Math.min(SOONEST, this.options.heartbeat / 10);
-      const pause = this.beatAt + least - performance.now();
-      this.beats = setTimeout(() => this.beat(), Math.max(0, pause)).unref();
+  private answer(address: Address): void {
+    const { heartbeat, maxNodes } = this.options;
+    const member = this.members.get(address);
+    const now = performance.now();
+    if (member && now - member.answeredAt >= heartbeat / 10 && this.answers < maxNodes) {
+      member.answeredAt = now;
+      this.answers++;
+      this.tell(address);
     }
   }
 

@@ -167,7 +167,7 @@ export interface ClusterOptions {
   readonly secret?: string;
 }
 
-export interface DistributionLimits extends WireLimits {
+export interface DistributionLimits extends Omit<WireLimits, 'nodes'> {
   /** The most calls to other nodes at a time, and the most from them. @default 10000 each */
   readonly calls: number;
   /** The most nodes that are known. @default 1024 */
@@ -190,7 +190,9 @@ export interface ResolvedDistribution {
   readonly probeAfter: number;
   readonly drainTimeout: number;
   readonly window: WindowLimits;
-  readonly limits: DistributionLimits;
+  readonly limits: WireLimits & Pick<DistributionLimits, 'calls'>;
+  /** The most nodes that are known. */
+  readonly maxNodes: number;
   readonly secret: string | undefined;
 }
 
@@ -269,7 +271,9 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
     probeAfter: given.probeAfter ?? 100,
     drainTimeout: given.drainTimeout ?? 30_000,
     window: { messages: 64, bytes: 2 ** 20, ...given.window },
-    limits: { ...defaultWireLimits, calls: 10_000, nodes: 1024, ...given.limits },
+    // Nodes of the cluster, and not the parts of a value, which wire limits call so.
+    limits: { ...defaultWireLimits, calls: 10_000, ...given.limits, nodes: defaultWireLimits.nodes },
+    maxNodes: given.limits?.nodes ?? 1024,
     secret: given.secret,
   };
 }

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { setTimeout as pause } from 'node:timers/promises';
 import {
   type BeforeApplicationShutdown,
   Logger,
@@ -27,10 +28,18 @@ import { plainHandlersOf } from './plain/plain-handlers.js';
 import { type Letter, Post } from './post.js';
 import { Probes } from './probes.js';
 import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
+import { ShutdownLimit } from './shutdown-limit.js';
 import type { Routes } from './tries.js';
 import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
+
+/** Milliseconds of shutdown where neither an option nor a serving of the node says how many. */
+const DEFAULT_LIMIT = 30_000;
+/** The last packets have this many milliseconds to leave, as far as the limit of shutdown allows. */
+const FLUSH = 5_000;
+/** Beyond the limit they have this many; once for the goodbye and once for the connections. */
+const GRACE = 400;
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
 export class Cluster
@@ -66,6 +75,7 @@ export class Cluster
   private outages = 0;
   private seq = 0;
   private drained: Promise<void> | undefined;
+  private limit: ShutdownLimit | undefined;
   private ended: Promise<void> | undefined;
   private isOver = false;
 
@@ -182,8 +192,14 @@ export class Cluster
     void this.drain();
   }
 
-  async beforeApplicationShutdown(): Promise<void> {
-    await this.answered('of', this.drain());
+  /** From now on rows of other nodes are treated as those of this node. */
+  beforeApplicationShutdown(): void {
+    this.beginShutdown();
+  }
+
+  /** Resolves when the calls of other nodes have their answers, which is at the limit of shutdown at the latest. */
+  async answered(): Promise<void> {
+    await this.beginShutdown().within(this.drain());
   }
 
   onApplicationShutdown(): Promise<void> {
@@ -332,29 +348,50 @@ export class Cluster
     return this.drained;
   }
 
-  /** Resolves when the calls of, or to, other nodes have their answers, or have had time enough for that. */
-  private async answered(direction: 'of' | 'to', answers: Promise<void>): Promise<void> {
-    const { drainTimeout } = this.options;
-    let clock: NodeJS.Timeout | undefined;
-    const overrun = new Promise<'late'>((resolve) => (clock = setTimeout(() => resolve('late'), drainTimeout)));
-    if ((await Promise.race([answers, overrun])) === 'late') {
-      this.logger.warn(`Calls ${direction} other nodes were not answered within ${drainTimeout} ms of shutdown`);
+  /** Starts the clock of shutdown, and lets no row of a serving wait for others. */
+  private beginShutdown(): ShutdownLimit {
+    if (!this.limit) {
+      const { drainTimeout } = this.options;
+      const { local } = this.offers;
+      const longest = local.length === 0 ? undefined : Math.max(...local.map(({ shutdown }) => shutdown));
+      const milliseconds = Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
+      this.limit = new ShutdownLimit();
+      this.limit.begin(milliseconds, () => {
+        this.logger.warn(
+          `Calls of or to other nodes did not end within ${milliseconds} ms of shutdown and are answered as closed`,
+        );
+        this.closeCalls();
+      });
+      void this.drain();
+      // Nest may call their own hooks later than that of this node.
+      local.forEach((serving) => serving.beforeApplicationShutdown());
     }
-    clearTimeout(clock);
+    return this.limit;
+  }
+
+  /** Answers every call that is left. */
+  private closeCalls(): void {
+    this.incoming.close(new ServingClosedError('This node shuts down, and the call had not ended'));
+    const error = new ServingClosedError('This node shuts down, and calls no other any more');
+    this.outgoing.close(error);
+    this.changed.error(error);
   }
 
   private async end(): Promise<void> {
+    const limit = this.beginShutdown();
     // Who answers must hear meanwhile that this node is there.
-    await this.answered('to', this.outgoing.idle());
+    await this.answered();
+    await limit.within(this.outgoing.idle());
+    limit.end();
     this.isOver = true;
     clearTimeout(this.beats);
     clearInterval(this.checks);
     this.probes.end();
-    this.outgoing.close(new ServingClosedError('This node shuts down, and calls no other any more'));
-    await this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    this.closeCalls();
+    const goodbye = this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    await Promise.race([goodbye, pause(Math.min(limit.left, FLUSH) + GRACE, undefined, { ref: false })]);
     this.remotes.forEach((remote) => remote.end());
-    this.changed.complete();
-    await this.transport.stop();
+    await this.transport.stop(Math.min(limit.left, FLUSH) + GRACE);
     // Nobody can be told any more.
     this.incoming.loseAll();
   }

@@ -174,7 +174,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const { name, preprocess, way } = this;
     terms.signal?.throwIfAborted();
     readOnce(input);
-    const prepared = preprocess ? await inTime(terms, (async () => preprocess(input))()) : input;
+    const { preparing } = way.outgoing;
+    const prepared = preprocess ? await inTime(terms, preparing.add((async () => preprocess(input))())) : input;
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);

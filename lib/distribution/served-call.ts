@@ -65,8 +65,7 @@ export class ServedCall {
     try {
       this.read(letter);
     } catch (error) {
-      void this.tell(Kind.error, faultHeader(new InvalidInputError(messageOf(error), { cause: error })));
-      this.leave();
+      this.fail(new InvalidInputError(messageOf(error), { cause: error }));
       throw error;
     }
   }
@@ -74,6 +73,12 @@ export class ServedCall {
   /** An element of its input cannot be taken. */
   refuse(error: unknown): void {
     this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
+  }
+
+  /** Answers its caller with the error, and ends the call. */
+  fail(error: unknown): void {
+    void this.tell(Kind.error, faultHeader(error));
+    this.leave();
   }
 
   /** Its caller waits no more. */

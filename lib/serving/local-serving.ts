@@ -97,6 +97,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.options.distribution;
   }
 
+  /** Milliseconds of shutdown after which its calls are answered as closed. */
+  get shutdown(): number {
+    return this.options.shutdown;
+  }
+
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.events.of(type);
   }

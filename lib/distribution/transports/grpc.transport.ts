@@ -101,10 +101,10 @@ export class GrpcTransport implements ServingTransport {
     this.links?.get(address)?.destroy();
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     this.links?.close();
-    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), FLUSH);
+    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), patience);
     await Promise.all([...this.connections].map((connection) => connection.end()));
     clearTimeout(timer);
     await this.server?.close();

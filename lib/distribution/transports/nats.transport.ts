@@ -147,13 +147,13 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.watch?.unsubscribe();
     // Handlers that have their answers send them in this turn.
     await turn();
     if (this.isOnline) {
       this.isOnline = false;
-      await this.flush();
+      await this.flush(patience);
     }
     await Promise.all([this.server.close(), this.client.close()]);
   }
@@ -257,9 +257,9 @@ export class NatsTransport implements ServingTransport {
     this.unread.remove(unasked);
   }
 
-  private async flush(): Promise<void> {
+  private async flush(patience: number): Promise<void> {
     const both = Promise.all([flushed(this.client), flushed(this.server)]);
-    await firstValueFrom(from(both).pipe(timeout({ first: FLUSH, with: () => of(undefined) })));
+    await firstValueFrom(from(both).pipe(timeout({ first: patience, with: () => of(undefined) })));
   }
 
   private nodeSubject(address: Address): string {

@@ -117,12 +117,12 @@ export class TcpTransport implements ServingTransport {
     this.links?.get(address)?.destroy();
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     const links = this.links?.close() ?? [];
     // Handlers that have their answers write them in this turn.
     await turn();
-    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map(endOf));
+    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map((socket) => endOf(socket, patience)));
     const server = this.server?.unwrap<Server>();
     if (server?.listening) {
       const closed = once(server, 'close');
@@ -178,11 +178,11 @@ function keep(socket: Socket, sockets: Set<Socket>): void {
 }
 
 /** Sends what waits and closes; who does not read is not waited for. */
-async function endOf(socket: Socket): Promise<void> {
+async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;
   }
-  const timer = setTimeout(() => socket.destroy(), FLUSH);
+  const timer = setTimeout(() => socket.destroy(), patience);
   const closed = new Promise((resolve) => socket.once('close', resolve));
   socket.end();
   await closed;

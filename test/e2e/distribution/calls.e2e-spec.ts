@@ -321,6 +321,20 @@ describe('A call in a cluster', () => {
     expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
   });
 
+  it('[11] carries a list of more parts than there may be nodes', async () => {
+    const sum = { name: 'sum', useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length) };
+    await cluster.node({ servings: [sum], limits: { nodes: 5 } });
+    const web = await cluster.node({ limits: { nodes: 5 } });
+    await web.knows('sum');
+
+    expect(
+      await web.servings.batchedRun(
+        'sum',
+        Array.from({ length: 5000 }, () => 1),
+      ),
+    ).toBe(5000);
+  });
+
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {
     const { NestFactory } = await import('@nestjs/core');
     const { ServingModule, ServingService: Service } = await import('nestjs-serving');

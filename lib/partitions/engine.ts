@@ -6,13 +6,15 @@ import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { SupervisedPartition, type Supervision } from './supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker.partition.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { SessionProviders, WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
   readonly partitions: readonly Partition[];
   /** What the model says of itself, where there is one. */
   readonly signature?: ModelSignature | undefined;
+  /** What each partition of a model runs on. */
+  readonly providers?: readonly (SessionProviders | undefined)[];
 }
 
 /**
@@ -124,5 +126,5 @@ async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, s
     const open = (end: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, end);
     return new SupervisedPartition(index, worker, open, supervision);
   });
-  return { partitions, signature: workers[0]?.signature };
+  return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };
 }

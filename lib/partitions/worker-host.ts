@@ -81,12 +81,12 @@ export class WorkerHost {
   private async open(): Promise<BatchFunctions | undefined> {
     const { task } = this;
     try {
-      const [factory, signature] = 'model' in task ? await openModel(task) : [await importFactory(task.file), undefined];
+      const [factory, loaded] = 'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
       const functions = new BatchFunctions(factory, task.partition, task.options);
       for (const key of task.keys) {
         await functions.get(key);
       }
-      this.port.post({ ...(signature && { signature }) }, []);
+      this.port.post(loaded, []);
       return functions;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);

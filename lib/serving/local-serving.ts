@@ -1,7 +1,7 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
-import { type Engine, modelsLoaded } from '../partitions/engine.js';
+import { type Engine, modelsLoaded, type Opened } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
 import type { Partition } from '../partitions/partition.js';
@@ -206,12 +206,10 @@ export class LocalServing<Input = unknown, Output = unknown>
         lanes.fit(opened.signature);
       }
       if (isShared) {
-        warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
+        this.warn(opened);
       }
       const partitions = this.timed(opened.partitions);
-      partitions.forEach((partition, index) =>
-        partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
-      );
+      partitions.forEach((partition, index) => this.watch(kind, partition, index));
       return new ServingLine(
         options,
         callbacks,
@@ -228,11 +226,33 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
   }
 
+  private warn({ signature, providers = [] }: Opened): void {
+    const missing = providers.flatMap((each) =>
+      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
+    );
+    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
+      this.logger.warn(`The model of serving "${this.name}" ${warning}`);
+    }
+  }
+
   private timed(partitions: readonly Partition[]): readonly Partition[] {
     const { runTimeout } = this.options;
     return runTimeout === undefined
       ? partitions
       : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  }
+
+  private watch(kind: ServingKind, partition: Partition, index: number): void {
+    let { provider: before } = statusOf(partition);
+    partition.onChange?.(() => {
+      const status = statusOf(partition);
+      const { provider = before } = status;
+      if (provider !== before) {
+        this.logger.warn(`Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ${before}`);
+        before = provider;
+      }
+      this.partitionChanged(kind, index, status);
+    });
   }
 
   private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {

@@ -1,7 +1,7 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { toWire, type WireError } from '../errors.js';
-import { decode, encode, owned, type Packet } from './codec.js';
+import { InvalidOutputError, toWire, type WireError } from '../errors.js';
+import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
 import { WorkerHost } from './worker-host.js';
 import { type Farewell, MARKS, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
 
@@ -55,7 +55,16 @@ async function host(): Promise<void> {
   const port = parentPort!;
   await new WorkerHost(decode(workerData as Packet) as WorkerTask, {
     listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
-    post: (message, transfer) => port.postMessage(encode(message), transfer),
+    post: (message, transfer) => {
+      const packet = encode(message);
+      if (lengthOf(packet) > MOST_BYTES) {
+        throw new InvalidOutputError(
+          `An output of ${lengthOf(packet)} bytes is more than a process can send in one message, ${MOST_BYTES} bytes; ` +
+            "return less, lower batchSize, or use isolation: 'thread'",
+        );
+      }
+      port.postMessage(packet, transfer);
+    },
     begin: () => writeSync(MARKS, '.') > 0,
   }).run();
   // Ends the thread also where the module left a timer or a connection open.

@@ -6,6 +6,7 @@ import {
   type BatchListener,
   type BatchOutput,
   type BatchResult,
+  LostOnTheWayError,
   NotStartedError,
   OutputLostError,
   STEPPED,
@@ -188,8 +189,8 @@ export class WorkerPartition implements Worker {
     const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
-      // It begins with one when it has ended the one before.
-      const Loss = batch < newest ? OutputLostError : NotStartedError;
+      // It begins with one when it has ended the one before, and may not survive to read the next.
+      const Loss = batch < newest ? OutputLostError : i === 0 ? LostOnTheWayError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;

@@ -272,7 +272,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async openWarm(): Promise<ServingLine> {
     const line = await this.open('process');
     try {
-      await line.warmUp();
+      const cold = await line.warmUp();
+      if (cold.length > 0) {
+        this.logger.warn(
+          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no ` +
+            'example of their rows, so that the first callers wait for what each size compiles; give example inputs: warmUp: [...]',
+        );
+      }
     } catch (cause) {
       await line.close();
       throw this.loadError(cause);

@@ -353,7 +353,7 @@ export class Cluster
     if (!this.limit) {
       const { drainTimeout } = this.options;
       const { local } = this.offers;
-      const longest = local.length === 0 ? undefined : Math.max(...local.map(({ shutdown }) => shutdown));
+      const longest = local.length === 0 ? undefined : Math.max(...local.map(({ shutdownLimit }) => shutdownLimit));
       const milliseconds = Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
       this.limit = new ShutdownLimit();
       this.limit.begin(milliseconds, () => {

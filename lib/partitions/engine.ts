@@ -1,3 +1,5 @@
+import { InvalidServingError } from '../errors.js';
+import { show } from '../show.js';
 import { BatchFunctions } from './batch-functions.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
@@ -6,13 +8,15 @@ import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { SupervisedPartition, type Supervision } from './supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker.partition.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { SessionProviders, WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
   readonly partitions: readonly Partition[];
   /** What the model says of itself, where there is one. */
   readonly signature?: ModelSignature | undefined;
+  /** What each partition of a model runs on. */
+  readonly providers?: readonly (SessionProviders | undefined)[];
 }
 
 /**
@@ -47,7 +51,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   let known: ServingHandler | undefined;
   let initialised: Promise<void> | undefined;
   return async (kind, options, keys) => {
-    const handler = (known ??= handlerOf());
+    const handler = (known ??= checked(handlerOf()));
     const init = async (batchKeys: readonly string[]): Promise<void> =>
       handler.init(
         kind,
@@ -67,6 +71,19 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
     };
     return { partitions: options.map((_, index) => new HandlerPartition(handlerFor, index)) };
   };
+}
+
+/** @throws InvalidServingError for what is not a handler, as a class or a provider can be, whatever its type says */
+function checked(handler: ServingHandler): ServingHandler {
+  const given: Partial<ServingHandler> | null | undefined = handler;
+  const missing = (['init', 'handleBatch'] as const).filter((method) => typeof given?.[method] !== 'function');
+  if (missing.length > 0) {
+    throw new InvalidServingError(
+      `${given?.constructor?.name ?? show(given)} cannot run batches: it has no method ${missing.join(' and no method ')}; ` +
+        'a class serving needs init(kind, partitions) and handleBatch(batch, partition)',
+    );
+  }
+  return handler;
 }
 
 /** Sessions of one model: the bytes of its file are read once, and every session is made of these, also after a restart. */
@@ -135,5 +152,5 @@ async function openWorkers(
     const open = (end: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, end);
     return new SupervisedPartition(index, worker, open, supervision);
   });
-  return { partitions, signature: workers[0]?.signature };
+  return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };
 }

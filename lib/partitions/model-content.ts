@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { open, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import type { InferenceSession } from 'onnxruntime-common';
 import { messageOf, ServingLoadError } from '../errors.js';
+import type { OpenedSession } from './onnx-session.js';
 
 /** What every session of a serving is made of, whatever becomes of the model's file meanwhile. */
 export interface ModelContent {
@@ -43,17 +43,17 @@ export class ModelSource {
  */
 export async function sessionOf(
   content: ModelContent,
-  create: (model: string | Uint8Array) => Promise<InferenceSession>,
-): Promise<InferenceSession> {
+  create: (model: string | Uint8Array) => Promise<OpenedSession>,
+): Promise<OpenedSession> {
   const { files, bytes } = content;
   const [path] = files.keys();
   const before = await stampOf(files);
   if (path !== undefined && (await changedFile(content)) === undefined) {
-    const session = await create(path);
+    const opened = await create(path);
     if ((await stampOf(files)) === before) {
-      return session;
+      return opened;
     }
-    await session.release();
+    await opened.session.release();
   }
   if (bytes) {
     // onnxruntime takes no shared memory.

@@ -10,16 +10,16 @@ import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { Loaded, WorkerTask } from './worker-protocol.js';
 
 type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
-export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, ModelSignature]> {
+/** Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it runs on. */
+export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, Loaded]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
-  const session = await exclusively(() =>
+  const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
   // One partition looks for all.
@@ -32,7 +32,7 @@ export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<
     hooks.forEach((hook) => emit(hook, outputs[hook]));
     return pick(outputs, signature.fetches);
   };
-  return [() => batchFunction as BatchFunction<unknown>, signature];
+  return [() => batchFunction as BatchFunction<unknown>, { signature, providers }];
 }
 
 function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {

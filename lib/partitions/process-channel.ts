@@ -1,12 +1,13 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
-import { fromWire } from '../errors.js';
+import { fromWire, ServingLoadError } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
-import { decode, encode, owned, type Packet } from './codec.js';
+import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
 import { contentForProcess } from './model-content.js';
 import { optionsForChild } from './options-for-child.js';
+import { TooLargeToSendError } from './partition.js';
 import {
   type Farewell,
   MARKS,
@@ -20,6 +21,12 @@ import {
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
   const opening = encode('model' in task ? { ...task, model: await contentForProcess(task.model) } : task);
+  if (lengthOf(opening) > MOST_BYTES) {
+    throw new ServingLoadError(
+      `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+        "give its path, or use isolation: 'thread'",
+    );
+  }
   const child = fork(processUrl, {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',
@@ -59,7 +66,16 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       return begun;
     },
     listen: (listener) => (hear = listener),
-    post: (request) => send(encode(request)),
+    post: (request) => {
+      const packet = encode(request);
+      if (lengthOf(packet) > MOST_BYTES) {
+        throw new TooLargeToSendError(
+          `A batch of ${lengthOf(packet)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+            "give fewer or smaller rows, lower batchSize, or use isolation: 'thread'",
+        );
+      }
+      send(packet);
+    },
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
     takeBack: (given, tell) => {

@@ -1,7 +1,7 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { toWire, type WireError } from '../errors.js';
-import { decode, encode, owned, type Packet } from './codec.js';
+import { InvalidOutputError, toWire, type WireError } from '../errors.js';
+import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
 import { Turnstile } from './turnstile.js';
 import { WorkerHost } from './worker-host.js';
 import { type Farewell, MARKS, type TakeBack, type TakenBack, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
@@ -73,7 +73,16 @@ async function host(): Promise<void> {
   const turnstile = new Turnstile(passed);
   await new WorkerHost(decode(task) as WorkerTask, {
     listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
-    post: (message, transfer) => port.postMessage(encode(message), transfer),
+    post: (message, transfer) => {
+      const packet = encode(message);
+      if (lengthOf(packet) > MOST_BYTES) {
+        throw new InvalidOutputError(
+          `An output of ${lengthOf(packet)} bytes is more than a process can send in one message, ${MOST_BYTES} bytes; ` +
+            "return less, lower batchSize, or use isolation: 'thread'",
+        );
+      }
+      port.postMessage(packet, transfer);
+    },
     begin: (batch) => {
       const begins = turnstile.lets(batch);
       // Also for a batch that was taken back, since the other side counts the marks.

@@ -85,10 +85,10 @@ export class WorkerHost {
   private async open(): Promise<BatchFunctions | undefined> {
     const { task } = this;
     try {
-      const [factory, signature] = 'model' in task ? await openModel(task) : [await importFactory(task.file), undefined];
+      const [factory, loaded] = 'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
       const functions = new BatchFunctions(factory, task.partition, task.options);
       await functions.declare(task.keys);
-      this.port.post({ ...(signature && { signature }) }, []);
+      this.port.post(loaded, []);
       return functions;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);

@@ -40,8 +40,20 @@ export interface TakenBack {
   readonly takenBack: number;
 }
 
+/** The execution providers of a session: the first that it uses, and those before and after it that do not work, with the reason. */
+export interface SessionProviders {
+  readonly inUse: string;
+  readonly missing: readonly string[];
+}
+
+/** What a worker has loaded; nothing to say of a module file. */
+export interface Loaded {
+  readonly signature?: ModelSignature;
+  readonly providers?: SessionProviders;
+}
+
 /** The first message of a worker: it is loaded, or why it is not. */
-export type WorkerOpening = { readonly signature?: ModelSignature } | { readonly error: WireError };
+export type WorkerOpening = Loaded | { readonly error: WireError };
 
 /**
  * From a worker: what a batch says before it ends, and how it ends. Batches are counted, from 0, and run one after the other, as they

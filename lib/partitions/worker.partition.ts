@@ -1,11 +1,11 @@
 import type { Batch } from '../batch/batch.js';
 import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoadError, toWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
-import type { ModelSignature } from './model-signature.js';
 import {
   type BatchInfo,
   type BatchListener,
   type BatchOutput,
+  LostOnTheWayError,
   type PartitionResult,
   NotStartedError,
   OutputLostError,
@@ -15,7 +15,7 @@ import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
 import { sendRows, unpack } from './wire.js';
-import { type BatchEnd, type BatchNews, STEPS_AHEAD, type WorkerTask } from './worker-protocol.js';
+import { type BatchEnd, type BatchNews, type Loaded, STEPS_AHEAD, type WorkerTask } from './worker-protocol.js';
 
 /** Where the session of a partition lives: in a thread of the application's process, or in a process of its own. */
 export type Isolation = 'thread' | 'process';
@@ -58,8 +58,8 @@ export class WorkerPartition implements Worker {
   private constructor(
     private readonly channel: Channel,
     private readonly task: WorkerTask,
-    /** What the model says of itself. */
-    readonly signature: ModelSignature | undefined,
+    /** The model that it has loaded, if that is one. */
+    readonly loaded: Loaded,
   ) {
     channel.listen((message) => this.hear(message));
     channel.unref();
@@ -87,7 +87,7 @@ export class WorkerPartition implements Worker {
     if ('error' in first) {
       throw fromWire(first.error);
     }
-    return new WorkerPartition(channel, task, 'signature' in first ? first.signature : undefined);
+    return new WorkerPartition(channel, task, 'signature' in first ? first : {});
   }
 
   async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
@@ -208,8 +208,8 @@ export class WorkerPartition implements Worker {
     const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
-      // It begins with one when it has ended the one before.
-      const Loss = batch < newest ? OutputLostError : NotStartedError;
+      // It begins with one when it has ended the one before, and may not survive to read the next.
+      const Loss = batch < newest ? OutputLostError : i === 0 ? LostOnTheWayError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;

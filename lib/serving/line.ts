@@ -116,8 +116,11 @@ export class ServingLine {
     return undefined;
   }
 
-  /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */
-  async warmUp(): Promise<void> {
+  /**
+   * Runs every allowed size, and the examples, once on every partition, and again where that has been started again. Gives the
+   * keys whose allowed sizes it cannot run, for want of an example.
+   */
+  async warmUp(): Promise<readonly string[]> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
       prepareCall(this.callbacks, input, this.inputAxes),
     );
@@ -136,6 +139,8 @@ export class ServingLine {
         return partition.warmUp ? partition.warmUp(warm) : warm(partition);
       }),
     );
+    const warm = new Set(rows.map(({ key }) => key));
+    return this.lanes.keys.filter((key) => this.lanes.optionsOf(key).allowedSizes && !warm.has(key));
   }
 
   /** Still takes calls, but lets none wait for others. */

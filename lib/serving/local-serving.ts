@@ -9,7 +9,7 @@ import {
   ServingClosedError,
   ServingLoadError,
 } from '../errors.js';
-import { type Engine, modelsLoaded } from '../partitions/engine.js';
+import { type Engine, modelsLoaded, type Opened } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
 import type { Partition } from '../partitions/partition.js';
@@ -95,11 +95,6 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** What other nodes may do with it. */
   get distribution(): ServingDistribution {
     return this.options.distribution;
-  }
-
-  /** Milliseconds of shutdown after which its calls are answered as closed. */
-  get shutdown(): number {
-    return this.options.shutdown;
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
@@ -258,12 +253,10 @@ export class LocalServing<Input = unknown, Output = unknown>
         lanes.fit(opened.signature);
       }
       if (isShared) {
-        warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
+        this.warn(opened);
       }
       const partitions = this.timed(opened.partitions);
-      partitions.forEach((partition, index) =>
-        partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
-      );
+      partitions.forEach((partition, index) => this.watch(kind, partition, index));
       const line = new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, kind, shared);
       this.lines.add(line);
       if (this.shutdown.hasBegun) {
@@ -277,11 +270,33 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
   }
 
+  private warn({ signature, providers = [] }: Opened): void {
+    const missing = providers.flatMap((each) =>
+      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
+    );
+    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
+      this.logger.warn(`The model of serving "${this.name}" ${warning}`);
+    }
+  }
+
   private timed(partitions: readonly Partition[]): readonly Partition[] {
     const { runTimeout } = this.options;
     return runTimeout === undefined
       ? partitions
       : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  }
+
+  private watch(kind: ServingKind, partition: Partition, index: number): void {
+    let { provider: before } = statusOf(partition);
+    partition.onChange?.(() => {
+      const status = statusOf(partition);
+      const { provider = before } = status;
+      if (provider !== before) {
+        this.logger.warn(`Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ${before}`);
+        before = provider;
+      }
+      this.partitionChanged(kind, index, status);
+    });
   }
 
   private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
@@ -301,7 +316,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async openWarm(): Promise<ServingLine> {
     const line = await this.open('process');
     try {
-      await line.warmUp();
+      const cold = await line.warmUp();
+      if (cold.length > 0) {
+        this.logger.warn(
+          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no ` +
+            'example of their rows, so that the first callers wait for what each size compiles; give example inputs: warmUp: [...]',
+        );
+      }
     } catch (cause) {
       await line.close();
       this.lines.delete(line);

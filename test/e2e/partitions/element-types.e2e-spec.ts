@@ -10,6 +10,8 @@ import { worker } from '../../fixtures/worker.js';
 /** What a model can be written of; the others have no number of their own in ONNX files of that age. */
 const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);
 
+const bits = (...values: number[]): Uint16Array => Uint16Array.from(values);
+
 const typesOf = (tensor: Tensor): ElementType => tensor.type as ElementType;
 
 describe('Tensors of every element type', () => {
@@ -55,7 +57,6 @@ describe('Tensors of every element type', () => {
 
   describe.each(['thread', 'process'] as const)('of half floats, in a %s,', (isolation) => {
     const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
-    const bits = (...values: number[]): Uint16Array => Uint16Array.from(values);
     const [one, two, three] = [0x3c00, 0x4000, 0x4200];
     /** The class that holds half floats on this Node, of which 24 is the first to have one. */
     const halves = (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array }).Float16Array ?? Uint16Array;

@@ -17,7 +17,8 @@ async function madeOf(content: ModelContent, meanwhile = async (): Promise<void>
   await sessionOf(content, async (from) => {
     made = typeof from === 'string' ? from : Buffer.from(from);
     await meanwhile();
-    return { release: async () => void releases.push(from) } as unknown as InferenceSession;
+    const session = { release: async () => void releases.push(from) } as unknown as InferenceSession;
+    return { session, providers: { inUse: 'cpu', missing: [] } };
   });
   return releases.length > 0 ? { made, released: releases } : made;
 }

@@ -5,6 +5,7 @@ import { InvalidOutputError, PartitionLostError } from '../../../lib/errors.js';
 import {
   type BatchListener,
   type BatchResult,
+  LostOnTheWayError,
   NotStartedError,
   OutputLostError,
   STEPPED,
@@ -287,6 +288,15 @@ describe('WorkerPartition with a process', () => {
     const [after] = await reasons([run(partition, Batch.ofValues(['too late']))]);
 
     expect([before, after]).toEqual([expect.any(NotStartedError), expect.any(NotStartedError)]);
+    expect(after).not.toBeInstanceOf(LostOnTheWayError);
+  });
+
+  it('[H7] says of a batch that was on its way when it was killed that the process may have died of that, and of no other', async () => {
+    partition.kill!();
+
+    const losses = await reasons(['on its way', 'ahead'].map((row) => run(partition, Batch.ofValues([row]))));
+
+    expect(losses.map((error) => (error as Error).constructor)).toEqual([LostOnTheWayError, NotStartedError]);
   });
 
   it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {

@@ -29,6 +29,7 @@ export {
   ServingLoadError,
   ServingUnavailableError,
   SlowConsumerError,
+  UnknownKeyError,
   UnknownServingError,
 } from './errors.js';
 export type { HandlerPartitionOptions, HandlerResult, ServingHandler, ServingKind } from './partitions/handler.partition.js';

@@ -1,4 +1,4 @@
-import { DeadlineUnreachableError, OverloadedError, RequestTooLargeError } from '../errors.js';
+import { DeadlineExceededError, DeadlineUnreachableError, OverloadedError, RequestTooLargeError } from '../errors.js';
 import { Pace } from './pace.js';
 import type { Limits, Request } from './request.js';
 
@@ -71,6 +71,7 @@ export class Admission {
    *
    * @throws RequestTooLargeError for more rows than there is ever room for
    * @throws OverloadedError when there is no room
+   * @throws DeadlineExceededError when its deadline has passed
    * @throws DeadlineUnreachableError when it could not be answered in time
    */
   enter(request: Request, now: number, work: Work): void {
@@ -156,6 +157,12 @@ export class Admission {
   /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
   private checkDeadline(request: Request, now: number, work: Work): void {
     const { deadline, lane, size } = request;
+    if (deadline <= now) {
+      const late = Math.ceil(now - deadline);
+      throw new DeadlineExceededError(
+        `The deadline of the call to serving "${this.options.name}" had passed ${late} ms before it came; give it more time`,
+      );
+    }
     if (deadline === Infinity || (work.isIdle && this.rows === 0)) {
       return;
     }

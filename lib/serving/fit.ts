@@ -1,6 +1,6 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { read } from '../batch/container.js';
-import { InvalidBatchError, InvalidInputError, RequestTooLargeError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, RequestTooLargeError, UnknownKeyError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
 import { clip, show } from '../show.js';
 import type { KeyOptions } from './lanes.js';
@@ -34,7 +34,8 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
  * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do.
  *
  * @throws InvalidBatchError for a batch without rows
- * @throws InvalidInputError for an unknown key, or rows unlike the inputs of the model
+ * @throws UnknownKeyError for a key that the serving does not have
+ * @throws InvalidInputError for rows unlike the inputs of the model
  */
 export function checkFit(
   serving: string,
@@ -48,7 +49,7 @@ export function checkFit(
   }
   if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
-    throw new InvalidInputError(
+    throw new UnknownKeyError(
       `Serving "${serving}" has no key ${show(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
     );
   }

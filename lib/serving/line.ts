@@ -24,6 +24,7 @@ import { type Reply, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import type { SharedCalls } from './shared-calls.js';
+import type { CallMode } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
@@ -93,7 +94,7 @@ export class ServingLine {
     try {
       const submit = options.inline ? this.alone() : this.inBatches;
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
-      const passage = { options: own, terms: this.enter(input, options), submit, watch };
+      const passage = { options: own, terms: this.enter(input, options, 'stream'), submit, watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
@@ -186,7 +187,7 @@ export class ServingLine {
   private async answer(input: unknown, options: OwnCallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
-      const terms = this.enter(input, options, this.options.timeout);
+      const terms = this.enter(input, options, mode);
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
@@ -204,17 +205,19 @@ export class ServingLine {
   }
 
   /** The terms of one more call, unless none is taken any more. */
-  private enter(input: unknown, options: CallOptions, timeout?: number): CallTerms {
+  private enter(input: unknown, options: CallOptions, mode: CallMode): CallTerms {
+    const isStream = mode === 'stream';
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
-    return termsOf(this.callbacks, input, options, timeout);
+    const timeout = isStream ? undefined : this.options.timeout;
+    return termsOf(this.callbacks, input, options, timeout, isStream);
   }
 
   /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
   private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
     try {
-      const terms = this.enter(input, options, this.options.timeout);
+      const terms = this.enter(input, options, 'batched');
       const { answer, answeredBy } = await shared.answer({
         input,
         origin: this.originOf(options),

@@ -254,6 +254,11 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
   }
+  if (definition.retries !== undefined && !idempotent) {
+    throw new InvalidServingError(
+      `${owner}: retries says how often a batch runs again whose partition was lost, and needs idempotent: true`,
+    );
+  }
   return { idempotent, isolateFailures, retries };
 }
 
@@ -273,6 +278,9 @@ function sharingOf(owner: string, definition: ServingDefinition): Sharing | unde
   const { singleFlight, cache } = definition;
   if (cache) {
     checkOptions(`${owner}, cache`, cache, ofCache);
+  }
+  if (definition.identify && !singleFlight && !cache) {
+    throw new InvalidServingError(`${owner}: identify tells which calls share an answer, and needs singleFlight: true or cache`);
   }
   const { ttl, timeout = 100 } = cache ?? {};
   return singleFlight || ttl !== undefined

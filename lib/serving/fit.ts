@@ -31,7 +31,8 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
 }
 
 /**
- * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do.
+ * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do. Rows must
+ * be like the inputs of the model, or the template that is declared where there is no model.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving does not have
@@ -43,6 +44,7 @@ export function checkFit(
   { allowedSizes }: KeyOptions,
   keys?: readonly string[],
   signature?: ModelSignature,
+  template?: readonly ModelPort[],
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
@@ -58,10 +60,11 @@ export function checkFit(
       `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain values cannot be padded; give tensors`,
     );
   }
-  const fault = signature && misfit(batch, signature);
+  const inputs = signature?.inputs ?? template;
+  const fault = inputs && misfit(batch, inputs, signature !== undefined);
   if (fault) {
-    const inputs = signature.inputs.map(describePort).join(', ');
-    throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${clip(batch.signature)}]: ${fault}`);
+    const taken = inputs.map(describePort).join(', ');
+    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${clip(batch.signature)}]: ${fault}`);
   }
 }
 
@@ -106,26 +109,26 @@ export function checkHooks(
   }
 }
 
-/** Why the rows are none for the model, if they are not. */
-function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
+/** Why the rows are not like the inputs, if they are not. */
+function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
   const { template } = batch;
   if (!template) {
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
   const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
-  // A bare tensor is the one input of a model that has one.
-  const lone = inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
+  // A bare tensor is the one input of a model that has one. A function takes what it is given.
+  const lone = isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
     const leaf = lone ?? leaves.get(port.name);
     if (!leaf) {
-      return `"${port.name}" is missing`;
+      return `${named(port)} is missing`;
     }
     if (leaf.tensor.type !== port.type) {
-      return `"${port.name}" is ${leaf.tensor.type} and must be ${port.type}`;
+      return `${named(port)} is ${leaf.tensor.type} and must be ${port.type}`;
     }
     if (leaf.axis !== port.batchAxis) {
-      return `the rows of "${port.name}" lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+      return `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
     }
     const fault = wrongShape(port, leaf.tensor.dims, sizes);
     if (fault) {
@@ -136,19 +139,17 @@ function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
     const names = new Set(inputs.map(({ name }) => name));
     // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
     const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
-    return `the model has no input ${show(extra)}`;
+    return `${isModel ? 'the model has' : 'there is'} no input ${show(extra)}`;
   }
   return undefined;
 }
 
 /** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
-function wrongShape(
-  { name, shape, batchAxis }: ModelPort,
-  dims: readonly number[],
-  sizes: Map<string, number>,
-): string | undefined {
+function wrongShape(port: ModelPort, dims: readonly number[], sizes: Map<string, number>): string | undefined {
+  const { shape, batchAxis } = port;
+  const name = named(port);
   if (dims.length !== shape.length) {
-    return `"${name}" has ${dims.length} axes and must have ${shape.length}`;
+    return `${name} has ${dims.length} axes and must have ${shape.length}`;
   }
   for (const [axis, dim] of shape.entries()) {
     const size = dims[axis]!;
@@ -157,11 +158,15 @@ function wrongShape(
     }
     const required = typeof dim === 'number' ? dim : sizes.get(dim);
     if (required !== undefined && size !== required) {
-      return `axis ${axis} of "${name}" is ${size} and must be ${required}`;
+      return `axis ${axis} of ${name} is ${size} and must be ${required}`;
     }
     if (typeof dim === 'string' && dim !== '' && dim !== '?') {
       sizes.set(dim, size);
     }
   }
   return undefined;
+}
+
+function named({ name }: ModelPort): string {
+  return name === '' ? 'the tensor' : `"${name}"`;
 }

@@ -326,7 +326,7 @@ export class ServingLine {
     const { name } = this.options;
     const { signature } = this.opened;
     checkSize(this.options, batch);
-    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature);
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature, this.options.template);
     // After the checks: what is refused is not remembered.
     const lane = this.lanes.laneOf(batch, this.originOf(options));
     const hooks = askedHooks(options);

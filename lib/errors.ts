@@ -73,10 +73,17 @@ export class InvalidBatchError extends ServingError {
   override readonly statusCode = 400;
 }
 
-/** A well-formed batch that this serving does not take: unknown key, or rows unlike the model's inputs. */
+/** A well-formed batch that this serving does not take: its rows are unlike the inputs. */
 export class InvalidInputError extends ServingError {
   override readonly name = 'InvalidInputError';
   override readonly code = 'SERVING_INVALID_INPUT';
+  override readonly statusCode = 400;
+}
+
+/** A batch has a key that its serving does not have. */
+export class UnknownKeyError extends ServingError {
+  override readonly name = 'UnknownKeyError';
+  override readonly code = 'SERVING_UNKNOWN_KEY';
   override readonly statusCode = 400;
 }
 
@@ -227,6 +234,7 @@ const classes = new Map(
     ProviderUnavailableError,
     InvalidBatchError,
     InvalidInputError,
+    UnknownKeyError,
     RequestTooLargeError,
     CallCancelledError,
     DeadlineExceededError,

@@ -29,6 +29,7 @@ export {
   ServingLoadError,
   ServingUnavailableError,
   SlowConsumerError,
+  UnknownKeyError,
   UnknownServingError,
 } from './errors.js';
 export type { HandlerPartitionOptions, HandlerResult, ServingHandler, ServingKind } from './partitions/handler.partition.js';
@@ -53,6 +54,7 @@ export type { ServingModuleExtras, ServingModuleOptions } from './serving.module
 export type { NamedServing, ServingReference } from './serving-reference.js';
 export { ServingService } from './serving.service.js';
 export type { PartMetadata } from './serving/call-metadata.js';
+export type { TensorTemplate, RowTemplate } from './serving/row-template.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { currentSignal } from './serving/caller-context.js';
 export { contentHash } from './serving/content-hash.js';

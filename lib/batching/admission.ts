@@ -1,4 +1,10 @@
-import { DeadlineUnreachableError, OverloadedError, RequestTooLargeError, withoutStack } from '../errors.js';
+import {
+  DeadlineExceededError,
+  DeadlineUnreachableError,
+  OverloadedError,
+  RequestTooLargeError,
+  withoutStack,
+} from '../errors.js';
 import { Pace } from './pace.js';
 import type { Limits, Request } from './request.js';
 
@@ -73,6 +79,7 @@ export class Admission {
    *
    * @throws RequestTooLargeError for more rows than there is ever room for
    * @throws OverloadedError when there is no room
+   * @throws DeadlineExceededError when its deadline has passed
    * @throws DeadlineUnreachableError when it could not be answered in time
    */
   enter(request: Request, now: number, work: Work): void {
@@ -169,6 +176,11 @@ export class Admission {
   /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
   private checkDeadline(request: Request, now: number, work: Work): void {
     const { deadline, lane, size } = request;
+    if (deadline <= now) {
+      const late = Math.ceil(now - deadline);
+      const message = `The deadline of the call to serving "${this.options.name}" had passed ${late} ms before it came; give it more time`;
+      throw withoutStack(() => new DeadlineExceededError(message));
+    }
     if (deadline === Infinity || (work.idle > 0 && this.rows === 0)) {
       return;
     }

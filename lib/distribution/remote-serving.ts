@@ -119,7 +119,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const unheard = [left, options.signal].map((signal) => onAbort(signal, (reason) => stop.abort(reason)));
     let outcome: { readonly error?: unknown } = {};
     try {
-      const terms = { ...termsOf({ name: this.name }, input, options), signal: stop.signal };
+      const terms = { ...termsOf({ name: this.name }, input, options, undefined, true), signal: stop.signal };
       yield* this.eventsFrom(input, options, terms, watch);
       return undefined;
     } catch (error) {

@@ -1,5 +1,5 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../errors.js';
-import type { AbortSignalLike, StreamOptions } from '../serving/call-options.js';
+import type { AbortSignalLike, CallOptions, StreamOptions } from '../serving/call-options.js';
 import { Departure } from './departure.js';
 import { faultHeader, lostCallerHeader } from './faults.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from './header.js';
@@ -43,7 +43,7 @@ export class ServedCall {
       const input = inputs ? this.openInput(inputs) : inputIn(value);
       const options = optionsIn(header, left);
       if (window) {
-        await this.stream(eventsOf(offer, input, options), window);
+        await this.stream(eventsOf(offer, input, { ...options, ...streamOptionsIn(header) }), window);
       } else {
         await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
@@ -167,11 +167,14 @@ function inputIn(value: () => unknown): unknown {
   }
 }
 
-function optionsIn(header: Header, signal: AbortSignalLike): StreamOptions<string> {
-  const hooks = textsIn(header, 'hooks') ?? [];
+function streamOptionsIn(header: Header): Pick<StreamOptions<string>, 'hooks' | 'inline'> {
+  return { hooks: textsIn(header, 'hooks') ?? [], inline: header['inline'] === true };
+}
+
+function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
   const timeout = amountIn(header, 'timeout');
   const priority = header['priority'] as number | undefined;
   const tenant = textIn(header, 'tenant');
   const origin = textIn(header, 'origin') ?? 'rpc';
-  return { hooks, timeout, priority, tenant, origin, inline: header['inline'] === true, signal };
+  return { timeout, priority, tenant, origin, signal };
 }

@@ -161,7 +161,8 @@ function fetchesOf(outputs: readonly TensorMetadata[], declared?: readonly strin
 
 /** `name: type[shape]`, as messages show it. */
 export function describePort({ name, type, shape }: Pick<ModelPort, 'name' | 'type' | 'shape'>): string {
-  return `${name}: ${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
+  const label = name === '' ? '' : `${name}: `;
+  return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
 /** The batch axes by name, as batches want them; a lone one also without name, for a bare tensor. */

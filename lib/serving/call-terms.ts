@@ -1,7 +1,7 @@
 import { DeadlineExceededError, InvalidInputError } from '../errors.js';
 import { show } from '../show.js';
 import type { Callbacks } from './call.js';
-import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
+import { type AbortSignalLike, type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
 import { LONGEST_DELAY } from './option-rules.js';
 
 /** What a call asks for beside its rows, with every default filled in. */
@@ -24,17 +24,35 @@ export const NOTHING_ASKED: CallTerms = {
   late: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
+/** The options that a caller may give, and whether only a stream has them. */
+const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
+  Object.entries({
+    signal: { ofStreams: false },
+    timeout: { ofStreams: false },
+    priority: { ofStreams: false },
+    tenant: { ofStreams: false },
+    origin: { ofStreams: false },
+    hooks: { ofStreams: true },
+    inline: { ofStreams: true },
+  } satisfies Record<keyof StreamOptions<string>, { ofStreams: boolean }>),
+);
+
+/** The option that only this package gives. */
+const OWN_OPTION: keyof OwnCallOptions = 'lends';
+
 /**
  * The terms of a call to the serving, whose time runs from now.
  *
- * @throws InvalidInputError for an option that cannot be
+ * @throws InvalidInputError for an option that is unknown, or cannot be
  */
 export function termsOf(
   { name, tenant: tenantOf }: Callbacks,
   input: unknown,
   options: CallOptions,
   patience?: number,
+  isStream = false,
 ): CallTerms {
+  checkNames(name, options, isStream);
   const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, signal } = options;
   if (priority === 0 && tenant === '' && timeout === undefined && signal === undefined) {
     return NOTHING_ASKED;
@@ -103,6 +121,18 @@ export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
   let unheard!: () => void;
   const stopped = new Promise<never>((_, reject) => (unheard = onStop(terms, reject)));
   return Promise.race([work, stopped]).finally(unheard);
+}
+
+/** Own names only: options may be an AbortController, whose signal is that of its class. */
+function checkNames(serving: string, options: CallOptions, isStream: boolean): void {
+  for (const option of Object.keys(options)) {
+    const known = OPTIONS.get(option);
+    if ((!known || (known.ofStreams && !isStream)) && option !== OWN_OPTION) {
+      const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
+      const names = allowed.map(([each]) => each).join(', ');
+      throw new InvalidInputError(`A call to serving "${serving}" has the unknown option ${show(option)}; allowed are ${names}`);
+    }
+  }
 }
 
 function check(serving: string, option: string, value: unknown, isAllowed: boolean, allowed: string): void {

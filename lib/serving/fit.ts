@@ -1,6 +1,6 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { read } from '../batch/container.js';
-import { InvalidBatchError, InvalidInputError, RequestTooLargeError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, RequestTooLargeError, UnknownKeyError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/model-signature.js';
 import { clip, show } from '../show.js';
 import type { KeyOptions } from './lanes.js';
@@ -31,10 +31,12 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
 }
 
 /**
- * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do.
+ * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do. Rows must
+ * be like the inputs of the model, or the template that is declared where there is no model.
  *
  * @throws InvalidBatchError for a batch without rows
- * @throws InvalidInputError for an unknown key, or rows unlike the inputs of the model
+ * @throws UnknownKeyError for a key that the serving does not have
+ * @throws InvalidInputError for rows unlike the inputs of the model
  */
 export function checkFit(
   serving: string,
@@ -42,13 +44,14 @@ export function checkFit(
   { allowedSizes }: KeyOptions,
   keys?: readonly string[],
   signature?: ModelSignature,
+  template?: readonly ModelPort[],
 ): void {
   if (batch.size === 0) {
     throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
   }
   if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
-    throw new InvalidInputError(
+    throw new UnknownKeyError(
       `Serving "${serving}" has no key ${show(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
     );
   }
@@ -57,10 +60,11 @@ export function checkFit(
       `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain values cannot be padded; give tensors`,
     );
   }
-  const fault = signature && misfit(batch, signature);
+  const inputs = signature?.inputs ?? template;
+  const fault = inputs && misfit(batch, inputs, signature !== undefined);
   if (fault) {
-    const inputs = signature.inputs.map(describePort).join(', ');
-    throw new InvalidInputError(`Serving "${serving}" takes [${inputs}] and was given [${clip(batch.signature)}]: ${fault}`);
+    const taken = inputs.map(describePort).join(', ');
+    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${clip(batch.signature)}]: ${fault}`);
   }
 }
 
@@ -105,28 +109,28 @@ export function checkHooks(
   }
 }
 
-/** Why the rows are none for the model, if they are not. */
-function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
+/** Why the rows are not like the inputs, if they are not. */
+function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
   const { template } = batch;
   if (!template) {
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
   const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
-  // A bare tensor is the one input of a model that has one.
-  const lone = inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
+  // A bare tensor is the one input of a model that has one. A function takes what it is given.
+  const lone = isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
     const leaf = lone ?? leaves.get(port.name);
     if (!leaf) {
-      return `"${port.name}" is missing`;
+      return `${named(port)} is missing`;
     }
     if (leaf.tensor.type !== port.type) {
-      return `"${port.name}" is ${leaf.tensor.type} and must be ${port.type}`;
+      return `${named(port)} is ${leaf.tensor.type} and must be ${port.type}`;
     }
     if (leaf.axis !== port.batchAxis) {
       return port.batchAxis === null
-        ? `"${port.name}" is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
-        : `the rows of "${port.name}" lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
+        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
     }
     const fault = wrongShape(port, leaf.tensor.dims, sizes);
     if (fault) {
@@ -137,19 +141,17 @@ function misfit(batch: Batch, { inputs }: ModelSignature): string | undefined {
     const names = new Set(inputs.map(({ name }) => name));
     // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
     const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
-    return `the model has no input ${show(extra)}`;
+    return `${isModel ? 'the model has' : 'there is'} no input ${show(extra)}`;
   }
   return undefined;
 }
 
 /** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
-function wrongShape(
-  { name, shape, batchAxis }: ModelPort,
-  dims: readonly number[],
-  sizes: Map<string, number>,
-): string | undefined {
+function wrongShape(port: ModelPort, dims: readonly number[], sizes: Map<string, number>): string | undefined {
+  const { shape, batchAxis } = port;
+  const name = named(port);
   if (dims.length !== shape.length) {
-    return `"${name}" has ${dims.length} axes and must have ${shape.length}`;
+    return `${name} has ${dims.length} axes and must have ${shape.length}`;
   }
   for (const [axis, dim] of shape.entries()) {
     const size = dims[axis]!;
@@ -158,11 +160,15 @@ function wrongShape(
     }
     const required = typeof dim === 'number' ? dim : sizes.get(dim);
     if (required !== undefined && size !== required) {
-      return `axis ${axis} of "${name}" is ${size} and must be ${required}`;
+      return `axis ${axis} of ${name} is ${size} and must be ${required}`;
     }
     if (typeof dim === 'string' && dim !== '' && dim !== '?') {
       sizes.set(dim, size);
     }
   }
   return undefined;
+}
+
+function named({ name }: ModelPort): string {
+  return name === '' ? 'the tensor' : `"${name}"`;
 }

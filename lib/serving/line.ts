@@ -25,6 +25,7 @@ import { type Reply, ReplyRequest } from './reply-request.js';
 import type { BatchRequest } from './request.js';
 import type { ResolvedServing } from './resolve-definition.js';
 import type { SharedCalls } from './shared-calls.js';
+import type { CallMode } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
@@ -94,7 +95,7 @@ export class ServingLine {
     let failure: { readonly error: unknown } | undefined;
     try {
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
-      const passage = { options: own, terms: this.enter(input, options), watch };
+      const passage = { options: own, terms: this.enter(input, options, 'stream'), watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
@@ -209,7 +210,7 @@ export class ServingLine {
     const mode = this.kind === 'inline' ? 'inline' : 'batched';
     const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
-      const terms = this.enter(input, options, this.options.timeout);
+      const terms = this.enter(input, options, mode);
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
@@ -227,17 +228,19 @@ export class ServingLine {
   }
 
   /** The terms of one more call, unless none is taken any more. */
-  private enter(input: unknown, options: OwnCallOptions, timeout?: number): CallTerms {
+  private enter(input: unknown, options: OwnCallOptions, mode: CallMode): CallTerms {
+    const isStream = mode === 'stream';
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
-    return options.terms ?? termsOf(this.callbacks, input, options, timeout);
+    const timeout = isStream ? undefined : this.options.timeout;
+    return options.terms ?? termsOf(this.callbacks, input, options, timeout, isStream);
   }
 
   /** Shares the rows with calls that ask the same; each caller has its own terms, `info` and reply. */
   private async answerShared(shared: SharedCalls, input: unknown, options: OwnCallOptions): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
     try {
-      const terms = this.enter(input, options, this.options.timeout);
+      const terms = this.enter(input, options, 'batched');
       const { preprocess, postprocess } = this.callbacks;
       const { answer, answeredBy } = await shared.answer({
         input,
@@ -357,7 +360,8 @@ export class ServingLine {
     const { signature } = this.opened;
     checkSize(this.options, batch);
     const isInline = this.kind === 'inline';
-    checkFit(name, batch, this.lanes.optionsOf(batch.key), isInline ? undefined : this.lanes.keys, signature);
+    const keys = isInline ? undefined : this.lanes.keys;
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), keys, signature, this.options.template);
     const origin = this.originOf(options);
     // After the checks: what is refused is not remembered.
     const lane = isInline ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin) : this.lanes.laneOf(batch, origin);

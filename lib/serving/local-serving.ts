@@ -211,7 +211,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       return yield* this.line.stream(input, options, left) as AsyncGenerator<never, undefined>;
     }
-    const terms = termsOf(this.callbacks, input, options);
+    const terms = termsOf(this.callbacks, input, options, undefined, true);
     const line = this.inlineLine ?? (await this.openInline(terms));
     return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<never, undefined>;
   }

@@ -14,6 +14,10 @@ export type Rules = Readonly<Record<string, Rule>>;
 /** setTimeout turns a longer delay into none at all. */
 export const LONGEST_DELAY = 2 ** 31 - 1;
 
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
 export const whole = (least: number, most: number): Rule => ({
   check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
   allowed: `a whole number from ${least} to ${most}`,

@@ -31,8 +31,8 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
     const axis = axisOf(path, axes);
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
-        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; axis ${axis} must have the ${expected} rows of the batch. ` +
-          `Where its rows lie on another axis, say so: outputs: { ${path || 'name'}: { batchAxis: ... } }`,
+        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; axis ${axis} must have the ${expected} rows of the batch` +
+          hintOf(path, axes),
       );
     }
   }
@@ -41,6 +41,13 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
     throw new InvalidOutputError(`Unusable output: no leaf of it carries the ${expected} rows of the batch`);
   }
   return rows.slice(0, input.size);
+}
+
+/** Only a model has the option. */
+function hintOf(path: string, axes: BatchAxes): string {
+  return path !== '' && Object.hasOwn(axes, path)
+    ? `. Where its rows lie on another axis, say so: outputs: { ${path}: { batchAxis: ... } }`
+    : '';
 }
 
 /** What makes a batch invalid is the caller's fault, unless it is an output that is to make one. */

@@ -5,6 +5,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import type { RunOrder } from '../batching/backlog.js';
 import { InvalidServingError } from '../errors.js';
+import type { ModelPort } from '../partitions/model-signature.js';
 import type { PartitionOptions } from '../partitions/partition.js';
 import { LONGEST_BACKOFF } from '../partitions/backoff.js';
 import { partitionPerDevice } from '../partitions/devices.js';
@@ -17,6 +18,7 @@ import {
   checkOptions,
   checkRoom,
   DEFAULT_AGEING,
+  isRecord,
   delay,
   LONGEST_DELAY,
   milliseconds,
@@ -25,6 +27,7 @@ import {
   type Rules,
   whole,
 } from './option-rules.js';
+import { rowTemplate, portsOfTemplate } from './row-template.js';
 import type { KeyOptions } from './lanes.js';
 import type { RecoveryOptions } from './recovery.js';
 import { contentHash } from './content-hash.js';
@@ -58,6 +61,8 @@ export interface ResolvedServing extends Supervision {
   /** Only where calls share anything. */
   readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
+  /** What rows must be like, where that is declared; a model says it itself. */
+  readonly template?: readonly ModelPort[] | undefined;
   readonly runTimeout?: number | undefined;
   readonly drain: boolean;
   readonly shutdown: number;
@@ -180,11 +185,12 @@ const kinds: Readonly<Record<string, Rules>> = {
     outputs: axes,
     fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
   },
-  useFactory: { ...noWorker, useFactory: aFunction },
-  useFile: { ...worker, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
-  useClass: { ...noWorker, useClass: aFunction },
+  useFactory: { ...noWorker, template: rowTemplate, useFactory: aFunction },
+  useFile: { ...worker, template: rowTemplate, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useClass: { ...noWorker, template: rowTemplate, useClass: aFunction },
   useExisting: {
     ...noWorker,
+    template: rowTemplate,
     useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' },
   },
 };
@@ -238,6 +244,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     separateOrigins,
     sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
+    template: templateOf(definition),
     runTimeout,
     ...supervisionOf(definition),
     ...shutdownOf(definition),
@@ -253,6 +260,11 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
   const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = definition;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
+  }
+  if (definition.retries !== undefined && !idempotent) {
+    throw new InvalidServingError(
+      `${owner}: retries says how often a batch runs again whose partition was lost, and needs idempotent: true`,
+    );
   }
   return { idempotent, isolateFailures, retries };
 }
@@ -274,6 +286,9 @@ function sharingOf(owner: string, definition: ServingDefinition): Sharing | unde
   if (cache) {
     checkOptions(`${owner}, cache`, cache, ofCache);
   }
+  if (definition.identify && !singleFlight && !cache) {
+    throw new InvalidServingError(`${owner}: identify tells which calls share an answer, and needs singleFlight: true or cache`);
+  }
   const { ttl, timeout = 100 } = cache ?? {};
   return singleFlight || ttl !== undefined
     ? {
@@ -282,6 +297,10 @@ function sharingOf(owner: string, definition: ServingDefinition): Sharing | unde
         cache: ttl === undefined ? undefined : { ttl, timeout },
       }
     : undefined;
+}
+
+function templateOf(definition: ServingDefinition): readonly ModelPort[] | undefined {
+  return 'template' in definition && definition.template ? portsOfTemplate(definition.template) : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */
@@ -363,10 +382,6 @@ function ownOptions(partitions: NonNullable<ServingDefinition['partitions']>, se
   return typeof partitions === 'number'
     ? Array.from({ length: partitions }, () => ({}))
     : partitions.map((options) => ({ ...options }));
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function isStrings(value: unknown): value is string[] {

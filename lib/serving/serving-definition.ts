@@ -7,6 +7,7 @@ import type { BatchFunctionFactory, PartitionOptions } from '../partitions/parti
 import type { Isolation } from '../partitions/worker.partition.js';
 import type { Observable } from 'rxjs';
 import type { CallMetadata } from './call-metadata.js';
+import type { RowTemplate } from './row-template.js';
 import type { Serving } from './serving.js';
 import type { StreamEvent } from './stream-event.js';
 
@@ -295,20 +296,26 @@ export interface ModelServingDefinition<Input = unknown, Output = unknown, Resul
   readonly fetches?: readonly string[];
 }
 
+/** What rows must be like, where no model says it. */
+export interface TemplateOptions {
+  /**
+   * The tensors that rows are made of: a call with others is refused before it waits.
+   *
+   * @default not checked
+   */
+  readonly template?: RowTemplate;
+}
+
 /** A serving of a function that runs in the application's own thread. */
-export interface FunctionServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface FunctionServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   /** Builds the function that runs a batch; called once per partition and key at start. */
   readonly useFactory: BatchFunctionFactory;
 }
 
 /** A serving of a module file that runs in threads or processes of its own. */
 export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
-  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
+  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions, TemplateOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread or process
    * once per key, it sets up and returns the function that gets every batch.
@@ -317,22 +324,14 @@ export interface FileServingDefinition<Input = unknown, Output = unknown, Result
 }
 
 /** A serving of a class with two methods, created by Nest with its dependencies. */
-export interface ClassServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface ClassServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   readonly useClass: Type<ServingHandler>;
 }
 
 /** A serving of a handler that is a provider of the application already. */
-export interface ExistingServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface ExistingServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   readonly useExisting: InjectionToken<ServingHandler>;
 }
 

@@ -59,6 +59,7 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    * @throws OverloadedError when the queue has no room
    * @throws ServingClosedError before the start and after the end
    * @throws InvalidInputError when the rows do not fit the serving
+   * @throws UnknownKeyError when the serving does not have the key of the rows
    * @throws BatchFailedError when the batch that held one of the rows failed
    */
   abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;

@@ -24,6 +24,7 @@ const RUN_OPTIONS = {
   inputs: true,
   outputs: true,
   fetches: true,
+  template: true,
   isolation: true,
   useFactory: true,
   useFile: true,
@@ -39,7 +40,16 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
   // Not the devices of another machine, nothing that runs before the test does, and no replies from before it.
   const partitions = definition.partitions === true ? 1 : definition.partitions;
-  return { ...Object.fromEntries(kept), name: definition.name, partitions, warmUp: undefined, cache: undefined };
+  return {
+    ...Object.fromEntries(kept),
+    name: definition.name,
+    partitions,
+    warmUp: undefined,
+    cache: undefined,
+    // A function is idempotent, and shares its answers, only where the definition says so.
+    ...(!definition.idempotent && { retries: undefined, isolateFailures: undefined }),
+    ...(!definition.singleFlight && { identify: undefined }),
+  };
 }
 
 /** As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers pass, which may not be tensors to pad. */

@@ -42,6 +42,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['ProviderUnavailableError', 500, api.ProviderUnavailableError],
   ['InvalidBatchError', 400, api.InvalidBatchError],
   ['InvalidInputError', 400, api.InvalidInputError],
+  ['UnknownKeyError', 400, api.UnknownKeyError],
   ['RequestTooLargeError', 413, api.RequestTooLargeError],
   ['CallCancelledError', 499, api.CallCancelledError],
   ['DeadlineExceededError', 504, api.DeadlineExceededError],

@@ -24,6 +24,7 @@ import {
   ServingUnavailableError,
   SlowConsumerError,
   toWire,
+  UnknownKeyError,
   UnknownServingError,
 } from '../../lib/errors.js';
 
@@ -35,6 +36,7 @@ const errors = [
   { type: ProviderUnavailableError, code: 'SERVING_PROVIDER_UNAVAILABLE', statusCode: 500 },
   { type: InvalidBatchError, code: 'SERVING_INVALID_BATCH', statusCode: 400 },
   { type: InvalidInputError, code: 'SERVING_INVALID_INPUT', statusCode: 400 },
+  { type: UnknownKeyError, code: 'SERVING_UNKNOWN_KEY', statusCode: 400 },
   { type: RequestTooLargeError, code: 'SERVING_TOO_LARGE', statusCode: 413 },
   { type: CallCancelledError, code: 'SERVING_CANCELLED', statusCode: 499 },
   { type: DeadlineExceededError, code: 'SERVING_DEADLINE_EXCEEDED', statusCode: 504 },

@@ -34,6 +34,7 @@ it('exports exactly what the manual names', () => {
      "ServingStream",
      "ServingUnavailableError",
      "SlowConsumerError",
+     "UnknownKeyError",
      "UnknownServingError",
      "caller",
      "contentHash",

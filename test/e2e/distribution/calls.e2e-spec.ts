@@ -41,6 +41,22 @@ const twice = (hook: object): FunctionServingDefinition => ({
 describe('A call in a cluster', () => {
   const cluster = useCluster();
 
+  it('[M8] is refused with an option that is unknown, before it is sent', async () => {
+    await cluster.node({ servings: [saying('far', 'owner')] });
+    const web = await cluster.node();
+    await web.knows('far');
+    const misspelt: object = { timeoutt: 1 };
+
+    const faults = await Promise.all([
+      failureOf(web.servings.batchedRun('far', 1, misspelt)),
+      failureOf(web.servings.run('far', 1, misspelt)),
+      failureOf(iterated(web.servings.stream('far', 1, misspelt))),
+    ]);
+
+    expect(faults).toEqual(faults.map(() => expect.any(InvalidInputError)));
+    expect(faults[0]).toHaveProperty('message', expect.stringContaining('unknown option "timeoutt"'));
+  });
+
   it('[W12] postprocess of the owner gets the metadata of every batch of a call from another node', async () => {
     await cluster.node({
       servings: [

@@ -8,7 +8,7 @@ import {
   defineServing,
   getServingToken,
   InvalidBatchError,
-  InvalidInputError,
+  UnknownKeyError,
   InvalidOutputError,
   InvalidServingError,
   type Prepared,
@@ -344,7 +344,7 @@ describe('As Nx.Serving builds its servings', () => {
     const serving = await serve({ name: 'keyed', useFactory: () => batchFunction, batchKeys: ['long', 'double'] });
 
     await expect(serving.batchedRun(pair())).rejects.toThrow(
-      new InvalidInputError('Serving "keyed" has no key "default"; its keys are double, long; name one: batch.withKey(key)'),
+      new UnknownKeyError('Serving "keyed" has no key "default"; its keys are double, long; name one: batch.withKey(key)'),
     );
     expect(batchFunction).not.toHaveBeenCalled();
   });

@@ -1,7 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Admission, type AdmissionOptions, type Work } from '../../../lib/batching/admission.js';
-import { DeadlineUnreachableError, OverloadedError, RequestTooLargeError, type ServingError } from '../../../lib/errors.js';
+import {
+  DeadlineExceededError,
+  DeadlineUnreachableError,
+  OverloadedError,
+  RequestTooLargeError,
+  type ServingError,
+} from '../../../lib/errors.js';
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/waiting-requests.js';
 
@@ -222,6 +228,16 @@ describe('Admission', () => {
   });
 
   describe('of calls with a deadline', () => {
+    it.each([
+      ['idle', idle],
+      ['busy', busy],
+    ])('[M7] refuses one whose deadline has passed as late, where the partitions are %s', (_, work) => {
+      const error = new Door().trained(100).refusal({ deadline: 990 }, work, 1000);
+
+      expect(error).toBeInstanceOf(DeadlineExceededError);
+      expect(error?.message).toContain('had passed 10 ms before it came');
+    });
+
     it('[7.1] refuses those that could not be answered in time, and says why', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
       door.ask({ size: 20 });

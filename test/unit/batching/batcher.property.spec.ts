@@ -235,7 +235,7 @@ class Play {
       request.isOver = true;
       lane.isMixed = before.wasMixed;
       this.check(this.batcher.depth === before.depth, 'what is refused leaves no rows');
-      this.check(isRefusal(error, this.closed), 'a call is refused for a reason');
+      this.check(isRefusal(error, this.closed, patience), 'a call is refused for a reason');
       return;
     }
     this.check(!this.closed, 'who is closed takes no calls');
@@ -472,7 +472,10 @@ function isReady(lane: PlayedLane): boolean {
   return isFull || isDue || retries.flat().some(isWanted);
 }
 
-function isRefusal(error: unknown, closed: boolean): boolean {
+function isRefusal(error: unknown, closed: boolean, patience: number): boolean {
+  if (patience === 0 && error instanceof DeadlineExceededError) {
+    return !closed;
+  }
   return closed
     ? error instanceof ServingClosedError
     : error instanceof OverloadedError || error instanceof DeadlineUnreachableError;

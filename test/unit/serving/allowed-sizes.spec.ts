@@ -7,6 +7,7 @@ import {
   createServing,
   type FunctionServingDefinition,
   InvalidInputError,
+  UnknownKeyError,
   InvalidServingError,
   type ServingHandler,
   ServingLoadError,
@@ -344,7 +345,7 @@ describe('warmUp', () => {
   it('[2.4] [4.7] fails the start for an example of an unknown key', async () => {
     const serving = createServing(echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition);
 
-    await expect(serving.start()).rejects.toThrow(new InvalidInputError('Serving "echo" has no key "fr"; its keys are de, en'));
+    await expect(serving.start()).rejects.toThrow(new UnknownKeyError('Serving "echo" has no key "fr"; its keys are de, en'));
     await serving.close();
   });
 });

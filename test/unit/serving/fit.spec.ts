@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
-import { InvalidBatchError, InvalidInputError } from '../../../lib/errors.js';
+import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/errors.js';
 import type { ModelPort, ModelSignature } from '../../../lib/partitions/model-signature.js';
 import { checkFit } from '../../../lib/serving/fit.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -106,10 +106,10 @@ describe('checkFit', () => {
 
     expect(() => checkFit('model', Batch.stack(['a']).withKey('en'), options, keys)).not.toThrow();
     expect(() => checkFit('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
-      new InvalidInputError('Serving "model" has no key "fr"; its keys are de, en'),
+      new UnknownKeyError('Serving "model" has no key "fr"; its keys are de, en'),
     );
     expect(() => checkFit('model', Batch.stack(['a']), options, keys)).toThrow(
-      new InvalidInputError('Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)'),
+      new UnknownKeyError('Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)'),
     );
     expect(keys).toEqual(['en', 'de']);
   });

@@ -8,7 +8,7 @@ import {
   defineServing,
   type FunctionServingDefinition,
   InvalidBatchError,
-  InvalidInputError,
+  UnknownKeyError,
   InvalidOutputError,
   OverloadedError,
   type ServingDefinition,
@@ -102,7 +102,7 @@ describe('LocalServing', () => {
       const call = (text: string, key: string): Promise<unknown> => serving.batchedRun(Batch.stack([text]).withKey(key));
 
       const unknown = expect(call('x', 'fr')).rejects.toThrow(
-        new InvalidInputError('Serving "upper" has no key "fr"; its keys are de, en'),
+        new UnknownKeyError('Serving "upper" has no key "fr"; its keys are de, en'),
       );
       await Promise.all([call('a', 'en'), call('b', 'de'), call('c', 'en'), unknown]);
 

@@ -79,7 +79,7 @@ describe('outputRows', () => {
       'rows on another axis',
       tensors,
       { y: floats([1, 2], [1, 2]) },
-      {},
+      { y: 0 },
       'Where its rows lie on another axis, say so: outputs: { y: { batchAxis: ... } }',
     ],
     [
@@ -102,6 +102,10 @@ describe('outputRows', () => {
     expect(take).toThrow(InvalidOutputError);
     expect(take).toThrow(message);
   });
+});
+
+it('[M8] the refusal of the output of a function names no option that only models have', () => {
+  expect(() => outputRows({ y: floats([1, 2], [1, 2]) }, tensors)).toThrow(/must have the 2 rows of the batch$/);
 });
 
 describe('copyOutput', () => {

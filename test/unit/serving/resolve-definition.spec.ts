@@ -184,7 +184,10 @@ describe('resolveDefinition', () => {
     [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
-  ])('[1.9] refuses %p', (options, message) => {
+    [{ retries: 3 }, 'retries says how often a batch runs again whose partition was lost, and needs idempotent: true'],
+    [{ identify: String }, 'identify tells which calls share an answer, and needs singleFlight: true or cache'],
+    [{ identify: String, singleFlight: false }, 'identify tells which calls share an answer, and needs singleFlight'],
+  ])('[1.9] [M8] refuses %p', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 
     expect(resolving).toThrow(InvalidServingError);

@@ -175,6 +175,25 @@ describe('overrideServing', () => {
     await replies;
   });
 
+  it('[M8] drops what needs a model or a cache: retries, and what tells the inputs of a cache apart', async () => {
+    const cached = defineServing({
+      ...lengths,
+      retries: 3,
+      isolateFailures: true,
+      cache: { ttl: 1000 },
+      identify: (text: string) => text,
+    });
+    const script = BatchScript.of(cached);
+    const servings = await boot(ServingModule.forRoot({ servings: [cached] }), (builder) =>
+      overrideServing(builder, cached).useScript(script),
+    );
+
+    const reply = servings.batchedRun(cached, 'abc');
+    (await script.next()).finish((rows) => rows);
+
+    await expect(reply).resolves.toBe('abc');
+  });
+
   it('drops what needs the model: warm-up, fixed sizes, devices and session options', async () => {
     const compiled = defineServing({
       ...lengths,

@@ -15,6 +15,7 @@ import type { Serving } from '../serving/serving.js';
 import { show } from '../show.js';
 import { Attendance } from './attendance.js';
 import { type Balancer, balancerOf } from './balancer.js';
+import { type ClusterNode, clusterNodeOf } from './cluster-node.js';
 import { Complaints } from './complaints.js';
 import { Incoming } from './incoming.js';
 import { Members } from './members.js';
@@ -149,6 +150,11 @@ export class Cluster
   /** The nodes that are known, this one included. */
   get nodes(): readonly NodeInfo[] {
     return this.members.all.map(({ info }) => info);
+  }
+
+  /** The nodes that are known, for those who use this package. */
+  get known(): readonly ClusterNode[] {
+    return this.members.all.map((member) => clusterNodeOf(member, this.address));
   }
 
   get others(): readonly NodeInfo[] {

@@ -175,6 +175,7 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
   const timeout = amountIn(header, 'timeout');
   const priority = header['priority'] as number | undefined;
   const tenant = textIn(header, 'tenant');
+  const key = textIn(header, 'key');
   const origin = textIn(header, 'origin') ?? 'rpc';
-  return { timeout, priority, tenant, origin, signal };
+  return { timeout, priority, tenant, key, origin, signal };
 }

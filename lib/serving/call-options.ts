@@ -42,6 +42,12 @@ export interface CallOptions {
    */
   readonly tenant?: string | undefined;
   /**
+   * The key of the rows, as `batch.withKey(key)` says it: rows batch only with rows of their own key.
+   *
+   * @default the key of the batch, else 'default'
+   */
+  readonly key?: string | undefined;
+  /**
    * Where the call comes from, for a serving with `separateOrigins`.
    *
    * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'

@@ -1,7 +1,7 @@
-import { Batch } from '../batch/batch.js';
+import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
-import { InvalidBatchError, InvalidServingError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import type { BatchOutput } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
@@ -33,6 +33,35 @@ export interface Call {
 export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
   readOnce(input);
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
+}
+
+/**
+ * The call with the key that its caller names for its rows.
+ *
+ * @throws InvalidInputError when a batch names another one itself
+ */
+export function withKey({ name }: Callbacks, call: Call, key: string): Call {
+  const { rows } = call;
+  if (rows instanceof Batch) {
+    return { ...call, rows: keyed(name, rows, key) };
+  }
+  const source: Source<Batch> = {
+    async next() {
+      const { done, value } = await rows.next();
+      return done ? { done, value: undefined } : { done: false, value: keyed(name, value, key) };
+    },
+    return: async () => (await rows.return?.()) as IteratorReturnResult<undefined>,
+  };
+  return { ...call, rows: source };
+}
+
+function keyed(serving: string, batch: Batch, key: string): Batch {
+  if (batch.key !== DEFAULT_KEY && batch.key !== key) {
+    throw new InvalidInputError(
+      `A call to serving "${serving}" names the key ${show(key)}, and its batch has the key ${show(batch.key)}; name one of them`,
+    );
+  }
+  return batch.withKey(key);
 }
 
 /** Ends the lazy sequence of a call that is not run. */

@@ -12,7 +12,7 @@ import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
-import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall } from './call.js';
+import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall, withKey } from './call.js';
 import { type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
 import { type CallTerms, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
@@ -245,6 +245,7 @@ export class ServingLine {
       const { answer, answeredBy } = await shared.answer({
         input,
         origin: this.originOf(options),
+        key: terms.key,
         onStop: (leave) => onStop(terms, leave),
         watch,
         prepare: preprocess && postprocess && (() => this.infoOf(input, terms)),
@@ -267,11 +268,13 @@ export class ServingLine {
   }
 
   private prepare(input: unknown, terms: CallTerms): Call | Promise<Call> {
+    const { key } = terms;
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
     if (!(prepared instanceof Promise)) {
-      return prepared;
+      return key === undefined ? prepared : withKey(this.callbacks, prepared, key);
     }
-    const call = this.preparing.for(prepared, terms);
+    const named = key === undefined ? prepared : prepared.then((call) => withKey(this.callbacks, call, key));
+    const call = this.preparing.for(named, terms);
     // The call may have ended before preprocess has.
     call.catch(() => prepared.then(dropCall, () => {}));
     return call;

@@ -24,6 +24,8 @@ export interface SharedCall {
   readonly input: unknown;
   /** Only where the serving separates origins. */
   readonly origin: Origin | undefined;
+  /** Only where the call names one beside its input. */
+  readonly key: string | undefined;
   /** Calls back when the caller waits no more; what it returns ends that. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly watch: CallWatch | undefined;
@@ -116,7 +118,7 @@ export class SharedCalls {
   }
 
   /** A symbol, which is equal to no other, for a call that shares with nobody. */
-  private identityOf({ input, origin }: SharedCall): string | symbol {
+  private identityOf({ input, origin, key }: SharedCall): string | symbol {
     const identity = this.sharing.identify(input);
     if (identity === undefined) {
       return Symbol('alone');
@@ -127,6 +129,7 @@ export class SharedCalls {
           `it returned ${show(identity)}`,
       );
     }
-    return origin === undefined ? identity : `${origin.length}:${origin}:${identity}`;
+    const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;
+    return origin === undefined ? named : `${origin.length}:${origin}:${named}`;
   }
 }

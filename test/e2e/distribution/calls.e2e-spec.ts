@@ -317,6 +317,24 @@ describe('A call in a cluster', () => {
     expect(asked).toEqual([1]);
   });
 
+  it('[11] [M4] has the key that its caller names', async () => {
+    const keyed = {
+      name: 'keyed',
+      batchKeys: ['long', 'short'],
+      useFactory:
+        ({ key }: { key: string }) =>
+        (rows: unknown[]) =>
+          rows.map(() => key),
+    };
+    await cluster.node({ servings: [keyed] });
+    const web = await cluster.node();
+    await web.knows('keyed');
+
+    const replies = ['short', 'long'].map((key) => web.servings.batchedRun('keyed', 'row', { key }));
+
+    expect(await Promise.all(replies)).toEqual(['short', 'long']);
+  });
+
   it('[11] [9.3] is answered when its own node ends meanwhile, which takes no more then', async () => {
     const held = new HeldFunction<number>();
     await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });

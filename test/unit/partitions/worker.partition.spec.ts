@@ -104,6 +104,33 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(results.map(({ output }) => output)).toEqual(rows);
   });
 
+  it('[W13] gives back batches that it has not begun, and goes on with those that come later', async () => {
+    const partition = await open('gate');
+    const held = gate();
+    const running = run(partition, Batch.ofValues([held.row]));
+    await held.entered();
+    const ahead = ['a', 'b'].map((row) => run(partition, Batch.ofValues([row])));
+
+    partition.takeBack();
+    for (const batch of ahead) {
+      await expect(batch).rejects.toThrow(NotStartedError);
+    }
+    const later = run(partition, Batch.ofValues(['later']));
+    held.open();
+
+    expect(await running).toMatchObject({ output: [{ size: 1 }] });
+    expect(await later).toMatchObject({ output: [{ row: 'later' }] });
+  });
+
+  it('[H4] ends while a batch runs that never ends, where its event loop turns', async () => {
+    const partition = await open('never');
+    const running = expect(run(partition, Batch.ofValues(['a']))).rejects.toThrow(PartitionLostError);
+
+    partition.halt();
+
+    await running;
+  });
+
   it('[5.6] fails the batch that it ran when its worker ends, and says of the others that they have not begun', async () => {
     const partition = await open('faults', 2);
 

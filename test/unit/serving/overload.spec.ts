@@ -216,6 +216,18 @@ describe('A serving under load', () => {
     await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(`option "${Object.keys(options)[0]}" is`);
   });
 
+  it('[M9] refuses without a stack trace, which would cost more than the rest of the call', async () => {
+    const { serving } = await busy({ maxQueue: 4 });
+    const waiting = serving.batchedRun(rowsOf(4));
+
+    const error = await serving.batchedRun('one more').catch((refusal: unknown) => refusal as Error);
+
+    expect(error).toBeInstanceOf(OverloadedError);
+    expect((error as Error).stack).not.toMatch(/\n\s+at /);
+    expect(Error.stackTraceLimit).toBeGreaterThan(0);
+    waiting.catch(() => {});
+  });
+
   it('[12.2] tells how far a refused call came', async () => {
     const { serving, script } = await trained();
     const ends: unknown[] = [];

@@ -1,0 +1,273 @@
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import * as fc from 'fast-check';
+import { Batch, type CallOptions, contentHash, LocalServing } from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
+import type { Engine } from '../../../lib/partitions/engine.js';
+import { SupervisedPartition } from '../../../lib/partitions/supervised.partition.js';
+import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
+import { RandomWorker, type Run } from '../../fixtures/random-worker.js';
+import { floats } from '../../fixtures/tensors.js';
+import { runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+describe('A serving that shuts down at a random moment', () => {
+  useVirtualTime();
+  beforeEach(() => Logger.overrideLogger(false));
+
+  it('[H1] [H4] [H5] [W2] [W14] answers every call once: by its own rows, by its own failure, or as closed at the limit', async () => {
+    await fc.assert(
+      fc.asyncProperty(scenario, async (options) => {
+        const play = new Play(options);
+        await play.run();
+
+        expect(play.faults).toEqual([]);
+      }),
+      { numRuns: 300 },
+    );
+  });
+});
+
+/** Nothing in one of so many cases. */
+const often = <T>(arbitrary: fc.Arbitrary<T>, of: number): fc.Arbitrary<T | undefined> =>
+  fc.oneof({ weight: of - 1, arbitrary }, { weight: 1, arbitrary: fc.constant(undefined) });
+/** Something in one of so many cases. */
+const seldom = <T>(arbitrary: fc.Arbitrary<T>, of: number): fc.Arbitrary<T | undefined> =>
+  fc.oneof({ weight: 1, arbitrary }, { weight: of - 1, arbitrary: fc.constant(undefined) });
+
+const aCall = fc.record({
+  at: fc.nat({ max: 80 }),
+  mode: fc.constantFrom('batchedRun', 'run', 'stream', 'inline stream'),
+  kind: fc.constantFrom('values', 'tensor', 'sequence'),
+  /** A sequence gives no more at its end, and does not say so. */
+  stalls: seldom(fc.constant(true), 6),
+  /** Equal calls are frequent, so that many share a flight. */
+  first: fc.nat({ max: 2 }),
+  count: fc.oneof({ weight: 3, arbitrary: fc.integer({ min: 1, max: 3 }) }, fc.integer({ min: 4, max: 12 })),
+  /** The caller writes other numbers into its input once it has called. */
+  reuses: fc.boolean(),
+  leaves: seldom(fc.nat({ max: 30 }), 5),
+  timeout: seldom(fc.nat({ max: 60 }), 5),
+});
+
+const aRun: fc.Arbitrary<Run> = fc.oneof(
+  { weight: 12, arbitrary: fc.nat({ max: 15 }) },
+  { weight: 2, arbitrary: fc.constant<Run>('dies') },
+  { weight: 1, arbitrary: fc.constant<Run>('never') },
+);
+
+const scenario = fc.record({
+  batchSize: fc.integer({ min: 1, max: 4 }),
+  batchTimeout: fc.constantFrom(0, 5, 50),
+  partitions: fc.integer({ min: 1, max: 3 }),
+  maxQueue: fc.constantFrom(15, 1000),
+  singleFlight: fc.boolean(),
+  idempotent: fc.boolean(),
+  drain: fc.boolean(),
+  shutdown: fc.nat({ max: 80 }),
+  isProcess: fc.boolean(),
+  /** Whether workers can be ended while they run, as threads whose event loop turns and processes can. */
+  isHaltable: fc.boolean(),
+  /** Milliseconds that `preprocess` takes, call by call; some never end. */
+  preprocessing: seldom(fc.array(often(fc.nat({ max: 20 }), 12), { minLength: 1, maxLength: 4 }), 2),
+  /** Milliseconds in which the session for run() loads, if it ever does. */
+  inlineLoad: often(fc.nat({ max: 20 }), 6),
+  /** Milliseconds in which a worker loads; some never do. */
+  loads: fc.array(often(fc.nat({ max: 30 }), 8), { minLength: 1, maxLength: 4 }),
+  runs: fc.array(aRun, { minLength: 1, maxLength: 8 }),
+  calls: fc.array(aCall, { minLength: 1, maxLength: 14 }),
+  closesAt: fc.nat({ max: 200 }),
+});
+
+type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
+type Call = typeof aCall extends fc.Arbitrary<infer T> ? T : never;
+
+/** Milliseconds after the limit by which everything has ended that can be. */
+const GRACE = 410;
+
+const CODES = [
+  'SERVING_CLOSED',
+  'SERVING_OVERLOADED',
+  'SERVING_DEADLINE_EXCEEDED',
+  'SERVING_DEADLINE_UNREACHABLE',
+  'SERVING_PARTITION_LOST',
+  'SERVING_UNAVAILABLE',
+];
+
+class Play {
+  readonly faults: string[] = [];
+  private readonly serving: LocalServing;
+  private readonly workers: RandomWorker[] = [];
+  private answered = 0;
+  private runs = 0;
+  private loads = 0;
+  private preprocessed = 0;
+  private closedAt: number | undefined;
+
+  constructor(private readonly options: Scenario) {
+    const { preprocessing, singleFlight, ...given } = options;
+    const definition = {
+      name: 'played',
+      ...limitsOf(given),
+      singleFlight,
+      // A sequence has no content that could be compared.
+      ...(singleFlight && { identify: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)) }),
+      ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
+      useFactory: () => () => [],
+    };
+    this.serving = new LocalServing(resolveDefinition(definition), definition, this.engine);
+  }
+
+  async run(): Promise<void> {
+    const { calls, closesAt, shutdown, isProcess, isHaltable } = this.options;
+    await this.serving.start();
+    const began = performance.now();
+    calls.forEach((call) => setTimeout(() => void this.call(call), call.at));
+    setTimeout(() => void this.close(), closesAt);
+    await runTimers();
+    if (this.answered !== calls.length) {
+      this.faults.push(`${calls.length - this.answered} calls were not answered`);
+    }
+    if ((isProcess || isHaltable) && this.workers.some(({ isBusy }) => isBusy)) {
+      this.faults.push('a worker runs that could have been ended');
+    }
+    if (!(this.closedAt! <= began + closesAt + shutdown + GRACE)) {
+      this.faults.push(`it closed after ${this.closedAt! - began} ms`);
+    }
+  }
+
+  private readonly engine: Engine = async (kind, partitions) => {
+    if (kind === 'inline') {
+      await passed(this.options.inlineLoad);
+    }
+    const supervision = { restartDelay: 10, maxRestarts: 2, restartTimeout: 50 };
+    return {
+      partitions: partitions.map(
+        (_, index) =>
+          new SupervisedPartition(
+            index,
+            this.worker(),
+            (end) => this.load(end),
+            supervision,
+            () => 1,
+          ),
+      ),
+    };
+  };
+
+  private worker(): RandomWorker {
+    const { runs, isProcess, isHaltable } = this.options;
+    const worker = new RandomWorker(() => runs[this.runs++ % runs.length]!, isProcess, isHaltable);
+    this.workers.push(worker);
+    return worker;
+  }
+
+  /** A worker that is started again. */
+  private load(end: AbortSignal): Promise<RandomWorker> {
+    const { loads } = this.options;
+    const duration = loads[this.loads++ % loads.length];
+    return new Promise((resolve, reject) => {
+      const timer = duration === undefined ? undefined : setTimeout(() => resolve(this.worker()), duration);
+      end.addEventListener('abort', () => {
+        clearTimeout(timer);
+        reject(new Error('the load was ended'));
+      });
+    });
+  }
+
+  private async preprocess(batch: unknown): Promise<{ batch: unknown }> {
+    const { preprocessing } = this.options;
+    await passed(preprocessing![this.preprocessed++ % preprocessing!.length]);
+    return { batch };
+  }
+
+  private async close(): Promise<void> {
+    await this.serving.close();
+    this.closedAt = performance.now();
+  }
+
+  private async call(call: Call): Promise<void> {
+    const expected = Array.from({ length: call.count }, (_, i) => (call.first + i) * 10);
+    const name = `${call.mode} of ${call.count} ${call.kind} at ${call.at}`;
+    const leaving = new AbortController();
+    const gone = new Error('gone');
+    const leaves = call.leaves !== undefined && setTimeout(() => leaving.abort(gone), call.leaves);
+    const options = {
+      ...(call.timeout !== undefined && { timeout: call.timeout }),
+      ...(call.leaves !== undefined && { signal: leaving.signal }),
+    };
+    try {
+      const numbers = await this.ask(call, options);
+      if (numbers.join() !== expected.join()) {
+        this.faults.push(`${name} got ${numbers.join()}`);
+      }
+    } catch (error) {
+      if (error !== gone && !CODES.includes((error as { code: string }).code)) {
+        this.faults.push(`${name} failed: ${String(error)}`);
+      }
+    }
+    this.answered++;
+    clearTimeout(leaves || undefined);
+  }
+
+  /** The numbers of the answer. A caller that reuses its input writes into it as soon as the call is made. */
+  private async ask({ mode, kind, first, count, reuses, stalls }: Call, options: CallOptions): Promise<readonly number[]> {
+    const numbers = Array.from({ length: count }, (_, i) => first + i);
+    const input = inputOf(kind, numbers, stalls === true);
+    if (mode === 'batchedRun' || mode === 'run') {
+      const reply = this.serving[mode](input, options);
+      // Without single flight a caller must leave its input alone until it is answered.
+      if (reuses && mode === 'batchedRun' && this.options.singleFlight && kind === 'tensor' && !this.options.preprocessing) {
+        ((input as Tensor).data as Float32Array).fill(99);
+      }
+      return numbersIn(await reply);
+    }
+    const read: number[] = [];
+    for await (const { output } of this.serving.stream(input, { ...options, inline: mode === 'inline stream' })) {
+      read.push(...numbersIn(output));
+    }
+    return read;
+  }
+}
+
+function inputOf(kind: Call['kind'], numbers: readonly number[], stalls: boolean): unknown {
+  switch (kind) {
+    case 'values':
+      return Batch.stack(numbers);
+    case 'tensor':
+      return floats([numbers.length, 1], numbers);
+    case 'sequence':
+      return sequenceOf(numbers, stalls);
+  }
+}
+
+async function* sequenceOf(numbers: readonly number[], stalls: boolean): AsyncGenerator<Batch> {
+  for (const number of numbers) {
+    yield Batch.stack([number]);
+  }
+  await (stalls && passed(undefined));
+}
+
+/** Resolves when so many milliseconds have passed, or never. */
+function passed(milliseconds: number | undefined): Promise<void> {
+  return new Promise((resolve) => milliseconds !== undefined && setTimeout(resolve, milliseconds));
+}
+
+function limitsOf({
+  batchSize,
+  batchTimeout,
+  partitions,
+  maxQueue,
+  idempotent,
+  drain,
+  shutdown,
+}: Omit<Scenario, 'preprocessing' | 'singleFlight'>) {
+  return { batchSize, batchTimeout, partitions, maxQueue, idempotent, drain, shutdown };
+}
+
+function isSequence(input: unknown): boolean {
+  return typeof input === 'object' && input !== null && Symbol.asyncIterator in input;
+}
+
+function numbersIn(output: unknown): readonly number[] {
+  return Array.isArray(output) ? (output as number[]) : [...((output as Tensor).data as Float32Array)];
+}

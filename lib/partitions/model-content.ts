@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { open, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
+import type { InferenceSession } from 'onnxruntime-common';
 import { messageOf, ServingLoadError } from '../errors.js';
-import type { OpenedSession } from './onnx-session.js';
 
 /** What every session of a serving is made of, whatever becomes of the model's file meanwhile. */
 export interface ModelContent {
@@ -41,10 +41,10 @@ export class ModelSource {
  *
  * @throws ServingLoadError where the files have changed and there are no bytes
  */
-export async function sessionOf(
+export async function sessionOf<Opened extends { readonly session: Pick<InferenceSession, 'release'> }>(
   content: ModelContent,
-  create: (model: string | Uint8Array) => Promise<OpenedSession>,
-): Promise<OpenedSession> {
+  create: (model: string | Uint8Array) => Promise<Opened>,
+): Promise<Opened> {
   const { files, bytes } = content;
   const [path] = files.keys();
   const before = await stampOf(files);

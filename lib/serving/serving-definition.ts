@@ -284,7 +284,10 @@ export interface ModelServingDefinition<Input = unknown, Output = unknown, Resul
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
   readonly session?: InferenceSession.SessionOptions;
-  /** Batch axes of inputs for which the default, read from the model, is wrong. */
+  /**
+   * Batch axes of inputs for which the default, read from the model, is wrong, or which the file leaves open. `null` for all
+   * inputs: the model has no batch axis, and each call is one run.
+   */
   readonly inputs?: DeclaredAxes;
   /** Batch axes of outputs for which the default, read from the model, is wrong. */
   readonly outputs?: DeclaredAxes;

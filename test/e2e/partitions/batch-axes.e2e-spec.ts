@@ -213,7 +213,10 @@ describe('The batch axes of a model', () => {
       expect(replies).toEqual([0, 1, 2, 3].map(spreadOf));
       expect(await serving.run(inputOf(images[3]!))).toEqual(spreadOf(3));
       expect(sizes).toEqual([1, 1, 1, 1, 1]);
-      expect(await collect(serving.stream(inputOf(images[2]!)))).toMatchObject([{ output: spreadOf(2) }]);
+      expect(await collect(serving.stream(inputOf(images[2]!), { hooks: ['mean'] }))).toMatchObject([
+        { hook: 'mean', value: floats([1, 1], [3]) },
+        { output: spreadOf(2) },
+      ]);
       await expect(serving.batchedRun(Batch.concatenate([{ x: images[0]! }]))).rejects.toThrow(
         '"x" is given with rows on axis 0 and has no batch axis; give the tensor itself',
       );

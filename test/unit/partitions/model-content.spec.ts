@@ -2,7 +2,6 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError } from '../../../lib/errors.js';
 import { contentForProcess, type ModelContent, ModelSource, sessionOf } from '../../../lib/partitions/model-content.js';
 import { echoModel, value, weightsApartModel } from '../../fixtures/models.js';
@@ -17,8 +16,7 @@ async function madeOf(content: ModelContent, meanwhile = async (): Promise<void>
   await sessionOf(content, async (from) => {
     made = typeof from === 'string' ? from : Buffer.from(from);
     await meanwhile();
-    const session = { release: async () => void releases.push(from) } as unknown as InferenceSession;
-    return { session, providers: { inUse: 'cpu', missing: [] } };
+    return { session: { release: async () => void releases.push(from) } };
   });
   return releases.length > 0 ? { made, released: releases } : made;
 }

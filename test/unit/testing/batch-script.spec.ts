@@ -1,4 +1,5 @@
-import { afterEach, describe, expect, it } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import {
   Batch,
   DONE,
@@ -15,6 +16,8 @@ import { floats } from '../../fixtures/tensors.js';
 
 describe('BatchScript', () => {
   const servings: LocalServing[] = [];
+
+  beforeEach(() => Logger.overrideLogger(false));
 
   afterEach(() => Promise.all(servings.splice(0).map((serving) => serving.close())));
 

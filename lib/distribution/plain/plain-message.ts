@@ -33,13 +33,14 @@ export function readPlainCall(message: unknown, limits: WireLimits): PlainCall {
     throw new InvalidInputError('The message has no field "input"');
   }
   const method = fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
+  const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
   const options = {
     timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
     priority: fieldIn(fields, 'priority', isNumber, 'a whole number'),
     tenant: fieldIn(fields, 'tenant', isString, 'a string'),
-    hooks: fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [],
+    ...(method === 'stream' && { hooks }),
   };
-  if (options.hooks.length > 0 && method !== 'stream') {
+  if (hooks.length > 0 && method !== 'stream') {
     throw new InvalidInputError(`The message has hooks, and method ${show(method)}; hooks come in what "stream" gives`);
   }
   const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';

@@ -14,7 +14,7 @@ describe('the message of a client that is no node', () => {
     expect(read({ input: null })).toEqual({
       method: 'batchedRun',
       input: null,
-      options: { timeout: undefined, priority: undefined, tenant: undefined, hooks: [] },
+      options: { timeout: undefined, priority: undefined, tenant: undefined },
       form: 'base64',
     });
   });

@@ -61,8 +61,8 @@ describe('metrics', () => {
     expect(codes.flat().toSorted()).toEqual([
       'RangeError',
       'SERVING_BATCH_FAILED',
-      'SERVING_INVALID_INPUT',
       'SERVING_OVERLOADED',
+      'SERVING_UNKNOWN_KEY',
       'TypeError',
     ]);
     const { unit, points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -85,8 +85,8 @@ describe('metrics', () => {
     expect(
       points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
     ).toEqual([
-      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_INVALID_INPUT' }, value: 1 },
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
+      { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_UNKNOWN_KEY' }, value: 1 },
     ]);
   });
 

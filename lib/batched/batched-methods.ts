@@ -5,6 +5,7 @@ import { UnknownServingError } from '../errors.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
+import { Counters, type ServingCounters } from '../serving/counters.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { ServingEvents } from '../serving/serving-events.js';
@@ -19,6 +20,7 @@ interface Running {
   readonly name: string;
   readonly batcher: Batcher<MethodCall>;
   readonly lanes: MethodLanes;
+  readonly counters: Counters;
 }
 
 /** A call as it comes. */
@@ -37,6 +39,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
   /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
   private readonly alike = new Set<unknown>();
+  private readonly counted = new Map<string, Counters>();
   private draining = false;
   private closed = false;
 
@@ -87,6 +90,11 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     return depths;
   }
 
+  /** What the methods have done, by `Class.method`; methods that share the name are counted together. */
+  counters(): ReadonlyMap<string, ServingCounters> {
+    return new Map([...this.counted].map(([name, counters]) => [name, counters.now]));
+  }
+
   /** One call of a batched method of `instance`. */
   async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
@@ -95,7 +103,14 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const running = this.runningFor(method, instance);
     const watch = CallWatch.over(this.events, running.name, 'batched', signal);
     const answer = this.answer(running, method.options ?? {}, { instance, args, signal, watch });
-    return watch ? watch.follow(answer) : answer;
+    try {
+      const result = await (watch ? watch.follow(answer) : answer);
+      running.counters.answered++;
+      return result;
+    } catch (error) {
+      running.counters.failed(error, signal);
+      throw error;
+    }
   }
 
   private async answer(
@@ -139,8 +154,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     let running = ofClass.get(method);
     if (!running) {
       const name = `${constructor.name}.${String(method.key)}`;
-      const batcher = batcherOf(name, method, this.events);
-      running = { name, batcher, lanes: new MethodLanes(method.options ?? {}) };
+      const counters = this.counted.get(name) ?? new Counters();
+      this.counted.set(name, counters);
+      const batcher = batcherOf(name, method, this.events, counters);
+      running = { name, batcher, lanes: new MethodLanes(method.options ?? {}), counters };
       this.running.set(constructor, ofClass.set(method, running));
       if (this.draining) {
         batcher.drain();

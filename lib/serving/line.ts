@@ -110,6 +110,11 @@ export class ServingLine {
       failure = left.aborted ? undefined : { error };
       throw error;
     } finally {
+      if (failure) {
+        this.events.counters.failed(failure.error, options.signal);
+      } else {
+        this.events.counters.answered++;
+      }
       watch?.ended(failure);
     }
     return undefined;
@@ -196,9 +201,11 @@ export class ServingLine {
       watch?.answered();
       const reply = finishCall(this.callbacks, call, output, said);
       const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;
+      this.events.counters.answered++;
       watch?.ended();
       return answer;
     } catch (error) {
+      this.events.counters.failed(error, options.signal);
       watch?.ended({ error });
       throw error;
     }
@@ -230,9 +237,11 @@ export class ServingLine {
         },
         finish: (call, output, said) => finishCall(this.callbacks, call, output, said),
       });
+      this.events.counters.answered++;
       watch?.ended(answeredBy && { answeredBy });
       return answer;
     } catch (error) {
+      this.events.counters.failed(error, options.signal);
       watch?.ended({ error });
       throw error;
     }

@@ -10,6 +10,7 @@ import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import type { ServingCounters } from './counters.js';
 import { callInRequest, streamInRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
@@ -75,6 +76,10 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   override queueDepths(): ReadonlyMap<string, number> {
     return new Map(this.line ? [[this.name, this.line.depth]] : []);
+  }
+
+  override counters(): ServingCounters {
+    return this.events.counters.now;
   }
 
   override partitions(): readonly PartitionStatus[] {

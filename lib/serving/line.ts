@@ -100,7 +100,8 @@ export class ServingLine {
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
       pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
-        yield* finishStream(this.callbacks, call, eventsOf(call, this.pulls.readerOf(pulled)));
+        const reader = this.pulls.readerOf(pulled, () => this.streamEnded(watch, options));
+        yield* finishStream(this.callbacks, call, eventsOf(call, reader));
       } finally {
         // Here and not where the events are read: whoever shapes the stream may not have read any of them.
         this.pulls.end(pulled);
@@ -110,14 +111,19 @@ export class ServingLine {
       failure = left.aborted ? undefined : { error };
       throw error;
     } finally {
-      if (failure) {
-        this.events.counters.failed(failure.error, options.signal);
-      } else {
-        this.events.counters.answered++;
-      }
-      watch?.ended(failure);
+      this.streamEnded(watch, options, failure);
     }
     return undefined;
+  }
+
+  private streamEnded(watch: CallWatch | undefined, { signal }: CallOptions, failure?: { readonly error: unknown }): void {
+    const { counters } = this.events;
+    if (failure) {
+      counters.failed(failure.error, signal);
+    } else {
+      counters.answered++;
+    }
+    watch?.ended(failure);
   }
 
   /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */

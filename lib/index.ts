@@ -55,6 +55,7 @@ export type { NamedServing, ServingReference } from './serving-reference.js';
 export { ServingService } from './serving.service.js';
 export type { PartMetadata } from './serving/call-metadata.js';
 export type { TensorTemplate, RowTemplate } from './serving/row-template.js';
+export type { ServingCounters } from './serving/counters.js';
 export type { CallOptions, StreamOptions } from './serving/call-options.js';
 export { currentSignal } from './serving/caller-context.js';
 export { contentHash } from './serving/content-hash.js';

@@ -9,6 +9,7 @@ import { CLUSTER } from './serving.cluster.js';
 import { readReference, type ServingReference } from './serving-reference.js';
 import { ServingRegistry } from './serving-registry.js';
 import type { CallOptions, StreamOptions } from './serving/call-options.js';
+import type { ServingCounters } from './serving/counters.js';
 import { healthOf, type ServingHealth } from './serving/health.js';
 import type { Serving } from './serving/serving.js';
 import type { ServingEvent } from './serving/serving-event.js';
@@ -52,6 +53,16 @@ export class ServingService implements OnModuleInit {
     // A handle that a test puts in place of a serving may be without a queue.
     const servings = [...this.registry.all.values()].flatMap((serving) => [...(serving.queueDepths?.() ?? [])]);
     return new Map([...this.methods.queueDepths(), ...servings]);
+  }
+
+  /** What every serving has done so far, by the name of the serving or `Class.method`. */
+  counters(): ReadonlyMap<string, ServingCounters> {
+    const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
+      // A handle that a test puts in place of a serving may count nothing.
+      const counters = serving.counters?.();
+      return counters ? [[name, counters] as const] : [];
+    });
+    return new Map([...this.methods.counters(), ...servings]);
   }
 
   /** How the partitions of every serving are now, by the name of the serving. */

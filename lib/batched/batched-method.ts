@@ -6,6 +6,7 @@ import { InvalidOutputError, isError } from '../errors.js';
 import type { Origin } from '../partitions/partition.js';
 import { settledRows } from '../partitions/settled-rows.js';
 import type { CallTerms } from '../serving/call-terms.js';
+import type { Counters } from '../serving/counters.js';
 import type { CallWatch } from '../serving/call-watch.js';
 import { batchingOf, DEFAULT_AGEING } from '../serving/option-rules.js';
 import { inOriginOf } from '../serving/origin.js';
@@ -156,7 +157,12 @@ export class MethodCall implements Request {
 }
 
 /** A batcher whose batch function is the body of the method. */
-export function batcherOf(name: string, { original, options = {} }: BatchedMethod, events: ServingEvents): Batcher<MethodCall> {
+export function batcherOf(
+  name: string,
+  { original, options = {} }: BatchedMethod,
+  events: ServingEvents,
+  counters: Counters,
+): Batcher<MethodCall> {
   const slots = Array.from({ length: options.partitions ?? 1 }, () => ({ prefetch: 0 }));
   const { maxQueue } = batchingOf(options);
   return new Batcher({
@@ -165,7 +171,7 @@ export function batcherOf(name: string, { original, options = {} }: BatchedMetho
     order: { ageing: DEFAULT_AGEING, weights: new Map() },
     nextBatch: () => events.nextBatch(),
     slots,
-    observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record)),
+    observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record), counters),
     dispatch: ({ parts }) => runMethod(name, original, parts),
   });
 }

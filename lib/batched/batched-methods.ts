@@ -5,6 +5,7 @@ import { UnknownServingError } from '../errors.js';
 import { ServingRegistry } from '../serving-registry.js';
 import { CallWatch } from '../serving/call-watch.js';
 import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
+import { Counters, type ServingCounters } from '../serving/counters.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
 import { shutdownOf } from '../serving/option-rules.js';
@@ -24,6 +25,7 @@ interface Running {
   readonly lanes: MethodLanes;
   readonly shutdown: Shutdown;
   readonly shutdownLimit: number;
+  readonly counters: Counters;
 }
 
 /** A call as it comes. */
@@ -44,6 +46,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   private readonly alike = new Set<unknown>();
   /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
+  private readonly counted = new Map<string, Counters>();
   private isClosing = false;
   private isClosed = false;
 
@@ -104,6 +107,11 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     return depths;
   }
 
+  /** What the methods have done, by `Class.method`; methods that share the name are counted together. */
+  counters(): ReadonlyMap<string, ServingCounters> {
+    return new Map([...this.counted].map(([name, counters]) => [name, counters.now]));
+  }
+
   /** One call of a batched method of `instance`. */
   async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
@@ -113,7 +121,14 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     const running = this.runningFor(method, instance);
     const watch = CallWatch.over(this.events, running.name, 'batched', signal);
     const answer = this.answer(running, method.options ?? {}, { instance, args, signal, watch });
-    return watch ? watch.follow(answer) : answer;
+    try {
+      const result = await (watch ? watch.follow(answer) : answer);
+      running.counters.answered++;
+      return result;
+    } catch (error) {
+      running.counters.failed(error, signal);
+      throw error;
+    }
   }
 
   private async answer(
@@ -158,10 +173,12 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     if (!running) {
       const name = `${constructor.name}.${String(method.key)}`;
       const { options = {} } = method;
-      const batcher = batcherOf(name, method, this.events);
+      const counters = this.counted.get(name) ?? new Counters();
+      this.counted.set(name, counters);
+      const batcher = batcherOf(name, method, this.events, counters);
       const limits = shutdownOf(options);
       const shutdown = new Shutdown(name, limits, batcher);
-      running = { name, batcher, lanes: new MethodLanes(options), shutdown, shutdownLimit: limits.shutdown };
+      running = { name, batcher, lanes: new MethodLanes(options), counters, shutdown, shutdownLimit: limits.shutdown };
       this.running.set(constructor, ofClass.set(method, running));
       if (this.isClosing) {
         shutdown.begin();

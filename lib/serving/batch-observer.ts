@@ -1,12 +1,17 @@
 import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
 import type { Request } from '../batching/request.js';
+import { NotStartedError } from '../partitions/partition.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 
-/** Tells of every batch when it starts and when it ends, where somebody observes that; only then are its labels asked for. */
+/**
+ * Counts every batch, and emits events when it starts and when it ends, where somebody observes them; only then are its
+ * labels made.
+ */
 export function batchObserver<R extends Request>(
   events: ServingEvents,
   labelsOf: (record: BatchRecord<R>) => BatchLabels,
+  counters = events.counters,
 ): BatchObserver<R> {
   return {
     batchStarted(record) {
@@ -15,6 +20,10 @@ export function batchObserver<R extends Request>(
       }
     },
     batchEnded(record, runTime, outcome) {
+      // A batch that was taken back has not run.
+      if (!(outcome.error instanceof NotStartedError)) {
+        counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
+      }
       if (events.isObserved('batch:end')) {
         events.emit(batchEnd(record, labelsOf(record), runTime, outcome));
       }

@@ -101,7 +101,8 @@ export class ServingLine {
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
       pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
-        const read = eventsOf(call, this.pulls.readerOf(pulled));
+        const reader = this.pulls.readerOf(pulled, () => this.streamEnded(watch, options));
+        const read = eventsOf(call, reader);
         yield* finishStream(this.callbacks, call, read, (work) => this.finishing.for(work, passage.terms));
       } finally {
         // Here and not where the events are read: whoever shapes the stream may not have read any of them.
@@ -112,9 +113,19 @@ export class ServingLine {
       failure = left.aborted ? undefined : { error };
       throw error;
     } finally {
-      watch?.ended(failure);
+      this.streamEnded(watch, options, failure);
     }
     return undefined;
+  }
+
+  private streamEnded(watch: CallWatch | undefined, { signal }: CallOptions, failure?: { readonly error: unknown }): void {
+    const { counters } = this.events;
+    if (failure) {
+      counters.failed(failure.error, signal);
+    } else {
+      counters.answered++;
+    }
+    watch?.ended(failure);
   }
 
   /**
@@ -219,9 +230,11 @@ export class ServingLine {
       watch?.answered();
       const reply = finishCall(this.callbacks, call, output, said);
       const answer = reply instanceof Promise ? await this.finishing.for(reply, terms) : reply;
+      this.events.counters.answered++;
       watch?.ended();
       return answer;
     } catch (error) {
+      this.events.counters.failed(error, options.signal);
       watch?.ended({ error });
       throw error;
     }
@@ -259,9 +272,11 @@ export class ServingLine {
           return reply instanceof Promise ? this.finishing.for(reply, terms) : reply;
         },
       });
+      this.events.counters.answered++;
       watch?.ended(answeredBy && { answeredBy });
       return answer;
     } catch (error) {
+      this.events.counters.failed(error, options.signal);
       watch?.ended({ error });
       throw error;
     }

@@ -19,6 +19,7 @@ import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
 import { type CallTerms, termsOf } from './call-terms.js';
+import type { ServingCounters } from './counters.js';
 import { callInRequest, streamInRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
 import { ServingLine } from './line.js';
@@ -104,6 +105,10 @@ export class LocalServing<Input = unknown, Output = unknown>
   override queueDepths(): ReadonlyMap<string, number> {
     const depth = (this.line?.depth ?? 0) + (this.inlineLine?.depth ?? 0);
     return new Map(this.line ? [[this.name, depth]] : []);
+  }
+
+  override counters(): ServingCounters {
+    return this.events.counters.now;
   }
 
   override partitions(): readonly PartitionStatus[] {

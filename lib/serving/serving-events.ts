@@ -1,5 +1,6 @@
 import { type Channel, channel } from 'node:diagnostics_channel';
 import { merge, type Observable, Subject } from 'rxjs';
+import { Counters } from './counters.js';
 import type { ServingEvent } from './serving-event.js';
 
 /** The event of a type. */
@@ -39,6 +40,8 @@ export class ServingEvents {
   readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
   private readonly callStarts = this.outlets['call:start'];
   private readonly callEnds = this.outlets['call:end'];
+  /** Counted whether or not somebody observes. */
+  readonly counters = new Counters();
   private calls = 0;
   private batches = 0;
 

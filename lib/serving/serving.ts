@@ -2,6 +2,7 @@ import type { Observable } from 'rxjs';
 import type { PartitionStatus } from '../partitions/partition-status.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import type { ServingCounters } from './counters.js';
 import type { ServingEvent } from './serving-event.js';
 import type { EventOf } from './serving-events.js';
 import type { StreamEvent } from './stream-event.js';
@@ -33,6 +34,11 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   /** How many rows wait in its queue, by its name; nothing for a handle that has no queue of its own. */
   queueDepths(): ReadonlyMap<string, number> {
     return new Map();
+  }
+
+  /** What it has done so far; nothing for a handle that counts nothing. */
+  counters(): ServingCounters | undefined {
+    return undefined;
   }
 
   /** How its partitions are, those that run batches of several callers; nothing for a handle that has none of its own. */

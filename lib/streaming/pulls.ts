@@ -6,8 +6,8 @@ type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen' | 'isDo
 export class Pulls {
   private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
-  /** Ends what was begun for a reader that nothing refers to any more: it was dropped without `return()`. */
-  private readonly dropped = new FinalizationRegistry<Pulled>((pulled) => this.end(pulled));
+  /** Calls back for a reader that nothing refers to any more. */
+  private readonly dropped = new FinalizationRegistry<() => void>((end) => end());
 
   begin<Value, Piece extends Started>(options: PullAheadOptions<Value, Piece>): PullAhead<Value, Piece> {
     const pulled = new PullAhead(options);
@@ -15,10 +15,21 @@ export class Pulls {
     return pulled;
   }
 
-  /** The pieces for a reader that may be dropped: nothing here refers to the iterator. */
-  readerOf<Value, Piece extends Started>(pulled: PullAhead<Value, Piece>): AsyncIterator<Piece, undefined> {
+  /**
+   * The pieces for a reader that may be dropped without `return()`: nothing here refers to the iterator. What is going on
+   * for it then is ended, and `onDropped` called.
+   */
+  readerOf<Value, Piece extends Started>(
+    pulled: PullAhead<Value, Piece>,
+    onDropped: () => void,
+  ): AsyncIterator<Piece, undefined> {
     const reader = { next: () => pulled.next() };
-    this.dropped.register(reader, pulled);
+    this.dropped.register(reader, () => {
+      if (this.going.has(pulled)) {
+        this.end(pulled);
+        onDropped();
+      }
+    });
     return reader;
   }
 

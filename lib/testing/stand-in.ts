@@ -46,9 +46,9 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     partitions,
     warmUp: undefined,
     cache: undefined,
-    // A function is idempotent, and shares its answers, only where the definition says so.
-    ...(!definition.idempotent && { retries: undefined, isolateFailures: undefined }),
-    ...(!definition.singleFlight && { identify: undefined }),
+    // Unlike a model, a function is idempotent only where the definition says so.
+    ...('model' in definition && !definition.idempotent && { retries: undefined, isolateFailures: undefined }),
+    ...(definition.cache && !definition.singleFlight && { identify: undefined }),
   };
 }
 

@@ -27,6 +27,7 @@ type Agrees = (input: unknown, result: unknown, words: string) => boolean;
 const REFUSALS = new Set([
   'SERVING_INVALID_BATCH',
   'SERVING_INVALID_INPUT',
+  'SERVING_UNKNOWN_KEY',
   'SERVING_TOO_LARGE',
   'SERVING_UNKNOWN',
   'SERVING_INVALID_OUTPUT',

@@ -200,7 +200,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     it.each<[string, unknown, object]>([
       ['throws', new RangeError('end of tape'), { message: 'end of tape' }],
       ['gives a batch without rows', Batch.empty(), { code: 'SERVING_INVALID_BATCH' }],
-      ['gives a batch of an unknown key', numbers(1).withKey('other'), { code: 'SERVING_INVALID_INPUT' }],
+      ['gives a batch of an unknown key', numbers(1).withKey('other'), { code: 'SERVING_UNKNOWN_KEY' }],
       ['gives a tensor without rows', floats([], [1]), { code: 'SERVING_INVALID_BATCH' }],
     ])('[8.1] a source that %s fails its call alone', async (_, bad, error) => {
       const serving = await serve({ name: 'fails', useFactory: () => doubled, batchSize: 4 });

@@ -6,7 +6,9 @@ it('[L4] streams that are begun and dropped end with their memory, and neither t
 
   expect({ code, messages, stderr }).toEqual({
     code: 0,
-    messages: [{ begun: 120, before: { subscriptions: 60, listeners: true }, after: { subscriptions: 0, listeners: 0 } }],
+    messages: [
+      { begun: 120, before: { subscriptions: 60, listeners: true }, after: { subscriptions: 0, listeners: 0, ended: 120 } },
+    ],
     stderr: '',
   });
 });

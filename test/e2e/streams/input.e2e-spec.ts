@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from '@jest/globals';
-import { Batch, BatchFailedError, defineServing, InvalidBatchError, InvalidInputError, type LocalServing } from 'nestjs-serving';
+import { Batch, BatchFailedError, defineServing, InvalidBatchError, type LocalServing, UnknownKeyError } from 'nestjs-serving';
 import { concat, from, of, Subject, throwError } from 'rxjs';
 import { HeldFunction } from '../../fixtures/held-function.js';
 import { echoModel, value } from '../../fixtures/models.js';
@@ -274,7 +274,7 @@ describe('A sequence of batches', () => {
 
     it.each<[string, unknown, unknown]>([
       ['a batch without rows', Batch.empty(), InvalidBatchError],
-      ['a batch of an unknown key', Batch.stack(['b']).withKey('fr'), InvalidInputError],
+      ['a batch of an unknown key', Batch.stack(['b']).withKey('fr'), UnknownKeyError],
       ['a row that fails', 'bad', BatchFailedError],
     ])('[8.1] by giving %s fails its own call, and is left', async (_, second, error) => {
       let left = false;

@@ -18,6 +18,8 @@ const points = (rows: number): Tensor =>
     Array.from({ length: rows * 2 }, () => 1),
   );
 
+const useFactory = () => (rows: unknown) => rows;
+
 class Same {
   init(): void {}
 
@@ -29,7 +31,6 @@ class Same {
 describe('Rows of a serving that declares a template', () => {
   useVirtualTime();
   const start = useServings();
-  const useFactory = () => (rows: unknown) => rows;
 
   it.each<[string, RowTemplate, unknown]>([
     ['a tensor', point, points(3)],

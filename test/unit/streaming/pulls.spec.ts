@@ -13,7 +13,7 @@ function begun(pulls: Pulls, pieces: number, start = () => piece) {
 describe('The pulls of a serving that is closed', () => {
   it('[L4] do not wait for the reader of a stream whose work is done', async () => {
     const pulls = new Pulls();
-    await pulls.readerOf(begun(pulls, 1)).next();
+    await pulls.readerOf(begun(pulls, 1), () => {}).next();
     await turn();
 
     await expect(pulls.close(new Error('closed'))).resolves.toBeUndefined();

@@ -104,15 +104,13 @@ function question(pattern: string, data: unknown): string {
   return `${text.length}#${text}`;
 }
 
+function sentAs(words: string, bytes: () => Uint8Array, mustClose: boolean, isProved = false): Sent {
+  return { words, bytes, mustClose, isProved };
+}
+
 function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
-  const of = (words: string, bytes: () => Uint8Array, mustClose: boolean, isProved = false): Sent => ({
-    words,
-    bytes,
-    mustClose,
-    isProved,
-  });
   const text = (all: string, words: string, isProved = false): Sent =>
-    of(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
+    sentAs(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
   const packet = (body: number): Buffer => {
     const bytes = Buffer.alloc(24);
     writePrelude(bytes, { kind: Kind.beat, flags: 0, blocks: 0, head: 0, body });
@@ -131,7 +129,7 @@ function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> 
       ),
     fc
       .uint8Array({ minLength: 1, maxLength: 200 })
-      .map((bytes) => of(`the bytes ${Buffer.from(bytes).toString('hex')}`, () => bytes, false)),
+      .map((bytes) => sentAs(`the bytes ${Buffer.from(bytes).toString('hex')}`, () => bytes, false)),
     fc
       .tuple(fc.constantFrom('sv.default.who', 'sv.default.link', 'sv.default.s.echo'), fc.jsonValue())
       .map(([pattern, data]) => text(question(pattern, data), `${JSON.stringify(data)} to ${pattern}`)),
@@ -143,12 +141,14 @@ function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> 
           `the proof ${JSON.stringify(proof)}`,
         ),
       ),
-    fc.nat({ max: 100 }).map((body) => of('a packet before it is a link', () => packet(body), true)),
-    fc.integer({ min: 2 ** 20, max: 2 ** 32 - 1 }).map((body) => of(`a packet of ${body} bytes`, () => packet(body), true, true)),
+    fc.nat({ max: 100 }).map((body) => sentAs('a packet before it is a link', () => packet(body), true)),
+    fc
+      .integer({ min: 2 ** 20, max: 2 ** 32 - 1 })
+      .map((body) => sentAs(`a packet of ${body} bytes`, () => packet(body), true, true)),
     fc
       .uint8Array({ maxLength: 100 })
       .map((body) =>
-        of(
+        sentAs(
           `a packet that is not signed, ${body.length} bytes`,
           () => Buffer.concat([packet(body.length + 8), body]),
           false,

@@ -38,7 +38,7 @@ export async function streams(): Promise<Entry & { close(): Promise<unknown> }> 
   return {
     name: 'cluster, streams',
     hostile: hostileStreams.map((streamed) => peer.attack(streamed)),
-    valid: fc.array(fc.integer(), { minLength: 1, maxLength: 100 }).map((rows) => call(servings, rows)),
+    valid: fc.array(fc.integer(), { minLength: 1, maxLength: 100 }).map((rows) => validStream(servings, rows)),
     close: () => Promise.all([node.close(), client.close()]),
   };
 }
@@ -177,7 +177,7 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   })),
 );
 
-function call(servings: ServingService, rows: readonly number[]): Attack {
+function validStream(servings: ServingService, rows: readonly number[]): Attack {
   return {
     async send() {
       const outputs: unknown[] = [];

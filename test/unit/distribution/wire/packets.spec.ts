@@ -148,7 +148,9 @@ describe('a secret', () => {
     expect(heard(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
     expect(heard(unpacker, [packetOf(packerOf({ secret: Buffer.from(secret) }), 2)])).toEqual([2]);
     expect(() => unpacker.hear(packetOf(packerOf(), 1))).toThrow('A packet without a signature');
-    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow('do all nodes have the same secret and namespace?');
+    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow(
+      'do all nodes have the same secret and namespace?',
+    );
   });
 
   it('[11] is needed to read what is signed', () => {

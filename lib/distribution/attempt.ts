@@ -58,7 +58,8 @@ export class Attempt {
   send(): void {
     const { node, question, post, id } = this;
     const header = question.header(id);
-    this.request = post.send(node, Kind.request, this.events ? { ...header, window: this.limits } : header, question.input);
+    const granting = this.events ? { ...header, window: this.limits } : header;
+    this.request = post.send(node, Kind.request, granting, question.input);
     this.request.catch((cause: unknown) => this.fail(unsentFault(question.serving, node, cause)));
   }
 
@@ -131,7 +132,7 @@ export class Attempt {
     this.ended(this);
   }
 
-  /** The first credit asks for the lazy input; one without a number says that no more of it is wanted. */
+  /** The first credit asks for the lazy input. One without a number says that no more is wanted. */
   private heardOfInput(header: Header): void {
     const { more } = this.question;
     if (header['taken'] === undefined) {

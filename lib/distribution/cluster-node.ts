@@ -10,7 +10,7 @@ export interface ClusterNode {
   readonly address: Address;
   /** A client calls and serves nothing. */
   readonly role: NodeInfo['role'];
-  /** `draining`: it shuts down. `silent`: it may be gone, and gets no calls until it is heard again. */
+  /** `draining`: it shuts down. `silent`: it may be gone, and gets no calls until it beats again. */
   readonly state: NodeInfo['state'] | 'silent';
   /** Whether it is this node. */
   readonly isSelf: boolean;
@@ -19,6 +19,7 @@ export interface ClusterNode {
 }
 
 export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {
-  const { id, address, role, state, servings } = info;
-  return { id, address, role, state: isSuspect ? 'silent' : state, isSelf: address === self, servings };
+  const { id, address, role, servings } = info;
+  const state = isSuspect ? 'silent' : info.state;
+  return { id, address, role, state, isSelf: address === self, servings };
 }

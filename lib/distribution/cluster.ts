@@ -37,7 +37,7 @@ import { namespaceSecret } from './wire/signature.js';
 
 /** Milliseconds of shutdown where neither an option nor a serving of the node says how many. */
 const DEFAULT_LIMIT = 30_000;
-/** The last packets have this many milliseconds to leave, as far as the limit of shutdown allows. */
+/** Milliseconds for the last packets to leave, as far as the limit of shutdown allows. */
 const FLUSH = 5_000;
 /** Beyond the limit they have this many; once for the goodbye and once for the connections. */
 const GRACE = 400;
@@ -203,7 +203,7 @@ export class Cluster
     this.beginShutdown();
   }
 
-  /** Resolves when the calls of other nodes have their answers, which is at the limit of shutdown at the latest. */
+  /** Resolves when the calls of other nodes are answered, at the limit of shutdown at the latest. */
   async answered(): Promise<void> {
     await this.beginShutdown().within(this.drain());
   }
@@ -359,13 +359,12 @@ export class Cluster
     if (!this.limit) {
       const { drainTimeout } = this.options;
       const { local } = this.offers;
-      const longest = local.length === 0 ? undefined : Math.max(...local.map(({ shutdownLimit }) => shutdownLimit));
+      const limits = local.map(({ shutdownLimit }) => shutdownLimit);
+      const longest = limits.length === 0 ? undefined : Math.max(...limits);
       const milliseconds = Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
       this.limit = new ShutdownLimit();
       this.limit.begin(milliseconds, () => {
-        this.logger.warn(
-          `Calls of or to other nodes did not end within ${milliseconds} ms of shutdown and are answered as closed`,
-        );
+        this.logger.warn(`Calls of or to other nodes did not end within ${milliseconds} ms; they are answered as closed`);
         this.closeCalls();
       });
       void this.drain();
@@ -395,7 +394,8 @@ export class Cluster
     this.probes.end();
     this.closeCalls();
     const goodbye = this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
-    await Promise.race([goodbye, pause(Math.min(limit.left, FLUSH) + GRACE, undefined, { ref: false })]);
+    const patience = Math.min(limit.left, FLUSH) + GRACE;
+    await Promise.race([goodbye, pause(patience, undefined, { ref: false })]);
     this.remotes.forEach((remote) => remote.end());
     await this.transport.stop(Math.min(limit.left, FLUSH) + GRACE);
     // Nobody can be told any more.

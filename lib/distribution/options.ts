@@ -151,8 +151,8 @@ export interface ClusterOptions {
    */
   readonly probeAfter?: number;
   /**
-   * Milliseconds from the begin of shutdown until the calls of other nodes, and those to other nodes, are answered as closed. Never more than
-   * the longest `shutdown` of the servings of this node.
+   * Milliseconds of shutdown after which the calls of other nodes, and those to other nodes, are
+   * answered as closed. Never more than the longest `shutdown` of the servings of this node.
    *
    * @default the longest `shutdown` of its servings; 30000 without any
    */

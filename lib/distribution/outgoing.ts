@@ -71,7 +71,8 @@ export class Outgoing {
   /**
    * A call to the node that is not sent yet.
    *
-   * @throws OverloadedError when too many are under way; what {@link close} was given, once that is so
+   * @throws OverloadedError when too many are under way
+   * @throws what {@link close} was given, once that is so
    */
   begin(node: Address, question: Question): Attempt {
     if (this.closed) {

@@ -48,7 +48,7 @@ export class ServedCall {
         await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
     } catch (error) {
-      await this.tell(Kind.error, faultHeader(error));
+      await this.tell(Kind.error, faultHeader(error instanceof FrameError ? invalid(error) : error));
     } finally {
       this.window?.close();
     }
@@ -65,14 +65,14 @@ export class ServedCall {
     try {
       this.read(letter);
     } catch (error) {
-      this.fail(new InvalidInputError(messageOf(error), { cause: error }));
+      this.fail(invalid(error));
       throw error;
     }
   }
 
   /** An element of its input cannot be taken. */
   refuse(error: unknown): void {
-    this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
+    this.inputs?.fail(invalid(error));
   }
 
   /** Answers its caller with the error, and ends the call. */
@@ -157,6 +157,11 @@ export class ServedCall {
       await this.post.send(this.request.from, kind, { call: this.id, ...header }).catch(() => {});
     }
   }
+}
+
+/** What the caller has sent makes no sense. */
+function invalid(cause: unknown): InvalidInputError {
+  return new InvalidInputError(messageOf(cause), { cause });
 }
 
 function inputIn(value: () => unknown): unknown {

@@ -51,7 +51,11 @@ export interface ServingTransport {
   drop?(address: Address): void;
   /** Whether the node is there, for transports that would not be told of its end; rejects when that cannot be said. */
   probe?(address: Address): Promise<boolean>;
-  /** Ends all connections, once what was sent has left; at the latest after so many milliseconds, by default 5000. */
+  /**
+   * Ends all connections, once what was sent has left.
+   *
+   * @param patience the milliseconds after which it does so in any case; 5000 where there is none
+   */
   stop(patience?: number): Promise<void>;
 }
 

@@ -63,7 +63,7 @@ export class Window {
 
   /** The other side has taken so many, from the first one on. */
   take(count: number): void {
-    // The credit for a message can come before `add`: sending it may take until the other side has read it.
+    // The credit for a message can come before `add`, where sending it takes long.
     this.credited = Math.min(count, this.sent + 1);
     this.release();
     this.wake();

@@ -15,7 +15,7 @@ function fuzz(...args: readonly string[]): Promise<Ended> {
   });
 }
 
-it('[4.6] [4.9] [6.1] [6.5] [11] hundreds of hostile calls of each way in are answered rightly, or refused alone with errors of this package', async () => {
+it('[L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] hundreds of hostile calls of each way in are answered rightly, or refused alone with errors of this package', async () => {
   const { code, output } = await fuzz('--count', '500', '--seed', '4');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringContaining('FAILED') });
@@ -33,6 +33,8 @@ it('[4.6] [4.9] [6.1] [6.5] [11] hundreds of hostile calls of each way in are an
       'service, model',
       'service, allowedSizes',
       'frames',
+      'cluster, handshake',
+      'cluster, streams',
     ].map((entry) => ({ entry, enough: true })),
   );
 }, 180_000);

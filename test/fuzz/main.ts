@@ -4,10 +4,12 @@ import { ServingService } from 'nestjs-serving';
 import type { Entry } from './entry.js';
 import { frames } from './frames.js';
 import { fuzz, type FuzzReport } from './fuzz.js';
+import { handshakes } from './handshakes.js';
 import { batchedOverHttp, functionOverHttp, modelOverHttp } from './http.js';
 import type { Memory } from './memory.js';
 import { functionCalls, modelCalls, sizedCalls, threadCalls } from './service.js';
 import { openSite } from './site.js';
+import { streams } from './streams.js';
 
 const { values: options } = parseArgs({
   options: {
@@ -27,6 +29,7 @@ console.log(
 const sites = { express: await openSite('express'), fastify: await openSite('fastify') };
 const [express, fastify] = await Promise.all([sites.express.getUrl(), sites.fastify.getUrl()]);
 const servings = sites.express.get(ServingService);
+const clusters = [await handshakes(), await streams()];
 const entries: readonly Entry[] = [
   await modelOverHttp(express),
   functionOverHttp(fastify),
@@ -36,6 +39,7 @@ const entries: readonly Entry[] = [
   await modelCalls(servings),
   sizedCalls(servings),
   await frames(),
+  ...clusters,
 ];
 
 let failed = false;
@@ -44,7 +48,7 @@ for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   const report = await fuzz(entry, { count, seed });
   failed = tell(report, (performance.now() - startedAt) / 1000) || failed;
 }
-await Promise.all([sites.express.close(), sites.fastify.close()]);
+await Promise.all([sites.express, sites.fastify, ...clusters].map((each) => each.close()));
 process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */

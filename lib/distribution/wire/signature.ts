@@ -5,7 +5,7 @@ import { SeenCounters } from './seen-counters.js';
 /** What all nodes know, and nobody else. */
 export type Secret = string | Uint8Array;
 
-/** The secret for the packets of one namespace: those of another namespace do not verify with it. */
+/** The secret of one namespace. Packets of another namespace are not valid with it. */
 export function namespaceSecret(secret: Secret, namespace: string): Secret {
   return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
 }

@@ -133,24 +133,24 @@ describe('A stranger that a node dials', () => {
   });
 });
 
+async function startGrpc(): Promise<GrpcTransport> {
+  const transport = new GrpcTransport({ options: { url: '127.0.0.1:0' }, secret });
+  closing.push(() => transport.stop());
+  await transport.start(stationOf('a', new Heard()));
+  return transport;
+}
+
+function clientTo({ port }: GrpcTransport): { Link(): GrpcCall } {
+  const client = new ClientGrpcProxy({
+    ...service,
+    url: `127.0.0.1:${port}`,
+    channelOptions: { 'grpc.use_local_subchannel_pool': 1 },
+  });
+  closing.push(() => client.close());
+  return client.getClientByServiceName('Nodes');
+}
+
 describe('A stranger at the gRPC port of a node', () => {
-  async function startGrpc(): Promise<GrpcTransport> {
-    const transport = new GrpcTransport({ options: { url: '127.0.0.1:0' }, secret });
-    closing.push(() => transport.stop());
-    await transport.start(stationOf('a', new Heard()));
-    return transport;
-  }
-
-  function clientTo({ port }: GrpcTransport): { Link(): GrpcCall } {
-    const client = new ClientGrpcProxy({
-      ...service,
-      url: `127.0.0.1:${port}`,
-      channelOptions: { 'grpc.use_local_subchannel_pool': 1 },
-    });
-    closing.push(() => client.close());
-    return client.getClientByServiceName('Nodes');
-  }
-
   it.each(['connects and sends nothing', 'speaks HTTP/2 and opens no call'])(
     '[L7] is disconnected after 10 seconds when it %s',
     async (what) => {

@@ -8,6 +8,8 @@ import { Heard, stationOf } from '../../fixtures/heard.js';
 import { falseBeat, IMPOSTOR } from '../../fixtures/impostor.js';
 import { useCluster } from '../../fixtures/use-cluster.js';
 
+const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.who, header: { from } });
+
 describe('A hello to the nodes of a cluster without a secret', () => {
   const cluster = useCluster();
   let time: VirtualTime | undefined;
@@ -31,8 +33,6 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     await stranger.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));
     return frames;
   }
-
-  const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.who, header: { from } });
 
   it('[S2] makes a node send nothing when no node of the sender is known', async () => {
     time = await VirtualTime.install();

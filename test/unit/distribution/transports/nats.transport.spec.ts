@@ -28,6 +28,13 @@ class ClosableConnection {
   }
 }
 
+async function start(): Promise<{ readonly transport: NatsTransport; readonly heard: Heard }> {
+  const heard = new Heard();
+  const transport = new NatsTransport();
+  await transport.start(stationOf('a', heard));
+  return { transport, heard };
+}
+
 describe('A node on NATS whose connection closes for good', () => {
   let connection: ClosableConnection;
   let status: BehaviorSubject<string>;
@@ -45,7 +52,7 @@ describe('A node on NATS whose connection closes for good', () => {
     jest.spyOn(ClientNats.prototype, 'connect').mockResolvedValue(undefined);
     jest.spyOn(ClientNats.prototype, 'close').mockResolvedValue(undefined);
     for (const { prototype } of [ServerNats, ClientNats]) {
-      jest.spyOn(prototype, 'unwrap').mockImplementation(<T>() => connection as T);
+      jest.spyOn(prototype, 'unwrap').mockImplementation(() => connection);
       jest.spyOn(prototype, 'status', 'get').mockImplementation(() => status as never);
     }
   });
@@ -54,13 +61,6 @@ describe('A node on NATS whose connection closes for good', () => {
     process.off('uncaughtException', stray).off('unhandledRejection', stray);
     jest.restoreAllMocks();
   });
-
-  async function start(): Promise<{ readonly transport: NatsTransport; readonly heard: Heard }> {
-    const heard = new Heard();
-    const transport = new NatsTransport();
-    await transport.start(stationOf('a', heard));
-    return { transport, heard };
-  }
 
   it('[S4] reports a packet that cannot be published as a lost link', async () => {
     const { transport, heard } = await start();

@@ -1,0 +1,184 @@
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { once } from 'node:events';
+import { type INestApplicationContext } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { Transport } from '@nestjs/microservices';
+import * as fc from 'fast-check';
+import { ServingModule, ServingService } from 'nestjs-serving';
+import type { Attack, Entry, Outcome } from './entry.js';
+import { type NodeParts, nodeParts } from './node-parts.js';
+
+const secret = 'known to nodes alone';
+const echo = { name: 'echo', shutdown: 1000, useFactory: () => (rows: readonly unknown[]) => rows };
+
+/** Beyond this many bytes of text a node must have closed a connection: a handshake, and a piece that was read with it. */
+const MOST_READ = 16 * 1024 + 64 * 1024;
+
+/** What one connection sends, and whether it first proves that it knows the secret. */
+interface Sent {
+  readonly words: string;
+  readonly isProved: boolean;
+  readonly bytes: () => Uint8Array;
+  /** Whether the node must close the connection by itself, at once. */
+  readonly mustClose: boolean;
+}
+
+/** What connects to the TCP port of a node that has a secret: strangers, and nodes that misbehave. */
+export async function handshakes(): Promise<Entry & { close(): Promise<unknown> }> {
+  const parts = await nodeParts();
+  const port = await freePort();
+  const peers = [`127.0.0.1:${port}`];
+  const node = await open({ servings: [echo], distribution: { transport: Transport.TCP, secret, options: { port } } });
+  const client = await open({ distribution: { transport: Transport.TCP, secret, peers } });
+  const servings = client.get(ServingService);
+  return {
+    name: 'cluster, handshake',
+    hostile: sentBy(parts).map((sent) => attack(sent, port, parts)),
+    valid: fc.jsonValue().map((value) => call(servings, JSON.parse(JSON.stringify(value)))),
+    close: () => Promise.all([node.close(), client.close()]),
+  };
+}
+
+function attack(sent: Sent, port: number, parts: NodeParts): Attack {
+  return {
+    async send() {
+      // Ports of one source address run out, since those of closed connections stay in use for a while.
+      const localAddress = `127.0.${1 + Math.floor(Math.random() * 250)}.1`;
+      const socket = connect({ host: '127.0.0.1', port, localAddress }).on('error', () => {});
+      try {
+        await once(socket, 'connect');
+        return await outcomeOf(sent, socket, parts);
+      } finally {
+        socket.resetAndDestroy();
+      }
+    },
+    toString: () => `${sent.isProved ? 'a proved node' : 'a stranger'} sends ${sent.words}`,
+  };
+}
+
+async function outcomeOf({ isProved, bytes, mustClose }: Sent, socket: Socket, parts: NodeParts): Promise<Outcome> {
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  if (isProved && !(await prove(socket, parts))) {
+    return { word: 'no link', fault: 'a node with the secret got no link' };
+  }
+  let answers = '';
+  socket.on('data', (data: Buffer) => (answers += answers.length < 1e6 ? data.toString('latin1') : ''));
+  socket.write(bytes());
+  if (!mustClose) {
+    // The node ends its side when this one ends.
+    socket.end();
+  }
+  await closed;
+  if (!isProved && answers.includes('"response":true')) {
+    return { word: 'link', fault: 'a stranger got a link' };
+  }
+  return { word: mustClose ? 'closed by the node' : answers === '' ? 'no answer' : 'answered' };
+}
+
+/** Makes the connection a link, as nodes do. */
+async function prove(socket: Socket, { proofOf }: NodeParts): Promise<boolean> {
+  const address = `peer-${Math.random().toString(36).slice(2)}`;
+  const { response }: { response?: { nonce: string } } = await ask(socket, 'sv.default.who', { nonce: 'mine' });
+  const proof = proofOf(secret, 'link', 'default', 'mine', response?.nonce ?? '', address);
+  const answer: { response?: unknown } = await ask(socket, 'sv.default.link', { address, proof });
+  return answer.response === true;
+}
+
+/** The answer, before and after which there may be packets. */
+async function ask(socket: Socket, pattern: string, data: object): Promise<object> {
+  socket.write(question(pattern, data));
+  let text = '';
+  for (;;) {
+    const [piece]: Buffer[] = await once(socket, 'data');
+    text += piece!.toString('latin1');
+    // Nest writes the id last.
+    const [answer] = /\{"(?:response|err)".*?"id":"1"\}/s.exec(text) ?? [];
+    if (answer !== undefined) {
+      return JSON.parse(answer);
+    }
+  }
+}
+
+function question(pattern: string, data: unknown): string {
+  const text = JSON.stringify({ pattern, data, id: '1' });
+  return `${text.length}#${text}`;
+}
+
+function sentAs(words: string, bytes: () => Uint8Array, mustClose: boolean, isProved = false): Sent {
+  return { words, bytes, mustClose, isProved };
+}
+
+function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
+  const text = (all: string, words: string, isProved = false): Sent =>
+    sentAs(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
+  const packet = (body: number): Buffer => {
+    const bytes = Buffer.alloc(24);
+    writePrelude(bytes, { kind: Kind.beat, flags: 0, blocks: 0, head: 0, body });
+    return bytes;
+  };
+  const sizes = fc.oneof(fc.nat({ max: 20_000 }), fc.integer({ min: MOST_READ, max: 4 * MOST_READ }));
+  const isProved = fc.boolean();
+  return fc.oneof(
+    fc
+      .tuple(sizes, isProved)
+      .map(([size, proved]) => text(`120000000#${'a'.repeat(size)}`, `${size} bytes of a message of 120 MB`, proved)),
+    fc
+      .tuple(sizes, isProved)
+      .map(([size, proved]) =>
+        text(question('sv.default.who', { nonce: 'n' }).repeat(Math.ceil(size / 60)), `${size} bytes of hellos`, proved),
+      ),
+    fc
+      .uint8Array({ minLength: 1, maxLength: 200 })
+      .map((bytes) => sentAs(`the bytes ${Buffer.from(bytes).toString('hex')}`, () => bytes, false)),
+    fc
+      .tuple(fc.constantFrom('sv.default.who', 'sv.default.link', 'sv.default.s.echo'), fc.jsonValue())
+      .map(([pattern, data]) => text(question(pattern, data), `${JSON.stringify(data)} to ${pattern}`)),
+    fc
+      .oneof(fc.string(), fc.string({ unit: 'binary' }), fc.constant('é'.repeat(44)), fc.constant(proofOf('wrong', 'link')!))
+      .map((proof) =>
+        text(
+          question('sv.default.who', { nonce: 'n' }) + question('sv.default.link', { address: 'stranger', proof }),
+          `the proof ${JSON.stringify(proof)}`,
+        ),
+      ),
+    fc.nat({ max: 100 }).map((body) => sentAs('a packet before it is a link', () => packet(body), true)),
+    fc
+      .integer({ min: 2 ** 20, max: 2 ** 32 - 1 })
+      .map((body) => sentAs(`a packet of ${body} bytes`, () => packet(body), true, true)),
+    fc
+      .uint8Array({ maxLength: 100 })
+      .map((body) =>
+        sentAs(
+          `a packet that is not signed, ${body.length} bytes`,
+          () => Buffer.concat([packet(body.length + 8), body]),
+          false,
+          true,
+        ),
+      ),
+  );
+}
+
+function call(servings: ServingService, value: unknown): Attack {
+  return {
+    async send() {
+      const came = await servings.batchedRun('echo', { value });
+      return JSON.stringify(came) === JSON.stringify({ value })
+        ? { word: 'right' }
+        : { word: 'wrong', fault: 'came back as another value' };
+    },
+    toString: () => `a call with ${JSON.stringify(value)}`,
+  };
+}
+
+function open(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext({ module: class {}, imports: [ServingModule.forRoot(options)] }, { logger: false });
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}

@@ -1,0 +1,202 @@
+import { type INestApplicationContext } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import * as fc from 'fast-check';
+import { Batch, ServingModule, ServingService } from 'nestjs-serving';
+import { MemoryNetwork } from 'nestjs-serving/testing';
+import type { Attack, Entry, Outcome } from './entry.js';
+import { type NodeParts, nodeParts } from './node-parts.js';
+
+const EVIL = 'evil';
+/** The window that nodes grant by default. */
+const WINDOW = { messages: 64, bytes: 2 ** 20 };
+
+const echo = { name: 'echo', maxQueue: 100_000, useFactory: () => (rows: readonly unknown[]) => rows };
+
+/** A frame of a call. */
+interface Step {
+  readonly kind: 'input' | 'inputEnd' | 'credit';
+  readonly header: object;
+  readonly bytes: number;
+}
+
+interface Streamed {
+  readonly words: string;
+  readonly request: object;
+  readonly steps: readonly Step[];
+  /** Whether the node must answer with an error that names the caller's fault. */
+  readonly isRefused: boolean;
+}
+
+/** What a node sends that does not keep to the window of a stream, nor to its order. */
+export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
+  const parts = await nodeParts();
+  const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
+  const node = await open({ servings: [echo], distribution: { transport: network.transport() } });
+  const client = await open({ distribution: { transport: network.transport() } });
+  const servings = client.get(ServingService);
+  const peer = await Peer.join(network, parts);
+  return {
+    name: 'cluster, streams',
+    hostile: hostileStreams.map((streamed) => peer.attack(streamed)),
+    valid: fc.array(fc.integer(), { minLength: 1, maxLength: 100 }).map((rows) => validStream(servings, rows)),
+    close: () => Promise.all([node.close(), client.close()]),
+  };
+}
+
+/** A node that sends what it likes. */
+class Peer {
+  private readonly answers = new Map<number, (kind: number, code: unknown) => void>();
+  private last = 0;
+  private owner = '';
+
+  private constructor(
+    private readonly transport: ReturnType<MemoryNetwork['transport']>,
+    private readonly parts: NodeParts,
+  ) {}
+
+  static async join(network: MemoryNetwork, parts: NodeParts): Promise<Peer> {
+    const peer = new Peer(network.transport(), parts);
+    await new Promise<void>((resolve) => {
+      const receiver = {
+        hear: (packet: Uint8Array) => {
+          peer.hear(packet);
+          if (peer.owner !== '') {
+            resolve();
+          }
+        },
+        found() {},
+        gone() {},
+        online() {},
+      };
+      void peer.transport.start({ namespace: 'default', address: EVIL, role: 'node', receiver, plainHandlers: new Map() });
+    });
+    return peer;
+  }
+
+  attack({ words, request, steps, isRefused }: Streamed): Attack {
+    return {
+      send: async () => {
+        const { Kind } = this.parts;
+        const call = ++this.last;
+        const answer = new Promise<Outcome>((resolve) => {
+          this.answers.set(call, (kind, code) => resolve(outcomeOf(kind === Kind.error ? String(code) : 'answered', isRefused)));
+        });
+        this.send('request', { call, serving: 'echo', ...request });
+        for (const { kind, header, bytes } of steps) {
+          this.send(kind, { call, ...header }, new Uint8Array(bytes));
+        }
+        return answer.finally(() => this.answers.delete(call));
+      },
+      toString: () => words,
+    };
+  }
+
+  private send(kind: Step['kind'] | 'request', header: object, value?: unknown): void {
+    const { encodeFrame, encodeValue, defaultWireLimits, Kind } = this.parts;
+    const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
+    this.transport.send(
+      this.owner,
+      encodeFrame({ kind: Kind[kind], header: { from: EVIL, to: this.owner, ...header }, value: encoded }),
+    );
+  }
+
+  private hear(packet: Uint8Array): void {
+    const { decodeFrame, defaultWireLimits, Kind } = this.parts;
+    const { kind, header } = decodeFrame(packet, defaultWireLimits);
+    const { info, error, call, from } = header as {
+      readonly info?: { readonly role: string };
+      readonly error?: { readonly code?: string };
+      readonly call?: number;
+      readonly from: string;
+    };
+    if (kind === Kind.beat && info?.role === 'node') {
+      this.owner = from;
+    } else if (kind === Kind.error || kind === Kind.end || kind === Kind.reply) {
+      this.answers.get(call ?? 0)?.(kind, error?.code);
+    }
+  }
+}
+
+function outcomeOf(word: string, isRefused: boolean): Outcome {
+  return !isRefused || word === 'SERVING_INVALID_INPUT'
+    ? { word }
+    : { word, fault: 'was not refused as the fault of the caller' };
+}
+
+const inputs = (count: number, bytes: number): Step[] =>
+  Array.from({ length: count }, (_, index) => ({ kind: 'input', header: { index }, bytes }));
+const lazy = { method: 'batchedRun', open: true };
+const numbers = fc.oneof(fc.integer(), fc.double(), fc.constantFrom(2 ** 53, -1, 0.5), fc.string(), fc.constant(null));
+const count = (steps: readonly Step[]): number => steps.reduce((sum, { bytes }) => sum + bytes, 0);
+
+const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
+  fc.integer({ min: WINDOW.messages + 1, max: 300 }).map((messages) => ({
+    words: `${messages} elements at once`,
+    request: lazy,
+    steps: inputs(messages, 10),
+    isRefused: true,
+  })),
+  fc.tuple(fc.integer({ min: 7, max: 10 }), fc.integer({ min: 180_000, max: 250_000 })).map(([messages, bytes]) => {
+    const steps = inputs(messages, bytes);
+    return { words: `${messages} elements, ${count(steps)} bytes at once`, request: lazy, steps, isRefused: true };
+  }),
+  fc
+    .tuple(
+      fc.nat({ max: 60 }),
+      numbers.filter((index) => index !== 0),
+    )
+    .map(([before, index]) => ({
+      words: `element ${String(index)} after ${before} others`,
+      request: lazy,
+      steps: [
+        ...inputs(before, 10),
+        { kind: 'input', header: { index: index === before ? -1 : index }, bytes: 10 },
+      ] satisfies Step[],
+      isRefused: true,
+    })),
+  fc.tuple(fc.nat({ max: 60 }), numbers).map(([before, ends]) => ({
+    words: `an end of ${String(ends)} after ${before} elements`,
+    request: lazy,
+    steps: [
+      ...inputs(before, 10),
+      { kind: 'inputEnd', header: { count: ends === before ? -1 : ends }, bytes: 0 },
+    ] satisfies Step[],
+    isRefused: true,
+  })),
+  fc.array(numbers, { minLength: 1, maxLength: 20 }).map((all) => ({
+    words: `credits of ${all.map(String).join(', ')}`,
+    request: { method: 'stream', open: true },
+    steps: [...all.map((taken): Step => ({ kind: 'credit', header: { taken }, bytes: 0 })), ...inputs(WINDOW.messages + 1, 1)],
+    isRefused: true,
+  })),
+  fc.record({ messages: numbers, bytes: numbers }).map((window) => ({
+    words: `a grant of ${JSON.stringify(window)}`,
+    request: { method: 'stream', open: true, window },
+    steps: inputs(WINDOW.messages + 1, 1),
+    isRefused: true,
+  })),
+);
+
+function validStream(servings: ServingService, rows: readonly number[]): Attack {
+  return {
+    async send() {
+      const outputs: unknown[] = [];
+      const given = (async function* () {
+        for (const row of rows) {
+          yield Batch.ofValues([row]);
+        }
+      })();
+      for await (const event of servings.stream('echo', given)) {
+        outputs.push(...(event.output as unknown[]));
+      }
+      return JSON.stringify(outputs) === JSON.stringify(rows)
+        ? { word: 'right' }
+        : { word: 'wrong', fault: `gave ${JSON.stringify(outputs)}` };
+    },
+    toString: () => `a stream of ${rows.length} rows`,
+  };
+}
+
+function open(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext({ module: class {}, imports: [ServingModule.forRoot(options)] }, { logger: false });
+}

@@ -277,3 +277,17 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
   }
   return error;
 }
+
+/**
+ * The error that `make` makes, without a stack trace. Refusals are made for every call of a flood, where a trace costs more
+ * than the rest of the call and says nothing about its cause.
+ */
+export function withoutStack<E extends Error>(make: () => E): E {
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0;
+  try {
+    return make();
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit;
+  }
+}

@@ -1,9 +1,10 @@
-import { type DynamicModule, Module, type Provider } from '@nestjs/common';
+import { type BeforeApplicationShutdown, type DynamicModule, Inject, Module, Optional, type Provider } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { tellCallers } from './batched/caller-context.interceptor.js';
+import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError } from './errors.js';
-import { clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
+import { CLUSTER, clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -15,13 +16,26 @@ import {
 import { asyncServingProviders, servingProviders } from './serving.providers.js';
 import { ServingRegistry } from './serving-registry.js';
 import { ServingService } from './serving.service.js';
+import { ServingShutdown } from './serving.shutdown.js';
 
 /** Registers named servings as injectable providers; what they own starts and ends with the application. */
 @Module({})
-export class ServingModule extends ConfigurableModuleClass {
-  constructor(application: ApplicationConfig, host: HttpAdapterHost) {
+export class ServingModule extends ConfigurableModuleClass implements BeforeApplicationShutdown {
+  constructor(
+    application: ApplicationConfig,
+    host: HttpAdapterHost,
+    @Optional() @Inject(CLUSTER) private readonly cluster?: Cluster,
+  ) {
     super();
     tellCallers(application, host);
+  }
+
+  /**
+   * Waits for the calls of other nodes before anything is closed. Nest calls this hook after those of
+   * the providers, none of which must wait.
+   */
+  async beforeApplicationShutdown(): Promise<void> {
+    await this.cluster?.answered();
   }
 
   /** The servings of the application. Import it once, in the root module. */
@@ -54,7 +68,15 @@ function withCore(module: DynamicModule, names: readonly string[], providers: re
   return {
     ...module,
     imports: [...(module.imports ?? []), DiscoveryModule],
-    providers: [...(module.providers ?? []), ...providers, ServingRegistry, BatchedMethods, clusterProvider, ServingService],
+    providers: [
+      ...(module.providers ?? []),
+      ...providers,
+      ServingRegistry,
+      BatchedMethods,
+      clusterProvider,
+      ServingService,
+      ServingShutdown,
+    ],
     exports: [...(module.exports ?? []), ...names.map(getServingToken), BatchedMethods, ServingService],
   };
 }

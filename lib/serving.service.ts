@@ -2,6 +2,7 @@ import { Inject, Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import type { Cluster } from './distribution/cluster.js';
+import type { ClusterNode } from './distribution/cluster-node.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import type { PartitionStatus } from './partitions/partition-status.js';
 import { CLUSTER } from './serving.cluster.js';
@@ -68,6 +69,14 @@ export class ServingService implements OnModuleInit {
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
     // A handle that a test puts in place of a serving may be without partitions.
     return new Map([...this.registry.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]));
+  }
+
+  /**
+   * The nodes of the cluster that this one knows, itself included, with their servings and weights,
+   * as their last heartbeats say. None without the option `distribution`.
+   */
+  nodes(): readonly ClusterNode[] {
+    return this.cluster?.known ?? [];
   }
 
   /** Whether every serving answers calls: what a readiness probe asks. */

@@ -1,5 +1,11 @@
 const { types } = require('node:util');
 const { TestEnvironment } = require('jest-environment-node');
+const { env } = require('onnxruntime-common');
+
+// onnxruntime prints every error that it throws, too, and those that tests provoke would fill the log of a green run. What is
+// printed is decided for all threads of a process by the first that uses the runtime: that is this one.
+env.logLevel = 'fatal';
+require('onnxruntime-node/dist/binding.js').initOrt();
 
 /**
  * Jest runs tests in a context of its own, with typed arrays and errors of its own. Native code and threads hand over those

@@ -47,7 +47,7 @@ export class Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
-  /** The rows of one container; `axes` may name leaves that it has not. */
+  /** The rows of one container; `axes` may name leaves that it has not. Without a batch axis in any leaf it is one row. */
   static ofContainer(item: Container, axes?: BatchAxes): Batch {
     return new Batch(TensorRows.of(item, axes));
   }
@@ -106,7 +106,7 @@ export class Batch {
     const rows = itemsOf(items).map((item) => {
       if (isContainer(item)) {
         checkNames(item, axes);
-        return TensorRows.of(item, axes);
+        return withRows(TensorRows.of(item, axes));
       }
       if (Array.isArray(item)) {
         return new ListRows(itemsOf(item));
@@ -250,6 +250,13 @@ function checkNames(item: Container, axes: BatchAxes = {}): void {
       `The axes name "${unknown}", and the item has no such leaf; it has ${clip(paths.join(', ')) || 'one without a name'}`,
     );
   }
+}
+
+function withRows(rows: TensorRows): TensorRows {
+  if (rows.isWhole) {
+    throw new InvalidBatchError('No leaf of the item carries rows; at least one needs a batch axis');
+  }
+  return rows;
 }
 
 /** The items in a list of their own. */

@@ -33,7 +33,10 @@ const LONGEST_SIGNATURE = 32_768;
 /** What rows must have in common in the leaves that they share: the value, or, of outputs, type and shape. */
 export type SharedLeaves = 'equal' | 'alike';
 
-/** The template of a container that carries rows, and how many. */
+/**
+ * The template of a container that carries rows, and how many. A container without a batch axis is one row, which shares a
+ * batch with no other.
+ */
 export function templateOf(
   structure: Container,
   axes: BatchAxes = {},
@@ -48,11 +51,12 @@ export function templateOf(
     }),
   );
   const leafAxes = leaves.map(({ path }) => axisOf(path, axes));
-  const rows = countRows(leaves, leafAxes);
+  const isWhole = leafAxes.every((axis) => axis === null);
+  const rows = isWhole ? 1 : countRows(leaves, leafAxes);
   if (rows > MOST_EMPTY_ROWS && leaves.every(({ tensor }, i) => leafAxes[i] === null || tensor.size === 0)) {
     throw new InvalidBatchError(`An item has ${rows} rows and no elements; at most ${MOST_EMPTY_ROWS} rows may be empty`);
   }
-  const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, shared)).join(', ');
+  const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, isWhole ? 'alike' : shared)).join(', ');
   if (signature.length > LONGEST_SIGNATURE) {
     throw new InvalidBatchError(
       `What the rows of an item have in common takes ${signature.length} characters to say, and at most ${LONGEST_SIGNATURE} are allowed: ${clip(signature)}`,
@@ -87,10 +91,7 @@ function countRows(leaves: readonly Leaf[], axes: readonly (number | null)[]): n
     }
     first ??= { path, rows };
   }
-  if (!first) {
-    throw new InvalidBatchError('No leaf of the item carries rows; at least one needs a batch axis');
-  }
-  return first.rows;
+  return first?.rows ?? 0;
 }
 
 function describe({ path, label, tensor }: Leaf, axis: number | null, shared: SharedLeaves): string {

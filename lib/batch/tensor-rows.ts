@@ -1,4 +1,5 @@
 import type { Tensor } from 'onnxruntime-common';
+import { InvalidBatchError } from '../errors.js';
 import { type Container, withLeaves } from './container.js';
 import type { Rows } from './rows.js';
 import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
@@ -68,6 +69,9 @@ export class TensorRows implements Rows {
   }
 
   concat(others: readonly TensorRows[]): TensorRows {
+    if (others.length > 0 && this.isWhole) {
+      throw new InvalidBatchError('An item without a batch axis runs alone, and cannot be merged with others');
+    }
     const chunks = [...this.chunks];
     for (const other of others) {
       for (const chunk of other.chunks) {
@@ -142,7 +146,15 @@ export class TensorRows implements Rows {
     return target;
   }
 
+  /** Whether its one row is an item without a batch axis. */
+  get isWhole(): boolean {
+    return this.template.axes.every((axis) => axis === null);
+  }
+
   private rowsIn({ leaves }: Chunk): number | undefined {
+    if (this.isWhole) {
+      return this.size;
+    }
     const leaf = this.template.axes.findIndex((axis) => axis !== null);
     return leaves[leaf]?.dims[this.template.axes[leaf]!];
   }

@@ -84,6 +84,8 @@ const ofMethods: Rules = {
   priority: aFunction,
   tenant: aFunction,
   partitions: whole(1, 1024),
+  drain: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  shutdown: delay,
   separateOrigins: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
   types: {
     check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),

@@ -65,6 +65,18 @@ export interface BatchedOptions {
    */
   readonly partitions?: number;
   /**
+   * Whether calls still queued at shutdown are run, or answered with a ServingClosedError.
+   *
+   * @default true
+   */
+  readonly drain?: boolean;
+  /**
+   * Milliseconds from the beginning of shutdown after which every call that is left is answered with a ServingClosedError.
+   *
+   * @default 30000
+   */
+  readonly shutdown?: number;
+  /**
    * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; in the method
    * `currentOrigin()` then tells that of its batch.
    *
@@ -101,6 +113,7 @@ export class MethodCall implements Request {
   readonly cost = 0;
   arrivedAt = 0;
   waiting = 0;
+  open = 0;
   ready = 0;
   isOver = false;
   readonly answer: Promise<unknown>;

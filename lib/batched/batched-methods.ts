@@ -8,7 +8,10 @@ import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
 import { Counters, type ServingCounters } from '../serving/counters.js';
 import { termsOf, untilStop } from '../serving/call-terms.js';
 import { currentOrigin } from '../serving/origin.js';
+import { shutdownOf } from '../serving/option-rules.js';
 import { ServingEvents } from '../serving/serving-events.js';
+import { Shutdown } from '../serving/shutdown.js';
+import { Waits } from '../serving/waits.js';
 import { show } from '../show.js';
 import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
@@ -21,6 +24,8 @@ interface Running {
   readonly batcher: Batcher<MethodCall>;
   readonly lanes: MethodLanes;
   readonly counters: Counters;
+  readonly shutdown: Shutdown;
+  readonly shutdownLimit: number;
 }
 
 /** A call as it comes. */
@@ -40,8 +45,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
   private readonly alike = new Set<unknown>();
   private readonly counted = new Map<string, Counters>();
-  private draining = false;
-  private closed = false;
+  /** Calls of `@Batched('name')` methods whose body runs. */
+  private readonly waits = new Waits();
+  private isClosing = false;
+  private isClosed = false;
 
   constructor(
     private readonly discovery: DiscoveryService,
@@ -73,14 +80,24 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
 
   /** Nest waits next for the clients of its servers: none of them is to wait for others. */
   beforeApplicationShutdown(): void {
-    this.draining = true;
-    this.all().forEach(({ batcher }) => batcher.drain());
+    this.isClosing = true;
+    this.all().forEach(({ shutdown }) => shutdown.begin());
   }
 
   async onApplicationShutdown(): Promise<void> {
-    this.closed = true;
-    await Promise.all(this.all().map(({ batcher }) => batcher.close()));
+    this.isClosing = this.isClosed = true;
+    await Promise.all(this.all().map(({ shutdown }) => shutdown.complete()));
     this.events.complete();
+  }
+
+  /** The longest time that shutdown may take by the options of the methods that were called, in milliseconds. */
+  get shutdownLimit(): number {
+    return Math.max(0, ...this.all().map(({ shutdownLimit }) => shutdownLimit));
+  }
+
+  /** Answers the calls whose method of `@Batched('name')` has not come to call its serving. */
+  end(error: Error): void {
+    this.waits.end(error);
   }
 
   /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
@@ -98,7 +115,8 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** One call of a batched method of `instance`. */
   async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
     if (method.serving !== undefined) {
-      return this.registry.get(method.serving).batchedRun(await method.original.apply(instance, [...args]), { signal });
+      const body = async (): Promise<unknown> => method.original.apply(instance, [...args]);
+      return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
     }
     const running = this.runningFor(method, instance);
     const watch = CallWatch.over(this.events, running.name, 'batched', signal);
@@ -154,16 +172,19 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     let running = ofClass.get(method);
     if (!running) {
       const name = `${constructor.name}.${String(method.key)}`;
+      const { options = {} } = method;
       const counters = this.counted.get(name) ?? new Counters();
       this.counted.set(name, counters);
       const batcher = batcherOf(name, method, this.events, counters);
-      running = { name, batcher, lanes: new MethodLanes(method.options ?? {}), counters };
+      const limits = shutdownOf(options);
+      const shutdown = new Shutdown(name, limits, batcher);
+      running = { name, batcher, lanes: new MethodLanes(options), shutdown, shutdownLimit: limits.shutdown, counters };
       this.running.set(constructor, ofClass.set(method, running));
-      if (this.draining) {
-        batcher.drain();
+      if (this.isClosing) {
+        shutdown.begin();
       }
-      if (this.closed) {
-        void batcher.close();
+      if (this.isClosed) {
+        void shutdown.complete();
       }
     }
     return running;

@@ -1,4 +1,10 @@
-import { DeadlineExceededError, DeadlineUnreachableError, OverloadedError, RequestTooLargeError } from '../errors.js';
+import {
+  DeadlineExceededError,
+  DeadlineUnreachableError,
+  OverloadedError,
+  RequestTooLargeError,
+  withoutStack,
+} from '../errors.js';
 import { Pace } from './pace.js';
 import type { Limits, Request } from './request.js';
 
@@ -8,6 +14,8 @@ export interface AdmissionOptions {
   readonly maxQueue: number;
   /** The most that what waits may cost. */
   readonly maxQueueCost?: number | undefined;
+  /** How many of the rows that wait so many idle partitions take at the end of the turn. */
+  readonly takenBy: (idle: number) => number;
 }
 
 /**
@@ -20,8 +28,8 @@ const BATCHES_TO_SPARE = 1;
 export interface Work {
   /** The partitions that take batches. */
   readonly partitions: number;
-  /** Whether one of them waits for a batch. */
-  readonly isIdle: boolean;
+  /** Those of them that wait for a batch. */
+  readonly idle: number;
   /** Milliseconds until the batches that run have ended, of all partitions together, as far as is known. */
   runningUntil(now: number): number;
 }
@@ -114,7 +122,9 @@ export class Admission {
     const { maxQueue, maxQueueCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
     const half = Math.floor(maxQueue / 2);
-    const rows = this.rows + size;
+    const queued = this.queuedBehind(request, work);
+    const share = this.rows === 0 ? 1 : queued / this.rows;
+    const rows = queued + size;
     if (size > maxQueue) {
       throw this.tooLarge(`${maxQueue} rows and never ${size}`, 'maxQueue');
     }
@@ -125,23 +135,31 @@ export class Admission {
       throw this.tooLarge(`${half} rows of a tenant, or of a priority below 0, and never ${size}`, 'maxQueue');
     }
     if (rows > maxQueue) {
-      const why = `has ${this.rows} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`;
+      const why = `has ${Math.round(queued)} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`;
       throw this.overloaded(why, rows - maxQueue, request, work);
     }
-    if (this.cost + cost > maxQueueCost) {
-      const why = `has rows in its queue that cost ${this.cost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`;
-      throw this.overloaded(why, (this.rows * (this.cost + cost - maxQueueCost)) / this.cost, request, work);
+    const queuedCost = this.cost * share;
+    if (queuedCost + cost > maxQueueCost) {
+      const why = `has rows in its queue that cost ${queuedCost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`;
+      throw this.overloaded(why, (queued * (queuedCost + cost - maxQueueCost)) / queuedCost, request, work);
     }
     if (priority < 0 && rows > half) {
-      const why = `has ${this.rows} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`;
+      const why = `has ${Math.round(queued)} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`;
       throw this.overloaded(why, rows - half, request, work);
     }
-    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) + size;
+    const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
     if (own > maxQueue - rows) {
-      const why = `would have ${own} rows of tenant "${tenant}" in its queue and room for ${maxQueue - rows} of others, and a tenant may have no more than is left to others; call again later`;
+      const why = `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and room for ${Math.round(maxQueue - rows)} of others, and a tenant may have no more than is left to others; call again later`;
       // Each of its rows that runs counts twice: it has one less, and others have room for one more.
       throw this.overloaded(why, (own - (maxQueue - rows)) / 2, request, work);
     }
+  }
+
+  /** The rows that wait, without those that idle partitions take at the end of the turn, where that decides whether there is room. */
+  private queuedBehind({ size, cost }: Request, { idle }: Work): number {
+    const { maxQueue, maxQueueCost = Infinity, takenBy } = this.options;
+    const isClose = 2 * (this.rows + size) > maxQueue || this.cost + cost > maxQueueCost;
+    return isClose && idle > 0 ? this.rows - takenBy(idle) : this.rows;
   }
 
   private tooLarge(what: string, option: string): Error {
@@ -151,7 +169,8 @@ export class Admission {
   }
 
   private overloaded(why: string, excess: number, request: Request, work: Work): Error {
-    return new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter: this.secondsFor(excess, request, work) });
+    const retryAfter = this.secondsFor(excess, request, work);
+    return withoutStack(() => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }));
   }
 
   /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
@@ -159,11 +178,10 @@ export class Admission {
     const { deadline, lane, size } = request;
     if (deadline <= now) {
       const late = Math.ceil(now - deadline);
-      throw new DeadlineExceededError(
-        `The deadline of the call to serving "${this.options.name}" had passed ${late} ms before it came; give it more time`,
-      );
+      const message = `The deadline of the call to serving "${this.options.name}" had passed ${late} ms before it came; give it more time`;
+      throw withoutStack(() => new DeadlineExceededError(message));
     }
-    if (deadline === Infinity || (work.isIdle && this.rows === 0)) {
+    if (deadline === Infinity || (work.idle > 0 && this.rows === 0)) {
       return;
     }
     const { batchSize } = lane.limits;
@@ -179,10 +197,10 @@ export class Admission {
       (work.runningUntil(now) + ahead) / work.partitions + own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
     const left = deadline - now;
     if (needed > left) {
-      throw new DeadlineUnreachableError(
-        `Serving "${this.options.name}" would need about ${Math.ceil(needed)} ms to answer and the call has ${Math.floor(left)} ms; call again later, or with a longer timeout`,
-        { retryAfter: Math.max(1, Math.ceil((needed - left) / 1000)) },
-      );
+      const why = `would need about ${Math.ceil(needed)} ms to answer and the call has ${Math.floor(left)} ms`;
+      const message = `Serving "${this.options.name}" ${why}; call again later, or with a longer timeout`;
+      const retryAfter = Math.max(1, Math.ceil((needed - left) / 1000));
+      throw withoutStack(() => new DeadlineUnreachableError(message, { retryAfter }));
     }
   }
 
@@ -214,11 +232,11 @@ export class Admission {
     return time;
   }
 
-  /** Whole seconds in which so many rows will have run. */
-  private secondsFor(rows: number, { lane }: Request, { partitions }: Work): number {
+  /** Whole seconds in which so many rows will have run; unknown until a batch has run. */
+  private secondsFor(rows: number, { lane }: Request, { partitions }: Work): number | undefined {
     const { batchSize } = lane.limits;
-    const full = this.timeOf(lane.limits, batchSize) ?? 0;
-    return Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
+    const full = this.knownOf(lane.limits).pace.estimate(batchSize);
+    return full === undefined ? undefined : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
   }
 
   private knownOf(limits: Limits): Known {

@@ -1,12 +1,13 @@
-import { AsyncResource } from 'node:async_hooks';
 import { Subject } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
 import type { RunOrder } from './backlog.js';
 import { type Load, Pool, type Slot } from './pool.js';
-import { type Lane, type Part, partsOf, type Request, type Row, sizeOf } from './request.js';
+import { type Lane, type Part, type Request, sizeOf } from './request.js';
+import { OpenWindow } from './open-window.js';
+import { outsideOfCalls } from './outside.js';
 import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
-import { type ClosedWindow, windowsBy } from './windows-by.js';
+import { windowsBy } from './windows-by.js';
 
 /** How one batch came about. */
 export interface BatchRecord<R extends Request> {
@@ -15,7 +16,7 @@ export interface BatchRecord<R extends Request> {
   readonly rows: number;
   readonly partition: number;
   readonly batchSize: number;
-  readonly reason: CloseReason | 'inline';
+  readonly reason: CloseReason;
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
   /** The rows that still wait, those of other batches. */
@@ -48,7 +49,7 @@ export interface BatchObserver<R extends Request> {
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
 }
 
-export interface BatcherOptions<R extends Request> extends AdmissionOptions {
+export interface BatcherOptions<R extends Request> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: RunOrder;
   /** A number for one more batch. */
   readonly nextBatch: () => number;
@@ -61,22 +62,22 @@ export interface BatcherOptions<R extends Request> extends AdmissionOptions {
 /** So many times longer than expected may a batch take without its rows being late. */
 const TIME_TO_SPARE = 1.5;
 
-/** A batch is of several callers, and runs in the async context of none of them. */
-const outside = new AsyncResource('nestjs-serving');
-
 /**
  * Rows in, batches out: the only place that knows time and concurrency.
  *
- * A row that is admitted joins the rows of its lane that are ready, where these have room, or else its open window (`windowsBy`), which when
- * it closes gives its rows their place in the line. Nothing here calls out while a row is pushed: batches leave at the end of the event loop's
+ * A row that is admitted joins the rows of its lane that are ready, where these have room, or else the open window of its lane. When the
+ * window closes (`windowsBy`), its rows get their place in the line. Nothing here calls out while a row is pushed: batches leave at the end of the event loop's
  * turn, so rows of one turn share a batch, and whoever pushes from a reply or a batch function can lose nothing.
  */
 export class Batcher<R extends Request> {
-  private readonly rows$ = new Subject<Row<R>>();
-  private readonly flush$ = new Subject<void>();
+  /** The lane of each row that takes a new place in an open window. */
+  private readonly lanes$ = new Subject<Lane>();
+  protected readonly windows = new Map<Lane, OpenWindow<R>>();
   private readonly admission: Admission;
   private readonly line: WaitingLine<R>;
   private readonly pool: Pool;
+  /** The batches that run or were handed ahead, with their partitions. */
+  private readonly executing = new Map<Window<R>, number>();
   private readonly drained: Promise<void>;
   private finish!: () => void;
   private turnEnds = false;
@@ -84,28 +85,23 @@ export class Batcher<R extends Request> {
   private draining = false;
   private closed = false;
   private abandoned: Error | undefined;
-  /** A window has just closed in the middle of a request that must run whole. */
-  private cutOff = false;
 
   constructor(private readonly options: BatcherOptions<R>) {
     const { slots, order } = options;
-    this.admission = new Admission(options);
     this.line = new WaitingLine(order);
+    this.admission = new Admission({ ...options, takenBy: (idle) => this.line.takenBy(idle) });
     this.pool = new Pool(slots);
     this.drained = new Promise((resolve) => (this.finish = resolve));
-    this.rows$
+    this.lanes$
       .pipe(
         windowsBy({
-          lane: ({ request }) => request.lane,
-          size: ({ limits }) => limits.batchSize,
-          timeout: ({ limits }) => (this.draining ? 0 : limits.batchTimeout),
-          flush$: this.flush$,
+          lane: (lane) => lane,
+          size: (lane) => this.windows.get(lane)!.size,
+          timeout: (lane) => this.windows.get(lane)!.timeout,
+          closed$: (lane) => this.windows.get(lane)!.close$,
         }),
       )
-      .subscribe((window) => {
-        this.line.join(this.whole(window), this.now());
-        this.runAtEndOfTurn();
-      });
+      .subscribe(({ lane }) => this.queue(this.windows.get(lane)!));
     slots.forEach((slot) => slot.onChange?.(() => this.runAtEndOfTurn()));
   }
 
@@ -128,21 +124,13 @@ export class Batcher<R extends Request> {
     const { lane, size } = request;
     request.waiting = size;
     request.arrivedAt = now;
-    this.sealFor(request);
+    this.makeRoomFor(request);
     for (let offset = 0; offset < size;) {
-      const count = Math.min(this.line.roomIn(lane), size - offset);
-      if (count > 0) {
-        this.line.grow({ request, offset, count }, now);
-        offset += count;
-      } else {
-        this.line.open(lane);
-        this.rows$.next({ request, index: offset++ });
+      const ready = Math.min(this.line.roomIn(lane), size - offset);
+      if (ready > 0) {
+        this.line.grow({ request, offset, count: ready }, now);
       }
-      if (this.cutOff) {
-        this.cutOff = false;
-        offset = 0;
-        this.sealFor(request);
-      }
+      offset += ready > 0 ? ready : this.addToWindow(request, offset);
     }
     this.runAtEndOfTurn();
   }
@@ -150,14 +138,14 @@ export class Batcher<R extends Request> {
   /** Still takes rows, but no window waits for more of them from now on. */
   drain(): void {
     this.draining = true;
-    this.flush$.next();
+    this.closeWindows();
   }
 
   /** Takes no more rows and closes every window; resolves when all batches have run. */
   close(): Promise<void> {
     this.draining = true;
     this.closed = true;
-    this.rows$.complete();
+    this.lanes$.complete();
     this.runAtEndOfTurn();
     return this.drained;
   }
@@ -166,14 +154,66 @@ export class Batcher<R extends Request> {
   leave(request: R): void {
     this.admission.leave(request, request.waiting);
     request.waiting = 0;
+    if (request.open > 0) {
+      this.windows.get(request.lane)!.leave(request);
+    }
     this.line.leave(request);
     this.runAtEndOfTurn();
   }
 
-  /** Fails every row that no partition has taken yet, and from now on those that would run again. */
+  /** Takes no more rows; fails every row that no partition has taken yet, and from now on those that would run again. */
   abandon(error: Error): void {
     this.abandoned = error;
+    void this.close();
     this.giveUp(error);
+  }
+
+  /** As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether there was anything to fail. */
+  end(error: Error): boolean {
+    const hadCalls = this.depth > 0 || this.executing.size > 0;
+    this.abandon(error);
+    [...this.executing.keys()].forEach(({ parts }) => parts.forEach(({ request }) => request.fail(error)));
+    return hadCalls;
+  }
+
+  /** What runs, in words. */
+  unfinished(): readonly string[] {
+    return [...this.executing].map(([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`);
+  }
+
+  /** Adds rows of the request, from the one at `offset` on, to the open window of its lane; gives how many. */
+  private addToWindow(request: R, offset: number): number {
+    const { lane, size } = request;
+    const window = this.windows.get(lane) ?? this.open(lane);
+    const free = Math.min(window.free, size - offset);
+    if (free > 0) {
+      window.refill({ request, offset, count: free });
+      return free;
+    }
+    window.add({ request, offset, count: 1 });
+    // The window closes in here if that was its last place.
+    this.lanes$.next(lane);
+    return 1;
+  }
+
+  private open(lane: Lane): OpenWindow<R> {
+    const window = new OpenWindow<R>(lane, this.draining ? 0 : lane.limits.batchTimeout);
+    this.windows.set(lane, window);
+    this.line.open(lane);
+    return window;
+  }
+
+  /** The window has closed: its rows get their place in the line. */
+  private queue(window: OpenWindow<R>): void {
+    const { lane, parts, size } = window;
+    this.windows.delete(lane);
+    parts.forEach(({ request }) => (request.open = 0));
+    this.line.join({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
+    this.runAtEndOfTurn();
+  }
+
+  private closeWindows(): void {
+    [...this.windows.values()].forEach(({ close$ }) => close$.next());
   }
 
   private giveUp(error: Error): void {
@@ -184,30 +224,31 @@ export class Batcher<R extends Request> {
   }
 
   /** Keeps a request that must run whole out of room that has it only in part. */
-  private sealFor({ lane, size, whole }: R): void {
-    if (whole && this.line.roomIn(lane) < size) {
+  private makeRoomFor({ lane, size, whole }: R): void {
+    if (!whole) {
+      return;
+    }
+    const window = this.windows.get(lane);
+    if (window && window.room < size) {
+      window.flush();
+    }
+    if (this.line.roomIn(lane) < size) {
       this.line.seal(lane);
     }
   }
 
-  /** The closed window with its reason, without the first rows of a request that does not fit into it as a whole. */
-  private whole(window: ClosedWindow<Row<R>, Lane>): Window<R> {
-    const { lane, rows, size } = window;
-    const { request, index } = rows.at(-1)!;
-    if (request.whole && rows.length >= size && index + 1 < request.size) {
-      this.cutOff = true;
-      rows.length -= index + 1;
-      return { lane, parts: partsOf(rows), size, reason: 'flush' };
+  private reasonOf({ lane, live, size, timeout, isFlushed }: OpenWindow<R>): CloseReason {
+    if (lane.isInline) {
+      return 'inline';
     }
-    return { lane, parts: partsOf(rows), size, reason: this.reasonOf(window) };
-  }
-
-  private reasonOf({ rows, size, timeout }: ClosedWindow<unknown, Lane>): CloseReason {
-    if (rows.length >= size) {
+    if (live >= size) {
       return 'full';
     }
     if (this.draining) {
       return 'drain';
+    }
+    if (isFlushed) {
+      return 'flush';
     }
     return timeout === 0 ? 'idle' : 'timeout';
   }
@@ -218,12 +259,12 @@ export class Batcher<R extends Request> {
   }
 
   private runAtEndOfTurn(): void {
-    if (!this.turnEnds && (this.closed || !this.line.isEmpty)) {
+    if (!this.turnEnds && (this.closed || !this.line.isEmpty || this.pool.isUneven)) {
       this.turnEnds = true;
       setImmediate(() => {
         this.turnEnds = false;
         this.turnTime = undefined;
-        outside.runInAsyncScope(() => this.run());
+        outsideOfCalls(() => this.run());
       });
     }
   }
@@ -235,7 +276,7 @@ export class Batcher<R extends Request> {
     }
     const now = performance.now();
     for (let next = this.line.next(now); next; next = this.line.next(now)) {
-      const load = this.pool.next(next);
+      const load = this.pool.next(next, now);
       if (!load) {
         break;
       }
@@ -246,6 +287,9 @@ export class Batcher<R extends Request> {
       if (window.parts.length > 0) {
         void this.execute(window, load);
       }
+    }
+    if (this.line.isEmpty) {
+      this.pool.takeBack(now);
     }
     if (this.closed && this.line.isEmpty && this.pool.isQuiet) {
       this.finish();
@@ -264,12 +308,14 @@ export class Batcher<R extends Request> {
       request.waiting -= count;
       this.admission.leave(request, count);
     }
-    this.pool.start(load, this.admission.timeOf(lane.limits, rows) ?? 0, handedAt);
+    const handed = this.pool.start(load, this.admission.timeOf(lane.limits, rows) ?? 0, handedAt);
+    this.executing.set(window, partition);
     const record = { id: nextBatch(), parts, rows, partition, batchSize, reason, wait: handedAt - arrivedAt, queued: this.depth };
     observer.batchStarted(record);
     const outcome = await dispatch(window, partition);
     const endedAt = performance.now();
-    const startedAt = this.pool.end(load, endedAt);
+    this.executing.delete(window);
+    const startedAt = this.pool.end(load, handed, endedAt);
     if (outcome.error === undefined) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }

@@ -1,7 +1,7 @@
 /** How much of what was learned still counts after one more batch. */
 const MEMORY = 0.95;
 
-/** Batches before what was learned is believed. */
+/** Batches before calls are refused by what was learned. */
 const BATCHES_TO_BELIEVE = 8;
 
 /**
@@ -25,9 +25,14 @@ export class Pace {
     this.rowsTimesTime = this.rowsTimesTime * MEMORY + rows * milliseconds;
   }
 
-  /** Milliseconds that a batch of so many rows will take, as far as is known. */
+  /** Milliseconds that a batch of so many rows will take, once enough of them have run to rely on it. */
   timeOf(rows: number): number | undefined {
-    if (this.batches < BATCHES_TO_BELIEVE) {
+    return this.batches < BATCHES_TO_BELIEVE ? undefined : this.estimate(rows);
+  }
+
+  /** As {@link timeOf}, from the first batch on. */
+  estimate(rows: number): number | undefined {
+    if (this.batches === 0) {
       return undefined;
     }
     const { weight } = this;

@@ -8,6 +8,8 @@ export interface Slot {
   readonly away?: Error | undefined;
   /** Why it takes no batch now, nor soon: when all partitions are lost, what waits fails with it. */
   readonly lost?: Error | undefined;
+  /** Takes back the batches that it was handed ahead and has not begun: they fail with a NotStartedError. */
+  takeBack?(): void;
   /** Has the listener called whenever one of these has changed. */
   onChange?(listener: () => void): void;
 }
@@ -16,64 +18,104 @@ export interface Slot {
 export interface Load {
   readonly partition: number;
   readonly slot: Slot;
-  /** How many milliseconds each of the batches takes that were handed to it and have not finished, as far as is known. */
-  readonly expected: number[];
+  /** The batches that were handed to it and have not finished, the one that runs first. */
+  readonly batches: Handed[];
   /** When it began with the first of them. */
   startedAt: number;
+}
+
+/** A batch that a partition has. */
+export interface Handed {
+  /** How many milliseconds it takes, as far as is known. */
+  readonly expected: number;
 }
 
 /** The partitions of a batcher, and which of them is to get the next batch. */
 export class Pool implements Work {
   private readonly loads: readonly Load[];
   /** Those that run nothing, the one that has been idle longest first. */
-  private readonly idle: Load[];
+  private readonly idleLoads: Load[];
 
   constructor(slots: readonly Slot[]) {
-    this.loads = slots.map((slot, partition) => ({ partition, slot, expected: [], startedAt: 0 }));
-    this.idle = [...this.loads];
+    this.loads = slots.map((slot, partition) => ({ partition, slot, batches: [], startedAt: 0 }));
+    this.idleLoads = [...this.loads];
   }
 
-  /** The partition that has been idle longest; for a full batch also a busy one that takes it ahead. */
-  next(batch: 'full' | 'growing'): Load | undefined {
-    const idle = this.idle.find(isUp);
+  /**
+   * The partition that has been idle longest; for a full batch, if none is idle, the busy one with room for it that is
+   * expected to be free first.
+   */
+  next(batch: 'full' | 'growing', now: number): Load | undefined {
+    const idle = this.idleLoads.find(isUp);
     if (idle || batch === 'growing') {
       return idle;
     }
-    return this.loads.find((load) => isUp(load) && load.expected.length <= load.slot.prefetch);
+    const open = this.loads.filter((load) => isUp(load) && load.batches.length <= load.slot.prefetch);
+    return open.reduce<Load | undefined>(
+      (first, load) => (first && this.endOf(first, now) <= this.endOf(load, now) ? first : load),
+      undefined,
+    );
+  }
+
+  /** Whether a partition waits for a batch while another has one ahead. */
+  get isUneven(): boolean {
+    return this.loads.some(isAhead) && this.idle > 0;
+  }
+
+  /** Has busy partitions give back what they have not begun, as many as there are idle ones to run it. */
+  takeBack(now: number): void {
+    if (this.isUneven) {
+      this.loads
+        .filter(isAhead)
+        .toSorted((a, b) => this.endOf(b, now) - this.endOf(a, now))
+        .slice(0, this.idle)
+        .forEach(({ slot }) => slot.takeBack!());
+    }
   }
 
   /** The partition gets a batch, which will take so many milliseconds. */
-  start(load: Load, expected: number, now: number): void {
-    if (load.expected.length === 0) {
-      this.idle.splice(this.idle.indexOf(load), 1);
+  start(load: Load, expected: number, now: number): Handed {
+    if (load.batches.length === 0) {
+      this.idleLoads.splice(this.idleLoads.indexOf(load), 1);
       load.startedAt = now;
     }
-    load.expected.push(expected);
+    const handed = { expected };
+    load.batches.push(handed);
+    return handed;
   }
 
-  /** The batch that it got first has ended; gives when that began. */
-  end(load: Load, now: number): number {
-    const { startedAt } = load;
+  /** The batch has ended, or was taken back; gives when it began, or now if it did not. */
+  end(load: Load, handed: Handed, now: number): number {
+    const { startedAt, batches } = load;
+    const place = batches.indexOf(handed);
+    batches.splice(place, 1);
+    if (place > 0) {
+      return now;
+    }
     load.startedAt = now;
-    load.expected.shift();
-    if (load.expected.length === 0) {
-      this.idle.push(load);
+    if (batches.length === 0) {
+      this.idleLoads.push(load);
     }
     return startedAt;
   }
 
   /** When the partition will have finished what it has, as far as is known. */
-  endOf({ expected, startedAt }: Load, now: number): number {
-    const [first, ...others] = expected;
-    return first === undefined ? now : others.reduce((end, time) => end + time, Math.max(now, startedAt + first));
+  endOf({ batches, startedAt }: Load, now: number): number {
+    const [first, ...others] = batches;
+    return first ? others.reduce((end, { expected }) => end + expected, Math.max(now, startedAt + first.expected)) : now;
   }
 
   get partitions(): number {
     return this.loads.filter(isUp).length;
   }
 
-  get isIdle(): boolean {
-    return this.idle.some(isUp);
+  /** The partitions that wait for a batch. */
+  get idle(): number {
+    let idle = 0;
+    for (const load of this.idleLoads) {
+      idle += isUp(load) ? 1 : 0;
+    }
+    return idle;
   }
 
   runningUntil(now: number): number {
@@ -87,8 +129,13 @@ export class Pool implements Work {
 
   /** Nothing runs. */
   get isQuiet(): boolean {
-    return this.idle.length === this.loads.length;
+    return this.idleLoads.length === this.loads.length;
   }
+}
+
+/** Whether it has a batch ahead that it can give back. */
+function isAhead({ batches, slot }: Load): boolean {
+  return batches.length > 1 && slot.takeBack !== undefined;
 }
 
 function isUp({ slot }: Load): boolean {

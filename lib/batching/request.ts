@@ -1,5 +1,7 @@
 /** Where rows wait for one another; compared by identity. */
 export interface Lane {
+  /** It is the lane of one request alone, whose batches no other request shares. */
+  readonly isInline?: boolean;
   /** What a window has of them when it opens, it keeps. One object for all lanes of which batches take equally long. */
   readonly limits: Limits;
 }
@@ -29,19 +31,14 @@ export interface Request {
   readonly isOver: boolean;
   /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
   arrivedAt: number;
-  /** The rows that no partition has got yet, and those of them that are ready for one; the batcher counts them. */
+  /** The rows that no partition has got yet; of these, those in an open window, and those that are ready for a partition. The batcher counts them. */
   waiting: number;
+  open: number;
   ready: number;
   /** Answers it with the error, after which it is over. */
   fail(error: unknown): void;
   /** Its deadline has passed: as `fail`. */
   expire(): void;
-}
-
-/** One row: that at `index` of its request. */
-export interface Row<R extends Request> {
-  readonly request: R;
-  readonly index: number;
 }
 
 /** Consecutive rows of one request. */
@@ -62,19 +59,4 @@ export function isWanted(request: Request, now: number): boolean {
 
 export function sizeOf<R extends Request>(parts: readonly Part<R>[]): number {
   return parts.reduce((rows, { count }) => rows + count, 0);
-}
-
-/** The rows as runs of the requests they belong to, in their order. */
-export function partsOf<R extends Request>(rows: readonly Row<R>[]): Part<R>[] {
-  const parts: Part<R>[] = [];
-  for (let start = 0; start < rows.length;) {
-    const { request, index } = rows[start]!;
-    let end = start + 1;
-    while (end < rows.length && rows[end]!.request === request) {
-      end++;
-    }
-    parts.push({ request, offset: index, count: end - start });
-    start = end;
-  }
-  return parts;
 }

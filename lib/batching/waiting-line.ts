@@ -3,7 +3,7 @@ import { Backlog, type RunOrder } from './backlog.js';
 import { isWanted, type Lane, type Part, type Request, sizeOf } from './request.js';
 
 /** Why a window closed, or was taken as it stood. */
-export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry';
+export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
 
 /** Rows of one lane that run as one batch. */
 export interface Window<R extends Request> {
@@ -155,7 +155,8 @@ export class WaitingLine<R extends Request> {
       this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
     }
     const rows = sizeOf(parts);
-    return { lane, parts, size: Math.max(size, rows), reason: rows >= size ? 'full' : reason };
+    const isFull = rows >= size && !lane.isInline;
+    return { lane, parts, size: Math.max(size, rows), reason: isFull ? 'full' : reason };
   }
 
   /** Empties the line and gives back every request that waited in it. */
@@ -177,6 +178,17 @@ export class WaitingLine<R extends Request> {
 
   get isEmpty(): boolean {
     return this.tickets.length === 0;
+  }
+
+  /** How many of the rows that are ready so many idle partitions take at once. */
+  takenBy(idle: number): number {
+    const taken = new Map<LaneQueue<R>, number>();
+    // The first tickets of the heap are not always those of the first turns, but nearly.
+    for (const { queue, size, again } of this.tickets.data.slice(0, idle)) {
+      const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
+      taken.set(queue, Math.min(rows, queue.backlog.size));
+    }
+    return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
 
   private turn(readyAt: number, priority: number): number {

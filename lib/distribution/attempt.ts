@@ -1,14 +1,14 @@
 import { isA } from '../errors.js';
 import { leave, type Source } from '../streaming/source.js';
 import { Fault, faultIn, lostFault, nonsenseFault, unsentFault } from './faults.js';
-import { wholeIn } from './header.js';
+import { type Header, wholeIn } from './header.js';
 import { Inbox } from './inbox.js';
 import type { Method } from './offer.js';
 import type { Letter, Post } from './post.js';
 import { type Address, NodeGoneError } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { EncodedValue } from './wire/values.js';
-import { Window, type WindowLimits } from './window.js';
+import { grantedWindow, Window, type WindowLimits } from './window.js';
 
 /** What one node is asked. */
 export interface Question {
@@ -29,7 +29,7 @@ export class Attempt {
   readonly events: Inbox<unknown> | undefined;
   isOver = false;
   /** For a lazy input. */
-  private readonly window: Window | undefined;
+  private window: Window | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
   private request: Promise<unknown> = Promise.resolve();
@@ -41,7 +41,7 @@ export class Attempt {
     private readonly post: Post,
     readonly node: Address,
     private readonly question: Question,
-    window: WindowLimits,
+    private readonly limits: WindowLimits,
     private readonly ended: (attempt: Attempt) => void,
   ) {
     this.answer = new Promise((resolve, reject) => {
@@ -49,16 +49,16 @@ export class Attempt {
       this.reject = reject;
     });
     if (question.method === 'stream') {
-      this.events = new Inbox((taken) => this.tell(Kind.credit, { taken }));
+      this.events = new Inbox(limits, (taken) => this.tell(Kind.credit, { taken }));
       // Who reads the events hears of it there.
       this.answer.catch(() => {});
     }
-    this.window = question.more && new Window(window);
   }
 
   send(): void {
     const { node, question, post, id } = this;
-    this.request = post.send(node, Kind.request, question.header(id), question.input);
+    const header = question.header(id);
+    this.request = post.send(node, Kind.request, this.events ? { ...header, window: this.limits } : header, question.input);
     this.request.catch((cause: unknown) => this.fail(unsentFault(question.serving, node, cause)));
   }
 
@@ -107,14 +107,14 @@ export class Attempt {
     if (kind === Kind.reply && !events) {
       this.succeed(value());
     } else if (kind === Kind.chunk && events) {
-      events.push(wholeIn(header, 'index'), value(), bytes);
+      events.push(wholeIn(header, 'index'), value, bytes);
     } else if (kind === Kind.end && events) {
       events.end(wholeIn(header, 'count'));
       this.succeed(undefined);
     } else if (kind === Kind.error) {
       this.fail(this.given(faultIn(header)));
     } else if (kind === Kind.inputCredit) {
-      this.heardOfInput(header['taken'] === undefined ? undefined : wholeIn(header, 'taken'));
+      this.heardOfInput(header);
     } else {
       throw new FrameError(`A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`);
     }
@@ -131,16 +131,17 @@ export class Attempt {
     this.ended(this);
   }
 
-  /** A node that has the call says so by asking for its lazy input. */
-  private heardOfInput(taken: number | undefined): void {
-    const { question, window } = this;
-    if (taken === undefined) {
-      window?.close();
-    } else if (question.more && window && !this.hasGiven) {
+  /** The first credit asks for the lazy input; one without a number says that no more of it is wanted. */
+  private heardOfInput(header: Header): void {
+    const { more } = this.question;
+    if (header['taken'] === undefined) {
+      this.window?.close();
+    } else if (more && !this.window) {
       this.hasGiven = true;
-      void this.give(question.more, window);
+      this.window = new Window(grantedWindow(header, this.limits));
+      void this.give(more, this.window);
     } else {
-      window?.take(taken);
+      this.window?.take(wholeIn(header, 'taken'));
     }
   }
 

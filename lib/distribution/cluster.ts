@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { setTimeout as pause } from 'node:timers/promises';
 import {
   type BeforeApplicationShutdown,
   Logger,
@@ -14,6 +15,7 @@ import type { Serving } from '../serving/serving.js';
 import { show } from '../show.js';
 import { Attendance } from './attendance.js';
 import { type Balancer, balancerOf } from './balancer.js';
+import { type ClusterNode, clusterNodeOf } from './cluster-node.js';
 import { Complaints } from './complaints.js';
 import { Incoming } from './incoming.js';
 import { Members } from './members.js';
@@ -27,9 +29,18 @@ import { plainHandlersOf } from './plain/plain-handlers.js';
 import { type Letter, Post } from './post.js';
 import { Probes } from './probes.js';
 import { type DistributedPreprocessing, RemoteServing, type Way } from './remote-serving.js';
+import { ShutdownLimit } from './shutdown-limit.js';
 import type { Routes } from './tries.js';
 import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
+import { namespaceSecret } from './wire/signature.js';
+
+/** Milliseconds of shutdown where neither an option nor a serving of the node says how many. */
+const DEFAULT_LIMIT = 30_000;
+/** The last packets have this many milliseconds to leave, as far as the limit of shutdown allows. */
+const FLUSH = 5_000;
+/** Beyond the limit they have this many; once for the goodbye and once for the connections. */
+const GRACE = 400;
 
 /** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
 export class Cluster
@@ -58,11 +69,14 @@ export class Cluster
   private readonly elsewhere: Way;
   private readonly probes: Probes;
   private beats: NodeJS.Timeout | undefined;
+  /** Nodes that this one has answered since its last heartbeat. */
+  private answers = 0;
   private checks: NodeJS.Timeout | undefined;
   private state: NodeInfo['state'] = 'up';
   private outages = 0;
   private seq = 0;
   private drained: Promise<void> | undefined;
+  private limit: ShutdownLimit | undefined;
   private ended: Promise<void> | undefined;
   private isOver = false;
 
@@ -71,21 +85,21 @@ export class Cluster
     private readonly transport: ServingTransport,
     private readonly offers: Offers,
   ) {
-    const { balance, downAfter, heartbeat, limits, nodeId, window, secret, probeAfter } = options;
+    const { balance, downAfter, heartbeat, limits, maxNodes, namespace, nodeId, window, secret, probeAfter } = options;
     const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
     this.members = new Members({
       suspectAfter: Math.max(1.5 * heartbeat, (downAfter * 2) / 3),
       downAfter,
-      maxNodes: limits.nodes,
+      maxNodes,
     });
     const complaints = new Complaints(this.logger);
     this.post = new Post({
       address,
       transport,
       limits,
-      secret,
+      secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
       read: (letter) => this.read(letter),
       refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
       unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),
@@ -138,6 +152,11 @@ export class Cluster
     return this.members.all.map(({ info }) => info);
   }
 
+  /** The nodes that are known, for those who use this package. */
+  get known(): readonly ClusterNode[] {
+    return this.members.all.map((member) => clusterNodeOf(member, this.address));
+  }
+
   get others(): readonly NodeInfo[] {
     return this.nodes.filter(({ address }) => address !== this.address);
   }
@@ -149,6 +168,8 @@ export class Cluster
     this.members.changes$.subscribe((change) => {
       if (change.type === 'left') {
         this.forget(change.address);
+      } else if (change.type === 'joined') {
+        this.answer(change.address);
       }
       attendance.note(change, this.members.get(change.address) !== undefined);
       // Calls that this has ended here look for another node first.
@@ -177,8 +198,14 @@ export class Cluster
     void this.drain();
   }
 
-  async beforeApplicationShutdown(): Promise<void> {
-    await this.answered('of', this.drain());
+  /** From now on rows of other nodes are treated as those of this node. */
+  beforeApplicationShutdown(): void {
+    this.beginShutdown();
+  }
+
+  /** Resolves when the calls of other nodes have their answers, which is at the limit of shutdown at the latest. */
+  async answered(): Promise<void> {
+    await this.beginShutdown().within(this.drain());
   }
 
   onApplicationShutdown(): Promise<void> {
@@ -249,7 +276,7 @@ export class Cluster
       }
       this.members.hear(info, performance.now());
     } else if (kind === Kind.who) {
-      this.tell(from);
+      this.answer(from);
     } else if (kind === Kind.bye) {
       if (header['drained'] === true) {
         // All that it has taken it has answered before; what has no answer crossed with its leaving.
@@ -273,9 +300,25 @@ export class Cluster
     clearTimeout(this.beats);
     const jitter = 0.9 + Math.random() / 5;
     this.beats = setTimeout(() => this.beat(), this.options.heartbeat * jitter).unref();
+    this.answers = 0;
     const info = this.info();
     this.members.hear(info, performance.now());
     this.post.broadcast(Kind.beat, { info }).catch(() => {});
+  }
+
+  /**
+   * Sends the state of this node to one that asks for it or has joined. Where there is no secret,
+   * anybody can name any sender, so an unknown one gets no answer, and the rate is bounded.
+   */
+  private answer(address: Address): void {
+    const { heartbeat, maxNodes } = this.options;
+    const member = this.members.get(address);
+    const now = performance.now();
+    if (member && now - member.answeredAt >= heartbeat / 10 && this.answers < maxNodes) {
+      member.answeredAt = now;
+      this.answers++;
+      this.tell(address);
+    }
   }
 
   private check(): void {
@@ -311,29 +354,50 @@ export class Cluster
     return this.drained;
   }
 
-  /** Resolves when the calls of, or to, other nodes have their answers, or have had time enough for that. */
-  private async answered(direction: 'of' | 'to', answers: Promise<void>): Promise<void> {
-    const { drainTimeout } = this.options;
-    let clock: NodeJS.Timeout | undefined;
-    const overrun = new Promise<'late'>((resolve) => (clock = setTimeout(() => resolve('late'), drainTimeout)));
-    if ((await Promise.race([answers, overrun])) === 'late') {
-      this.logger.warn(`Calls ${direction} other nodes were not answered within ${drainTimeout} ms of shutdown`);
+  /** Starts the clock of shutdown, and lets no row of a serving wait for others. */
+  private beginShutdown(): ShutdownLimit {
+    if (!this.limit) {
+      const { drainTimeout } = this.options;
+      const { local } = this.offers;
+      const longest = local.length === 0 ? undefined : Math.max(...local.map(({ shutdownLimit }) => shutdownLimit));
+      const milliseconds = Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
+      this.limit = new ShutdownLimit();
+      this.limit.begin(milliseconds, () => {
+        this.logger.warn(
+          `Calls of or to other nodes did not end within ${milliseconds} ms of shutdown and are answered as closed`,
+        );
+        this.closeCalls();
+      });
+      void this.drain();
+      // Nest may call their own hooks later than that of this node.
+      local.forEach((serving) => serving.beforeApplicationShutdown());
     }
-    clearTimeout(clock);
+    return this.limit;
+  }
+
+  /** Answers every call that is left. */
+  private closeCalls(): void {
+    this.incoming.close(new ServingClosedError('This node shuts down, and the call had not ended'));
+    const error = new ServingClosedError('This node shuts down, and calls no other any more');
+    this.outgoing.close(error);
+    this.changed.error(error);
   }
 
   private async end(): Promise<void> {
+    const limit = this.beginShutdown();
     // Who answers must hear meanwhile that this node is there.
-    await this.answered('to', this.outgoing.idle());
+    await this.answered();
+    await limit.within(this.outgoing.idle());
+    limit.end();
     this.isOver = true;
     clearTimeout(this.beats);
     clearInterval(this.checks);
     this.probes.end();
-    this.outgoing.close(new ServingClosedError('This node shuts down, and calls no other any more'));
-    await this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    this.closeCalls();
+    const goodbye = this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    await Promise.race([goodbye, pause(Math.min(limit.left, FLUSH) + GRACE, undefined, { ref: false })]);
     this.remotes.forEach((remote) => remote.end());
-    this.changed.complete();
-    await this.transport.stop();
+    await this.transport.stop(Math.min(limit.left, FLUSH) + GRACE);
     // Nobody can be told any more.
     this.incoming.loseAll();
   }

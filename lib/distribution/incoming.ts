@@ -8,6 +8,7 @@ import { ServedCall } from './served-call.js';
 import type { Address } from './transport.js';
 import { type FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
+import { UntilClosed } from './until-closed.js';
 import type { WindowLimits } from './window.js';
 
 export interface IncomingOptions {
@@ -25,6 +26,8 @@ export class Incoming {
   private readonly calls = new Map<Address, Map<number, ServedCall>>();
   private readonly counts = new Map<string, number>();
   private readonly runs = new Set<Promise<void>>();
+  /** The calls that have come by another way than frames. */
+  private readonly plain = new UntilClosed();
   private isDraining = false;
 
   constructor(private readonly options: IncomingOptions) {}
@@ -73,6 +76,12 @@ export class Incoming {
     this.calls.get(address)?.forEach((call) => call.lose());
   }
 
+  /** Answers all calls that are left with the error. */
+  close(error: Error): void {
+    this.plain.close(error);
+    this.calls.forEach((ofCaller) => ofCaller.forEach((call) => call.fail(error)));
+  }
+
   loseAll(): void {
     this.calls.forEach((_, address) => this.lose(address));
   }
@@ -88,7 +97,7 @@ export class Incoming {
     if (refusal || !offer) {
       throw refusal;
     }
-    const answer = call(offer);
+    const answer = this.plain.add(call(offer));
     this.follow(name, answer);
     return answer;
   }

@@ -1,4 +1,5 @@
 export type { Balance, BalanceContext, ChooseOwner } from './balancer.js';
+export type { ClusterNode } from './cluster-node.js';
 export type { ServedInfo } from './node-info.js';
 export type {
   ClusterOptions,

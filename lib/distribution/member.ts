@@ -7,6 +7,8 @@ export class Member {
   isSuspect = false;
   /** Whether another node has been heard that goes by the same id. */
   hasDouble = false;
+  /** When it was last sent the state of this node, as an answer to what it has sent. */
+  answeredAt = -Infinity;
   private owned: readonly OwnedServing[];
 
   constructor(

@@ -16,6 +16,11 @@ export class Offers {
   /** `servings` are those of the application, by name, whenever it is asked. */
   constructor(private readonly servings: () => ReadonlyMap<string, Serving>) {}
 
+  /** All servings that this node runs, offered or not. */
+  get local(): readonly LocalServing[] {
+    return [...this.servings().values()].filter((serving) => serving instanceof LocalServing);
+  }
+
   find(name: string): Offer | undefined {
     const serving = this.servings().get(name);
     return serving && isOffered(serving) ? { serving, postprocess: termsOf(serving).postprocess } : undefined;

@@ -151,9 +151,10 @@ export interface ClusterOptions {
    */
   readonly probeAfter?: number;
   /**
-   * Milliseconds that shutdown waits for the answers to calls of other nodes, and then for those to its own calls there.
+   * Milliseconds from the begin of shutdown until the calls of other nodes, and those to other nodes, are answered as closed. Never more than
+   * the longest `shutdown` of the servings of this node.
    *
-   * @default 30000
+   * @default the longest `shutdown` of its servings; 30000 without any
    */
   readonly drainTimeout?: number;
   /** What may be on its way of one stream before its reader has taken some of it. @default 64 messages, 1 MiB */
@@ -167,7 +168,7 @@ export interface ClusterOptions {
   readonly secret?: string;
 }
 
-export interface DistributionLimits extends WireLimits {
+export interface DistributionLimits extends Omit<WireLimits, 'nodes'> {
   /** The most calls to other nodes at a time, and the most from them. @default 10000 each */
   readonly calls: number;
   /** The most nodes that are known. @default 1024 */
@@ -188,9 +189,11 @@ export interface ResolvedDistribution {
   readonly heartbeat: number;
   readonly downAfter: number;
   readonly probeAfter: number;
-  readonly drainTimeout: number;
+  readonly drainTimeout: number | undefined;
   readonly window: WindowLimits;
-  readonly limits: DistributionLimits;
+  readonly limits: WireLimits & Pick<DistributionLimits, 'calls'>;
+  /** The most nodes that are known. */
+  readonly maxNodes: number;
   readonly secret: string | undefined;
 }
 
@@ -267,9 +270,11 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
     heartbeat,
     downAfter,
     probeAfter: given.probeAfter ?? 100,
-    drainTimeout: given.drainTimeout ?? 30_000,
+    drainTimeout: given.drainTimeout,
     window: { messages: 64, bytes: 2 ** 20, ...given.window },
-    limits: { ...defaultWireLimits, calls: 10_000, nodes: 1024, ...given.limits },
+    // Nodes of the cluster, and not the parts of a value, which wire limits call so.
+    limits: { ...defaultWireLimits, calls: 10_000, ...given.limits, nodes: defaultWireLimits.nodes },
+    maxNodes: given.limits?.nodes ?? 1024,
     secret: given.secret,
   };
 }

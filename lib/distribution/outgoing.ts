@@ -4,12 +4,15 @@ import { wholeIn } from './header.js';
 import type { Letter, Post } from './post.js';
 import type { Address } from './transport.js';
 import type { FrameError } from './wire/prelude.js';
+import { UntilClosed } from './until-closed.js';
 import type { WindowLimits } from './window.js';
 
 /** The calls to other nodes that are under way. */
 export class Outgoing {
   private readonly attempts = new Map<number, Attempt>();
   private readonly byNode = new Map<Address, Set<Attempt>>();
+  /** What calls wait for before they are sent. */
+  readonly preparing = new UntilClosed();
   private last = 0;
   private calls = 0;
   private idleNow: (() => void) | undefined;
@@ -60,16 +63,20 @@ export class Outgoing {
 
   /** Takes no more calls, and fails those that there are. */
   close(error: Error): void {
-    this.closed = error;
+    this.closed ??= error;
+    this.preparing.close(error);
     this.attempts.forEach((attempt) => attempt.fail(error));
   }
 
   /**
    * A call to the node that is not sent yet.
    *
-   * @throws OverloadedError when too many are under way
+   * @throws OverloadedError when too many are under way; what {@link close} was given, once that is so
    */
   begin(node: Address, question: Question): Attempt {
+    if (this.closed) {
+      throw this.closed;
+    }
     if (this.attempts.size >= this.most) {
       throw new OverloadedError(
         `${this.most} calls to other nodes are under way, and "limits.calls" of the option "distribution" allows no more`,

@@ -4,6 +4,7 @@ import { decodeFrame, encodeFrame, type Frame, headOf } from './wire/frame.js';
 import { Packer, Unpacker } from './wire/packets.js';
 import { FrameError, Kind, reading, UnwelcomeFrame } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
+import type { Secret } from './wire/signature.js';
 import type { EncodedValue } from './wire/values.js';
 
 /** A frame that has come. */
@@ -25,7 +26,8 @@ export interface PostOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
-  readonly secret: string | undefined;
+  /** That of the namespace. */
+  readonly secret: Secret | undefined;
   readonly read: (letter: Letter) => void;
   /** A letter cannot be taken, for the size of it. */
   readonly refuse: (letter: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError) => void;

@@ -174,12 +174,13 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     const { name, preprocess, way } = this;
     terms.signal?.throwIfAborted();
     readOnce(input);
-    const prepared = preprocess ? await inTime(terms, (async () => preprocess(input))()) : input;
+    const { preparing } = way.outgoing;
+    const prepared = preprocess ? await inTime(terms, preparing.add((async () => preprocess(input))())) : input;
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
     const encoded = source ? undefined : encode(prepared);
-    const { priority, tenant, deadline } = terms;
+    const { priority, tenant, key, deadline } = terms;
     const exit = way.outgoing.enter();
     const timeout = () => (deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now())));
     return {
@@ -193,6 +194,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
           method,
           priority: priority || undefined,
           tenant: tenant || undefined,
+          key,
           timeout: timeout(),
           origin,
           hooks,

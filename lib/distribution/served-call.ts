@@ -9,13 +9,13 @@ import type { Letter, Post } from './post.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import type { WireLimits } from './wire/limits.js';
 import { encodeValue } from './wire/values.js';
-import { Window, type WindowLimits } from './window.js';
+import { grantedWindow, Window, type WindowLimits } from './window.js';
 
 /** One call of another node, while it is under way. */
 export class ServedCall {
   private readonly left = new Departure();
   /** Of the output of a streamed call. */
-  private readonly window: Window | undefined;
+  private window: Window | undefined;
   /** Of a lazy input. */
   private readonly inputs: Inbox<unknown> | undefined;
 
@@ -24,19 +24,22 @@ export class ServedCall {
     private readonly id: number,
     private readonly request: Letter,
     private readonly limits: WireLimits,
-    window: WindowLimits,
+    private readonly windowLimits: WindowLimits,
   ) {
-    const { header } = request;
-    this.window = header['method'] === 'stream' ? new Window(window) : undefined;
-    this.inputs = header['open'] === true ? new Inbox((taken) => void this.tell(Kind.inputCredit, { taken })) : undefined;
+    this.inputs =
+      request.header['open'] === true
+        ? new Inbox(windowLimits, (taken) => void this.tell(Kind.inputCredit, { taken }))
+        : undefined;
   }
 
   /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
   async serve(offer: Offer): Promise<void> {
-    const { window, inputs, left } = this;
+    const { inputs, left } = this;
     const { header, value } = this.request;
     try {
       const method = textIn(header, 'method');
+      const window = method === 'stream' ? new Window(grantedWindow(header, this.windowLimits)) : undefined;
+      this.window = window;
       const input = inputs ? this.openInput(inputs) : inputIn(value);
       const options = optionsIn(header, left);
       if (window) {
@@ -47,16 +50,22 @@ export class ServedCall {
     } catch (error) {
       await this.tell(Kind.error, faultHeader(error));
     } finally {
-      window?.close();
+      this.window?.close();
     }
   }
 
-  /** @throws FrameError when it makes no sense; the call has ended then */
+  /**
+   * @throws FrameError when it makes no sense or exceeds the window. The call has ended then, and
+   * its caller is answered with an error.
+   */
   hear(letter: Letter): void {
+    if (this.left.aborted) {
+      return;
+    }
     try {
       this.read(letter);
     } catch (error) {
-      this.refuse(error);
+      this.fail(new InvalidInputError(messageOf(error), { cause: error }));
       throw error;
     }
   }
@@ -64,6 +73,12 @@ export class ServedCall {
   /** An element of its input cannot be taken. */
   refuse(error: unknown): void {
     this.inputs?.fail(new InvalidInputError(messageOf(error), { cause: error }));
+  }
+
+  /** Answers its caller with the error, and ends the call. */
+  fail(error: unknown): void {
+    void this.tell(Kind.error, faultHeader(error));
+    this.leave();
   }
 
   /** Its caller waits no more. */
@@ -86,7 +101,7 @@ export class ServedCall {
     } else if (kind === Kind.cancel) {
       this.leave();
     } else if (kind === Kind.input && inputs) {
-      inputs.push(wholeIn(header, 'index'), value(), bytes);
+      inputs.push(wholeIn(header, 'index'), value, bytes);
     } else if (kind === Kind.inputEnd && inputs) {
       inputs.end(wholeIn(header, 'count'));
     } else {
@@ -97,10 +112,10 @@ export class ServedCall {
   /** The caller is asked for no more than is read of it. */
   private openInput(inputs: Inbox<unknown>): AsyncIterable<unknown> {
     // The first says that it is wanted at all, and the last that no more is.
-    const tell = (header: { readonly taken?: number }): void => void this.tell(Kind.inputCredit, header);
+    const tell = (header: object): void => void this.tell(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
-        tell({ taken: 0 });
+        tell({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),
           return: () => {
@@ -160,6 +175,7 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
   const timeout = amountIn(header, 'timeout');
   const priority = header['priority'] as number | undefined;
   const tenant = textIn(header, 'tenant');
+  const key = textIn(header, 'key');
   const origin = textIn(header, 'origin') ?? 'rpc';
-  return { timeout, priority, tenant, origin, signal };
+  return { timeout, priority, tenant, key, origin, signal };
 }

@@ -51,8 +51,8 @@ export interface ServingTransport {
   drop?(address: Address): void;
   /** Whether the node is there, for transports that would not be told of its end; rejects when that cannot be said. */
   probe?(address: Address): Promise<boolean>;
-  /** Ends all connections, once what was sent has left. */
-  stop(): Promise<void>;
+  /** Ends all connections, once what was sent has left; at the latest after so many milliseconds, by default 5000. */
+  stop(patience?: number): Promise<void>;
 }
 
 /** It is known that nobody is at the address: the packet was not delivered. */

@@ -26,12 +26,14 @@ export interface Channel {
    * @throws when the message cannot be cloned
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
-  /** Takes back what the worker has not begun of so many batches that it was given until now; says how many those are. */
-  takeBack?(given: number): number;
+  /** Takes back what the worker has not begun of so many batches that it was given until now, and then tells how many those are. */
+  takeBack(given: number, tell: (taken: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
   /** Does so no more. */
   unref(): void;
   /** Ends the worker at once, whatever it does; only where that is safe. */
   kill?(): void;
+  /** Ends the worker as soon as that is safe: a process at once, a thread when its event loop turns. */
+  halt(): void;
 }

@@ -7,6 +7,17 @@ export interface Packet {
   readonly views: readonly ArrayBufferView[];
 }
 
+/** What Node can read of one message between processes: it takes the length for a signed number of 32 bits. */
+export const MOST_BYTES = 2 ** 31 - 1;
+
+/** What Node adds to a message and to each typed array in it, at most. */
+const FRAME = 64;
+
+/** How many bytes the message has on its way. */
+export function lengthOf({ head, views }: Packet): number {
+  return views.reduce((sum, { byteLength }) => sum + byteLength + FRAME, head.byteLength + 2 * FRAME);
+}
+
 /** @throws when there is something in the message that cannot be cloned */
 export function encode(message: unknown): Packet {
   const writer = new Writer();

@@ -1,17 +1,22 @@
+import { InvalidServingError } from '../errors.js';
+import { show } from '../show.js';
 import { BatchFunctions } from './batch-functions.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
+import { ModelSource } from './model-content.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
 import { SupervisedPartition, type Supervision } from './supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker.partition.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { SessionProviders, WorkerTask } from './worker-protocol.js';
 
 /** What an engine has opened. */
 export interface Opened {
   readonly partitions: readonly Partition[];
   /** What the model says of itself, where there is one. */
   readonly signature?: ModelSignature | undefined;
+  /** What each partition of a model runs on. */
+  readonly providers?: readonly (SessionProviders | undefined)[];
 }
 
 /**
@@ -24,6 +29,8 @@ export type Engine = (
   partitions: readonly PartitionOptions[],
   keys: readonly string[],
   supervision: Supervision,
+  /** Ends what loads when it aborts. */
+  end?: AbortSignal,
 ) => Promise<Opened>;
 
 /** Batch functions in the application's own thread. */
@@ -44,7 +51,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   let known: ServingHandler | undefined;
   let initialised: Promise<void> | undefined;
   return async (kind, options, keys) => {
-    const handler = (known ??= handlerOf());
+    const handler = (known ??= checked(handlerOf()));
     const init = async (batchKeys: readonly string[]): Promise<void> =>
       handler.init(
         kind,
@@ -66,13 +73,39 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision) => {
-    const opening = openWorkers(
-      options.map((own, partition) => ({ partition, keys, options: own, model, ...ports })),
-      isolation,
-      supervision,
+/** @throws InvalidServingError for what is not a handler, as a class or a provider can be, whatever its type says */
+function checked(handler: ServingHandler): ServingHandler {
+  const given: Partial<ServingHandler> | null | undefined = handler;
+  const missing = (['init', 'handleBatch'] as const).filter((method) => typeof given?.[method] !== 'function');
+  if (missing.length > 0) {
+    throw new InvalidServingError(
+      `${given?.constructor?.name ?? show(given)} cannot run batches: it has no method ${missing.join(' and no method ')}; ` +
+        'a class serving needs init(kind, partitions) and handleBatch(batch, partition)',
     );
+  }
+  return handler;
+}
+
+/** Sessions of one model: the bytes of its file are read once, and every session is made of these, also after a restart. */
+export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
+  const source = new ModelSource(model);
+  let isOpen = false;
+  const openSessions: Engine = async (_kind, options, keys, supervision, end) => {
+    try {
+      const content = await source.read();
+      const tasks = options.map((own, partition) => ({ partition, keys, options: own, model: content, ...ports }));
+      const opened = await openWorkers(tasks, isolation, supervision, end);
+      isOpen = true;
+      return opened;
+    } catch (error) {
+      if (!isOpen) {
+        source.forget();
+      }
+      throw error;
+    }
+  };
+  return (...args) => {
+    const opening = openSessions(...args);
     loading.add(opening);
     return opening.finally(() => loading.delete(opening));
   };
@@ -87,17 +120,28 @@ export async function modelsLoaded(): Promise<void> {
 }
 
 export function fileEngine(file: string, isolation: Isolation): Engine {
-  return (_kind, options, keys, supervision) =>
+  return (_kind, options, keys, supervision, end) =>
     openWorkers(
       options.map((own, partition) => ({ partition, keys, options: own, file })),
       isolation,
       supervision,
+      end,
     );
 }
 
 /** All workers at once; when one fails to load, the others end too. */
-async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, supervision: Supervision): Promise<Opened> {
-  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation)));
+async function openWorkers(
+  tasks: readonly WorkerTask[],
+  isolation: Isolation,
+  supervision: Supervision,
+  end?: AbortSignal,
+): Promise<Opened> {
+  // Of their own, since the signal may abort once they are loaded, and they then end in another way.
+  const halt = new AbortController();
+  const abort = (): void => halt.abort();
+  end?.addEventListener('abort', abort);
+  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)));
+  end?.removeEventListener('abort', abort);
   const failed = openings.find((opening) => opening.status === 'rejected');
   const workers = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
   if (failed) {
@@ -108,5 +152,5 @@ async function openWorkers(tasks: readonly WorkerTask[], isolation: Isolation, s
     const open = (end: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, end);
     return new SupervisedPartition(index, worker, open, supervision);
   });
-  return { partitions, signature: workers[0]?.signature };
+  return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };
 }

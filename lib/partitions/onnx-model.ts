@@ -1,23 +1,28 @@
 import { createReadStream } from 'node:fs';
-import type { InferenceSession } from 'onnxruntime-common';
+import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
-import { type Container, leavesOf } from '../batch/container.js';
-import { ServingLoadError } from '../errors.js';
-import { axesOf, type ModelPort, type ModelSignature, signatureOf } from './model-signature.js';
+import type { Container } from '../batch/container.js';
+import type { BatchAxes } from '../batch/template.js';
+import { InvalidOutputError, ServingLoadError } from '../errors.js';
+import { feedOf, feedsOf } from './feeds.js';
+import { type ModelContent, sessionOf } from './model-content.js';
+import { axesOf, type ModelSignature, signatureOf } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import type { BatchFunction, BatchFunctionFactory } from './partition.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { Loaded, WorkerTask } from './worker-protocol.js';
 
-type ModelTask = Extract<WorkerTask, { readonly model: string | Uint8Array }>;
+type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: what it says of itself, and the batch function that runs it. */
-export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, ModelSignature]> {
+/** Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it runs on. */
+export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, Loaded]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
-  const session = await exclusively(() => createSession(runtime, task.model, task.options));
-  // One partition reads the file for all.
+  const { session, providers } = await exclusively(() =>
+    sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
+  );
+  // One partition looks for all.
   const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
   const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
@@ -27,7 +32,7 @@ export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<
     hooks.forEach((hook) => emit(hook, outputs[hook]));
     return pick(outputs, signature.fetches);
   };
-  return [() => batchFunction as BatchFunction<unknown>, signature];
+  return [() => batchFunction as BatchFunction<unknown>, { signature, providers }];
 }
 
 function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
@@ -58,11 +63,13 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
 }
 
 /** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
-async function mentions(model: string | Uint8Array, word: string): Promise<boolean> {
+async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
+  const [path] = files.keys();
+  const pieces = bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
   let tail = '';
-  for await (const piece of typeof model === 'string' ? createReadStream(model, { highWaterMark: 1 << 20 }) : [model]) {
-    const bytes = piece as Uint8Array;
-    const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  for await (const piece of pieces) {
+    const { buffer, byteOffset, byteLength } = piece as Uint8Array;
+    const text = Buffer.from(buffer, byteOffset, byteLength);
     if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
       return true;
     }
@@ -71,26 +78,43 @@ async function mentions(model: string | Uint8Array, word: string): Promise<boole
   return false;
 }
 
-/** The rows by input name; a bare tensor is the one input of a model that has one. */
-function feedsOf(rows: Container, inputs: readonly ModelPort[]): Named<Container> {
-  return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
-}
-
 type RunModel = (session: InferenceSession, feeds: Named<Container>, fetches: readonly string[]) => Promise<Named<Container>>;
 
-const runWhole: RunModel = (session, feeds, fetches) => session.run(feeds as InferenceSession.FeedsType, fetches);
+const runWhole: RunModel = (session, feeds, fetches) => {
+  const own = Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor as Tensor)] as const);
+  return session.run(Object.fromEntries(own), fetches);
+};
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
 function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
   return async (session, feeds, fetches) => {
+    const chunks = Batch.ofContainer(feeds, inputAxes).chunksOf(rows);
+    const shared = fetches.find((name) => outputAxes[name] === null);
+    if (shared !== undefined && chunks.length > 1) {
+      throw new InvalidOutputError(
+        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch gives another; ` +
+          `set batchSize to ${rows}, the rows of one step`,
+      );
+    }
     const steps: Batch[] = [];
-    for (const step of Batch.ofContainer(feeds, inputAxes).chunksOf(rows)) {
-      const padded = step.pad(rows - step.size).consume();
+    for (const chunk of chunks) {
+      const padded = chunk.pad(rows - chunk.size).consume();
       const output = await runWhole(session, padded as Named<Container>, fetches);
-      steps.push(Batch.ofOutput(output, outputAxes).slice(0, step.size));
+      steps.push(outputOf(output, outputAxes, rows).slice(0, chunk.size));
     }
     return Batch.merge(steps).release() as Named<Container>;
   };
+}
+
+function outputOf(output: Named<Container>, axes: BatchAxes, rows: number): Batch {
+  const batch = Batch.ofOutput(output, axes);
+  if (batch.size !== rows) {
+    throw new InvalidOutputError(
+      `A run of ${rows} rows gave ${batch.size}: ${batch.signature}; ` +
+        'where the rows lie on another axis, say so: outputs: { name: { batchAxis: ... } }',
+    );
+  }
+  return batch;
 }

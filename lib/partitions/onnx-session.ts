@@ -1,6 +1,7 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { ProviderUnavailableError, ServingLoadError } from '../errors.js';
 import type { PartitionOptions } from './partition.js';
+import type { SessionProviders } from './worker-protocol.js';
 
 type Runtime = typeof import('onnxruntime-node');
 
@@ -15,6 +16,12 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
 }
 
+/** A session, and the providers that it was made with. */
+export interface OpenedSession {
+  readonly session: InferenceSession;
+  readonly providers: SessionProviders;
+}
+
 /**
  * A session on all the providers asked for, or else on those of them that work on this machine.
  *
@@ -22,39 +29,64 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
  * @throws ServingLoadError when the model is at fault
  */
 export async function createSession(
-  { InferenceSession }: Runtime,
+  { InferenceSession, listSupportedBackends }: Runtime,
   model: string | Uint8Array,
+  name: string,
   options: PartitionOptions,
-): Promise<InferenceSession> {
+): Promise<OpenedSession> {
   const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
     InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
-  const loadPlainly = () => InferenceSession.create(model as string).then(release, asError);
+  const createOn = async (usable: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Promise<OpenedSession> => {
+    const missing = [...reasons].map(([provider, reason]) => `${provider.name} (${messageOf(reason)})`);
+    return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
+  };
   const providers = providersOf(options);
-  try {
-    return await create(providers);
-  } catch (reason) {
-    const reasons = await Promise.all(providers.map((provider) => create([provider]).then(release, asError)));
-    const usable = providers.filter((_, i) => reasons[i] === undefined);
-    if (usable.length > 0 && usable.length < providers.length) {
-      return create(usable);
+  // What the runtime does not know it leaves out of the list without an error.
+  const offered = new Set(listSupportedBackends().map((backend) => backend.name));
+  const known = providers.filter((provider) => offered.has(provider.name));
+  const reasons = new Map(providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]));
+  let failure: unknown;
+  if (known.length > 0) {
+    try {
+      return await createOn(known, reasons);
+    } catch (reason) {
+      failure = reason;
     }
-    // What even the CPU refuses is at fault itself: the model, or an option.
-    const onCpu = providers.findIndex(({ name }) => name === 'cpu');
-    const fault = usable.length > 0 ? asError(reason) : onCpu >= 0 ? reasons[onCpu] : await loadPlainly();
-    const where = typeof model === 'string' ? model : `of ${model.byteLength} bytes`;
-    throw fault
-      ? new ServingLoadError(`Cannot load the model ${where}: ${messageOf(fault)}`, { cause: fault })
-      : unavailable(where, providers, reasons);
   }
+  for (const provider of known) {
+    const reason = await create([provider]).then(release, asError);
+    if (reason) {
+      reasons.set(provider, reason);
+    }
+  }
+  const usable = known.filter((provider) => !reasons.has(provider));
+  if (usable.length > 0 && usable.length < known.length) {
+    return createOn(usable, reasons);
+  }
+  const cpu = known.find((provider) => provider.name === 'cpu');
+  // What even the CPU refuses is at fault itself: the model, or an option.
+  const fault =
+    usable.length > 0
+      ? asError(failure)
+      : cpu
+        ? reasons.get(cpu)
+        : await InferenceSession.create(model as string).then(release, asError);
+  throw fault
+    ? new ServingLoadError(`Cannot load the model ${name}: ${messageOf(fault)}`, { cause: fault })
+    : unavailable(name, providers, reasons);
 }
 
-function unavailable(where: string, providers: readonly Provider[], reasons: readonly (Error | undefined)[]): Error {
+function notOffered(): Error {
+  return new Error(`onnxruntime-node does not offer it on ${process.platform} ${process.arch}`);
+}
+
+function unavailable(model: string, providers: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Error {
   const names = providers.map(({ name }) => name);
   return new ProviderUnavailableError(
-    `Cannot run the model ${where} on ${names.map((name, i) => `${name} (${messageOf(reasons[i])})`).join(' or ')}. ` +
+    `Cannot run the model ${model} on ${providers.map((provider) => `${provider.name} (${messageOf(reasons.get(provider))})`).join(' or ')}. ` +
       `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
       `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
-    { cause: reasons[0] },
+    { cause: reasons.get(providers[0]!) },
   );
 }
 

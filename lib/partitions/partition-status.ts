@@ -12,6 +12,8 @@ export interface PartitionStatus {
   readonly restarts: number;
   /** Why it is not up. */
   readonly reason?: string;
+  /** The execution provider that runs its model while it is up. */
+  readonly provider?: string;
 }
 
 export function statusOf({ status, lost }: Partition): PartitionStatus {

@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
-import { PartitionLostError } from '../errors.js';
+import { PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { PartitionStatus } from './partition-status.js';
 
 /** What a batch function gives back: one result per row, as a list or as tensors with the rows on their batch axis. */
@@ -55,6 +55,12 @@ export interface BatchListener {
 /** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
 
+/** As {@link NotStartedError}, while the batch was on its way to the partition: that may have died of what it received. */
+export class LostOnTheWayError extends NotStartedError {}
+
+/** The rows of a batch are too much for one message to the partition. Nothing of it has run, and half of it may fit. */
+export class TooLargeToSendError extends RequestTooLargeError {}
+
 /** The partition was lost when it had ended the batch, and what that gave with it: whatever it died of, it was not this batch. */
 export class OutputLostError extends PartitionLostError {}
 
@@ -92,8 +98,12 @@ export interface Partition {
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
   fence?(): void;
+  /** Takes back the batches that were handed ahead and have not begun: they reject with a NotStartedError, and never run. */
+  takeBack?(): void;
   /** Ends it now, whatever it runs; only where that harms nobody else. */
   kill?(): void;
+  /** Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is not started again. */
+  halt?(): void;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
 }

@@ -1,16 +1,32 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
-import { fromWire } from '../errors.js';
+import { fromWire, ServingLoadError } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
-import { decode, encode, owned, type Packet } from './codec.js';
+import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
+import { contentForProcess } from './model-content.js';
 import { optionsForChild } from './options-for-child.js';
-import { type Farewell, MARKS, type WorkerOpening, type WorkerReply, type WorkerTask } from './worker-protocol.js';
+import { TooLargeToSendError } from './partition.js';
+import {
+  type Farewell,
+  MARKS,
+  type TakeBack,
+  type TakenBack,
+  type WorkerOpening,
+  type WorkerReply,
+  type WorkerTask,
+} from './worker-protocol.js';
 
 /** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
-  const opening = encode(task);
+  const opening = encode('model' in task ? { ...task, model: await contentForProcess(task.model) } : task);
+  if (lengthOf(opening) > MOST_BYTES) {
+    throw new ServingLoadError(
+      `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+        "give its path, or use isolation: 'thread'",
+    );
+  }
   const child = fork(processUrl, {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',
@@ -24,7 +40,12 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   let cause: unknown;
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
-  child.on('message', (packet: Packet) => {
+  const tellTaken: ((taken: number) => void)[] = [];
+  child.on('message', (packet: Packet | TakenBack) => {
+    if ('takenBack' in packet) {
+      tellTaken.shift()!(packet.takenBack);
+      return;
+    }
     const message = readable(packet);
     if ('failure' in message) {
       cause = message.failure && fromWire(message.failure);
@@ -33,7 +54,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     }
   });
   // A child that has gone hears nothing, and its end is told elsewhere.
-  const send = (packet: Packet): boolean => child.send(packet, () => {});
+  const send = (packet: Packet | TakeBack): boolean => child.send(packet, () => {});
   send(opening);
   return {
     name: 'process',
@@ -45,10 +66,24 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       return begun;
     },
     listen: (listener) => (hear = listener),
-    post: (request) => send(encode(request)),
+    post: (request) => {
+      const packet = encode(request);
+      if (lengthOf(packet) > MOST_BYTES) {
+        throw new TooLargeToSendError(
+          `A batch of ${lengthOf(packet)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+            "give fewer or smaller rows, lower batchSize, or use isolation: 'thread'",
+        );
+      }
+      send(packet);
+    },
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
+    takeBack: (given, tell) => {
+      tellTaken.push(tell);
+      send({ takeBack: given });
+    },
     kill: () => child.kill('SIGKILL'),
+    halt: () => child.kill('SIGKILL'),
   };
 }
 

@@ -1,9 +1,10 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
-import { toWire, type WireError } from '../errors.js';
-import { decode, encode, owned, type Packet } from './codec.js';
+import { InvalidOutputError, toWire, type WireError } from '../errors.js';
+import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
+import { Turnstile } from './turnstile.js';
 import { WorkerHost } from './worker-host.js';
-import { type Farewell, MARKS, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
+import { type Farewell, MARKS, type TakeBack, type TakenBack, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
 
 /**
  * A process has two threads. The first hears and speaks to the parent also while native code blocks the second, which has the session:
@@ -24,9 +25,18 @@ function relay(): void {
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   process.once('message', (task: Packet) => {
     const first = owned(task);
-    const worker = new Worker(new URL(import.meta.url), { workerData: first, transferList: buffersOf(first) });
+    const turnstile = new Turnstile();
+    const worker = new Worker(new URL(import.meta.url), {
+      workerData: { task: first, passed: turnstile.memory } satisfies HostData,
+      transferList: buffersOf(first),
+    });
     let failure: WireError | undefined;
-    process.on('message', (request: Packet) => {
+    process.on('message', (request: Packet | TakeBack) => {
+      if ('takeBack' in request) {
+        const taken: TakenBack = { takenBack: turnstile.takeBack(request.takeBack) };
+        process.send!(taken, undefined, undefined, () => {});
+        return;
+      }
       const packet = owned(request);
       worker.postMessage(packet, buffersOf(packet));
     });
@@ -37,6 +47,12 @@ function relay(): void {
       process.send!(encode({ failure } satisfies Farewell), undefined, undefined, () => process.exit(code)),
     );
   });
+}
+
+/** What the second thread is given. */
+interface HostData {
+  readonly task: Packet;
+  readonly passed: SharedArrayBuffer;
 }
 
 function buffersOf({ head, views }: Packet): ArrayBuffer[] {
@@ -53,10 +69,27 @@ function requestIn(packet: Packet): WorkerRequest {
 
 async function host(): Promise<void> {
   const port = parentPort!;
-  await new WorkerHost(decode(workerData as Packet) as WorkerTask, {
+  const { task, passed } = workerData as HostData;
+  const turnstile = new Turnstile(passed);
+  await new WorkerHost(decode(task) as WorkerTask, {
     listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
-    post: (message, transfer) => port.postMessage(encode(message), transfer),
-    begin: () => writeSync(MARKS, '.') > 0,
+    post: (message, transfer) => {
+      const packet = encode(message);
+      if (lengthOf(packet) > MOST_BYTES) {
+        throw new InvalidOutputError(
+          `An output of ${lengthOf(packet)} bytes is more than a process can send in one message, ${MOST_BYTES} bytes; ` +
+            "return less, lower batchSize, or use isolation: 'thread'",
+        );
+      }
+      port.postMessage(packet, transfer);
+    },
+    begin: (batch) => {
+      const begins = turnstile.lets(batch);
+      // Also for a batch that was taken back, since the other side counts the marks.
+      writeSync(MARKS, '.');
+      return begins;
+    },
+    exit: () => process.exit(),
   }).run();
   // Ends the thread also where the module left a timer or a connection open.
   process.exit();

@@ -11,11 +11,13 @@ import {
   type STEPPED,
 } from './partition.js';
 import type { PartitionStatus } from './partition-status.js';
+import type { Loaded } from './worker-protocol.js';
 
 /** A partition that can end by itself: a thread or a process. */
 export interface Worker extends Partition {
   /** Resolves with the reason once it has ended without having been asked to. */
   readonly ended: Promise<Error>;
+  readonly loaded?: Loaded;
 }
 
 /** How often a worker is started again, and when. */
@@ -75,7 +77,8 @@ export class SupervisedPartition implements Partition {
     const { restarts, lost, away, hangs } = this;
     const reason = (lost ?? away)?.message;
     if (reason === undefined) {
-      return { state: 'up', restarts };
+      const provider = this.worker?.loaded?.providers?.inUse;
+      return { state: 'up', restarts, ...(provider !== undefined && { provider }) };
     }
     return { state: hangs ? 'hung' : lost ? 'lost' : 'restarting', restarts, reason };
   }
@@ -101,6 +104,17 @@ export class SupervisedPartition implements Partition {
 
   fence(): void {
     this.worker?.fence?.();
+  }
+
+  takeBack(): void {
+    this.worker?.takeBack?.();
+  }
+
+  halt(): void {
+    this.closed = true;
+    clearTimeout(this.timer);
+    this.startEnd?.abort();
+    this.worker?.halt?.();
   }
 
   async close(): Promise<void> {
@@ -172,8 +186,9 @@ export class SupervisedPartition implements Partition {
     const { restartTimeout } = this.supervision;
     const facts = `Partition ${index} was not ready ${restartTimeout} ms after it was started again`;
     const advice = 'raise restartTimeout if that may take so long';
-    end.abort(new ServingLoadError(`${facts}; ${advice}`));
-    if (!kill && !closed) {
+    if (kill) {
+      end.abort(new ServingLoadError(`${facts}; ${advice}`));
+    } else if (!closed) {
       this.hangs = true;
       this.lost = new ServingUnavailableError(`${facts}, and takes no batch until it is; ${advice}`, {
         retryAfter: PROBE_INTERVAL / 1000,

@@ -3,7 +3,7 @@ import type { Channel, Ending, Hear } from './channel.js';
 import { threadUrl } from './entry-urls.js';
 import { Turnstile } from './turnstile.js';
 import { passOnFor, webgpuTurn } from './webgpu-turn.js';
-import type { WorkerTask } from './worker-protocol.js';
+import type { WorkerRequest, WorkerTask } from './worker-protocol.js';
 
 /**
  * Starts a thread of this process. Buffers move to it without being copied.
@@ -29,7 +29,8 @@ export function openThread(task: WorkerTask): Channel {
     ended: new Promise<Ending>((resolve) => worker.once('exit', (code) => resolve({ code, cause }))),
     listen: (listener) => (hear = listener),
     post: (request, transfer) => worker.postMessage(request, transfer),
-    takeBack: (given) => turnstile.takeBack(given),
+    takeBack: (given, tell) => tell(turnstile.takeBack(given)),
+    halt: () => worker.postMessage({ halt: true } satisfies WorkerRequest, []),
     ref: () => worker.ref(),
     unref: () => worker.unref(),
   };

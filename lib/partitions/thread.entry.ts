@@ -12,6 +12,8 @@ await new WorkerHost(task, {
   listen: (hear) => void port.on('message', hear).on('messageerror', (unreadable) => hear({ unreadable })),
   post: (message, transfer) => port.postMessage(message, transfer),
   begin: (batch) => turnstile.lets(batch),
+  // The event loop turns, so no native run is under way.
+  exit: () => process.exit(),
 }).run();
 // Ends the thread also where the module left a timer or a connection open; no native run is under way here.
 process.exit();

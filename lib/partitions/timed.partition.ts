@@ -70,6 +70,15 @@ export class TimedPartition implements Partition {
     this.partition.fence?.();
   }
 
+  takeBack(): void {
+    this.partition.takeBack?.();
+  }
+
+  halt(): void {
+    clearTimeout(this.timer);
+    this.partition.halt?.();
+  }
+
   close(): Promise<void> {
     return this.partition.close();
   }

@@ -4,7 +4,7 @@ import { type Container, isContainer, isPlainObject, type Leaf, leavesOf, withLe
 import { copyOfData, soundTensor, type TypedData } from '../batch/tensor.js';
 import { fromWire, InvalidInputError, InvalidOutputError, isError, messageOf, toWire, type WireError } from '../errors.js';
 import { clip } from '../show.js';
-import { DONE, endedRows, UnfitRows } from './partition.js';
+import { DONE, endedRows, TooLargeToSendError, UnfitRows } from './partition.js';
 
 /** Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire form, the rest as it is. */
 export type WireValue =
@@ -37,6 +37,7 @@ export function pack(value: unknown, plainRows: boolean): [WireValue, ArrayBuffe
  * Sends the rows of a batch to where they run.
  *
  * @throws UnfitRows for plain values that cannot be sent, such as functions
+ * @throws TooLargeToSendError when the rows are too much for one message
  */
 export function sendRows(batch: Batch, send: (rows: WireValue, transfer: ArrayBuffer[]) => void): void {
   try {
@@ -44,7 +45,7 @@ export function sendRows(batch: Batch, send: (rows: WireValue, transfer: ArrayBu
     // Plain values still belong to the caller, also where they are tensors.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
-    throw batch.isPlain ? (unfitRows(batch) ?? cause) : cause;
+    throw batch.isPlain && !(cause instanceof TooLargeToSendError) ? (unfitRows(batch) ?? cause) : cause;
   }
 }
 

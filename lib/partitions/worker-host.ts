@@ -27,6 +27,8 @@ export interface Port {
   post(message: WorkerOpening | WorkerReply, transfer: readonly ArrayBuffer[]): void;
   /** Says that the batch of that number begins; false where it was taken back, and must not. */
   begin(batch: number): boolean;
+  /** Ends the worker. */
+  exit(): void;
 }
 
 /** The work of a partition, where its session lives: opens it and runs batches, one after the other, until no more will come. */
@@ -68,6 +70,8 @@ export class WorkerHost {
       this.requests.push(request);
     } else if ('end' in request) {
       this.requests.end();
+    } else if ('halt' in request) {
+      this.port.exit();
     } else if (request.batch === this.batch) {
       if ('over' in request) {
         request.over.forEach((row) => this.over.add(row));
@@ -81,10 +85,10 @@ export class WorkerHost {
   private async open(): Promise<BatchFunctions | undefined> {
     const { task } = this;
     try {
-      const [factory, signature] = 'model' in task ? await openModel(task) : [await importFactory(task.file), undefined];
+      const [factory, loaded] = 'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
       const functions = new BatchFunctions(factory, task.partition, task.options);
       await functions.declare(task.keys);
-      this.port.post({ ...(signature && { signature }) }, []);
+      this.port.post(loaded, []);
       return functions;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);

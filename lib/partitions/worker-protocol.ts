@@ -1,4 +1,5 @@
 import type { WireError } from '../errors.js';
+import type { ModelContent } from './model-content.js';
 import type { DeclaredPorts, ModelSignature } from './model-signature.js';
 import type { BatchInfo, PartitionOptions } from './partition.js';
 import type { WireValue } from './wire.js';
@@ -10,7 +11,7 @@ export type WorkerTask = {
   readonly options: PartitionOptions;
 } & (
   | ({
-      readonly model: string | Uint8Array;
+      readonly model: ModelContent;
       /** Whose turn it is to use WebGPU, among the threads of one process. */
       readonly webgpuTurn?: SharedArrayBuffer;
     } & DeclaredPorts)
@@ -23,11 +24,36 @@ export type WorkerRequest =
   | { readonly batch: number; readonly over: readonly number[] }
   | { readonly batch: number; readonly heard: number }
   | { readonly end: true }
+  /** End at once, whatever is left. */
+  | { readonly halt: true }
   /** In place of rows that cannot be read where they were to run. */
   | { readonly unreadable: unknown };
 
+/** To a process, beside what is for its worker: take back the batches that it was given and its worker has not begun. */
+export interface TakeBack {
+  /** The batches that it was given until now. */
+  readonly takeBack: number;
+}
+
+/** From a process: how many batches were taken back. */
+export interface TakenBack {
+  readonly takenBack: number;
+}
+
+/** The execution providers of a session: the first that it uses, and those before and after it that do not work, with the reason. */
+export interface SessionProviders {
+  readonly inUse: string;
+  readonly missing: readonly string[];
+}
+
+/** What a worker has loaded; nothing to say of a module file. */
+export interface Loaded {
+  readonly signature?: ModelSignature;
+  readonly providers?: SessionProviders;
+}
+
 /** The first message of a worker: it is loaded, or why it is not. */
-export type WorkerOpening = { readonly signature?: ModelSignature } | { readonly error: WireError };
+export type WorkerOpening = Loaded | { readonly error: WireError };
 
 /**
  * From a worker: what a batch says before it ends, and how it ends. Batches are counted, from 0, and run one after the other, as they

@@ -1,11 +1,11 @@
 import type { Batch } from '../batch/batch.js';
 import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoadError, toWire } from '../errors.js';
 import type { Channel, Ending, Hear } from './channel.js';
-import type { ModelSignature } from './model-signature.js';
 import {
   type BatchInfo,
   type BatchListener,
   type BatchOutput,
+  LostOnTheWayError,
   type PartitionResult,
   NotStartedError,
   OutputLostError,
@@ -15,7 +15,7 @@ import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
 import { sendRows, unpack } from './wire.js';
-import { type BatchEnd, type BatchNews, STEPS_AHEAD, type WorkerTask } from './worker-protocol.js';
+import { type BatchEnd, type BatchNews, type Loaded, STEPS_AHEAD, type WorkerTask } from './worker-protocol.js';
 
 /** Where the session of a partition lives: in a thread of the application's process, or in a process of its own. */
 export type Isolation = 'thread' | 'process';
@@ -58,8 +58,8 @@ export class WorkerPartition implements Worker {
   private constructor(
     private readonly channel: Channel,
     private readonly task: WorkerTask,
-    /** What the model says of itself. */
-    readonly signature: ModelSignature | undefined,
+    /** The model that it has loaded, if that is one. */
+    readonly loaded: Loaded,
   ) {
     channel.listen((message) => this.hear(message));
     channel.unref();
@@ -70,20 +70,24 @@ export class WorkerPartition implements Worker {
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. Nobody waits for it any more when the signal aborts: a process is killed. */
+  /** Starts the worker and resolves when it is loaded. When the signal aborts, the worker is ended as soon as that is safe. */
   static async open(task: WorkerTask, isolation: Isolation = 'thread', end?: AbortSignal): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
-    const leave = (): void => (channel.kill ? channel.kill() : channel.unref());
+    const leave = (): void => channel.halt();
     end?.addEventListener('abort', leave);
     if (end?.aborted) {
       leave();
     }
     const opening = new Promise<Parameters<Hear>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, endAtLoad(channel, task)]);
+    if (end?.aborted) {
+      // A thread that was halted may still say that it is loaded.
+      return endAtLoad(channel, task);
+    }
     if ('error' in first) {
       throw fromWire(first.error);
     }
-    return new WorkerPartition(channel, task, 'signature' in first ? first.signature : undefined);
+    return new WorkerPartition(channel, task, 'signature' in first ? first : {});
   }
 
   async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
@@ -98,14 +102,18 @@ export class WorkerPartition implements Worker {
   }
 
   fence(): void {
-    const { channel, pending, settled, task } = this;
-    const takenBack = channel.takeBack?.(settled + pending.length) ?? 0;
-    // The oldest is the one that is not waited for.
-    for (const { reject } of pending.slice(Math.max(1, pending.length - takenBack))) {
-      reject(new NotStartedError(`Partition ${task.partition} did not come to the batch, since the one before it does not end`));
-    }
+    this.recall('since the one before it does not end');
     this.isFenced = true;
-    channel.unref();
+    this.channel.unref();
+  }
+
+  takeBack(): void {
+    this.recall('and another partition is idle');
+  }
+
+  halt(): void {
+    this.isClosing = true;
+    this.channel.halt();
   }
 
   async close(): Promise<void> {
@@ -117,6 +125,17 @@ export class WorkerPartition implements Worker {
       }
     }
     await this.gone;
+  }
+
+  /** Has the batches that the worker has not begun rejected. */
+  private recall(why: string): void {
+    const given = this.settled + this.pending.length;
+    this.channel.takeBack(given, (taken) => {
+      const { settled, pending, task } = this;
+      for (const { reject } of pending.slice(Math.max(0, given - taken - settled), Math.max(0, given - settled))) {
+        reject(new NotStartedError(`Partition ${task.partition} did not come to the batch, ${why}`));
+      }
+    });
   }
 
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
@@ -189,8 +208,8 @@ export class WorkerPartition implements Worker {
     const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
-      // It begins with one when it has ended the one before.
-      const Loss = batch < newest ? OutputLostError : NotStartedError;
+      // It begins with one when it has ended the one before, and may not survive to read the next.
+      const Loss = batch < newest ? OutputLostError : i === 0 ? LostOnTheWayError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;
@@ -203,8 +222,7 @@ function rowsOf({ info }: Pending): number[] {
 
 async function endAtLoad({ name, ended }: Channel, task: WorkerTask): Promise<never> {
   const ending = await ended;
-  const what =
-    'file' in task ? task.file : typeof task.model === 'string' ? task.model : `a model of ${task.model.byteLength} bytes`;
+  const what = 'file' in task ? task.file : task.model.files.size > 0 ? task.model.name : `a model ${task.model.name}`;
   throw new ServingLoadError(`The ${name} of partition ${task.partition} ${endOf(ending)} while it loaded ${what}`, {
     cause: ending.cause,
   });

@@ -8,7 +8,6 @@ import { axesOf } from '../partitions/model-signature.js';
 import { type Partition, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
-import { Comeback } from './comeback.js';
 import { inOriginOf } from './origin.js';
 import { type History, type RecoveryOptions, retriesOf } from './recovery.js';
 import type { BatchRequest } from './request.js';
@@ -21,8 +20,6 @@ type Parts = readonly Part<BatchRequest>[];
 export class BatchRunner {
   readonly observer: BatchObserver<BatchRequest>;
   private readonly outputAxes: BatchAxes;
-  /** The partition that requests run on alone. */
-  private readonly first: Comeback;
   /** What generators that still run are ended with. */
   private cut: Error | undefined;
 
@@ -30,9 +27,8 @@ export class BatchRunner {
     private readonly name: string,
     private readonly recovery: RecoveryOptions,
     private readonly opened: Opened,
-    private readonly events: ServingEvents,
+    events: ServingEvents,
   ) {
-    this.first = new Comeback(opened.partitions[0]!);
     this.outputAxes = axesOf(opened.signature?.outputs ?? []);
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
@@ -40,15 +36,6 @@ export class BatchRunner {
   /** Runs the window as one batch, which padding makes no larger than that; what failed and may run again is in the outcome. */
   readonly dispatch = ({ parts, size, history }: Window<BatchRequest>, partition: number): Promise<BatchOutcome<BatchRequest>> =>
     this.runParts(parts, partition, size, history as History | undefined);
-
-  /** Runs the request at once, on the first partition, in pieces of the size for runs. */
-  async runAlone(request: BatchRequest): Promise<void> {
-    const { size } = request;
-    const { runSize } = request.lane.limits;
-    for (let offset = 0; offset < size && !request.isOver; offset += runSize) {
-      await this.runPiece([{ request, offset, count: Math.min(runSize, size - offset) }], runSize);
-    }
-  }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
@@ -61,22 +48,6 @@ export class BatchRunner {
   /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
   cutShort(error: Error): void {
     this.cut = error;
-  }
-
-  private async runPiece(parts: Parts, largest: number, history?: History): Promise<void> {
-    const rows = sizeOf(parts);
-    const id = this.events.nextBatch();
-    const record = { id, parts, rows, partition: 0, batchSize: rows, reason: 'inline', wait: 0, queued: 0 } as const;
-    await this.first.reached();
-    this.observer.batchStarted(record);
-    const startedAt = performance.now();
-    const outcome = await this.runParts(parts, 0, largest, history);
-    this.observer.batchEnded(record, performance.now() - startedAt, outcome);
-    for (const retry of outcome.retries ?? []) {
-      if (retry.parts.some(({ request }) => !request.isOver)) {
-        await this.runPiece(retry.parts, largest, retry.history as History);
-      }
-    }
   }
 
   private runParts(

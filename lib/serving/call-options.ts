@@ -1,4 +1,5 @@
 import type { Origin } from '../partitions/partition.js';
+import type { CallTerms } from './call-terms.js';
 import { sharedListener } from './shared-listener.js';
 
 /** What a call needs of an AbortSignal. */
@@ -41,6 +42,12 @@ export interface CallOptions {
    */
   readonly tenant?: string | undefined;
   /**
+   * The key of the rows, as `batch.withKey(key)` says it: rows batch only with rows of their own key.
+   *
+   * @default the key of the batch, else 'default'
+   */
+  readonly key?: string | undefined;
+  /**
    * Where the call comes from, for a serving with `separateOrigins`.
    *
    * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'
@@ -52,6 +59,8 @@ export interface CallOptions {
 export interface OwnCallOptions extends CallOptions {
   /** Its output is copied before anybody else could do anything with it, and may be views of that of its batch. */
   readonly lends?: boolean;
+  /** Its terms, whose time runs already. */
+  readonly terms?: CallTerms;
 }
 
 /** What a caller may say of one streamed call. */

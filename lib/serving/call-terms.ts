@@ -8,6 +8,8 @@ import { LONGEST_DELAY } from './option-rules.js';
 export interface CallTerms {
   readonly priority: number;
   readonly tenant: string;
+  /** The key of its rows; that of its batch, if there is none. */
+  readonly key: string | undefined;
   /** When its caller waits no more, in milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
@@ -19,6 +21,7 @@ export interface CallTerms {
 export const NOTHING_ASKED: CallTerms = {
   priority: 0,
   tenant: '',
+  key: undefined,
   deadline: Infinity,
   signal: undefined,
   late: () => new DeadlineExceededError('The deadline of the call has passed'),
@@ -31,6 +34,7 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
     timeout: { ofStreams: false },
     priority: { ofStreams: false },
     tenant: { ofStreams: false },
+    key: { ofStreams: false },
     origin: { ofStreams: false },
     hooks: { ofStreams: true },
     inline: { ofStreams: true },
@@ -53,12 +57,13 @@ export function termsOf(
   isStream = false,
 ): CallTerms {
   checkNames(name, options, isStream);
-  const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, signal } = options;
-  if (priority === 0 && tenant === '' && timeout === undefined && signal === undefined) {
+  const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, key, signal } = options;
+  if (priority === 0 && tenant === '' && timeout === undefined && key === undefined && signal === undefined) {
     return NOTHING_ASKED;
   }
   check(name, 'priority', priority, Number.isInteger(priority) && Math.abs(priority) <= 10, 'a whole number from -10 to 10');
   check(name, 'tenant', tenant, typeof tenant === 'string', 'a string');
+  check(name, 'key', key, key === undefined || typeof key === 'string', 'a string');
   check(
     name,
     'timeout',
@@ -68,7 +73,7 @@ export function termsOf(
   );
   const deadline = timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
   const late = () => new DeadlineExceededError(`Serving "${name}" did not answer within the ${timeout} ms that the call had`);
-  return { priority, tenant, signal, deadline, late };
+  return { priority, tenant, key, signal, deadline, late };
 }
 
 /** Calls back with the reason when the call is to end before its answer, at once if it is; the function that it returns ends that. */
@@ -113,7 +118,7 @@ export async function untilStop<T>(terms: CallTerms, request: Stoppable, submit:
   }
 }
 
-/** What the caller's half of the call gives, unless the call is to end before. */
+/** What the work gives, unless the call is to end before. */
 export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
   if (!mayStop(terms)) {
     return work;

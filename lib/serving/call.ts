@@ -1,7 +1,7 @@
-import { Batch } from '../batch/batch.js';
+import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
-import { InvalidBatchError, InvalidServingError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import type { BatchOutput } from '../partitions/partition.js';
 import { show } from '../show.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
@@ -35,6 +35,35 @@ export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAx
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
 }
 
+/**
+ * The call with the key that its caller names for its rows.
+ *
+ * @throws InvalidInputError when a batch names another one itself
+ */
+export function withKey({ name }: Callbacks, call: Call, key: string): Call {
+  const { rows } = call;
+  if (rows instanceof Batch) {
+    return { ...call, rows: keyed(name, rows, key) };
+  }
+  const source: Source<Batch> = {
+    async next() {
+      const { done, value } = await rows.next();
+      return done ? { done, value: undefined } : { done: false, value: keyed(name, value, key) };
+    },
+    return: async () => (await rows.return?.()) as IteratorReturnResult<undefined>,
+  };
+  return { ...call, rows: source };
+}
+
+function keyed(serving: string, batch: Batch, key: string): Batch {
+  if (batch.key !== DEFAULT_KEY && batch.key !== key) {
+    throw new InvalidInputError(
+      `A call to serving "${serving}" names the key ${show(key)}, and its batch has the key ${show(batch.key)}; name one of them`,
+    );
+  }
+  return batch.withKey(key);
+}
+
 /** Ends the lazy sequence of a call that is not run. */
 export function dropCall({ rows }: Call): void {
   if (!(rows instanceof Batch)) {
@@ -57,19 +86,22 @@ export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
+  /** The result of user code, unless the call ends before. */
+  waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
-    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }));
+    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }), waitFor);
     return;
   }
   for await (const event of events) {
-    const shaped = 'output' in event && callbacks.postprocess;
-    yield shaped ? { ...event, output: await shapedOutput(callbacks, event, info) } : event;
+    if (!('output' in event && callbacks.postprocess)) {
+      yield event;
+      continue;
+    }
+    const { output, metadata } = event;
+    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info });
+    yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
   }
-}
-
-function shapedOutput({ postprocess }: Callbacks, { output, metadata }: OutputEvent, info: unknown): unknown {
-  return postprocess?.(output, { isSplit: false, metadata, info });
 }
 
 /** The one result of a call with one plain value; of any other, all of them. */
@@ -77,7 +109,11 @@ export function unwrap({ single }: Call, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
 
-async function* elementsOf(serving: string, sequence: unknown): AsyncGenerator<unknown, void> {
+async function* elementsOf(
+  serving: string,
+  sequence: unknown,
+  waitFor: <T>(work: Promise<T>) => Promise<T>,
+): AsyncGenerator<unknown, void> {
   const source = sourceOf(sequence);
   if (!source) {
     throw new InvalidServingError(
@@ -85,7 +121,8 @@ async function* elementsOf(serving: string, sequence: unknown): AsyncGenerator<u
     );
   }
   try {
-    for (let next = await source.next(); !next.done; next = await source.next()) {
+    const pull = (): Promise<IteratorResult<unknown>> => waitFor(Promise.resolve(source.next()));
+    for (let next = await pull(); !next.done; next = await pull()) {
       yield next.value;
     }
   } finally {

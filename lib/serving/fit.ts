@@ -128,7 +128,9 @@ function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): s
       return `${named(port)} is ${leaf.tensor.type} and must be ${port.type}`;
     }
     if (leaf.axis !== port.batchAxis) {
-      return `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+      return port.batchAxis === null
+        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
+        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
     }
     const fault = wrongShape(port, leaf.tensor.dims, sizes);
     if (fault) {

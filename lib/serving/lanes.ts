@@ -1,6 +1,7 @@
 import type { Batch } from '../batch/batch.js';
 import type { Lane } from '../batching/request.js';
 import { InvalidInputError } from '../errors.js';
+import { hasRows, type ModelSignature } from '../partitions/model-signature.js';
 import type { Origin } from '../partitions/partition.js';
 import { show } from '../show.js';
 
@@ -12,6 +13,8 @@ export interface KeyOptions {
   readonly runSize: number;
   /** The sizes that batches are padded to, rising. */
   readonly allowedSizes?: readonly number[] | undefined;
+  /** The rows of one run of a model that takes several at a time. A call of just these is never split. */
+  readonly step?: number | undefined;
 }
 
 /** Rows of one key, template and origin. */
@@ -31,13 +34,24 @@ const LONGEST_ORIGIN = 256;
 export class Lanes {
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
+  /** The options of calls that run alone, by those of their key. */
+  private readonly alone = new Map<KeyOptions, KeyOptions>();
+  /** For keys that are not known. */
+  private readonly others: Limits;
+  /** The rows of one run of the model, where its file fixes them. */
+  private step = 1;
+  private most = Infinity;
 
-  constructor(
-    keys: ReadonlyMap<string, KeyOptions>,
-    /** For keys that are not known. */
-    private readonly others: KeyOptions,
-  ) {
+  constructor(keys: ReadonlyMap<string, KeyOptions>, others: KeyOptions) {
     this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
+    this.others = { ...others };
+  }
+
+  /** Has batches take as many rows as the model does: multiples of its fixed batch, or one call where it has no batch axis. */
+  fit({ inputs, fixedBatch }: Pick<ModelSignature, 'inputs' | 'fixedBatch'>): void {
+    this.step = fixedBatch ?? 1;
+    this.most = hasRows(inputs) ? Infinity : 1;
+    [...this.limits.values(), this.others].forEach((limits) => this.set(limits, limits));
   }
 
   get keys(): string[] {
@@ -50,7 +64,19 @@ export class Lanes {
 
   /** From the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
-    keys.forEach((key) => Object.assign(this.limits.get(key)!, options));
+    keys.forEach((key) => this.set(this.limits.get(key)!, options));
+  }
+
+  /** A lane for one call of at most so many rows, whose batches no other call shares. */
+  inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
+    checkOrigin(origin);
+    const options = this.optionsOf(key);
+    let limits = this.alone.get(options);
+    if (!limits) {
+      limits = { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
+      this.alone.set(options, limits);
+    }
+    return { key, origin, limits, isInline: true };
   }
 
   /** The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to find them again. */
@@ -73,6 +99,21 @@ export class Lanes {
       this.lanes.set(id, lane);
     }
     return lane;
+  }
+
+  private set(limits: Limits, { batchSize, runSize, ...others }: Partial<KeyOptions>): void {
+    const step = this.step > 1 ? { step: this.step } : {};
+    const sizes = {
+      ...(batchSize !== undefined && { batchSize: this.fitted(batchSize) }),
+      ...(runSize !== undefined && { runSize: this.fitted(runSize) }),
+    };
+    Object.assign(limits, others, sizes, step);
+    this.alone.clear();
+  }
+
+  private fitted(size: number): number {
+    const { step, most } = this;
+    return size === Infinity ? most : Math.min(most, Math.max(step, size - (size % step)));
   }
 }
 

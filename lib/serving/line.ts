@@ -4,6 +4,7 @@ import { mostRowsOf } from '../batching/admission.js';
 import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
+import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/model-signature.js';
 import type { Origin, Partition } from '../partitions/partition.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
@@ -11,9 +12,9 @@ import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRunner } from './batch-runner.js';
-import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall } from './call.js';
+import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall, withKey } from './call.js';
 import { type CallOptions, onAbort, type OwnCallOptions, type StreamOptions } from './call-options.js';
-import { type CallTerms, inTime, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
+import { type CallTerms, mayStop, onStop, termsOf, untilStop } from './call-terms.js';
 import { CallWatch } from './call-watch.js';
 import { costOf } from './cost.js';
 import { checkFit, checkHooks, checkSize, ownHooks } from './fit.js';
@@ -28,17 +29,16 @@ import type { CallMode } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 import { StreamRequest } from './stream-request.js';
 import { eventsOf, replyOf } from './streamed.js';
+import { Waits } from './waits.js';
 import { examplesOf, repeated } from './warm-up.js';
-
-/** Starts the work of a request, which settles it. */
-type Submit = (request: BatchRequest) => void;
 
 /** One call on its way. */
 interface Passage {
   readonly options: StreamOptions<string>;
   readonly terms: CallTerms;
-  readonly submit: Submit;
   readonly watch: CallWatch | undefined;
+  /** Called when rows of the call were admitted. */
+  readonly onAdmitted?: () => void;
 }
 
 /**
@@ -46,16 +46,20 @@ interface Passage {
  *
  *     prepareCall -> | admit -> batcher -> BatchRunner -> partition.run -> BatchRun | -> finishCall
  *     caller's half                        shared half                              caller's half
+ *
+ * The calls of `batchedRun` share batches. Those of `run` have a line of their own with one partition, where each batch holds
+ * rows of one call alone; all else is the same for both.
  */
 export class ServingLine {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
   private readonly inputAxes: BatchAxes;
   private readonly pulls = new Pulls();
-  /** Calls whose `preprocess` goes on. */
-  private readonly preparing = new Set<Promise<Call>>();
+  /** Calls whose `preprocess` runs, and those whose `postprocess` does. */
+  private readonly preparing = new Waits();
+  private readonly finishing = new Waits();
   private closed = false;
-  private abandoned: Error | undefined;
+  private closing: Promise<void> | undefined;
 
   constructor(
     private readonly options: ResolvedServing,
@@ -63,8 +67,7 @@ export class ServingLine {
     private readonly lanes: Lanes,
     private readonly opened: Opened,
     private readonly events: ServingEvents,
-    /** The keys that calls may have; any key, where there are none. */
-    private readonly keys?: readonly string[],
+    private readonly kind: ServingKind,
     /** What joins calls that ask the same, in a serving that wants that. */
     private readonly shared?: SharedCalls,
   ) {
@@ -77,31 +80,30 @@ export class ServingLine {
     this.batcher = new Batcher({ name, maxQueue, maxQueueCost, order, slots, nextBatch, observer, dispatch });
   }
 
-  /** Runs the rows of the input in batches with those of concurrent callers. */
-  batchedRun(input: unknown, options: OwnCallOptions): Promise<unknown> {
-    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options, 'batched', this.inBatches);
-  }
-
-  /** Runs the input alone and at once, on the first partition. */
+  /** Runs the rows of the input; resolves with the reply. */
   run(input: unknown, options: OwnCallOptions): Promise<unknown> {
-    return this.answer(input, options, 'inline', this.alone());
+    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options);
   }
 
   /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
-  async *stream(input: unknown, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
+  async *stream(
+    input: unknown,
+    options: StreamOptions<string> & OwnCallOptions,
+    left: AbortSignal,
+  ): AsyncGenerator<unknown, undefined> {
     const watch = CallWatch.over(this.events, this.options.name, 'stream', options.signal);
     let failure: { readonly error: unknown } | undefined;
     try {
-      const submit = options.inline ? this.alone() : this.inBatches;
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
-      const passage = { options: own, terms: this.enter(input, options, 'stream'), submit, watch };
+      const passage = { options: own, terms: this.enter(input, options, 'stream'), watch };
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
       pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
         const reader = this.pulls.readerOf(pulled, () => this.streamEnded(watch, options));
-        yield* finishStream(this.callbacks, call, eventsOf(call, reader));
+        const read = eventsOf(call, reader);
+        yield* finishStream(this.callbacks, call, read, (work) => this.finishing.for(work, passage.terms));
       } finally {
         // Here and not where the events are read: whoever shapes the stream may not have read any of them.
         this.pulls.end(pulled);
@@ -126,8 +128,11 @@ export class ServingLine {
     watch?.ended(failure);
   }
 
-  /** Runs every allowed size, and the examples, once on every partition, and again where that has been started again. */
-  async warmUp(): Promise<void> {
+  /**
+   * Runs every allowed size, and the examples, once on every partition, and again where that has been started again. Gives the
+   * keys whose allowed sizes it cannot run, for want of an example.
+   */
+  async warmUp(): Promise<readonly string[]> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
       prepareCall(this.callbacks, input, this.inputAxes),
     );
@@ -146,6 +151,8 @@ export class ServingLine {
         return partition.warmUp ? partition.warmUp(warm) : warm(partition);
       }),
     );
+    const warm = new Set(rows.map(({ key }) => key));
+    return this.lanes.keys.filter((key) => this.lanes.optionsOf(key).allowedSizes && !warm.has(key));
   }
 
   /** Still takes calls, but lets none wait for others. */
@@ -154,23 +161,51 @@ export class ServingLine {
   }
 
   /** Takes no more calls, runs those it has, and ends the partitions. */
-  async close(): Promise<void> {
+  close(): Promise<void> {
+    return (this.closing ??= this.finish());
+  }
+
+  private async finish(): Promise<void> {
     this.closed = true;
     this.drain();
     await this.shared?.idle();
-    await Promise.allSettled(this.preparing);
+    await this.preparing.idle();
     await this.pulls.close(this.closedError());
     await this.batcher.close();
-    await Promise.all(this.opened.partitions.map((partition) => partition.close()));
+    await Promise.all([this.finishing.idle(), ...this.opened.partitions.map((partition) => partition.close())]);
   }
 
   /** Takes no more calls, and answers with the error those that no partition has taken. */
   abandon(error: Error): void {
     this.closed = true;
-    this.abandoned = error;
     this.pulls.finishAll(error);
-    void this.batcher.close();
     this.batcher.abandon(error);
+  }
+
+  /**
+   * Takes no more calls, and answers every call that is left with the error. Generators end at their next step, processes at once.
+   * Says whether there were calls.
+   */
+  end(error: Error): boolean {
+    const hadCalls = this.preparing.size + this.finishing.size + this.pulls.size > 0;
+    this.closed = true;
+    this.runner.cutShort(error);
+    this.preparing.end(error);
+    this.finishing.end(error);
+    this.pulls.endAll(error);
+    const hadBatches = this.batcher.end(error);
+    this.opened.partitions.forEach((partition) => partition.kill && partition.halt?.());
+    return hadCalls || hadBatches;
+  }
+
+  /** Ends threads as soon as their event loop turns. */
+  halt(): void {
+    this.opened.partitions.forEach((partition) => partition.halt?.());
+  }
+
+  /** What runs although its callers were answered, in words. */
+  unfinished(): readonly string[] {
+    return this.batcher.unfinished();
   }
 
   /** The rows that no partition has taken yet. */
@@ -182,31 +217,19 @@ export class ServingLine {
     return this.opened.partitions.map(statusOf);
   }
 
-  /** As {@link abandon}; and what may never end by itself is ended: a generator at its next step, a process at once. */
-  cutShort(error: Error): void {
-    this.abandon(error);
-    this.runner.cutShort(error);
-    for (const partition of this.opened.partitions) {
-      if (partition.kill) {
-        // Told to close, it is not started again.
-        void partition.close();
-        partition.kill();
-      }
-    }
-  }
-
-  private async answer(input: unknown, options: OwnCallOptions, mode: 'batched' | 'inline', submit: Submit): Promise<unknown> {
+  private async answer(input: unknown, options: OwnCallOptions): Promise<unknown> {
+    const mode = this.kind === 'inline' ? 'inline' : 'batched';
     const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
     try {
       const terms = this.enter(input, options, mode);
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
-      const said = await this.collect(call, { options, terms, submit, watch });
+      const said = await this.collect(call, { options, terms, watch });
       const output = releaseOutput(said.rows, options.lends && !this.callbacks.postprocess);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, output, said);
-      const answer = reply instanceof Promise ? await inTime(terms, reply) : reply;
+      const answer = reply instanceof Promise ? await this.finishing.for(reply, terms) : reply;
       this.events.counters.answered++;
       watch?.ended();
       return answer;
@@ -218,30 +241,36 @@ export class ServingLine {
   }
 
   /** The terms of one more call, unless none is taken any more. */
-  private enter(input: unknown, options: CallOptions, mode: CallMode): CallTerms {
+  private enter(input: unknown, options: OwnCallOptions, mode: CallMode): CallTerms {
     const isStream = mode === 'stream';
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
     const timeout = isStream ? undefined : this.options.timeout;
-    return termsOf(this.callbacks, input, options, timeout, isStream);
+    return options.terms ?? termsOf(this.callbacks, input, options, timeout, isStream);
   }
 
-  /** As the call of whoever asks the same first: its priority and tenant count, and the time and the signal of each caller. */
-  private async answerShared(shared: SharedCalls, input: unknown, options: CallOptions): Promise<unknown> {
+  /** Shares the rows with calls that ask the same; each caller has its own terms, `info` and reply. */
+  private async answerShared(shared: SharedCalls, input: unknown, options: OwnCallOptions): Promise<unknown> {
     const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
     try {
       const terms = this.enter(input, options, 'batched');
+      const { preprocess, postprocess } = this.callbacks;
       const { answer, answeredBy } = await shared.answer({
         input,
         origin: this.originOf(options),
+        key: terms.key,
         onStop: (leave) => onStop(terms, leave),
         watch,
-        run: async (left) => {
-          const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, submit: this.inBatches, watch };
-          const call = await this.prepare(input, passage.terms);
+        prepare: preprocess && postprocess && (() => this.infoOf(input, terms)),
+        run: async (own, left, onAdmitted) => {
+          const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, watch, onAdmitted };
+          const call = await this.prepare(own, passage.terms);
           return { call, reply: await this.collect(call, passage) };
         },
-        finish: (call, output, said) => finishCall(this.callbacks, call, output, said),
+        finish: (call, output, said) => {
+          const reply = finishCall(this.callbacks, call, output, said);
+          return reply instanceof Promise ? this.finishing.for(reply, terms) : reply;
+        },
       });
       this.events.counters.answered++;
       watch?.ended(answeredBy && { answeredBy });
@@ -254,16 +283,22 @@ export class ServingLine {
   }
 
   private prepare(input: unknown, terms: CallTerms): Call | Promise<Call> {
+    const { key } = terms;
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
     if (!(prepared instanceof Promise)) {
-      return prepared;
+      return key === undefined ? prepared : withKey(this.callbacks, prepared, key);
     }
-    const call = inTime(terms, prepared);
-    this.preparing.add(call);
-    const forget = (): unknown => this.preparing.delete(call);
-    call.then(forget, forget);
+    const named = key === undefined ? prepared : prepared.then((call) => withKey(this.callbacks, call, key));
+    const call = this.preparing.for(named, terms);
     // The call may have ended before preprocess has.
     call.catch(() => prepared.then(dropCall, () => {}));
+    return call;
+  }
+
+  /** The call without its rows, which nobody runs. */
+  private async infoOf(input: unknown, terms: CallTerms): Promise<Call> {
+    const call = await this.prepare(input, terms);
+    dropCall(call);
     return call;
   }
 
@@ -271,12 +306,12 @@ export class ServingLine {
     if (!(call.rows instanceof Batch)) {
       return this.collectAll(call, call.rows, passage);
     }
-    const { terms, submit } = passage;
+    const { terms } = passage;
     const request = this.requestOf(call.rows, passage);
     if (mayStop(terms)) {
-      return untilStop(terms, request, () => submit(request), request.reply);
+      return untilStop(terms, request, () => this.submit(request, passage), request.reply);
     }
-    submit(request);
+    this.submit(request, passage);
     return request.reply;
   }
 
@@ -285,7 +320,7 @@ export class ServingLine {
       const request = this.requestOf(batch, passage, cost);
       // Until its turn comes, nobody waits for it.
       request.reply.catch(() => {});
-      passage.submit(request);
+      this.submit(request, passage);
       return request;
     });
     pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
@@ -301,11 +336,12 @@ export class ServingLine {
     return new ReplyRequest(batch, lane, watch, terms, cost ?? costOf(this.callbacks, batch));
   }
 
-  private requestsOf(call: Call, { options, terms, submit, watch }: Passage): PullAhead<Batch, StreamRequest> {
+  private requestsOf(call: Call, passage: Passage): PullAhead<Batch, StreamRequest> {
+    const { options, terms, watch } = passage;
     return this.pull(call, terms, this.piecesOf(call, options), (batch, cost) => {
       const lane = this.admit(batch, options, watch);
       const request = new StreamRequest(batch, lane, watch, askedHooks(options), terms, cost);
-      submit(request);
+      this.submit(request, passage);
       return request;
     });
   }
@@ -315,7 +351,7 @@ export class ServingLine {
     if (!(rows instanceof Batch)) {
       return rows;
     }
-    const size = largestBatch(this.lanes.optionsOf(rows.key), options.inline);
+    const size = largestBatch(this.lanes.optionsOf(rows.key), this.kind === 'inline');
     return (askedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
@@ -341,12 +377,15 @@ export class ServingLine {
     const { name } = this.options;
     const { signature } = this.opened;
     checkSize(this.options, batch);
-    checkFit(name, batch, this.lanes.optionsOf(batch.key), this.keys, signature, this.options.template);
+    const isInline = this.kind === 'inline';
+    const keys = isInline ? undefined : this.lanes.keys;
+    checkFit(name, batch, this.lanes.optionsOf(batch.key), keys, signature, this.options.template);
+    const origin = this.originOf(options);
     // After the checks: what is refused is not remembered.
-    const lane = this.lanes.laneOf(batch, this.originOf(options));
+    const lane = isInline ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin) : this.lanes.laneOf(batch, origin);
     const hooks = askedHooks(options);
     if (hooks) {
-      checkHooks(name, batch, hooks, largestBatch(lane.limits, options.inline), signature);
+      checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
     }
     watch?.queued(batch.size);
     return lane;
@@ -356,17 +395,10 @@ export class ServingLine {
     return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
-  private readonly inBatches: Submit = (request) => {
+  private submit(request: BatchRequest, { onAdmitted }: Passage): void {
     this.batcher.submit(request);
     request.queue = this.batcher;
-  };
-
-  /** One request after the other, each cut into pieces of the size for runs. */
-  private alone(): Submit {
-    let last = Promise.resolve();
-    return (request) => {
-      last = last.then(() => (this.abandoned ? request.fail(this.abandoned) : this.runner.runAlone(request)));
-    };
+    onAdmitted?.();
   }
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */

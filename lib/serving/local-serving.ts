@@ -1,7 +1,15 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { InvalidServingError, isServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
-import { type Engine, modelsLoaded } from '../partitions/engine.js';
+import { outsideOfCalls } from '../batching/outside.js';
+import {
+  InvalidServingError,
+  isServingError,
+  messageOf,
+  OverloadedError,
+  ServingClosedError,
+  ServingLoadError,
+} from '../errors.js';
+import { type Engine, modelsLoaded, type Opened } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/model-signature.js';
 import type { Partition } from '../partitions/partition.js';
@@ -10,6 +18,7 @@ import { TimedPartition } from '../partitions/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from './call.js';
 import type { CallOptions, StreamOptions } from './call-options.js';
+import { type CallTerms, termsOf } from './call-terms.js';
 import type { ServingCounters } from './counters.js';
 import { callInRequest, streamInRequest } from './in-request.js';
 import { Lanes } from './lanes.js';
@@ -18,6 +27,8 @@ import { batching, checkOptions, checkRoom } from './option-rules.js';
 import { ReplyCache, type ReplyStore } from './reply-cache.js';
 import type { ResolvedServing, ServingDistribution } from './resolve-definition.js';
 import { SharedCalls } from './shared-calls.js';
+import { Shutdown } from './shutdown.js';
+import { Waits } from './waits.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from './serving-event.js';
 import { type EventOf, ServingEvents } from './serving-events.js';
@@ -39,12 +50,16 @@ export class LocalServing<Input = unknown, Output = unknown>
   private readonly logger = new Logger('Serving');
   private opening: Promise<ServingLine> | undefined;
   private line: ServingLine | undefined;
-  /** For `run`: partitions of its own, so that it waits for no batch; opened when first needed. */
+  /** For `run`: a line of its own, so that it waits for no batch; opened when first needed. */
   private inline: Promise<ServingLine> | undefined;
-  private readonly runs = new Set<Promise<unknown>>();
-  private overrun: Promise<true> | undefined;
-  private clock: NodeJS.Timeout | undefined;
-  private ending: Promise<void> | undefined;
+  private inlineLine: ServingLine | undefined;
+  /** Callers that wait for a line to open. */
+  private readonly waits = new Waits();
+  /** Every line that was opened, those that still warm up included. */
+  private readonly lines = new Set<ServingLine>();
+  private readonly loading = new AbortController();
+  private readonly shutdown: Shutdown;
+  private closing: Promise<void> | undefined;
   private isClosed = false;
 
   constructor(
@@ -56,10 +71,23 @@ export class LocalServing<Input = unknown, Output = unknown>
     super();
     this.name = options.name;
     this.lanes = new Lanes(options.keys, options.otherKeys);
+    this.shutdown = new Shutdown(`Serving "${options.name}"`, options, {
+      drain: () => this.lines.forEach((line) => line.drain()),
+      abandon: (error) => this.abandon(error),
+      end: (error) => this.endCalls(error),
+      halt: () => this.lines.forEach((line) => line.halt()),
+      close: () => this.release(),
+      unfinished: () => [...this.lines].flatMap((line) => line.unfinished()),
+    });
+  }
+
+  /** Milliseconds after which shutdown has answered every call. */
+  get shutdownLimit(): number {
+    return this.options.shutdown;
   }
 
   get state(): ServingState {
-    if (this.overrun) {
+    if (this.shutdown.hasBegun) {
       return this.isClosed ? 'closed' : 'closing';
     }
     return this.line ? 'ready' : this.opening ? 'starting' : 'stopped';
@@ -75,7 +103,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override queueDepths(): ReadonlyMap<string, number> {
-    return new Map(this.line ? [[this.name, this.line.depth]] : []);
+    const depth = (this.line?.depth ?? 0) + (this.inlineLine?.depth ?? 0);
+    return new Map(this.line ? [[this.name, depth]] : []);
   }
 
   override counters(): ServingCounters {
@@ -89,7 +118,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
     const { line } = this;
     return line
-      ? callInRequest(options, (inside) => line.batchedRun(input, inside) as Promise<Output>)
+      ? callInRequest(options, (inside) => line.run(input, inside) as Promise<Output>)
       : Promise.reject(this.notRunning());
   }
 
@@ -130,17 +159,19 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.refuseOnceClosed();
     const opening = (this.opening ??= this.openWarm());
     try {
-      this.line = await opening;
+      const line = await this.waits.for(opening);
+      this.refuseOnceClosed();
+      this.line = line;
     } catch (error) {
-      // A later start may have better luck.
-      this.opening = this.opening === opening ? undefined : this.opening;
+      // A later start may succeed.
+      this.opening = this.opening === opening && !this.shutdown.isCompleting ? undefined : this.opening;
       throw error;
     }
   }
 
   /** Takes no more calls; resolves when queued and running batches have ended as `drain` and `shutdown` say. */
   close(): Promise<void> {
-    return (this.ending ??= this.end());
+    return (this.closing ??= this.end());
   }
 
   onModuleInit(): Promise<void> {
@@ -149,13 +180,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Nest waits next for the clients of its servers, and some of them for rows that are queued here: the clock runs from now. */
   beforeApplicationShutdown(): void {
-    const { drain, shutdown } = this.options;
-    this.overrun ??= new Promise((resolve) => (this.clock = setTimeout(() => resolve(this.cutShort()), shutdown)));
-    if (drain) {
-      this.line?.drain();
-    } else {
-      this.abandon();
-    }
+    this.shutdown.begin();
   }
 
   onApplicationShutdown(): Promise<void> {
@@ -170,30 +195,51 @@ export class LocalServing<Input = unknown, Output = unknown>
     return key === undefined ? keys : [key];
   }
 
-  private async runAlone(input: Input, options: CallOptions): Promise<Output> {
-    const line = await this.inlineLine();
-    const reply = line.run(input, options);
-    this.runs.add(reply);
-    return reply.finally(() => this.runs.delete(reply)) as Promise<Output>;
+  private runAlone(input: Input, options: CallOptions): Promise<Output> {
+    const { inlineLine } = this;
+    return (inlineLine ? inlineLine.run(input, options) : this.runOnceOpen(input, options)) as Promise<Output>;
+  }
+
+  /** The call waits for the line of `run`, and its time runs meanwhile. */
+  private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
+    const { signal } = options;
+    signal?.throwIfAborted();
+    const terms = termsOf(this.callbacks, input, options, this.options.timeout);
+    const line = await this.openInline(terms);
+    return line.run(input, { ...options, signal, terms });
   }
 
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
-    const line = options.inline ? await this.inlineLine() : this.line;
-    if (!line) {
-      throw this.notRunning();
+    if (!options.inline) {
+      if (!this.line) {
+        throw this.notRunning();
+      }
+      return yield* this.line.stream(input, options, left) as AsyncGenerator<never, undefined>;
     }
-    return yield* line.stream(input, options, left) as AsyncGenerator<never, undefined>;
+    const terms = termsOf(this.callbacks, input, options, undefined, true);
+    const line = this.inlineLine ?? (await this.openInline(terms));
+    return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<never, undefined>;
   }
 
-  private inlineLine(): Promise<ServingLine> {
+  /** The line of `run`, for a call that waits for it no longer than its terms allow. */
+  private async openInline(terms: CallTerms): Promise<ServingLine> {
     this.refuseOnceClosed();
-    if (!this.inline) {
-      const opening = this.open('inline');
-      this.inline = opening;
-      // A later call may have better luck.
-      opening.catch(() => (this.inline = this.inline === opening ? undefined : this.inline));
+    const { name, maxQueue } = this.options;
+    if (this.waits.size >= maxQueue) {
+      throw new OverloadedError(
+        `Serving "${name}" loads the session for run(), and ${maxQueue} calls wait for it; call again later`,
+      );
     }
-    return this.inline;
+    if (!this.inline) {
+      const opening = outsideOfCalls(() => this.open('inline'));
+      this.inline = opening;
+      opening.then(
+        (line) => (this.inlineLine = line),
+        // A later call may succeed.
+        () => (this.inline = this.inline === opening ? undefined : this.inline),
+      );
+    }
+    return this.waits.for(this.inline, terms);
   }
 
   private async open(kind: ServingKind): Promise<ServingLine> {
@@ -206,27 +252,35 @@ export class LocalServing<Input = unknown, Output = unknown>
         isShared ? options.partitions : options.partitions.slice(0, 1),
         isShared ? lanes.keys : [],
         options,
+        this.loading.signal,
       );
+      if (opened.signature) {
+        lanes.fit(opened.signature);
+      }
       if (isShared) {
-        warningsOf(opened.signature).forEach((warning) => this.logger.warn(`The model of serving "${this.name}" ${warning}`));
+        this.warn(opened);
       }
       const partitions = this.timed(opened.partitions);
-      partitions.forEach((partition, index) =>
-        partition.onChange?.(() => this.partitionChanged(kind, index, statusOf(partition))),
-      );
-      return new ServingLine(
-        options,
-        callbacks,
-        lanes,
-        { ...opened, partitions },
-        events,
-        isShared ? lanes.keys : undefined,
-        shared,
-      );
+      partitions.forEach((partition, index) => this.watch(kind, partition, index));
+      const line = new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, kind, shared);
+      this.lines.add(line);
+      if (this.shutdown.hasBegun) {
+        line.drain();
+      }
+      return line;
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
       throw this.loadError(cause);
+    }
+  }
+
+  private warn({ signature, providers = [] }: Opened): void {
+    const missing = providers.flatMap((each) =>
+      (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
+    );
+    for (const warning of [...warningsOf(signature), ...new Set(missing)]) {
+      this.logger.warn(`The model of serving "${this.name}" ${warning}`);
     }
   }
 
@@ -235,6 +289,19 @@ export class LocalServing<Input = unknown, Output = unknown>
     return runTimeout === undefined
       ? partitions
       : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));
+  }
+
+  private watch(kind: ServingKind, partition: Partition, index: number): void {
+    let { provider: before } = statusOf(partition);
+    partition.onChange?.(() => {
+      const status = statusOf(partition);
+      const { provider = before } = status;
+      if (provider !== before) {
+        this.logger.warn(`Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ${before}`);
+        before = provider;
+      }
+      this.partitionChanged(kind, index, status);
+    });
   }
 
   private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
@@ -254,9 +321,16 @@ export class LocalServing<Input = unknown, Output = unknown>
   private async openWarm(): Promise<ServingLine> {
     const line = await this.open('process');
     try {
-      await line.warmUp();
+      const cold = await line.warmUp();
+      if (cold.length > 0) {
+        this.logger.warn(
+          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no ` +
+            'example of their rows, so that the first callers wait for what each size compiles; give example inputs: warmUp: [...]',
+        );
+      }
     } catch (cause) {
       await line.close();
+      this.lines.delete(line);
       throw this.loadError(cause);
     }
     return line;
@@ -273,47 +347,33 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private async end(): Promise<void> {
-    this.beforeApplicationShutdown();
-    const late = await Promise.race([this.release(), this.overrun]).finally(() => clearTimeout(this.clock));
-    if (late) {
-      this.logger.warn(
-        `Serving "${this.name}" did not finish its batches within ${this.options.shutdown} ms of shutdown; what was queued is answered as closed`,
-      );
-    }
+    await this.shutdown.complete();
     this.isClosed = true;
     this.events.complete();
   }
 
   /** Ends the lines once their batches have run; one that is still opening, once it is open. */
   private async release(): Promise<void> {
-    // The one at work is told first, and at once: it takes no more calls.
-    const atWork = this.line;
-    const closed = atWork?.close();
-    const opened = await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
-    await Promise.allSettled(this.runs);
-    await Promise.all([closed, ...opened.map((line) => (line === atWork ? undefined : line?.close()))]);
+    // The lines at work are closed at once, so that they take no more calls.
+    const closed = [...this.lines].map((line) => line.close());
+    await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
+    await Promise.all([...closed, ...[...this.lines].map((line) => line.close())]);
   }
 
-  private abandon(): void {
-    const error = new ServingClosedError(`Serving "${this.name}" was closed before the call could run`);
-    this.forEachLine((line) => line.abandon(error));
+  private abandon(error: Error): void {
+    this.waits.end(error);
+    this.lines.forEach((line) => line.abandon(error));
   }
 
-  private cutShort(): true {
-    const error = new ServingClosedError(`Serving "${this.name}" was closed before the call had ended`);
-    this.forEachLine((line) => line.cutShort(error));
-    return true;
-  }
-
-  private forEachLine(tell: (line: ServingLine) => void): void {
-    if (this.line) {
-      tell(this.line);
-    }
-    void this.inline?.then(tell, () => {});
+  private endCalls(error: Error): boolean {
+    const isWaitedFor = this.waits.size > 0;
+    this.waits.end(error);
+    this.loading.abort(error);
+    return [...this.lines].reduce((had, line) => line.end(error) || had, isWaitedFor);
   }
 
   private refuseOnceClosed(): void {
-    if (this.ending) {
+    if (this.shutdown.isCompleting) {
       throw new ServingClosedError(`Serving "${this.name}" is closed and takes no more calls`);
     }
   }

@@ -1,5 +1,6 @@
 import { InvalidServingError } from '../errors.js';
 import { show } from '../show.js';
+import type { ShutdownOptions } from './shutdown.js';
 
 /** What an option may be. */
 export interface Rule {
@@ -50,6 +51,11 @@ export function batchingOf(
     batchTimeout: options.batchTimeout ?? batchTimeout,
     maxQueue: options.maxQueue ?? maxQueue,
   };
+}
+
+/** How long shutdown waits, by the options of a serving or a batched method. */
+export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
+  return { drain: options.drain ?? true, shutdown: options.shutdown ?? 30_000 };
 }
 
 /** @throws InvalidServingError naming the owner, the option, its value, and what is allowed */

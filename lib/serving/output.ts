@@ -36,7 +36,11 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  return asOutput(() => Batch.ofOutput(output, axes)).slice(0, input.size);
+  const rows = asOutput(() => Batch.ofOutput(output, axes));
+  if (rows.size !== expected) {
+    throw new InvalidOutputError(`Unusable output: no leaf of it carries the ${expected} rows of the batch`);
+  }
+  return rows.slice(0, input.size);
 }
 
 /** Only a model has the option. */

@@ -1,7 +1,7 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/request.js';
 import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
-import { NotStartedError, OutputLostError } from '../partitions/partition.js';
+import { LostOnTheWayError, NotStartedError, OutputLostError, TooLargeToSendError } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
 
 /** Which batches that have failed run again. */
@@ -25,7 +25,8 @@ export interface History {
 /**
  * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
  *
- * Who was not begun with runs elsewhere. Where the output was at fault, no rows are. What had come to its end when its output was lost runs
+ * Who was not begun with runs elsewhere; what its partition has died of when it received it, no more often than `retries` says. What is too
+ * much for one message runs in halves. Where the output was at fault, no rows are. What had come to its end when its output was lost runs
  * again, and is not to blame. What was lost with its partition runs again whole, since it need not be to blame; and in halves from then on,
  * since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs as one row at fault
  * can ask for, since then it is not the rows that are at fault.
@@ -38,10 +39,14 @@ export function retriesOf(
 ): readonly Retry<BatchRequest>[] {
   const rows = sizeOf(parts);
   const known = history ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(rows)) } };
-  if (error instanceof NotStartedError) {
+  if (error instanceof TooLargeToSendError) {
+    return inHalves(parts, rows, known);
+  }
+  const isOnTheWay = error instanceof LostOnTheWayError;
+  if (error instanceof NotStartedError && !isOnTheWay) {
     return [{ parts, history: known }];
   }
-  if (!options.idempotent || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
+  if (!(options.idempotent || isOnTheWay) || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
     return [];
   }
   if (error instanceof OutputLostError) {

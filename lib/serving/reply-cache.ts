@@ -59,7 +59,8 @@ export class ReplyCache {
   }
 
   private keyOf(identity: string): string {
-    return `nestjs-serving:${this.serving}:${identity}`;
+    // With the length of the name no other name and identity give the same key.
+    return `nestjs-serving:${this.serving.length}:${this.serving}:${identity}`;
   }
 
   private warn(what: string, error: unknown): void {

@@ -10,6 +10,7 @@ import type { ServingLane } from './lanes.js';
 export abstract class BatchRequest implements Request {
   arrivedAt = 0;
   waiting = 0;
+  open = 0;
   ready = 0;
   isOver = false;
   /** Where its rows wait, if they do. */
@@ -37,7 +38,7 @@ export abstract class BatchRequest implements Request {
   }
 
   get whole(): boolean {
-    return this.hooks !== undefined;
+    return this.hooks !== undefined || this.size === this.lane.limits.step;
   }
 
   get priority(): number {

@@ -22,6 +22,7 @@ import {
   delay,
   LONGEST_DELAY,
   milliseconds,
+  shutdownOf,
   type Rule,
   type Rules,
   whole,
@@ -204,7 +205,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const owner = `Serving ${show(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
-  const { drain = true, shutdown = 30_000, maxQueueCost, timeout, runTimeout } = definition;
+  const { maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
   const { maxRows = maxQueue, maxBytes } = definition;
   if (maxRows > maxQueue) {
@@ -246,8 +247,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     template: templateOf(definition),
     runTimeout,
     ...supervisionOf(definition),
-    drain,
-    shutdown,
+    ...shutdownOf(definition),
     partitions,
   });
 }

@@ -3,9 +3,10 @@ import type { BatchOutput, Origin } from '../partitions/partition.js';
 import { show } from '../show.js';
 import type { Call } from './call.js';
 import type { CallWatch } from './call-watch.js';
-import { Flights } from './flights.js';
+import { Flights, type Seat } from './flights.js';
 import { copyOutput } from './output.js';
 import { ownCopy } from './own-copy.js';
+import { ownInput } from './own-input.js';
 import type { ReplyCache } from './reply-cache.js';
 import type { Reply } from './reply-request.js';
 import type { Sharing } from './resolve-definition.js';
@@ -23,17 +24,24 @@ export interface SharedCall {
   readonly input: unknown;
   /** Only where the serving separates origins. */
   readonly origin: Origin | undefined;
+  /** Only where the call names one beside its input. */
+  readonly key: string | undefined;
   /** Calls back when the caller waits no more; what it returns ends that. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly watch: CallWatch | undefined;
-  /** Runs the rows of the input; the signal says that nobody waits for them any more. */
-  readonly run: (left: AbortSignal) => Promise<Run>;
+  /** Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is called when they are admitted. */
+  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
+  /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
+  readonly prepare: (() => Promise<Call>) | undefined;
   /** Makes the answer of output that belongs to its caller. */
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
-/** What a flight brings: the work of the line, or a reply that was kept. */
-type Landing = { readonly run: Run; isKept: boolean } | { readonly found: { readonly reply: unknown } };
+/** What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that began it, and its input. */
+type Landing =
+  | { readonly run: Run; isKept: boolean }
+  | { readonly found: { readonly reply: unknown } }
+  | { readonly refusal: unknown; readonly input: unknown };
 
 /** Answers calls that ask the same by one run while it is under way, and afterwards by what a cache has kept. */
 export class SharedCalls {
@@ -47,23 +55,29 @@ export class SharedCalls {
 
   /** The answer, and where it is from, if not from rows of the call's own. */
   async answer(shared: SharedCall): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
-    const { watch } = shared;
+    const { watch, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
-    const seat = this.flights.join(this.sharing.singleFlight ? identity : Symbol('alone'), watch, (left) =>
-      this.land(identity, shared, left),
-    );
-    if (seat.joined && watch) {
-      seat.first?.joinedBy(watch);
+    // The flight runs a copy, made in the same turn as the identity: the caller may change its input later.
+    let seat = this.join(identity, shared, () => ownInput(shared.input));
+    const own = seat.joined ? prepare?.() : undefined;
+    own?.catch(() => {});
+    let landing = await seat.reply.finally(onStop(seat.leave));
+    while ('refusal' in landing) {
+      if (!seat.joined) {
+        throw landing.refusal;
+      }
+      // Admission is each caller's own: the next one asks in its own name.
+      const { input } = landing;
+      seat = this.join(identity, shared, () => input);
+      landing = await seat.reply.finally(onStop(seat.leave));
     }
-    const stop = shared.onStop(seat.leave);
-    const landing = await seat.reply.finally(stop);
     if ('found' in landing) {
       return { answer: ownCopy(landing.found.reply), answeredBy: 'cache' };
     }
     const { call, reply } = landing.run;
     const output = copyOutput(reply.rows);
     watch?.answered();
-    const answer = await shared.finish(call, output, reply);
+    const answer = await finish((await own) ?? call, output, reply);
     if (!landing.isKept && typeof identity === 'string') {
       landing.isKept = true;
       void this.cache?.keep(identity, answer);
@@ -76,17 +90,35 @@ export class SharedCalls {
     await this.cache?.idle();
   }
 
-  private async land(identity: string | symbol, { run }: SharedCall, left: AbortSignal): Promise<Landing> {
+  private join(identity: string | symbol, shared: SharedCall, inputOf: () => unknown): Seat<Landing, CallWatch | undefined> {
+    const { watch } = shared;
+    const flight = this.sharing.singleFlight ? identity : Symbol('alone');
+    const seat = this.flights.join(flight, watch, (left) => this.land(identity, inputOf(), shared, left));
+    if (seat.joined && watch) {
+      seat.first?.joinedBy(watch);
+    }
+    return seat;
+  }
+
+  private async land(identity: string | symbol, input: unknown, { run }: SharedCall, left: AbortSignal): Promise<Landing> {
     const found = this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
     if (found) {
       return { found };
     }
     left.throwIfAborted();
-    return { run: await run(left), isKept: false };
+    let isAdmitted = false;
+    try {
+      return { run: await run(input, left, () => (isAdmitted = true)), isKept: false };
+    } catch (error) {
+      if (isAdmitted) {
+        throw error;
+      }
+      return { refusal: error, input };
+    }
   }
 
   /** A symbol, which is equal to no other, for a call that shares with nobody. */
-  private identityOf({ input, origin }: SharedCall): string | symbol {
+  private identityOf({ input, origin, key }: SharedCall): string | symbol {
     const identity = this.sharing.identify(input);
     if (identity === undefined) {
       return Symbol('alone');
@@ -97,6 +129,7 @@ export class SharedCalls {
           `it returned ${show(identity)}`,
       );
     }
-    return origin === undefined ? identity : `${encodeURIComponent(origin)}:${identity}`;
+    const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;
+    return origin === undefined ? named : `${origin.length}:${origin}:${named}`;
   }
 }

@@ -3,7 +3,7 @@ import { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
 import { zerosOf } from '../batch/tensor.js';
 import { InvalidServingError } from '../errors.js';
-import { axesOf, describePort, type ModelSignature } from '../partitions/model-signature.js';
+import { axesOf, describePort, hasRows, type ModelSignature } from '../partitions/model-signature.js';
 import type { Call } from './call.js';
 import type { ResolvedServing } from './resolve-definition.js';
 
@@ -11,13 +11,20 @@ import type { ResolvedServing } from './resolve-definition.js';
  * One row for every batch that is to be run before the serving is ready: of each example, and of zeros for the keys of a model
  * that has allowed sizes and no example.
  *
- * @throws InvalidServingError for an example without rows, and a model that needs one
+ * @throws InvalidServingError for an example without rows, a model that needs one, and sizes for a model without a batch axis
  */
 export async function examplesOf(
   { name, warmUp, keys }: ResolvedServing,
   signature: ModelSignature | undefined,
   prepare: (input: unknown) => Call | Promise<Call>,
 ): Promise<Batch[]> {
+  const [padded] = [...keys].find(([, { allowedSizes }]) => allowedSizes) ?? [];
+  if (signature && !hasRows(signature.inputs) && padded !== undefined) {
+    throw new InvalidServingError(
+      `Serving "${name}" is to pad the batches of key "${padded}", and its model has no batch axis: each call is one run; ` +
+        'drop allowedSizes and pad',
+    );
+  }
   const examples: Batch[] = [];
   for (const input of warmUp) {
     const { rows } = await prepare(input);

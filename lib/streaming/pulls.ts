@@ -47,6 +47,15 @@ export class Pulls {
     this.going.forEach((pulled) => pulled.finish(error));
   }
 
+  /** Ends all of it: who asks for more gets the error. */
+  endAll(error: unknown): void {
+    this.going.forEach((pulled) => pulled.stop({ error }));
+  }
+
+  get size(): number {
+    return this.going.size;
+  }
+
   /**
    * Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. Those
    * of which all work is done are not waited for: their readers can read the rest at any time.

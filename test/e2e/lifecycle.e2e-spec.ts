@@ -94,10 +94,20 @@ describe('An application that is told to end', () => {
     },
   );
 
-  it.each<[string, object, string]>([
-    ['at once without drain', { drain: false }, ''],
-    ['when shutdown takes longer than it may', { shutdown: 1 }, 'did not finish its batches within 1 ms of shutdown'],
-  ])('[9.3] answers queued calls as closed %s, and running ones when they are done', async (_, options, warning) => {
+  it.each<[string, object, string, object]>([
+    [
+      'answers queued calls as closed without drain, and running ones when they are done',
+      { drain: false },
+      '',
+      { status: 200, body: 'RUNNING' },
+    ],
+    [
+      'answers every call as closed at the limit of shutdown',
+      { shutdown: 1 },
+      'did not finish within 1 ms of shutdown',
+      { status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' },
+    ],
+  ])('[9.3] [H1] %s', async (_, options, warning, ofRunning) => {
     const { app, call } = await serve({ batchSize: 1, ...options });
 
     const running = call('running');
@@ -110,7 +120,7 @@ describe('An application that is told to end', () => {
       Array.from({ length: 3 }, () => ({ status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' })),
     );
     app.tell('open');
-    expect(await running).toEqual({ status: 200, body: 'RUNNING' });
+    expect(await running).toEqual(ofRunning);
     expect(await app.ended).toEqual({ ...byItself, output: expect.stringContaining(warning) });
     expect(await app.all('running')).toEqual([['running']]);
   });

@@ -131,15 +131,16 @@ describe('the packed package', () => {
   });
 
   it.each(['11', '12'])(
-    'serves a model in an empty application with Nest %s',
+    '[H1] serves a model in an empty application with Nest %s, and closes it while a batch never ends',
     async (major) => {
       const app = await applicationOf(major, 'nest');
       const { stdout } = await run('node', ['app.mjs'], { cwd: app });
-      const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[] };
+      const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[]; closed: object };
       expect(reply).toEqual({
         version: expect.stringMatching(`^${major}\\.`),
         shapes: Array.from({ length: 40 }, () => '1x10'),
         doubled: [2, 4, 6],
+        closed: { status: 503, inTime: true },
       });
 
       // Without a test runner and without @nestjs/testing first, then with both.

@@ -11,12 +11,12 @@ import type { TensorForm } from './write-plain.js';
 export interface PlainCall {
   readonly method: Method;
   readonly input: unknown;
-  readonly options: Pick<StreamOptions<string>, 'timeout' | 'priority' | 'tenant' | 'hooks'>;
+  readonly options: Pick<StreamOptions<string>, 'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'>;
   readonly form: TensorForm;
 }
 
 /**
- * The call that a message asks for: `{ input, method, timeout, priority, tenant, hooks, tensors }`, of which only the input must be there.
+ * The call that a message asks for: `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of which only the input must be there.
  *
  * @throws InvalidInputError that names what is wrong
  */
@@ -34,20 +34,21 @@ export function readPlainCall(message: unknown, limits: WireLimits): PlainCall {
   }
   const method = fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
   const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
+  if (hooks.length > 0 && method !== 'stream') {
+    throw new InvalidInputError(`The message has hooks, and method ${show(method)}; hooks come in what "stream" gives`);
+  }
   const options = {
     timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
     priority: fieldIn(fields, 'priority', isNumber, 'a whole number'),
     tenant: fieldIn(fields, 'tenant', isString, 'a string'),
+    key: fieldIn(fields, 'key', isString, 'a string'),
     ...(method === 'stream' && { hooks }),
   };
-  if (hooks.length > 0 && method !== 'stream') {
-    throw new InvalidInputError(`The message has hooks, and method ${show(method)}; hooks come in what "stream" gives`);
-  }
   const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
   return { method, input: readPlain(fields['input'], limits, 'input'), options, form };
 }
 
-const names: readonly string[] = ['input', 'method', 'timeout', 'priority', 'tenant', 'hooks', 'tensors'];
+const names: readonly string[] = ['input', 'method', 'timeout', 'priority', 'tenant', 'key', 'hooks', 'tensors'];
 
 function fieldIn<T>(
   fields: Readonly<Record<string, unknown>>,

@@ -1,6 +1,8 @@
 import { EventEmitter, once } from 'node:events';
 import type { Duplex } from 'node:stream';
 
+import { HANDSHAKE_BYTES } from './handshake-limits.js';
+
 /** A message of `Link`: one of them is there. */
 export interface GrpcMessage {
   readonly frame?: Uint8Array;
@@ -25,6 +27,8 @@ export class GrpcConnection extends EventEmitter {
   failure: unknown;
   /** Bytes of packets that have not left. */
   unsent = 0;
+  /** Characters of text that have come. */
+  private text = 0;
   private room: Promise<void> | undefined;
 
   /** @param cut ends the connection below the call, which only who was called needs */
@@ -95,10 +99,19 @@ export class GrpcConnection extends EventEmitter {
 
   private take({ frame, text }: GrpcMessage): void {
     if (text !== undefined) {
-      this.emit('text', text);
+      this.text += text.length;
+      if (this.text > HANDSHAKE_BYTES) {
+        this.refuse(`More than ${HANDSHAKE_BYTES} characters of text on a connection of nodes`);
+      } else {
+        this.emit('text', text);
+      }
     } else if (frame && !this.emit('packet', frame)) {
-      this.failure ??= new Error('A packet on a connection that is no link');
-      this.destroy('A packet on a connection that is no link', INVALID_ARGUMENT);
+      this.refuse('A packet on a connection that is no link');
     }
+  }
+
+  private refuse(message: string): void {
+    this.failure ??= new Error(message);
+    this.destroy(message, INVALID_ARGUMENT);
   }
 }

@@ -6,6 +6,7 @@ import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
 import { portOf } from './dialled.js';
 import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
 import { type GrpcSide, service } from './grpc-service.js';
+import { closeUnlessLinked } from './handshake-limits.js';
 import type { Endpoint } from './peers.js';
 
 /** A call as who is called has it. */
@@ -21,11 +22,15 @@ interface IncomingCall extends GrpcCall {
 export class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
   private readonly sockets = new Set<Socket>();
+  /** The last call of each socket. */
+  private readonly calls = new WeakMap<Socket, GrpcConnection>();
 
+  /** @param isLink whether a connection is, or was, a link */
   constructor(
     private readonly side: GrpcSide,
     private readonly tlsOptions: TlsOptions | undefined,
     accept: (connection: GrpcConnection) => void,
+    isLink: (connection: GrpcConnection) => boolean,
   ) {
     super({ ...side, ...service });
     const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 10_000 };
@@ -33,11 +38,19 @@ export class GrpcServer extends ServerGrpc {
     this.listener.on('connection', (socket: Socket) => {
       this.sockets.add(socket);
       socket.once('close', () => this.sockets.delete(socket));
+      closeUnlessLinked(socket, () => {
+        const connection = this.calls.get(socket);
+        return connection !== undefined && isLink(connection);
+      });
     });
     const pattern = this.createPattern('Nodes', 'Link', GrpcMethodStreamingType.PT_STREAMING);
     this.addHandler(pattern, async (call: IncomingCall) => {
-      const peer = call.getPeer();
-      accept(new GrpcConnection(call, () => this.socketOf(peer)?.destroy()));
+      const socket = this.socketOf(call.getPeer());
+      const connection = new GrpcConnection(call, () => socket?.destroy());
+      if (socket) {
+        this.calls.set(socket, connection);
+      }
+      accept(connection);
     });
   }
 
@@ -66,7 +79,12 @@ export class GrpcServer extends ServerGrpc {
   }
 
   override async createClient(): Promise<Server> {
-    const server = new Server({ ...this.side.channelOptions, ...this.getKeepaliveOptions() });
+    const server = new Server({
+      ...this.side.channelOptions,
+      ...this.getKeepaliveOptions(),
+      // A link is one call, so that nobody can make the node hold a message for each of many calls.
+      'grpc.max_concurrent_streams': 1,
+    });
     // What is encrypted has been decrypted before.
     const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
     this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => injector.injectConnection(socket));

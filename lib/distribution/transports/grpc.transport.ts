@@ -101,10 +101,10 @@ export class GrpcTransport implements ServingTransport {
     this.links?.get(address)?.destroy();
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     this.links?.close();
-    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), FLUSH);
+    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), patience);
     await Promise.all([...this.connections].map((connection) => connection.end()));
     clearTimeout(timer);
     await this.server?.close();
@@ -117,10 +117,15 @@ export class GrpcTransport implements ServingTransport {
       throw new InvalidServingError(`A node listens at "host:port", not at ${show(url)}`);
     }
     refuseExposure(endpoint.host, { tlsOptions, secret, insecure });
-    const server = new GrpcServer(this.side, tlsOptions, (connection) => {
-      this.keep(connection);
-      connection.on('text', (text: string) => answer(text, connection, opening));
-    });
+    const server = new GrpcServer(
+      this.side,
+      tlsOptions,
+      (connection) => {
+        this.keep(connection);
+        connection.on('text', (text: string) => answer(text, connection, opening));
+      },
+      (connection) => this.links?.uses(connection) === true,
+    );
     await server.open(endpoint);
     this.server = server;
     this.logger.log(`Nodes reach this one at ${endpoint.host}:${server.port}`);

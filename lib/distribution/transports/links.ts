@@ -1,6 +1,9 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
+/** The most bytes of packets that are kept until the other end has answered a proposal. */
+const MOST_EARLY = 4 * 2 ** 20;
+
 /** The way to another node, and back: packets on one connection. */
 export interface Link {
   readonly address: Address;
@@ -63,12 +66,21 @@ export class Links<Connection extends EventEmitter, L extends Link> {
     }
     // Who has accepted sends at once, and packets come before its answer is known here.
     const early: Uint8Array[] = [];
-    const keep = (packet: Uint8Array): unknown => early.push(packet);
+    let bytes = 0;
+    const keep = (packet: Uint8Array): void => {
+      bytes += packet.byteLength;
+      if (bytes <= MOST_EARLY) {
+        early.push(packet);
+      }
+    };
     this.proposed.add(address);
     connection.on('packet', keep);
     try {
       if (!(await ask()) || this.isClosing) {
         return undefined;
+      }
+      if (bytes > MOST_EARLY) {
+        throw new Error(`It has sent ${bytes} bytes before it answered; at most ${MOST_EARLY} are allowed`);
       }
     } finally {
       this.proposed.delete(address);

@@ -9,14 +9,17 @@ import {
   firstValueFrom,
   from,
   map,
+  merge,
   type Observable,
   of,
   skip,
   startWith,
+  Subject,
   type Subscription,
   switchMap,
   timeout,
 } from 'rxjs';
+import { messageOf } from '../../errors.js';
 import type { Address, Receiver, ServingTransport, Station } from '../transport.js';
 import { escapeName, servingPattern } from './names.js';
 import { AnyMessage, BoundedReplies } from './nats-codec.js';
@@ -75,6 +78,8 @@ export class NatsTransport implements ServingTransport {
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
+  /** The client has refused a packet: its connection is closed for good. */
+  private readonly closed$ = new Subject<void>();
   private readonly logger = new Logger('ServingTransport');
   private readonly unread = new Unread('NATS');
   /** What leaves at the end of the turn. */
@@ -142,13 +147,13 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.watch?.unsubscribe();
     // Handlers that have their answers send them in this turn.
     await turn();
     if (this.isOnline) {
       this.isOnline = false;
-      await this.flush();
+      await this.flush(patience);
     }
     await Promise.all([this.server.close(), this.client.close()]);
   }
@@ -191,10 +196,15 @@ export class NatsTransport implements ServingTransport {
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
   }
 
-  /** Online is who is heard: the server has back both connections, and the subscriptions. */
+  /**
+   * True when the server has both connections back, and the subscriptions; false when one of the
+   * connections is lost.
+   */
   private onlineChanges(): Observable<boolean> {
-    return combineLatest([this.server.status, this.client.status]).pipe(
+    const isConnected$ = combineLatest([this.server.status, this.client.status]).pipe(
       map((statuses) => statuses.every((status: string) => status === 'connected')),
+    );
+    return merge(isConnected$, this.closed$.pipe(map(() => false))).pipe(
       startWith(true),
       distinctUntilChanged(),
       skip(1),
@@ -224,10 +234,15 @@ export class NatsTransport implements ServingTransport {
   }
 
   private leave(packets: readonly Outgoing[]): void {
-    const connection = this.isOnline ? this.client.unwrap<Connection>() : undefined;
-    for (const { subject, packet } of packets) {
-      connection?.publish(subject, packet);
-      this.unasked += packet.byteLength;
+    this.unasked += packets.reduce((bytes, { packet }) => bytes + packet.byteLength, 0);
+    if (this.isOnline) {
+      try {
+        const connection = this.client.unwrap<Connection>();
+        packets.forEach(({ subject, packet }) => connection.publish(subject, packet));
+      } catch (error) {
+        this.logger.error(`The connection to the NATS server is closed: ${messageOf(error)}`);
+        this.closed$.next();
+      }
     }
     if (this.unasked >= ASK) {
       void this.ask();
@@ -238,18 +253,13 @@ export class NatsTransport implements ServingTransport {
   private async ask(): Promise<void> {
     const { unasked } = this;
     this.unasked = 0;
-    // It fails when the connection is lost, with which the client drops what waits.
-    await this.client
-      .unwrap<Connection>()
-      .flush()
-      .catch(() => {});
+    await flushed(this.client);
     this.unread.remove(unasked);
   }
 
-  private async flush(): Promise<void> {
-    const connections = [this.client.unwrap<Connection>(), this.server.unwrap<Connection>()];
-    const flushed = Promise.allSettled(connections.map((connection) => connection.flush()));
-    await firstValueFrom(from(flushed).pipe(timeout({ first: FLUSH, with: () => of(undefined) })));
+  private async flush(patience: number): Promise<void> {
+    const both = Promise.all([flushed(this.client), flushed(this.server)]);
+    await firstValueFrom(from(both).pipe(timeout({ first: patience, with: () => of(undefined) })));
   }
 
   private nodeSubject(address: Address): string {
@@ -266,6 +276,15 @@ export class NatsTransport implements ServingTransport {
 
   private subject(rest: string): string {
     return `sv.${escapeName(this.own.namespace)}.${rest}`;
+  }
+}
+
+/** Resolves when the server has read what was sent, or will not: the connection is lost. */
+async function flushed(end: ClientNats | ServerNats): Promise<void> {
+  try {
+    await end.unwrap<Connection>().flush();
+  } catch {
+    // The status of the connection reports the loss.
   }
 }
 

@@ -8,8 +8,9 @@ export function proofOf(secret: string | undefined, ...words: readonly string[])
 /** Whether it is such a proof of these words. */
 export function isProof(proof: unknown, secret: string | undefined, ...words: readonly string[]): boolean {
   const expected = proofOf(secret, ...words);
-  if (expected === undefined || typeof proof !== 'string' || proof.length !== expected.length) {
+  if (expected === undefined || typeof proof !== 'string') {
     return proof === expected;
   }
-  return timingSafeEqual(Buffer.from(proof), Buffer.from(expected));
+  const [given, right] = [Buffer.from(proof), Buffer.from(expected)];
+  return given.byteLength === right.byteLength && timingSafeEqual(given, right);
 }

@@ -134,10 +134,10 @@ export class RedisTransport implements ServingTransport {
     return listeners > 0;
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.watch?.unsubscribe();
     this.isOnline = false;
-    const timer = setTimeout(() => this.server.disconnect(), FLUSH);
+    const timer = setTimeout(() => this.server.disconnect(), patience);
     // What was published before is out when the server has answered that.
     await this.server.close().catch(() => {});
     clearTimeout(timer);

@@ -9,9 +9,14 @@ import { PacketSplitter } from './tcp-packet-splitter.js';
  * listens to these, a packet closes the connection.
  *
  * @param limit the bytes of the largest packet
+ * @param mostText the most bytes of Nest's own messages, in all
  * @param options of Nest's own socket, which Nest hands over to that alone
  */
-export function packetSocket(limit: number, options: ConstructorParameters<typeof JsonSocket>[1]): Type<TcpSocket> {
+export function packetSocket(
+  limit: number,
+  mostText: number,
+  options: ConstructorParameters<typeof JsonSocket>[1],
+): Type<TcpSocket> {
   return class PacketSocket extends JsonSocket {
     private readonly splitter = new PacketSplitter({
       text: (bytes) => super.handleData(bytes),
@@ -22,6 +27,7 @@ export function packetSocket(limit: number, options: ConstructorParameters<typeo
         }
         return limit;
       },
+      mostText,
     });
 
     constructor(socket: Socket) {

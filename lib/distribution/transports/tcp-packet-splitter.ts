@@ -8,6 +8,8 @@ export interface Pieces {
   packet(bytes: Uint8Array): void;
   /** The bytes of the largest packet that is taken now. */
   limit(): number;
+  /** The most bytes of Nest's own messages that are taken, in all. */
+  readonly mostText: number;
 }
 
 /** Tells packets from Nest's own messages on one connection: a packet begins with 0x00, and such a message with its length in digits. */
@@ -16,6 +18,8 @@ export class PacketSplitter {
   /** A packet, or as yet its prelude, of which the first `filled` bytes are here. */
   private partial: Buffer | undefined;
   private filled = 0;
+  /** Bytes of Nest's own messages that have come. */
+  private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
 
@@ -33,6 +37,10 @@ export class PacketSplitter {
     }
     if (this.message.isOpen || bytes[0] !== 0) {
       const length = this.message.take(bytes);
+      this.text += length;
+      if (this.text > this.pieces.mostText) {
+        throw new FrameError(`More than ${this.pieces.mostText} bytes of text on a connection of nodes`);
+      }
       this.pieces.text(bytes.subarray(0, length));
       return length;
     }

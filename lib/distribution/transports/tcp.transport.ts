@@ -8,6 +8,7 @@ import { type Address, NodeGoneError, type ServingTransport, type Station } from
 import { type DialledOptions, type DialledSettings, portOf } from './dialled.js';
 import { Dials } from './dials.js';
 import { refuseExposure } from './exposure.js';
+import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from './handshake-limits.js';
 import { Links } from './links.js';
 import { servingPattern } from './names.js';
 import { Opening } from './opening.js';
@@ -41,6 +42,8 @@ export class TcpTransport implements ServingTransport {
   private readonly sockets = new Set<Socket>();
   /** Those below the others where these are encrypted, and those that are about to be. */
   private readonly rawSockets = new Set<Socket>();
+  /** Connections that are, or must become, links. */
+  private readonly expected = new WeakSet<Socket>();
   private links: Links<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
   private dials: Dials | undefined;
@@ -61,7 +64,6 @@ export class TcpTransport implements ServingTransport {
   async start({ namespace, address, role, receiver, plainHandlers }: Station): Promise<void> {
     const links = new Links<Socket, TcpLink>(address, receiver, (...parts) => new TcpLink(...parts));
     const opening = new Opening(address, namespace, this.settings.secret, links);
-    const options = { ...this.options, socketClass: packetSocket(this.maxPacket, this.options) };
     this.links = links;
     if (role === 'node') {
       const host = this.options.host ?? '127.0.0.1';
@@ -70,10 +72,14 @@ export class TcpTransport implements ServingTransport {
         secret: this.settings.secret,
         insecure: this.settings.insecure ?? false,
       });
-      this.server = new ServerTCP({ ...options, host, port: this.options.port ?? 0 });
+      this.server = this.createServer(host);
       for (const [pattern, answer] of opening.answers) {
         this.server.addHandler(pattern, (data: unknown, context: TcpContext) =>
-          plainAnswer(async () => answer(data, context.getSocketRef().netSocket))(data),
+          plainAnswer(async () => {
+            const socket: Socket = context.getSocketRef().netSocket;
+            this.expectLink(socket);
+            return answer(data, socket);
+          })(data),
         );
       }
       for (const [name, handler] of plainHandlers) {
@@ -82,6 +88,7 @@ export class TcpTransport implements ServingTransport {
       await this.listen(this.server);
       this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
     }
+    const options = { ...this.options, socketClass: packetSocket(this.maxPacket, HANDSHAKE_BYTES, this.options) };
     this.dials = new Dials(
       this.endpoints,
       address,
@@ -110,12 +117,12 @@ export class TcpTransport implements ServingTransport {
     this.links?.get(address)?.destroy();
   }
 
-  async stop(): Promise<void> {
+  async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     const links = this.links?.close() ?? [];
     // Handlers that have their answers write them in this turn.
     await turn();
-    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map(endOf));
+    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map((socket) => endOf(socket, patience)));
     const server = this.server?.unwrap<Server>();
     if (server?.listening) {
       const closed = once(server, 'close');
@@ -125,14 +132,42 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
+  /** With a secret only nodes may connect, and all their text is that of the handshake. */
+  private createServer(host: string): ServerTCP {
+    const { port = 0, tlsOptions } = this.options;
+    const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
+    return new ServerTCP({
+      ...this.options,
+      socketClass: packetSocket(this.maxPacket, mostText, this.options),
+      host,
+      port,
+      ...(tlsOptions && { tlsOptions: { handshakeTimeout: HANDSHAKE_TIMEOUT, ...tlsOptions } }),
+    });
+  }
+
   private async listen(server: ServerTCP): Promise<void> {
     const net = server.unwrap<Server>();
     net.on('connection', (socket: Socket) => keep(socket, this.rawSockets));
-    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => keep(socket, this.sockets));
+    net.on(this.options.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => {
+      keep(socket, this.sockets);
+      if (this.settings.secret !== undefined) {
+        this.expectLink(socket);
+      }
+    });
+    // Node reports a handshake of TLS that takes too long, and leaves the connection open.
+    net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
     // Nest tells its callback of two errors alone.
     const listening = once(net, 'listening');
     server.listen(() => {});
     await listening;
+  }
+
+  /** The connection is that of a node, or of one who tries to pass for a node. */
+  private expectLink(socket: Socket): void {
+    if (!this.expected.has(socket)) {
+      this.expected.add(socket);
+      closeUnlessLinked(socket, () => this.links?.uses(socket) === true);
+    }
   }
 }
 
@@ -143,11 +178,11 @@ function keep(socket: Socket, sockets: Set<Socket>): void {
 }
 
 /** Sends what waits and closes; who does not read is not waited for. */
-async function endOf(socket: Socket): Promise<void> {
+async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;
   }
-  const timer = setTimeout(() => socket.destroy(), FLUSH);
+  const timer = setTimeout(() => socket.destroy(), patience);
   const closed = new Promise((resolve) => socket.once('close', resolve));
   socket.end();
   await closed;

@@ -86,6 +86,8 @@ export interface UnpackerOptions {
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
+  /** Milliseconds of a clock that is never set. */
+  readonly uptime?: (() => number) | undefined;
 }
 
 /** Makes frames of packets again. */
@@ -94,10 +96,10 @@ export class Unpacker {
   private readonly verifier: Verifier | undefined;
   private readonly unfinished: UnfinishedFrames;
 
-  constructor({ limits = defaultWireLimits, secret, now = Date.now }: UnpackerOptions = {}) {
+  constructor({ limits = defaultWireLimits, secret, now = Date.now, uptime = () => performance.now() }: UnpackerOptions = {}) {
     this.limits = limits;
-    this.verifier = secret === undefined ? undefined : new Verifier(secret, now);
-    this.unfinished = new UnfinishedFrames(limits.bytes, now);
+    this.verifier = secret === undefined ? undefined : new Verifier(secret, now, uptime);
+    this.unfinished = new UnfinishedFrames(limits.bytes, uptime);
   }
 
   /**

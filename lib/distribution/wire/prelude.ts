@@ -31,7 +31,7 @@ export const Kind = {
   inputCredit: 20,
   /** How a node is, and what it serves. */
   beat: 32,
-  /** Asks every node for its beat. */
+  /** Asks every node that knows the sender for its beat. */
   who: 33,
   /** A node leaves. */
   bye: 34,

@@ -5,6 +5,11 @@ import { SeenCounters } from './seen-counters.js';
 /** What all nodes know, and nobody else. */
 export type Secret = string | Uint8Array;
 
+/** The secret for the packets of one namespace: those of another namespace do not verify with it. */
+export function namespaceSecret(secret: Secret, namespace: string): Secret {
+  return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
+}
+
 /** Packets signed longer ago than this many milliseconds are refused, and those signed so far in the future. */
 const WINDOW = 60_000;
 
@@ -44,9 +49,14 @@ export class Verifier {
   private readonly seen = new SeenCounters();
   private sweptAt = 0;
 
+  /**
+   * @param now milliseconds since 1970
+   * @param uptime milliseconds of a clock that is never set
+   */
   constructor(
     secret: Secret,
     private readonly now: () => number,
+    private readonly uptime: () => number,
   ) {
     this.key = keyOf(secret);
   }
@@ -58,7 +68,7 @@ export class Verifier {
     }
     const { signed, mac } = partsOf(packet);
     if (!timingSafeEqual(mac, macOf(this.key, signed))) {
-      throw new FrameError('A packet whose signature is wrong: do all nodes have the same secret?');
+      throw new FrameError('A packet whose signature is wrong: do all nodes have the same secret and namespace?');
     }
     const trailer = signed.subarray(-(TRAILER - MAC));
     const now = this.now();
@@ -66,11 +76,12 @@ export class Verifier {
     if (Math.abs(now - signedAt) > WINDOW) {
       throw new FrameError(`A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`);
     }
-    if (now - this.sweptAt > WINDOW) {
-      this.seen.forgetBefore(now - WINDOW);
-      this.sweptAt = now;
+    const uptime = this.uptime();
+    if (uptime - this.sweptAt > WINDOW) {
+      this.seen.forgetBefore(uptime - WINDOW);
+      this.sweptAt = uptime;
     }
-    if (!this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), signedAt)) {
+    if (!this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), uptime)) {
       throw new FrameError('A packet that has come before');
     }
   }

@@ -12,7 +12,6 @@ import { ServingHealthIndicator } from 'nestjs-serving/terminus';
 import { AdminController, Counts } from './admin.js';
 import { CallsController } from './calls.controller.js';
 import { CodeInterceptor } from './code.interceptor.js';
-import { Farewell } from './farewell.js';
 import { HealthController } from './health.controller.js';
 import type { LastWords, ServerOptions } from './options.js';
 import { servingsOf } from './servings.js';
@@ -23,7 +22,7 @@ const { platform = 'express', ending = 'exit' } = options;
 
 @Module({
   imports: [ServingModule.forRoot({ servings: servingsOf(options) }), TerminusModule],
-  providers: [Counts, Farewell, ServingHealthIndicator],
+  providers: [Counts, ServingHealthIndicator],
   controllers: [CallsController, AdminController, HealthController],
 })
 class AppModule {}

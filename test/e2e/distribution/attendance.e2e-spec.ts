@@ -81,7 +81,7 @@ describe('The log of a node', () => {
     await until(() => nodes.every((node) => node.cluster.nodes[0]!.seq > 10));
 
     const complaint =
-      'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret?';
+      'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
     expect(told).toEqual([complaint, complaint]);
   });
 });

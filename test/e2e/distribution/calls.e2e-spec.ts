@@ -317,6 +317,24 @@ describe('A call in a cluster', () => {
     expect(asked).toEqual([1]);
   });
 
+  it('[11] [M4] has the key that its caller names', async () => {
+    const keyed = {
+      name: 'keyed',
+      batchKeys: ['long', 'short'],
+      useFactory:
+        ({ key }: { key: string }) =>
+        (rows: unknown[]) =>
+          rows.map(() => key),
+    };
+    await cluster.node({ servings: [keyed] });
+    const web = await cluster.node();
+    await web.knows('keyed');
+
+    const replies = ['short', 'long'].map((key) => web.servings.batchedRun('keyed', 'row', { key }));
+
+    expect(await Promise.all(replies)).toEqual(['short', 'long']);
+  });
+
   it('[11] [9.3] is answered when its own node ends meanwhile, which takes no more then', async () => {
     const held = new HeldFunction<number>();
     await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
@@ -335,6 +353,20 @@ describe('A call in a cluster', () => {
     expect(await Promise.all([reply, later])).toEqual([10, 20]);
     await closed;
     expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
+  });
+
+  it('[11] carries a list of more parts than there may be nodes', async () => {
+    const sum = { name: 'sum', useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length) };
+    await cluster.node({ servings: [sum], limits: { nodes: 5 } });
+    const web = await cluster.node({ limits: { nodes: 5 } });
+    await web.knows('sum');
+
+    expect(
+      await web.servings.batchedRun(
+        'sum',
+        Array.from({ length: 5000 }, () => 1),
+      ),
+    ).toBe(5000);
   });
 
   it('[11] needs the option "distribution" to be sent to other nodes', async () => {

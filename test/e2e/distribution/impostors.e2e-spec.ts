@@ -77,6 +77,12 @@ describe('Somebody who can send to all nodes and says that he has their serving'
 
   it.each([
     ['is ignored when he does not know the secret', { secret }, [falseBeat('m'), falseBeat('m', { secret: another })], 1],
+    [
+      'is ignored when he plays a packet that a node of another namespace has signed with the same secret [S1]',
+      { secret },
+      [falseBeat('m', { secret, namespace: 'staging' })],
+      1,
+    ],
     ['is taken for a node when he knows it', { secret }, [falseBeat('m', { secret })], 2],
     ['is taken for a node where there is none', {}, [falseBeat('m')], 2],
   ])('[11] %s', async (_, options, beats, owners) => {

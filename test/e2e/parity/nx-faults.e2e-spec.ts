@@ -296,7 +296,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
 
   describe('fault 15', () => {
     it('[7.1] the queue has a limit, beyond which a call is refused at once with 503', async () => {
-      const { held, serving } = await hold({ batchSize: 1, maxQueue: 3 });
+      const { held, serving } = await hold({ batchSize: 1, maxQueue: 2 });
       const calls = [1, 2, 3, 4].map((value) => serving.batchedRun(numbers(value)));
       const refused = await Promise.allSettled([calls.pop()]);
       await turn();
@@ -352,7 +352,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       while (held.batches.length > 0) {
         await goOn(held);
       }
-      const calls = Promise.allSettled([numbers(1, 2, 3, 4, 5, 6), numbers(7)].map((rows) => serving.batchedRun(rows)));
+      const calls = Promise.allSettled([numbers(1, 2, 3, 4, 5, 6), numbers(7, 8, 9)].map((rows) => serving.batchedRun(rows)));
       await turn();
       while (held.batches.length > 0) {
         await goOn(held);
@@ -433,12 +433,12 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   });
 
   it('[12.2] fault 22: it tells queue, waiting, fill and sizes of batches, and calls that were refused', async () => {
-    const { held, serving } = await hold({ batchSize: 2, maxQueue: 3 });
+    const { held, serving } = await hold({ batchSize: 2, maxQueue: 2 });
     const batches: BatchEndEvent[] = [];
     const calls: CallEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
     serving.eventsOf('call:end').subscribe((call) => calls.push(call));
-    const replies = Promise.allSettled([1, 2, 3, 4].map((value) => serving.batchedRun(numbers(value))));
+    const replies = Promise.allSettled([[1], [2], [3], [4, 5]].map((values) => serving.batchedRun(numbers(...values))));
     await turn();
     await later(30);
     await goOn(held);

@@ -137,6 +137,7 @@ describe('As Nx.Serving runs inline', () => {
     const seen: unknown[] = [];
     for (let piece = 0; piece < 2; piece++) {
       await endOfTurn();
+      await endOfTurn();
       expect(held.batches).toHaveLength(1);
       const { rows, finish } = held.next();
       seen.push(rows);

@@ -109,8 +109,25 @@ describe('The allowed sizes of a model', () => {
     expect(await serving.batchedRun({ x: rows(1) })).toMatchObject({ y: rows(1), seen: shape(2, 2) });
   });
 
+  it('[W1] [2.4] are refused at boot for a model without a batch axis', async () => {
+    const model = echoModel({ x: value('float32', 4, 2) });
+    const serving = serve({ name: 'echo', model, inputs: { x: { batchAxis: null } }, pad: true });
+
+    await expect(serving).rejects.toThrow(
+      new InvalidServingError(
+        'Serving "echo" is to pad the batches of key "default", and its model has no batch axis: each call is one run; ' +
+          'drop allowedSizes and pad',
+      ),
+    );
+  });
+
   it('[2.4] [1.8] go with a model whose file fixes the batch', async () => {
-    const serving = await serve({ name: 'echo', model: echoModel({ x: value('float32', 4, 2) }), allowedSizes: [4, 8] });
+    const serving = await serve({
+      name: 'echo',
+      model: echoModel({ x: value('float32', 4, 2) }),
+      inputs: { x: { batchAxis: 0 } },
+      allowedSizes: [4, 8],
+    });
 
     expect(await serving.batchedRun({ x: rows(5) })).toEqual({ same_x: rows(5) });
   });

@@ -6,7 +6,9 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { Batch, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
+import { collect } from '../../fixtures/collect.js';
 import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models.js';
+import { node, onnxModel } from '../../fixtures/onnx-writer.js';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
@@ -23,7 +25,7 @@ const step = (n: number, { layers = 2, rate = 1 } = {}): Record<string, Tensor> 
 });
 
 /** What the model makes of that. */
-const stepped = (n: number, { layers = 2, rate = 1 } = {}): object => ({
+const stepped = (n: number, { layers = 2, rate = 1 } = {}): Record<'y' | 'next' | 'used', Tensor> => ({
   y: floats([1, 3], [n * rate, n * rate, n * rate]),
   next: floats(
     [layers, 1, 3],
@@ -31,6 +33,9 @@ const stepped = (n: number, { layers = 2, rate = 1 } = {}): object => ({
   ),
   used: new Tensor('int64', [BigInt(rate)], []),
 });
+
+/** How the image of n and one n + 6 differs from its mean, and that. */
+const spreadOf = (n: number): object => ({ y: floats([2, 3], [-1, -1, -1, -1, -1, 5]), mean: floats([1, 1], [n + 1]) });
 
 const statesOnAxis1 = { inputs: { state: { batchAxis: 1 } }, outputs: { next: { batchAxis: 1 } } };
 
@@ -152,7 +157,7 @@ describe('The batch axes of a model', () => {
   it.each([1, 4])('[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs', async (fixed) => {
     const model = linearModel(fixed);
     const [stepping, single] = [
-      await serve({ name: 'fixed', model }),
+      await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } } }),
       await serve({ name: 'free', model: linearModel('batch') }),
     ];
     const inputs = Array.from({ length: 7 }, (_, n) => ({ x: floats([1, 3], [n / 3, -n, n ** 2]) }));
@@ -164,13 +169,82 @@ describe('The batch axes of a model', () => {
   });
 
   it('[1.8] runs a recurrent model of fixed batch row by row, its state on the declared axis', async () => {
-    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1 });
+    const fetches = ['y', 'next'];
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1, fetches });
     const sizes = sizesOf(serving);
 
     const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
 
     expect(sizes).toEqual([3]);
-    expect(replies).toEqual([1, 2, 3].map((n) => stepped(n)));
+    expect(replies).toEqual([1, 2, 3].map((n) => stepped(n)).map(({ y, next }) => ({ y, next })));
+  });
+
+  it('[W1] runs a model of one row call by call where an output has no rows, and says so', async () => {
+    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1 });
+    const sizes = sizesOf(serving);
+    const rates = [1, 2, 3, 2];
+
+    const replies = await Promise.all(rates.map((rate, n) => serving.batchedRun(step(n, { rate }))));
+
+    expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
+    expect(sizes).toEqual([1, 1, 1, 1]);
+    expect(warnings).toEqual([expect.stringContaining('no rows can be told apart in its output: each call is one run')]);
+    await expect(serving.batchedRun({ ...step(1), x: ones(2, 3) })).rejects.toThrow('axis 0 of "x" is 2 and must be 1');
+  });
+
+  it.each<[string, (x: Tensor) => unknown]>([
+    ['a map', (x) => ({ x })],
+    ['a bare tensor', (x) => x],
+  ])(
+    '[W1] a model that is declared to have no batch axis runs each call alone, whatever batchSize is: of %s',
+    async (_, inputOf) => {
+      const model = onnxModel({
+        inputs: { x: value('float32', 2, 3) },
+        outputs: { y: value('float32', 2, 3), mean: value('float32', 1, 1) },
+        nodes: [node('ReduceMean', ['x'], ['mean']), node('Sub', ['x', 'mean'], ['y'])],
+      });
+      const serving = await serve({ name: 'image', model, inputs: { x: { batchAxis: null } }, batchTimeout: 5, batchSize: 8 });
+      const sizes = sizesOf(serving);
+      const images = [0, 1, 2, 3].map((n) => floats([2, 3], [n, n, n, n, n, n + 6]));
+
+      serving.setBatchSize(4);
+      const replies = await Promise.all(images.map((image) => serving.batchedRun(inputOf(image))));
+
+      expect(replies).toEqual([0, 1, 2, 3].map(spreadOf));
+      expect(await serving.run(inputOf(images[3]!))).toEqual(spreadOf(3));
+      expect(sizes).toEqual([1, 1, 1, 1, 1]);
+      expect(await collect(serving.stream(inputOf(images[2]!)))).toMatchObject([{ output: spreadOf(2) }]);
+      await expect(serving.batchedRun(Batch.concatenate([{ x: images[0]! }]))).rejects.toThrow(
+        '"x" is given with rows on axis 0 and has no batch axis; give the tensor itself',
+      );
+    },
+  );
+
+  it('[W1] batches are multiples of a fixed batch, and a call of just its rows is never split', async () => {
+    const model = echoModel({ x: value('float32', 4, 3) });
+    const serving = await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } }, batchSize: 11, batchTimeout: 5 });
+    const sizes = sizesOf(serving);
+
+    await Promise.all([4, 4, 4].map((rows) => serving.batchedRun({ x: ones(rows, 3) })));
+    serving.setBatchSize(3);
+    await Promise.all([3, 4].map((rows) => serving.batchedRun({ x: ones(rows, 3) })));
+
+    expect(sizes).toEqual([8, 4, 3, 4]);
+  });
+
+  it('[W1] a run of a fixed batch that gives another number of rows fails, and nobody gets a part of it', async () => {
+    const model = onnxModel({
+      inputs: { x: value('float32', 2, 3) },
+      outputs: { y: value('float32', 'found', 3) },
+      nodes: [node('Concat', ['x', 'x'], ['y'], { axis: 0 })],
+    });
+    const axes = { batchAxis: 0 };
+    const serving = await serve({ name: 'fixed', model, inputs: { x: axes }, outputs: { y: axes } });
+
+    const reply = serving.batchedRun({ x: ones(2, 3) });
+
+    await expect(reply).rejects.toThrow(InvalidOutputError);
+    await expect(reply).rejects.toThrow('A run of 2 rows gave 4: y: float32[rows, 3]');
   });
 
   it('[1.8] warns once of a dynamically quantised model', async () => {

@@ -10,6 +10,8 @@ import { worker } from '../../fixtures/worker.js';
 /** What a model can be written of; the others have no number of their own in ONNX files of that age. */
 const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);
 
+const bits = (...values: number[]): Uint16Array => Uint16Array.from(values);
+
 const typesOf = (tensor: Tensor): ElementType => tensor.type as ElementType;
 
 describe('Tensors of every element type', () => {
@@ -45,10 +47,44 @@ describe('Tensors of every element type', () => {
   });
 
   it('[1.7] [1.8] are padded up to a fixed batch, strings too', async () => {
-    const serving = await serve({ name: 'echo', model: echoModel({ x: value('string', 3) }) });
+    const model = echoModel({ x: value('string', 3) });
+    const serving = await serve({ name: 'echo', model, inputs: { x: { batchAxis: 0 } } });
 
     expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({
       same_x: new Tensor('string', ['a'], [1]),
+    });
+  });
+
+  describe.each(['thread', 'process'] as const)('of half floats, in a %s,', (isolation) => {
+    const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
+    const [one, two, three] = [0x3c00, 0x4000, 0x4200];
+    /** The class that holds half floats on this Node, of which 24 is the first to have one. */
+    const halves = (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array }).Float16Array ?? Uint16Array;
+    const tensor = (...values: number[]): Tensor => {
+      const data = bits(...values);
+      return new Tensor('float16', new halves(data.buffer), [values.length / 2, 2]);
+    };
+
+    it('[W9] run through a model, whether a caller gives the bits or the numbers', async () => {
+      const serving = await serve<{ same_x: Tensor }>({ name: 'half', ...half });
+      const inputs = [new Tensor('float16', bits(one, two), [1, 2]), tensor(three, one)];
+
+      const replies = await Promise.all(inputs.map((x) => serving.batchedRun({ x })));
+
+      expect(replies).toEqual([{ same_x: tensor(one, two) }, { same_x: tensor(three, one) }]);
+      expect(replies[0]!.same_x.data).toBeInstanceOf(halves);
+      expect(await serving.run({ x: inputs[0] })).toEqual(replies[0]);
+    });
+
+    it('[W9] are joined, padded and split', async () => {
+      const serving = await serve({ name: 'half', ...half, allowedSizes: [4] });
+
+      const replies = await Promise.all([
+        serving.batchedRun({ x: tensor(one, two, two, three, three, one) }),
+        serving.batchedRun({ x: tensor(two, two, three, three) }),
+      ]);
+
+      expect(replies).toEqual([{ same_x: tensor(one, two, two, three, three, one) }, { same_x: tensor(two, two, three, three) }]);
     });
   });
 

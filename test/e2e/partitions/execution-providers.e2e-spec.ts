@@ -1,5 +1,6 @@
 import type { InferenceSession } from 'onnxruntime-common';
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import { ProviderUnavailableError, ServingLoadError } from 'nestjs-serving';
 import { echoModel, value } from '../../fixtures/models.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -49,6 +50,29 @@ describe('The execution providers of a serving', () => {
 
     expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
   });
+
+  it.each<[string, InferenceSession.ExecutionProviderConfig[], RegExp[]]>([
+    [
+      'known to nobody',
+      [missing, 'cpu'],
+      [/^The model of serving "echo" runs on cpu, without abacus \(.+ does not offer it on /],
+    ],
+    ['known, and not here', ['tensorrt', 'cpu'], [/^The model of serving "echo" runs on cpu, without tensorrt \(.+\)$/]],
+    ['two of these, one after the CPU', [missing, 'cpu', { name: 'cuda', deviceId: 99 }], [/ without abacus /, / without cuda /]],
+  ])(
+    '[W10] that are missing are named in a warning, with the reason, and partitions() names the one in use: %s',
+    async (_, executionProviders, warnings) => {
+      const said: unknown[] = [];
+      const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void said.push(message));
+
+      const serving = await serve({ name: 'echo', model, session: { executionProviders }, partitions: 2 });
+      warn.mockRestore();
+
+      expect(said).toEqual(warnings.map((warning) => expect.stringMatching(warning)));
+      const up = { state: 'up', restarts: 0, provider: 'cpu' };
+      expect(serving.partitions()).toEqual([up, up]);
+    },
+  );
 
   it('[5.7] are the CPU where the list is empty', async () => {
     const serving = await serve({ name: 'echo', model, session: { executionProviders: [] } });

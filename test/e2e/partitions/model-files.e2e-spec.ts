@@ -101,10 +101,10 @@ describe('A serving of an ONNX file', () => {
     ],
     ['an output is unknown', { model: path, outputs: { logits: { batchAxis: 1 } } }, InvalidServingError, 'no output "logits"'],
     [
-      'no input has rows',
-      { model: path, inputs: { image: { batchAxis: null } } },
+      'only an output is declared with rows',
+      { model: path, inputs: { image: { batchAxis: null } }, outputs: { probabilities: { batchAxis: 0 } } },
       InvalidServingError,
-      'No input of the model carries rows',
+      'and no input of the model has a batch axis',
     ],
   ])('[9.1] fails to start, with the reason, where %s', async (_, options, type, message) => {
     const starting = serve({ name: 'digits', model: path, ...options });

@@ -3,7 +3,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
-import { Batch, DONE, type LocalServing, PartitionLostError, ServingLoadError, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  DONE,
+  InvalidOutputError,
+  type LocalServing,
+  PartitionLostError,
+  ServingLoadError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { useAppProcesses } from '../../fixtures/app-process.js';
 import { forkChild } from '../../fixtures/fork-child.js';
@@ -232,6 +240,41 @@ describe('The processes of a serving', () => {
     // It has ended when nobody can write to its output any more, and its processes have inherited that.
     expect(await app.ended).toEqual({ code: null, signal: 'SIGKILL', output: '' });
     expect(held.isLeft).toBe(true);
+  });
+
+  describe('and messages of 2 GiB or more', () => {
+    // Memory that nobody writes to takes none.
+    const half = 2 ** 30;
+    const isTyped = expect.objectContaining({ code: 'SERVING_TOO_LARGE', statusCode: 413 });
+
+    it('[H7] fail a row that is too large for one message, also in the sum of its parts, and run all others', async () => {
+      const serving = await serve({ name: 'lengths', useFile: worker('lengths'), ...inProcess });
+      const changes: unknown[] = [];
+      serving.eventsOf('partition:change').subscribe((change) => changes.push(change));
+      const parts = [new Uint8Array(half), new Uint8Array(half)];
+
+      const large = serving.batchedRun({ held: parts });
+      const small = [1, 2, 3].map((length) => serving.batchedRun({ held: [new Uint8Array(length)] }));
+
+      await expect(large).rejects.toEqual(isTyped);
+      await expect(large).rejects.toThrow(
+        /^A batch of 2147484\d{3} bytes is more than a process can be sent in one message, 2147483647 bytes/,
+      );
+      expect(await Promise.all(small)).toEqual([1, 2, 3]);
+      await expect(serving.run({ held: parts })).rejects.toEqual(isTyped);
+      expect(changes).toEqual([]);
+    });
+
+    it('[H7] fail the batch whose output is too large for one message, and nothing else', async () => {
+      const serving = await serve({ name: 'lengths', useFile: worker('lengths'), batchSize: 1, ...inProcess });
+
+      const replies = [serving.batchedRun({ asked: [half, half] }), serving.batchedRun({ held: [new Uint8Array(7)] })];
+
+      await expect(replies[0]).rejects.toThrow(InvalidOutputError);
+      await expect(replies[0]).rejects.toThrow(/^An output of 2147484\d{3} bytes is more than a process can send in one message/);
+      expect(await replies[1]).toBe(7);
+      expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    });
   });
 
   it('[5.3] [9.3] leave nothing behind in five cycles of opening and closing, nor keep a process alive when idle', async () => {

@@ -3,7 +3,7 @@ import { NestFactory } from '@nestjs/core';
 import { createServer } from 'node:net';
 import { once } from 'node:events';
 // #region imports
-import { Body, Controller, Module, Post } from '@nestjs/common';
+import { Body, Controller, Get, Module, Post } from '@nestjs/common';
 import { Transport } from '@nestjs/microservices';
 import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
 // #endregion
@@ -66,6 +66,22 @@ export class Sides {
 }
 // #endregion
 
+// #region known
+@Controller('nodes')
+export class NodesController {
+  constructor(private readonly servings: ServingService) {}
+
+  @Get()
+  nodes() {
+    return this.servings.nodes().map(({ id, state, servings }) => ({
+      id,
+      state, // 'up', 'draining' or 'silent'
+      servings: servings.map(({ name, weight, partitions, queued }) => ({ name, weight, partitions, queued })),
+    }));
+  }
+}
+// #endregion
+
 // #region nats
 export const overNats = {
   transport: Transport.NATS as const,
@@ -120,6 +136,34 @@ describe('The chapter "Other machines"', () => {
     });
 
     expect(await response.text()).toBe('WOLF!');
+  });
+
+  it('[M3] lists the nodes that a node knows, with their servings and weights', async () => {
+    const owner = await start(ModelNode);
+    const web = await start(WebNode);
+    await web.get(ServingService).batchedRun('shouter', 'a');
+
+    const nodes = new NodesController(web.get(ServingService)).nodes();
+    const shouters = [{ name: 'shouter', weight: 1, partitions: 1, queued: 0 }];
+    expect(nodes).toEqual(
+      expect.arrayContaining([
+        { id: expect.any(String), state: 'up', servings: [] },
+        { id: expect.any(String), state: 'up', servings: shouters },
+      ]),
+    );
+    expect(nodes).toHaveLength(2);
+    expect(
+      web
+        .get(ServingService)
+        .nodes()
+        .filter(({ isSelf }) => isSelf),
+    ).toMatchObject([{ role: 'client' }]);
+    expect(
+      owner
+        .get(ServingService)
+        .nodes()
+        .filter(({ isSelf }) => isSelf),
+    ).toMatchObject([{ role: 'node' }]);
   });
 
   it('[11] prepares at the caller and shapes at the owner', async () => {

@@ -11,14 +11,14 @@ import {
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/waiting-requests.js';
 
-const busy: Work = { partitions: 1, isIdle: false, runningUntil: () => 0 };
-const idle: Work = { partitions: 1, isIdle: true, runningUntil: () => 0 };
+const busy: Work = { partitions: 1, idle: 0, runningUntil: () => 0 };
+const idle: Work = { partitions: 1, idle: 1, runningUntil: () => 0 };
 const lane = laneOf(10);
 
 /** The door of a queue, whose partitions are busy where nothing else is said. */
 class Door extends Admission {
   constructor(options: Partial<AdmissionOptions> = {}) {
-    super({ name: 'door', maxQueue: 10, ...options });
+    super({ name: 'door', maxQueue: 10, takenBy: () => 0, ...options });
   }
 
   /** Lets a request in. */
@@ -69,7 +69,7 @@ describe('Admission', () => {
       expect(error?.message).toBe(
         'Serving "door" has 8 of at most 10 rows in its queue and no room for 3 more; call again later, or raise maxQueue',
       );
-      expect(error?.retryAfter).toBe(1);
+      expect(error?.retryAfter).toBeUndefined();
       expect(door.refusal({ size: 2 })).toBeUndefined();
       expect(door.refusal()?.message).toContain('has 10 of at most 10 rows');
     });
@@ -195,12 +195,18 @@ describe('Admission', () => {
       expect([after(10, 1), after(20, 1), after(21, 1), after(20, 2), after(20, 0)]).toEqual([4, 8, 9, 4, 8]);
     });
 
-    it('[7.1] in a second where it knows no better, or will have room sooner', () => {
-      const door = new Door({ maxQueue: 20 });
-      door.ask({ size: 20 });
-      expect(door.refusal()?.retryAfter).toBe(1);
+    it('[7.1] [H9] not before a batch has run, and from the first batch on', () => {
+      const door = new Door({ maxQueue: 100 });
+      door.ask({ size: 100 });
+      expect(door.refusal({ size: 30 })?.retryAfter).toBeUndefined();
 
-      door.trained(10);
+      door.learn(lane.limits, 10, 2000);
+      expect(door.refusal({ size: 30 })?.retryAfter).toBe(6);
+    });
+
+    it('[7.1] in a second where it will have room sooner', () => {
+      const door = new Door({ maxQueue: 20 }).trained(10);
+      door.ask({ size: 20 });
       expect(door.refusal()?.retryAfter).toBe(1);
     });
 
@@ -250,7 +256,7 @@ describe('Admission', () => {
 
     it('[7.1] counts what runs, what waits and what the call takes itself, on all partitions that take batches', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
-      const work: Work = { partitions: 2, isIdle: false, runningUntil: (now) => 1060 - now };
+      const work: Work = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
       // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to spare.

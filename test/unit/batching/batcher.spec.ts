@@ -274,13 +274,45 @@ describe('Batcher', () => {
       const batcher = new HeldBatcher({ batchTimeout: 10, maxQueue: 4 });
 
       batcher.call('a', 4);
-      expect(() => batcher.call('b')).toThrow(OverloadedError);
       await later();
       expect(batcher.running).toEqual(['0: a0 a1 a2']);
 
       batcher.call('c', 3);
       expect(() => batcher.call('d')).toThrow(OverloadedError);
       expect(await runAll(batcher)).toEqual(['0: a0 a1 a2', '0: a3 c0 c1', '0: c2']);
+    });
+
+    it('[H10] does not count the rows of one turn that idle partitions take at its end', async () => {
+      const batcher = new HeldBatcher({ maxQueue: 3, partitions: 2 });
+      for (const name of 'abcdefghi') {
+        batcher.call(name);
+      }
+
+      expect(() => batcher.call('j')).toThrow('has 3 of at most 3 rows in its queue');
+      await later();
+      expect(batcher.running).toEqual(['0: a0 b0 c0', '1: d0 e0 f0']);
+      await runAll(batcher);
+    });
+
+    it('[H10] counts the rows that idle partitions leave because their window is open', async () => {
+      const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchTimeout: 10 });
+      ['left', 'right'].forEach((lane) => batcher.call(lane, 2, lane));
+
+      expect(() => batcher.call('a', 1, 'left')).toThrow('has 4 of at most 4 rows in its queue');
+      await runAll(batcher);
+    });
+
+    it.each([
+      ['a priority below 0', { priority: -1 }, 3, 'leave half of 4 to others'],
+      ['a tenant', { tenant: 'one' }, 3, 'rows of tenant "one"'],
+    ])('[H10] does not count what idle partitions take against the share of %s', async (_, options, most, message) => {
+      const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchSize: 4 });
+      for (let i = 0; i < 8 + most - 1; i++) {
+        batcher.ask('a', options);
+      }
+
+      expect(() => batcher.ask('b', options)).toThrow(message);
+      await runAll(batcher);
     });
   });
 

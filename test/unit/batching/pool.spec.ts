@@ -9,19 +9,22 @@ const slotsOf = (...prefetch: number[]): State[] => prefetch.map((ahead) => ({ p
 
 /** Takes the partition that is to get the batch. */
 function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now = 0): Load {
-  const load = pool.next(batch)!;
+  const load = pool.next(batch, now)!;
   pool.start(load, expected, now);
   return load;
 }
+
+/** Ends the batch that the partition got first. */
+const end = (pool: Pool, load: Load, now: number): number => pool.end(load, load.batches[0]!, now);
 
 describe('Pool', () => {
   it('[5.1] gives the partition that has been idle longest', () => {
     const pool = new Pool(slotsOf(0, 0, 0));
     const loads = [start(pool), start(pool), start(pool)];
     expect(loads.map(({ partition }) => partition)).toEqual([0, 1, 2]);
-    expect(pool.next('full')).toBeUndefined();
+    expect(pool.next('full', 0)).toBeUndefined();
 
-    [2, 0, 1].forEach((partition, now) => pool.end(loads[partition]!, now));
+    [2, 0, 1].forEach((partition, now) => end(pool, loads[partition]!, now));
 
     expect([start(pool), start(pool), start(pool)].map(({ partition }) => partition)).toEqual([2, 0, 1]);
   });
@@ -31,17 +34,52 @@ describe('Pool', () => {
     const given = [start(pool), start(pool), start(pool)].map(({ partition }) => partition);
 
     expect(given).toEqual([0, 1, 0]);
-    expect(pool.next('full')).toBeUndefined();
+    expect(pool.next('full', 0)).toBeUndefined();
+  });
+
+  it('[W13] gives a full batch to the busy one that is expected to be free first', () => {
+    const pool = new Pool(slotsOf(1, 1, 1));
+    [30, 10, 20].forEach((expected) => start(pool, 'full', expected));
+
+    expect(Array.from({ length: 3 }, () => start(pool, 'full', 100, 5).partition)).toEqual([1, 2, 0]);
+    expect(pool.next('full', 5)).toBeUndefined();
+  });
+
+  it('[W13] has the one that will be busy longest give back what it has not begun, one for each idle one', () => {
+    const given: number[] = [];
+    const pool = new Pool([0, 1, 2].map((partition) => ({ prefetch: 1, takeBack: () => given.push(partition) })));
+    const loads = [30, 10, 20].map((expected) => start(pool, 'full', expected));
+    start(pool, 'full', 5);
+    pool.takeBack(0);
+    expect(given).toEqual([]);
+
+    start(pool, 'full', 5);
+    const ended = loads.find(({ batches }) => batches.length === 1)!;
+    end(pool, ended, 6);
+    pool.takeBack(6);
+    expect(given).toEqual([2]);
+    expect(ended.partition).toBe(0);
+  });
+
+  it('[W13] goes on with the batch that runs when the one behind it is taken back', () => {
+    const pool = new Pool(slotsOf(1));
+    const load = start(pool, 'full', 30, 5);
+    start(pool, 'full', 40, 6);
+    expect(pool.endOf(load, 10)).toBe(75);
+
+    expect(pool.end(load, load.batches[1]!, 10)).toBe(10);
+    expect(pool.endOf(load, 10)).toBe(35);
+    expect(end(pool, load, 40)).toBe(5);
   });
 
   it('[5.5] gives a batch that can still grow to idle ones alone', () => {
     const pool = new Pool(slotsOf(1));
     const load = start(pool, 'growing');
-    expect(pool.next('growing')).toBeUndefined();
-    expect(pool.next('full')).toBe(load);
+    expect(pool.next('growing', 0)).toBeUndefined();
+    expect(pool.next('full', 0)).toBe(load);
 
-    pool.end(load, 1);
-    expect(pool.next('growing')).toBe(load);
+    end(pool, load, 1);
+    expect(pool.next('growing', 0)).toBe(load);
   });
 
   it.each(['away', 'lost'] as const)('[5.6] gives none that is %s, until it is back', (state) => {
@@ -49,10 +87,10 @@ describe('Pool', () => {
     const pool = new Pool(slots);
     slots[0]![state] = gone;
     expect([start(pool), start(pool)].map(({ partition }) => partition)).toEqual([1, 1]);
-    expect(pool.next('full')).toBeUndefined();
+    expect(pool.next('full', 0)).toBeUndefined();
 
     slots[0]![state] = undefined;
-    expect(pool.next('growing')?.partition).toBe(0);
+    expect(pool.next('growing', 0)?.partition).toBe(0);
   });
 
   it('[5.6] hands nothing ahead to one that went away while it was busy', () => {
@@ -61,10 +99,10 @@ describe('Pool', () => {
     start(pool);
 
     slots[0]!.away = gone;
-    expect(pool.next('full')).toBeUndefined();
+    expect(pool.next('full', 0)).toBeUndefined();
 
     slots[0]!.away = undefined;
-    expect(pool.next('full')?.partition).toBe(0);
+    expect(pool.next('full', 0)?.partition).toBe(0);
   });
 
   it('[5.6] is lost when all of its partitions are, and not while one of them is expected back', () => {
@@ -84,16 +122,16 @@ describe('Pool', () => {
   it('[7.1] counts the partitions that take batches, and knows whether one waits for a batch', () => {
     const slots = slotsOf(0, 0, 0);
     const pool = new Pool(slots);
-    expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, true]);
+    expect([pool.partitions, pool.idle > 0, pool.isQuiet]).toEqual([3, true, true]);
     slots[0]!.away = gone;
-    expect([pool.partitions, pool.isIdle]).toEqual([2, true]);
+    expect([pool.partitions, pool.idle > 0]).toEqual([2, true]);
     slots[0]!.away = undefined;
 
     start(pool);
-    expect([pool.partitions, pool.isIdle, pool.isQuiet]).toEqual([3, true, false]);
+    expect([pool.partitions, pool.idle > 0, pool.isQuiet]).toEqual([3, true, false]);
     slots[1]!.away = gone;
     slots[2]!.lost = gone;
-    expect([pool.partitions, pool.isIdle]).toEqual([1, false]);
+    expect([pool.partitions, pool.idle > 0]).toEqual([1, false]);
   });
 
   it('[9.3] is quiet when nothing runs, whether partitions are there or not', () => {
@@ -103,9 +141,9 @@ describe('Pool', () => {
     start(pool);
     slots[0]!.lost = gone;
 
-    pool.end(load, 1);
+    end(pool, load, 1);
     expect(pool.isQuiet).toBe(false);
-    pool.end(load, 2);
+    end(pool, load, 2);
     expect(pool.isQuiet).toBe(true);
   });
 
@@ -121,8 +159,8 @@ describe('Pool', () => {
     expect(pool.runningUntil(115)).toBe(10 + 10);
     expect(pool.runningUntil(300)).toBe(10);
 
-    pool.end(load, 108);
-    pool.end(load, 112);
+    end(pool, load, 108);
+    end(pool, load, 112);
     expect(pool.runningUntil(112)).toBe(13);
   });
 
@@ -131,21 +169,21 @@ describe('Pool', () => {
     const load = start(pool, 'full', 0, 5);
     start(pool, 'full', 0, 6);
 
-    expect(pool.end(load, 20)).toBe(5);
-    expect(pool.end(load, 30)).toBe(20);
+    expect(end(pool, load, 20)).toBe(5);
+    expect(end(pool, load, 30)).toBe(20);
     start(pool, 'full', 0, 40);
-    expect(pool.end(load, 50)).toBe(40);
+    expect(end(pool, load, 50)).toBe(40);
   });
 
   it('[7.1] [7.2] expects the end of what runs from when it began, however wrong it was about what ran before', () => {
     const pool = new Pool([{ prefetch: 1 }]);
-    const load = pool.next('full')!;
+    const load = pool.next('full', 0)!;
     pool.start(load, 10, 0);
     expect(pool.endOf(load, 0)).toBe(10);
     for (let now = 0; now < 100; now += 5) {
       pool.start(load, 10, now);
       expect(pool.endOf(load, now)).toBe(now + 20);
-      expect(pool.end(load, now + 5)).toBe(now);
+      expect(end(pool, load, now + 5)).toBe(now);
     }
     expect(pool.endOf(load, 100)).toBe(110);
     expect(pool.runningUntil(104)).toBe(6);
@@ -154,9 +192,9 @@ describe('Pool', () => {
 
   it('[7.2] expects nothing of an idle partition', () => {
     const pool = new Pool([{ prefetch: 1 }, { prefetch: 0 }]);
-    const load = pool.next('full')!;
+    const load = pool.next('full', 0)!;
     pool.start(load, 10, 0);
-    pool.end(load, 7);
+    end(pool, load, 7);
 
     expect(pool.endOf(load, 20)).toBe(20);
     expect(pool.runningUntil(20)).toBe(0);

@@ -13,58 +13,58 @@ describe('windowsBy', () => {
       promise: '[4.1] closes a window with its last item',
       items: '  -a-b-c----|',
       windows: '-----w----|',
-      values: { w: 'abc' },
+      values: { w: '3 letters' },
     },
     {
       promise: '[4.1] closes a window its timeout after its first item, which later items do not put off',
       items: '  --a-b-c--d------|',
       options: { ...options, size: () => 9 },
       windows: '-------w------x-|',
-      values: { w: 'abc', x: 'd' },
+      values: { w: '3 letters', x: '1 letters' },
     },
     {
       promise: '[4.1] starts the clock anew with each window, however long nothing came',
       items: '  -a-----------b---c------|',
       windows: '------w-----------x-----|',
-      values: { w: 'a', x: 'bc' },
+      values: { w: '1 letters', x: '2 letters' },
     },
     {
       promise: '[4.1] opens a new window in the frame in which one fills up',
       items: '  -(abcdef)-g-----|',
       windows: '-(wx)----------y|',
-      values: { w: 'abc', x: 'def', y: 'g' },
+      values: { w: '3 letters', x: '3 letters', y: '1 letters' },
     },
     {
       promise: '[4.1] closes a window that fills up in the frame of its timeout once',
       items: '  -a-b--c---|',
       windows: '------w---|',
-      values: { w: 'abc' },
+      values: { w: '3 letters' },
     },
     {
       promise: '[4.1] closes what is open when the source completes',
       items: '  -a-B-|',
       windows: '-----(wx|)',
-      values: { w: 'a', x: 'B' },
+      values: { w: '1 letters', x: '1 capitals' },
     },
     {
       promise: '[4.1] closes a window at its first item where the timeout is 0',
       items: '  -(ab)--C-|',
       options: { ...options, timeout: () => 0 },
       windows: '-(wx)--y-|',
-      values: { w: 'a', x: 'b', y: 'C' },
+      values: { w: '1 letters', x: '1 letters', y: '1 capitals' },
     },
     {
       promise: '[4.1] closes every window at its first item where the size is 1',
       items: '  -(ab)--C-|',
       options: { ...options, size: () => 1 },
       windows: '-(wx)--y-|',
-      values: { w: 'a', x: 'b', y: 'C' },
+      values: { w: '1 letters', x: '1 letters', y: '1 capitals' },
     },
     {
       promise: '[4.7] has a window and a clock for each lane',
       items: '  -aB1bcC--2---|',
       windows: '-----w-xy----(z|)',
-      values: { w: 'abc', x: 'BC', y: '1', z: '2' },
+      values: { w: '3 letters', x: '2 capitals', y: '1 digits', z: '1 digits' },
     },
     {
       promise: 'passes an error of the source on, and no window after it',
@@ -74,7 +74,7 @@ describe('windowsBy', () => {
     },
   ])('$promise', ({ items, windows, values, options: own = options }) => {
     marbles(({ hot, expectObservable }) => {
-      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, values);
+      expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, values);
     });
   });
 
@@ -85,7 +85,11 @@ describe('windowsBy', () => {
     const scheduler = marbles(({ hot, expectObservable }) => {
       const items = '  -a-b-c---(def)--g------';
       const windows = '-----w---x-----------y-';
-      expectObservable(hot(items).pipe(windowsBy(own), joined)).toBe(windows, { w: 'abc', x: 'def', y: 'g' });
+      expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, {
+        w: '3 letters',
+        x: '3 letters',
+        y: '1 letters',
+      });
     });
 
     // A group that had stayed would have taken the next item of its lane without opening a window of its own.
@@ -93,36 +97,40 @@ describe('windowsBy', () => {
     expect(scheduler.actions).toEqual([]);
   });
 
-  it('[9.3] closes every open window at a flush, and opens the next as always', () => {
+  it('[9.3] closes the open window of a lane when its `closed$` emits, and opens the next as always', () => {
     marbles(({ hot, expectObservable }) => {
       const items = '  -aB--------c------|';
       const flush$ = hot('---f----f---------');
+      const closed$ = (): Observable<unknown> => flush$;
       const windows = '---(wx)---------y-|';
-      expectObservable(hot(items).pipe(windowsBy({ ...options, flush$ }), joined)).toBe(windows, { w: 'a', x: 'B', y: 'c' });
+      expectObservable(hot(items).pipe(windowsBy({ ...options, closed$ }), described)).toBe(windows, {
+        w: '1 letters',
+        x: '1 capitals',
+        y: '1 letters',
+      });
     });
   });
 
   it('[4.8] reads size and timeout when a window opens', () => {
     const limits = { size: 2, timeout: 9 };
     const own = { ...options, size: () => limits.size, timeout: () => limits.timeout };
-    const limited = map(({ rows, size, timeout }: ClosedWindow<string, string>) => `${rows.join('')} of ${size} in ${timeout}`);
 
     marbles(({ hot, expectObservable }) => {
       const items = '  -a-b-cd-e-f-----';
       const changes$ = hot('--s----t--------', { s: { size: 3, timeout: 9 }, t: { size: 9, timeout: 2 } });
       const windows = '---w----x---y---';
       changes$.subscribe((change) => Object.assign(limits, change));
-      expectObservable(hot(items).pipe(windowsBy(own), limited)).toBe(windows, {
-        w: 'ab of 2 in 9',
-        x: 'cde of 3 in 9',
-        y: 'f of 9 in 2',
+      expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, {
+        w: '2 letters',
+        x: '3 letters',
+        y: '1 letters',
       });
     });
   });
 });
 
-const joined = (windows$: Observable<ClosedWindow<string, string>>): Observable<string> =>
-  windows$.pipe(map(({ rows }) => rows.join('')));
+/** The number of items and the lane of each window: `3 letters`. */
+const described = map(({ lane, items }: ClosedWindow<string>) => `${items} ${lane}`);
 
 /** Runs the diagrams and gives back their scheduler. */
 function marbles(run: Parameters<TestScheduler['run']>[0]): TestScheduler {

@@ -43,6 +43,7 @@ describe('WorkerHost', () => {
 /** The other side, which hears when the test says so. */
 class Application implements Port {
   readonly messages: Parameters<Port['post']>[0][] = [];
+  isEnded = false;
   say: (request: WorkerRequest) => void = () => {};
 
   constructor(private readonly file: string) {}
@@ -55,6 +56,10 @@ class Application implements Port {
     const end = new WorkerHost({ partition: 0, keys: ['default'], options: {}, file: this.file }, this).run();
     this.give(rows);
     await end;
+  }
+
+  exit(): void {
+    this.isEnded = true;
   }
 
   give(rows: string[]): void {

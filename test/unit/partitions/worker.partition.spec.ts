@@ -5,6 +5,7 @@ import { InvalidOutputError, PartitionLostError } from '../../../lib/errors.js';
 import {
   type BatchListener,
   type BatchResult,
+  LostOnTheWayError,
   NotStartedError,
   OutputLostError,
   STEPPED,
@@ -101,6 +102,33 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     const results = await Promise.all(rows.map((row) => run(partition, Batch.ofValues(row))));
 
     expect(results.map(({ output }) => output)).toEqual(rows);
+  });
+
+  it('[W13] gives back batches that it has not begun, and goes on with those that come later', async () => {
+    const partition = await open('gate');
+    const held = gate();
+    const running = run(partition, Batch.ofValues([held.row]));
+    await held.entered();
+    const ahead = ['a', 'b'].map((row) => run(partition, Batch.ofValues([row])));
+
+    partition.takeBack();
+    for (const batch of ahead) {
+      await expect(batch).rejects.toThrow(NotStartedError);
+    }
+    const later = run(partition, Batch.ofValues(['later']));
+    held.open();
+
+    expect(await running).toMatchObject({ output: [{ size: 1 }] });
+    expect(await later).toMatchObject({ output: [{ row: 'later' }] });
+  });
+
+  it('[H4] ends while a batch runs that never ends, where its event loop turns', async () => {
+    const partition = await open('never');
+    const running = expect(run(partition, Batch.ofValues(['a']))).rejects.toThrow(PartitionLostError);
+
+    partition.halt();
+
+    await running;
   });
 
   it('[5.6] fails the batch that it ran when its worker ends, and says of the others that they have not begun', async () => {
@@ -203,19 +231,18 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 
-  it('[5.3] [5.6] is not ended while it loads, and comes up in the end', async () => {
+  it('[5.3] [H4] is not ended while native code loads, and ends when its event loop turns', async () => {
     const held = gate();
     const end = new AbortController();
     const opening = WorkerPartition.open(gatedTask(held), 'thread', end.signal);
+    const failure = expect(opening).rejects.toThrow(/ended with code 0 while it loaded/);
     await held.entered();
 
     end.abort();
     expect(held.isLeft).toBe(false);
     held.open();
 
-    const partition = await opening;
-    expect(await run(partition, Batch.ofValues(['a']))).toMatchObject({ output: ['a'] });
-    await partition.close();
+    await failure;
   });
 
   it('[5.4] moves the rows of a batch to the thread, and the output back', async () => {
@@ -288,6 +315,15 @@ describe('WorkerPartition with a process', () => {
     const [after] = await reasons([run(partition, Batch.ofValues(['too late']))]);
 
     expect([before, after]).toEqual([expect.any(NotStartedError), expect.any(NotStartedError)]);
+    expect(after).not.toBeInstanceOf(LostOnTheWayError);
+  });
+
+  it('[H7] says of a batch that was on its way when it was killed that the process may have died of that, and of no other', async () => {
+    partition.kill!();
+
+    const losses = await reasons(['on its way', 'ahead'].map((row) => run(partition, Batch.ofValues([row]))));
+
+    expect(losses.map((error) => (error as Error).constructor)).toEqual([LostOnTheWayError, NotStartedError]);
   });
 
   it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {

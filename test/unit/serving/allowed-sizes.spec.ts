@@ -1,4 +1,5 @@
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import {
   Batch,
   type BatchContext,
@@ -38,6 +39,9 @@ function echo(options: Partial<FunctionServingDefinition> = {}): { definition: F
   return { seen, definition: { name: 'echo', useFactory, ...options } };
 }
 
+const threeKeys = { batchKeys: ['default', 'b', 'c'], allowedSizes: [2] };
+const keyed = (key: string): Batch => Batch.concatenate([rowsFrom(1, 1)]).withKey(key);
+
 describe('allowedSizes and pad', () => {
   const start = useServings();
 
@@ -55,6 +59,23 @@ describe('allowedSizes and pad', () => {
 
     const data = [...(rowsFrom(1, rows).data as Float32Array), ...zeros(2 * (padded - rows))];
     expect(seen).toEqual([{ data, size: rows, padding: padded - rows, key: 'default', partition: 0 }]);
+  });
+
+  it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
+    ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
+    ['pad', { pad: true, batchSize: 4 }, ['default']],
+    ['a key of three that no example has', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] }, ['c']],
+    ['examples for every key', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b'), keyed('c')] }, []],
+    ['no sizes', {}, []],
+  ])('[M5] are warned of at boot where they cannot be run before the serving is ready: %s', async (_, options, cold) => {
+    const warnings: unknown[] = [];
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
+
+    await start(echo(options).definition);
+    warn.mockRestore();
+
+    const warning = `Serving "echo" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no example`;
+    expect(warnings).toEqual(cold.length > 0 ? [expect.stringContaining(warning)] : []);
   });
 
   it('[2.4] let the largest of them be the batch size where none is given', async () => {

@@ -1,8 +1,7 @@
-import { setImmediate as turn } from 'node:timers/promises';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';
-import { NotStartedError, type Partition } from '../../../lib/partitions/partition.js';
+import type { Partition } from '../../../lib/partitions/partition.js';
 import { BatchRunner } from '../../../lib/serving/batch-runner.js';
 import type { ServingLane } from '../../../lib/serving/lanes.js';
 import { ReplyRequest } from '../../../lib/serving/reply-request.js';
@@ -47,31 +46,5 @@ describe('BatchRunner', () => {
       cause: expect.any(InvalidBatchError),
     });
     expect(batches).toEqual([]);
-  });
-
-  it('[5.6] [3.1] has one listener on a partition that is away, however many runs wait for it', async () => {
-    const { partition, batches } = echo();
-    const listeners: (() => void)[] = [];
-    const leaving = {
-      ...partition,
-      away: undefined as Error | undefined,
-      onChange: (listener: () => void) => listeners.push(listener),
-    };
-    const runner = runnerOn(leaving);
-    const runAll = (rows: string): Promise<unknown[]> =>
-      Promise.all(rows.split('').map((row) => runner.runAlone(new ReplyRequest(Batch.stack([row]), lane))));
-
-    for (const rows of ['abc', 'de']) {
-      leaving.away = new NotStartedError('it is being restarted');
-      const runs = runAll(rows);
-      await turn();
-      expect(batches.splice(0)).toEqual([]);
-      leaving.away = undefined;
-      listeners.forEach((tell) => tell());
-      await runs;
-      expect(batches.splice(0)).toEqual(rows.split('').map((row) => [row]));
-    }
-
-    expect(listeners).toHaveLength(1);
   });
 });

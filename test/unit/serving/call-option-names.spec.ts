@@ -10,7 +10,7 @@ const doors = {
   stream: (serving: LocalServing, options: object) => collect(serving.stream('a', options)),
 };
 const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
-const ofCalls = 'signal, timeout, priority, tenant, origin';
+const ofCalls = 'signal, timeout, priority, tenant, key, origin';
 
 describe.each(Object.entries(doors))('The options of a call of %s', (door, call) => {
   useVirtualTime();
@@ -38,6 +38,7 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
       timeout: 100,
       priority: 1,
       tenant: 'a',
+      key: 'default',
       origin: 'rpc',
     };
 

@@ -16,6 +16,14 @@ const partitions = [{ device: 'a' }, { device: 'b' }];
 /** What a class is told of them. */
 const sites = partitions.map((options) => ({ ...options, batchKeys: ['default'] }));
 
+class OnlyInit {
+  init(): void {}
+}
+class OnlyBatches {
+  handleBatch(): void {}
+}
+class Hollow {}
+
 describe('createServing', () => {
   const start = useServings();
 
@@ -182,6 +190,33 @@ describe('createServing', () => {
       ]);
     });
 
+    it.each<[string, () => object, string]>([
+      ['without handleBatch', () => new OnlyInit(), 'OnlyInit cannot run batches: it has no method handleBatch;'],
+      ['without init', () => new OnlyBatches(), 'OnlyBatches cannot run batches: it has no method init;'],
+      ['without either', () => new Hollow(), 'Hollow cannot run batches: it has no method init and no method handleBatch;'],
+      ['whose init is no function', () => Object.assign(new OnlyBatches(), { init: 1 }), 'it has no method init;'],
+      ['that is no object of a class', () => Object.create(null) as object, 'cannot run batches: it has no method init'],
+    ])('[H8] boot refuses a class %s and names it, and so does run()', async (_, make, message) => {
+      const serving = createServing({ name: 'hollow', useClass: Upper }, () => make() as ServingHandler);
+
+      await expect(serving.start()).rejects.toThrow(InvalidServingError);
+      await expect(serving.start()).rejects.toThrow('Serving "hollow": ');
+      await expect(serving.start()).rejects.toThrow(message);
+      await expect(serving.run('a')).rejects.toThrow(message);
+      await serving.close();
+    });
+
+    it('[H8] takes a class whose methods are inherited, or made by its constructor', async () => {
+      class Heir extends Upper {}
+      class Made {
+        readonly init = (): void => {};
+        readonly handleBatch = (batch: Batch) => ({ output: batch.consume() });
+      }
+
+      expect(await (await start({ name: 'heir', useClass: Heir })).batchedRun('a')).toBe('A');
+      expect(await (await start({ name: 'made', useClass: Made })).batchedRun('a')).toBe('a');
+    });
+
     it('[1.2] [3.1] initialises it inline with the options of one partition when it only runs inline', async () => {
       const serving = createServing({ name: 'upper', useClass: Upper, partitions });
 
@@ -253,9 +288,8 @@ describe('createServing', () => {
       const reason = new ServingLoadError('Cannot load what the batch needs: no weights', { cause });
       expect(replies).toEqual([
         { status: 'rejected', reason },
-        { status: 'rejected', reason },
+        { status: 'fulfilled', value: 'B' },
       ]);
-      expect(await serving.run('a')).toBe('A');
       expect(attempts).toBe(2);
       await serving.close();
     });

@@ -86,7 +86,7 @@ describe('checkFit', () => {
       'a shared input with rows',
       Batch.concatenate([{ x, state, rate: ids(1, 1) }], { state: 1 }),
       recurrent,
-      'the rows of "rate" lie on axis 0 and must lie on axis null',
+      '"rate" is given with rows on axis 0 and has no batch axis; give the tensor itself',
     ],
   ])('[4.9] refuses rows that do not fit: %s', (_, batch, signature, fault) => {
     const check = (): void => checkFit('model', batch, options, ['default'], signature);

@@ -38,7 +38,7 @@ describe('A process at shutdown', () => {
     await later(1);
     await closed;
 
-    expect([worker.kills, worker.isClosed, timers(), serving.partitions()]).toEqual([1, true, 0, [{ state: 'up', restarts: 0 }]]);
+    expect([worker.kills, timers(), serving.partitions()]).toEqual([1, 0, [{ state: 'up', restarts: 0 }]]);
     expect(await replies).toEqual(
       Array.from({ length: 3 }, () => ({ status: 'rejected', reason: expect.any(ServingClosedError) })),
     );

@@ -19,7 +19,7 @@ import { BatchScript } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/tensors.js';
 import { useServings } from '../../fixtures/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
 
 /** Gives each text back in capitals, and notes the batches. */
 function upper(options: Partial<FunctionServingDefinition> = {}): { definition: ServingDefinition; batches: string[][] } {
@@ -136,11 +136,14 @@ describe('LocalServing', () => {
       const { definition, batches } = upper({ batchSize: 2, maxQueue: 2 });
       const serving = await start(definition);
 
-      const calls = ['a', 'b', 'c'].map((text) => serving.batchedRun(text));
-      await expect(calls[2]).rejects.toThrow(OverloadedError);
+      const calls = ['a', 'b', 'c', 'd', 'e'].map((text) => serving.batchedRun(text));
+      await expect(calls[4]).rejects.toThrow(OverloadedError);
 
-      expect(await Promise.all(calls.slice(0, 2))).toEqual(['A', 'B']);
-      expect(batches).toEqual([['a', 'b']]);
+      expect(await Promise.all(calls.slice(0, 4))).toEqual(['A', 'B', 'C', 'D']);
+      expect(batches).toEqual([
+        ['a', 'b'],
+        ['c', 'd'],
+      ]);
     });
   });
 
@@ -152,7 +155,7 @@ describe('LocalServing', () => {
 
       const replies = ['a', 'b'].map((text) => serving.run(text));
       await turn();
-      expect(script.batches.map(({ rows }) => rows)).toEqual([['a'], ['b']]);
+      expect(script.batches.map(({ rows }) => rows)).toEqual([['a']]);
       (await script.next()).finish(['A']);
       (await script.next()).finish(['B']);
       expect(await Promise.all(replies)).toEqual(['A', 'B']);
@@ -350,21 +353,24 @@ describe('LocalServing', () => {
       expect(await replies).toEqual([{ status: 'fulfilled', value: 'A' }, queued]);
     });
 
-    it('[9.3] answers as closed what does not fit into the time for shutdown', async () => {
+    it('[9.3] [H1] answers as closed what does not fit into the time for shutdown, what runs too', async () => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', shutdown: 500 }));
-      const running = serving.batchedRun('a');
+      const running = expect(serving.batchedRun('a')).rejects.toThrow(ServingClosedError);
       await turn();
       const queued = expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
 
       const closing = serving.close();
       await later(500);
-      await Promise.all([closing, queued]);
-      expect(warnings).toHaveBeenCalledWith(expect.stringContaining('"held" did not finish its batches within 500 ms'));
+      await Promise.all([running, queued]);
+      await passTime(closing);
+      expect(warnings.mock.calls.flat()).toEqual([
+        'Serving "held" did not finish within 500 ms of shutdown; the calls that were left are answered as closed',
+        'Serving "held" is closed, and cannot end what still runs: a batch of 1 rows on partition 0',
+      ]);
 
       (await script.next()).finish(['A']);
-      expect(await running).toBe('A');
       warnings.mockRestore();
     });
 

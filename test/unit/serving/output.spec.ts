@@ -89,7 +89,13 @@ describe('outputRows', () => {
       { y: 1 },
       'Output "y" has the shape [2, 1]; axis 1 must have the 2 rows',
     ],
-    ['no rows at all', tensors, { y: floats([], [1]) }, { y: null }, 'Unusable output: No leaf of the item carries rows'],
+    [
+      'no rows at all',
+      tensors,
+      { y: floats([], [1]) },
+      { y: null },
+      'Unusable output: no leaf of it carries the 2 rows of the batch',
+    ],
   ])('[6.3] refuses %s, with what it expected and what it got', (_, input, output, axes, message) => {
     const take = (): Batch => outputRows(output, input, axes);
 

@@ -211,8 +211,6 @@ describe('A serving under load', () => {
     { tenantWeights: [1] },
     { tenant: 'a' },
     { cost: 5 },
-    { retries: -1 },
-    { retries: 1.5 },
     { idempotent: 'yes' },
   ])('[1.9] refuses options that cannot be: %j', async (options) => {
     await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(`option "${Object.keys(options)[0]}" is`);

@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Part } from '../../../lib/batching/request.js';
 import { BatchFailedError, PartitionLostError, RunTimeoutError, ServingLoadError } from '../../../lib/errors.js';
-import { NotStartedError, OutputLostError } from '../../../lib/partitions/partition.js';
+import { LostOnTheWayError, NotStartedError, OutputLostError, TooLargeToSendError } from '../../../lib/partitions/partition.js';
 import { type History, type RecoveryOptions, retriesOf } from '../../../lib/serving/recovery.js';
 import { ReplyRequest } from '../../../lib/serving/reply-request.js';
 import type { BatchRequest } from '../../../lib/serving/request.js';
@@ -224,6 +224,28 @@ describe('retriesOf', () => {
 
   it('[5.6] gives lost batches of a serving that does not isolate failures', () => {
     expect(retriesOf(lost, partsOf(4), undefined, { ...options, isolateFailures: false })).toHaveLength(1);
+  });
+
+  it.each([true, false])(
+    '[H7] runs a batch whose partition ended before it had begun it, and may have died of it, as often as retries says: idempotent %p',
+    (idempotent) => {
+      const outcome = play(partsOf(1, 1), () => new LostOnTheWayError('gone'), { idempotent, isolateFailures: idempotent });
+
+      expect(outcome).toEqual({ runs: 4, failed: 2, answered: 0 });
+    },
+  );
+
+  it('[H7] runs a batch that is too large to send in halves, down to the row that is, whatever the options say', () => {
+    const parts = partsOf(3, 5);
+    const large = allOf(parts[1]!.request).request;
+    const tooLarge = (rows: readonly (readonly [BatchRequest, number])[]): unknown =>
+      rows.length > 4 || rows.some(([request, row]) => request === large && row === 4)
+        ? new TooLargeToSendError('large')
+        : undefined;
+
+    const outcome = play(parts, tooLarge, { idempotent: false, isolateFailures: false, retries: 0 });
+
+    expect(outcome).toMatchObject({ failed: 1, answered: 7 });
   });
 
   it('[5.6] gives a batch that was not begun with, as it is and however often, also of a serving that is not idempotent', () => {

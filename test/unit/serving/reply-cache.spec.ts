@@ -26,8 +26,8 @@ describe('ReplyCache', () => {
     expect(await cache.find('nothing')).toEqual({ reply: undefined });
     expect(await cacheOver(store, 'other').find('cat')).toBeUndefined();
     expect(store.sets).toEqual([
-      ['nestjs-serving:animals:cat', 60_000],
-      ['nestjs-serving:animals:nothing', 60_000],
+      ['nestjs-serving:7:animals:cat', 60_000],
+      ['nestjs-serving:7:animals:nothing', 60_000],
     ]);
     expect(warnings).toEqual([]);
   });
@@ -70,6 +70,12 @@ describe('ReplyCache', () => {
     expect(warnings[0]).toContain('no answer within 100 ms');
   });
 
+  it('[W3] never gives the key of another serving', async () => {
+    const store = new RecordingStore();
+    await cacheOver(store, 'embed').keep('v2:7', 'of embed');
+    expect(await cacheOver(store, 'embed:v2').find('7')).toBeUndefined();
+  });
+
   it('leaves no timer behind when the store has answered', async () => {
     await cacheOver(new RecordingStore()).find('cat');
     expect(timers()).toBe(0);
@@ -77,8 +83,8 @@ describe('ReplyCache', () => {
 
   it('takes what it did not write, or cannot read, for nothing', async () => {
     const store = new RecordingStore();
-    store.entries.set('nestjs-serving:animals:cat', { legs: 4 });
-    store.entries.set('nestjs-serving:animals:dog', 'not what V8 writes');
+    store.entries.set('nestjs-serving:7:animals:cat', { legs: 4 });
+    store.entries.set('nestjs-serving:7:animals:dog', 'not what V8 writes');
     const cache = cacheOver(store);
     expect(await cache.find('cat')).toBeUndefined();
     expect(warnings).toEqual([]);

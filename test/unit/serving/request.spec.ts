@@ -1,10 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
-import { partsOf } from '../../../lib/batching/request.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { BatchRun } from '../../../lib/serving/batch-run.js';
 import { Lanes, type ServingLane } from '../../../lib/serving/lanes.js';
-import type { BatchRequest } from '../../../lib/serving/request.js';
 import { releaseOutput } from '../../../lib/serving/output.js';
 import { ReplyRequest } from '../../../lib/serving/reply-request.js';
 import { floats } from '../../fixtures/tensors.js';
@@ -14,7 +12,6 @@ const lanes = new Lanes(new Map([['default', options]]), options);
 const laneOf = (batch: Batch): ServingLane => lanes.laneOf(batch);
 const requestFor = (batch: Batch): ReplyRequest => new ReplyRequest(batch, laneOf(batch));
 const requestOf = (...rows: string[]): ReplyRequest => requestFor(Batch.stack(rows));
-const rowsOf = (request: BatchRequest, ...indices: number[]) => indices.map((index) => ({ request, index }));
 const outputOf = async (request: ReplyRequest): Promise<unknown> => {
   const { rows, metadata } = await request.reply;
   return { output: releaseOutput(rows), metadata };
@@ -78,17 +75,15 @@ describe('BatchRequest', () => {
   });
 });
 
-describe('partsOf and BatchRun', () => {
-  it('[4.5] [4.6] take the rows of a batch as runs of their requests, in their order', () => {
+describe('BatchRun', () => {
+  it('[4.5] [4.6] runs the parts of its requests in their order', () => {
     const [one, two] = [requestOf('a', 'b', 'c'), requestOf('d', 'e')];
-
-    const parts = partsOf([...rowsOf(one, 1, 2), ...rowsOf(two, 0, 1), ...rowsOf(one, 0)]);
-
-    expect(parts).toEqual([
+    const parts = [
       { request: one, offset: 1, count: 2 },
       { request: two, offset: 0, count: 2 },
       { request: one, offset: 0, count: 1 },
-    ]);
+    ];
+
     expect(new BatchRun(parts, {}, 8).batch.consume()).toEqual(['b', 'c', 'd', 'e', 'a']);
   });
 });

@@ -184,6 +184,8 @@ describe('resolveDefinition', () => {
     [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
+    [{ retries: -1 }, 'option "retries" is -1; allowed is a whole number from 0 to 100'],
+    [{ retries: 1.5 }, 'option "retries" is 1.5; allowed is a whole number from 0 to 100'],
     [{ retries: 3 }, 'retries says how often a batch runs again whose partition was lost, and needs idempotent: true'],
     [{ identify: String }, 'identify tells which calls share an answer, and needs singleFlight: true or cache'],
     [{ identify: String, singleFlight: false }, 'identify tells which calls share an answer, and needs singleFlight'],

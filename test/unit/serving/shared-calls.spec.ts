@@ -4,6 +4,7 @@ import {
   BatchFailedError,
   type CallEndEvent,
   createServing,
+  DeadlineExceededError,
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
@@ -77,18 +78,96 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(replies)).toEqual([1, 1, 2, 3]);
   });
 
-  it('are preprocessed once and postprocessed once for each, with the same info and metadata', async () => {
-    const preprocess = jest.fn((text: unknown) => ({ batch: text, info: { length: String(text).length } }));
-    const postprocess = jest.fn((output: unknown, { info }: { info: unknown }) => ({ output, info }));
-    const [serving, batches] = await held({ preprocess, postprocess });
+  it('[W7] are preprocessed and postprocessed once for each, with an info of its own', async () => {
+    const preprocess = jest.fn((text: unknown) => ({ batch: text, info: { ids: [1, 2, 3] } }));
+    const postprocess = jest.fn((output: unknown, { info }: { info: { ids: number[] } }) => [output, info.ids.shift()]);
+    const [serving, batches] = await held({ preprocess, postprocess: postprocess as never });
+    const replies = ['abc', 'abc', 'abc'].map((input) => serving.batchedRun(input));
+    await turn();
+    expect(batches.rows).toEqual([['abc']]);
+    batches.next().finish(['ABC']);
+    expect(await Promise.all(replies)).toEqual([
+      ['ABC', 1],
+      ['ABC', 1],
+      ['ABC', 1],
+    ]);
+    expect([preprocess.mock.calls.length, postprocess.mock.calls.length]).toEqual([3, 3]);
+  });
+
+  it('[W7] are preprocessed once where no postprocess reads what that gives', async () => {
+    const preprocess = jest.fn((text: unknown) => ({ batch: text, info: {} }));
+    const [serving, batches] = await held({ preprocess });
     const replies = ['abc', 'abc'].map((input) => serving.batchedRun(input));
     await turn();
     batches.next().finish(['ABC']);
-    expect(await Promise.all(replies)).toEqual([
-      { output: 'ABC', info: { length: 3 } },
-      { output: 'ABC', info: { length: 3 } },
-    ]);
-    expect([preprocess.mock.calls.length, postprocess.mock.calls.length]).toEqual([1, 2]);
+    expect(await Promise.all(replies)).toEqual(['ABC', 'ABC']);
+    expect(preprocess).toHaveBeenCalledTimes(1);
+  });
+
+  it('[W7] fail alone where their own preprocess fails', async () => {
+    let calls = 0;
+    const preprocess = (text: unknown): { batch: unknown } => {
+      if (++calls === 2) {
+        throw new RangeError('cannot read that');
+      }
+      return { batch: text };
+    };
+    const [serving, batches] = await held({ preprocess, postprocess: (output) => output });
+    const replies = ['abc', 'abc'].map((input) => serving.batchedRun(input));
+    const failure = expect(replies[1]).rejects.toThrow('cannot read that');
+    await turn();
+    batches.next().finish(['ABC']);
+    expect(await replies[0]).toBe('ABC');
+    await failure;
+  });
+
+  it.each([
+    ['a tensor', () => floats([1, 2], [1, 2]), (input: Tensor) => (input.data[0] = 9)],
+    ['a batch', () => Batch.concatenate([floats([1, 2], [1, 2])]), (input: Batch) => ((input.release() as Tensor).data[0] = 9)],
+    ['a nested value', () => ({ ids: [1, 2] }), (input: { ids: number[] }) => (input.ids[0] = 9)],
+  ] as [string, () => unknown, (input: never) => void][])(
+    '[W2] run the content that identifies them, also when a caller changes %s after its call',
+    async (_, make, change) => {
+      const [serving, batches] = await held({ batchTimeout: 10 });
+      const mine = make();
+      const replies = [serving.batchedRun(mine), serving.batchedRun(make())];
+      change(mine as never);
+      await later(10);
+      const [run] = batches.rows as unknown[];
+      const expected = make();
+      expect(Array.isArray(run) ? run : [run]).toEqual([expected instanceof Batch ? expected.consume() : expected]);
+      batches.next().finish(Array.isArray(run) ? ['done'] : floats([1], [1]));
+      await Promise.all(replies);
+    },
+  );
+
+  it('[W6] ask in the name of the next caller when the first is refused, and see no other tenant in an error', async () => {
+    const [serving, batches] = await held({ batchSize: 1, maxQueue: 6 });
+    const running = serving.batchedRun('running');
+    await turn();
+    const filling = ['a', 'b', 'c'].map((input) => serving.batchedRun(input, { tenant: 'noisy' }));
+    await turn();
+
+    const refused = expect(serving.batchedRun('popular', { tenant: 'noisy' })).rejects.toThrow('tenant "noisy"');
+    const joined = ['quiet', 'still'].map((tenant) => serving.batchedRun('popular', { tenant }));
+    await refused;
+    await turn();
+
+    for (let batch = batches.next(); batch; batch = batches.next()) {
+      batch.finish(batch.rows.map(String));
+      await turn();
+    }
+    expect(await Promise.all(joined)).toEqual(['popular', 'popular']);
+    await Promise.all([running, ...filling]);
+  });
+
+  it('[H6] end at their deadline while postprocess runs', async () => {
+    const [serving, batches] = await held({ postprocess: () => new Promise(() => {}) });
+    const ended = expect(serving.batchedRun('a', { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
+    await turn();
+    batches.next().finish(['A']);
+    await later(100);
+    await ended;
   });
 
   it('get replies of their own: nobody sees what another does with his', async () => {
@@ -238,8 +317,8 @@ describe('Calls that ask the same, with singleFlight', () => {
     const [serving, batches] = await held();
     const calls = [serving.run('a'), serving.run('a')];
     await turn();
-    expect(batches.batches).toHaveLength(2);
     batches.next().finish([1]);
+    await turn();
     batches.next().finish([2]);
     expect(await Promise.all(calls)).toEqual([1, 2]);
   });

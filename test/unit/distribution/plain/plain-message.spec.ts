@@ -14,13 +14,13 @@ describe('the message of a client that is no node', () => {
     expect(read({ input: null })).toEqual({
       method: 'batchedRun',
       input: null,
-      options: { timeout: undefined, priority: undefined, tenant: undefined },
+      options: { timeout: undefined, priority: undefined, tenant: undefined, key: undefined },
       form: 'base64',
     });
   });
 
   it('[11] says how the call is made', () => {
-    const terms = { timeout: 5, priority: -1, tenant: 'a', hooks: ['step'] };
+    const terms = { timeout: 5, priority: -1, tenant: 'a', key: 'long', hooks: ['step'] };
 
     expect(
       read({ input: { $tensor: { type: 'int8', dims: [1], data: [1] } }, method: 'stream', tensors: 'list', ...terms }),
@@ -88,6 +88,7 @@ const messages = fc.constantFrom(
       timeout: 1000,
       priority: 1,
       tenant: 'a',
+      key: 'long',
       hooks: ['step'],
       tensors,
     })),

@@ -125,3 +125,19 @@ it('[11] there are no new links while a node ends, and nothing is told', async (
   await expect(a!.links.propose('b', near, async () => true)).resolves.toBeUndefined();
   expect(a!.heard.events).toEqual(['found b']);
 });
+
+it('[L7] a node that sends more than 4 MiB before it answers a proposal gets no link', async () => {
+  const [a] = nodes('a');
+  const [near] = End.pair();
+  const answer = async (): Promise<boolean> => {
+    for (let i = 0; i < 10; i++) {
+      near.emit('packet', numbered(i, 1024 * 1024));
+    }
+    return true;
+  };
+
+  await expect(a!.links.propose('b', near, answer)).rejects.toThrow('before it answered; at most 4194304 are allowed');
+  expect(a!.heard.events).toEqual([]);
+  expect(a!.heard.packets).toEqual([]);
+  near.destroy();
+});

@@ -15,6 +15,14 @@ it.each([undefined, null, 7, '', 'x', {}])('[11] with a secret, %j is no proof',
   expect(isProof(proof, 'secret', 'who')).toBe(false);
 });
 
+it('[H11] a text of the length of a proof that is not ASCII is no proof', () => {
+  const proof = proofOf('secret', 'who')!;
+
+  expect(isProof('é'.repeat(proof.length), 'secret', 'who')).toBe(false);
+  expect(isProof(`${'a'.repeat(proof.length - 2)}é`, 'secret', 'who')).toBe(false);
+  expect(isProof(proof, 'secret', 'who')).toBe(true);
+});
+
 it('[11] without a secret there is nothing to prove, and nothing that can be proved', () => {
   expect(proofOf(undefined, 'who')).toBeUndefined();
   expect(isProof(undefined, undefined, 'who')).toBe(true);

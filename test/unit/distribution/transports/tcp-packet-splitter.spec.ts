@@ -4,7 +4,7 @@ import { PacketSplitter } from '../../../../lib/distribution/transports/tcp-pack
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { numbered } from '../../../fixtures/heard.js';
 
-function split(limit = 1000) {
+function split(limit = 1000, mostText = Infinity) {
   const pieces: Buffer[] = [];
   const splitter = new PacketSplitter({
     text: (bytes) => {
@@ -12,6 +12,7 @@ function split(limit = 1000) {
     },
     packet: (bytes) => pieces.push(Buffer.from(bytes)),
     limit: () => limit,
+    mostText,
   });
   return { pieces, splitter };
 }
@@ -53,7 +54,12 @@ it('[11] packets and messages of Nest on one connection come apart, wherever its
 
 it('[11] a packet that lies in one chunk is not copied', () => {
   const heard: Uint8Array[] = [];
-  const splitter = new PacketSplitter({ text: () => {}, packet: (bytes) => heard.push(bytes), limit: () => 1000 });
+  const splitter = new PacketSplitter({
+    text: () => {},
+    packet: (bytes) => heard.push(bytes),
+    limit: () => 1000,
+    mostText: 0,
+  });
   const chunk = Buffer.from(numbered(1, 100));
 
   splitter.push(chunk);
@@ -78,4 +84,24 @@ it.each([
   ['a text that is no message', Buffer.from('GET / HTTP/1.1\r\n\r\n'), 'Neither a packet nor a message begins like this'],
 ])('[11] %s is refused', (_, bytes, reason) => {
   expect(() => split().splitter.push(bytes)).toThrow(reason);
+});
+
+it('[L7] text is refused beyond the limit of the connection, however many messages it comes in', () => {
+  const { pieces, splitter } = split(1000, 30);
+
+  splitter.push(Buffer.from('10#0123456789'));
+  splitter.push(Buffer.from('10#0123456789'));
+  expect(() => splitter.push(Buffer.from('10#0123456789'))).toThrow('More than 30 bytes of text');
+  expect(Buffer.concat(pieces).toString()).toBe('10#012345678910#0123456789');
+  expect(() => split(1000, 30).splitter.push(Buffer.from(`120000000#${'a'.repeat(30)}`))).toThrow(FrameError);
+});
+
+it('[L7] packets do not count against the limit of text', () => {
+  const { pieces, splitter } = split(1000, 30);
+
+  for (let i = 0; i < 10; i++) {
+    splitter.push(Buffer.from(numbered(i, 100)));
+  }
+
+  expect(pieces).toHaveLength(10);
 });

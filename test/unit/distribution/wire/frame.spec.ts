@@ -5,8 +5,11 @@ import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/fram
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError, Kind, packetLength, TRAILER } from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { compareInvalidDates } from '../../../fixtures/invalid-dates.js';
 import { sixOfEachType } from '../../../fixtures/tensors.js';
 import { values } from '../../../fixtures/wire-values.js';
+
+compareInvalidDates();
 
 const limits = defaultWireLimits;
 
@@ -143,6 +146,23 @@ describe('decodeFrame', () => {
         expect(packetLength(sent)).toBe(sent.length);
       }),
       { numRuns: 500 },
+    );
+  });
+
+  it('[W17] reads back an invalid Date as an invalid Date', () => {
+    const came = read(frameOf({ date: new Date(NaN), list: [new Date(NaN), new Date(0)] }));
+
+    expect(came).toEqual({ date: new Date(NaN), list: [new Date(NaN), new Date(0)] });
+    expect(read(frameOf(new Date(0)))).not.toEqual(new Date(NaN));
+    expect(read(frameOf(new Date(NaN)))).not.toEqual(new Date(0));
+  });
+
+  it('[W17] reads back the value of the seed that once failed', () => {
+    fc.assert(
+      fc.property(values, fc.nat({ max: 8 }), fc.boolean(), (value, offset, _isSigned) => {
+        expect(read(movedBy(offset, frameOf(value)))).toEqual(value);
+      }),
+      { seed: 1813998191, path: '366:53:53', endOnFailure: true },
     );
   });
 

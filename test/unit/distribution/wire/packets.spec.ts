@@ -148,7 +148,9 @@ describe('a secret', () => {
     expect(heard(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
     expect(heard(unpacker, [packetOf(packerOf({ secret: Buffer.from(secret) }), 2)])).toEqual([2]);
     expect(() => unpacker.hear(packetOf(packerOf(), 1))).toThrow('A packet without a signature');
-    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow('do all nodes have the same secret?');
+    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow(
+      'do all nodes have the same secret and namespace?',
+    );
   });
 
   it('[11] is needed to read what is signed', () => {
@@ -199,7 +201,7 @@ describe('a secret', () => {
 
   it('[11] refuses a packet again however much time goes by', () => {
     let time = start;
-    const unpacker = new Unpacker({ secret, now: () => time });
+    const unpacker = new Unpacker({ secret, now: () => time, uptime: () => time });
     // From a node whose clock goes ahead.
     const packet = packetOf(packerOf({ secret, now: () => start + 59_000 }), 1);
     const other = packerOf({ secret, now: () => time });
@@ -209,6 +211,36 @@ describe('a secret', () => {
       expect(heard(unpacker, [packetOf(other, 2)])).toEqual([2]);
       expect(() => unpacker.hear(packet)).toThrow(FrameError);
     }
+  });
+
+  it('[S3] refuses a packet again when the clock of the node steps back', () => {
+    let [time, uptime] = [start, 0];
+    const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
+    const sender = packerOf({ secret, now: () => time });
+    const packet = packetOf(sender, 1);
+    expect(heard(unpacker, [packet])).toEqual([1]);
+    for (let minute = 0; minute < 10; minute++) {
+      [time, uptime] = [time + 61_000, uptime + 61_000];
+      expect(heard(unpacker, [packetOf(packerOf({ secret, now: () => time }), 2)])).toEqual([2]);
+    }
+
+    time = start;
+
+    expect(() => unpacker.hear(packet)).toThrow('A packet that has come before');
+    // The sender goes on as if nothing had happened.
+    expect(heard(unpacker, [packetOf(sender, 3)])).toEqual([3]);
+  });
+
+  it('[S3] forgets old counters also while the clock of the node is set back', () => {
+    let [time, uptime] = [start, 1e6];
+    const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
+    const sender = packerOf({ secret, now: () => time });
+    const old = packetOf(sender, 1);
+    heard(unpacker, [packetOf(sender, 2)]);
+    [time, uptime] = [time - 50_000, uptime + 61_000];
+    heard(unpacker, [packetOf(packerOf({ secret, now: () => time }), 3)]);
+
+    expect(() => unpacker.hear(old)).toThrow('A packet that has come before');
   });
 
   it('[11] finds room for the signature only where the frame has left it', () => {

@@ -38,11 +38,35 @@ describe('SeenCounters', () => {
 
   it('[11] keeps a page as long as one of its packets is young', () => {
     const seen = new SeenCounters();
-    seen.add('a', 1, 500);
     seen.add('a', 2, 100);
+    seen.add('a', 1, 500);
     seen.forgetBefore(500);
 
-    expect(seen.add('a', 2, 100)).toBe(false);
-    expect(seen.add('a', 1, 500)).toBe(false);
+    expect(seen.add('a', 2, 600)).toBe(false);
+    expect(seen.add('a', 1, 600)).toBe(false);
+    expect(seen.add('a', 0, 600)).toBe(true);
+  });
+
+  it('[S3] refuses the counters of a page that it has forgotten, and takes those that follow', () => {
+    const seen = new SeenCounters();
+    seen.add('a', 5, 0);
+    seen.add('b', 5, 0);
+    seen.forgetBefore(1e9);
+
+    expect(seen.pages).toBe(0);
+    expect([3, 5, 6, 4096].map((counter) => seen.add('a', counter, 0))).toEqual([false, false, true, true]);
+    expect(seen.add('c', 5, 0)).toBe(true);
+  });
+
+  it('[S3] remembers 65536 senders', () => {
+    const seen = new SeenCounters();
+    for (let sender = 0; sender < 2 ** 16; sender++) {
+      seen.add(`${sender}`, 7, 0);
+    }
+    seen.forgetBefore(1);
+    seen.add('young', 7, 1);
+
+    expect(seen.add('1', 7, 1)).toBe(false);
+    expect(seen.add('65535', 7, 1)).toBe(false);
   });
 });

@@ -7,7 +7,10 @@ import { InvalidInputError, OverloadedError, RequestTooLargeError } from '../../
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { decodeValue, encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { compareInvalidDates } from '../../../fixtures/invalid-dates.js';
 import { values } from '../../../fixtures/wire-values.js';
+
+compareInvalidDates();
 
 const encode = (value: unknown, limits: Partial<WireLimits> = {}) => encodeValue(value, { ...defaultWireLimits, ...limits });
 const decode = (tree: unknown, limits: Partial<WireLimits> = {}) => decodeValue(tree, [], { ...defaultWireLimits, ...limits });

@@ -1,0 +1,87 @@
+/** The shape of an input or output as the file has it: a number is fixed, a string names a dynamic axis and may be empty. */
+export type FileShape = readonly (number | string)[];
+
+/** The axis that counts rows, `null` where there is none, or `open` where the file does not decide it. */
+export type FoundAxis = number | null | 'open';
+
+/** What the inputs of a model say together about its rows. */
+export interface RowMarks {
+  /** The names of the dynamic axes that count rows; more than one where the inputs disagree. */
+  readonly names: ReadonlySet<string>;
+  /** Whether the first axis of some input is dynamic. */
+  readonly isLed: boolean;
+  readonly isDynamic: boolean;
+}
+
+/**
+ * Reads the marks off the inputs. The first axis of an input counts its rows, or the axis that is declared.
+ *
+ * @param declared the declared axis of each input, undefined where nothing is declared
+ */
+export function rowMarksOf(shapes: readonly FileShape[], declared: readonly (number | null | undefined)[]): RowMarks {
+  const marks = shapes.map((shape, i) => (declared[i] === null ? undefined : shape[declared[i] ?? 0]));
+  const names = marks.filter((dim) => typeof dim === 'string');
+  return {
+    names: new Set(names.filter((name) => !isUnnamed(name))),
+    isLed: names.length > 0,
+    isDynamic: shapes.some((shape) => dynamicAxes(shape).length > 0),
+  };
+}
+
+/**
+ * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model that is dynamic elsewhere. A first
+ * axis that is fixed to 1 counts one row: such a call runs alone whatever the axis means.
+ */
+export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMarks): FoundAxis {
+  if (shape.length === 0) {
+    return null;
+  }
+  const named = axesNamed(shape, names);
+  if (named.length > 0) {
+    return named.length === 1 && names.size === 1 ? named[0]! : 'open';
+  }
+  if (isDynamic && dynamicAxes(shape).length === 0) {
+    return null;
+  }
+  if (typeof shape[0] === 'string' || shape[0] === 1) {
+    return 0;
+  }
+  return isLed && names.size === 0 ? loneUnnamedAxis(shape) : 'open';
+}
+
+/**
+ * The batch axis of an output, whose length each run checks. A scalar has none.
+ *
+ * @param isDynamic whether some output of the model has a dynamic axis; in others a file may claim one row for all
+ */
+export function axisOfOutput(shape: FileShape, { names }: RowMarks, isDynamic: boolean): FoundAxis {
+  if (shape.length === 0) {
+    return null;
+  }
+  const named = axesNamed(shape, names);
+  if (named.length > 0) {
+    return named.length === 1 ? named[0]! : 'open';
+  }
+  if (dynamicAxes(shape).length === 0) {
+    return isDynamic ? null : 0;
+  }
+  return typeof shape[0] === 'string' || shape[0] === 1 ? 0 : loneUnnamedAxis(shape);
+}
+
+export function isUnnamed(dim: number | string | undefined): boolean {
+  return dim === '' || dim === '?';
+}
+
+export function dynamicAxes(shape: FileShape): number[] {
+  return shape.flatMap((dim, axis) => (typeof dim === 'string' ? [axis] : []));
+}
+
+function axesNamed(shape: FileShape, names: ReadonlySet<unknown>): number[] {
+  return shape.flatMap((dim, axis) => (names.has(dim) ? [axis] : []));
+}
+
+/** As in recurrent states of shape `[2, ?, 128]`. */
+function loneUnnamedAxis(shape: FileShape): FoundAxis {
+  const [axis, ...others] = dynamicAxes(shape);
+  return axis !== undefined && others.length === 0 && isUnnamed(shape[axis]) ? axis : 'open';
+}

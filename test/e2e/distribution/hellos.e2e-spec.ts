@@ -1,0 +1,102 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { VirtualTime } from 'nestjs-serving/testing';
+import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
+import { Kind } from '../../../lib/distribution/wire/prelude.js';
+import { Heard, stationOf } from '../../fixtures/heard.js';
+import { falseBeat, IMPOSTOR } from '../../fixtures/impostor.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+describe('A hello to the nodes of a cluster without a secret', () => {
+  const cluster = useCluster();
+  let time: VirtualTime | undefined;
+  let stranger: MemoryTransport | undefined;
+
+  afterEach(async () => {
+    await stranger?.stop();
+    time?.restore();
+  });
+
+  /** A stranger at the broker; gives the frames that come for it. */
+  async function connect(): Promise<{ readonly kind: number; readonly to: unknown }[]> {
+    const frames: { kind: number; to: unknown }[] = [];
+    stranger = cluster.network({ connections: false }).transport();
+    const receiver = Object.assign(new Heard(), {
+      hear(packet: Uint8Array) {
+        const { kind, header } = decodeFrame(packet, defaultWireLimits);
+        frames.push({ kind, to: header['to'] });
+      },
+    });
+    await stranger.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));
+    return frames;
+  }
+
+  const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.who, header: { from } });
+
+  it('[S2] makes a node send nothing when no node of the sender is known', async () => {
+    time = await VirtualTime.install();
+    const frames = await connect();
+    await cluster.node({ servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await time.advance(300);
+    frames.length = 0;
+
+    for (let i = 0; i < 100; i++) {
+      stranger!.broadcast(hello(IMPOSTOR));
+      stranger!.broadcast(hello(`forged-${i}`));
+    }
+    await time.advance(500);
+
+    expect(frames).toEqual([]);
+  });
+
+  it('[S2] of a known node is answered ten times per heartbeat at most', async () => {
+    time = await VirtualTime.install();
+    const frames = await connect();
+    await cluster.node({ servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    stranger!.broadcast(falseBeat('x'));
+    await time.advance(300);
+    frames.length = 0;
+
+    for (let round = 0; round < 100; round++) {
+      for (let i = 0; i < 20; i++) {
+        stranger!.broadcast(hello(IMPOSTOR));
+      }
+      await time.advance(10);
+    }
+
+    const answers = frames.filter(({ to }) => to === IMPOSTOR);
+    expect(answers.length).toBeGreaterThan(8);
+    expect(answers.length).toBeLessThanOrEqual(10);
+  });
+
+  it('[S2] of nodes that start again and again is answered as often as there may be nodes', async () => {
+    time = await VirtualTime.install();
+    const frames = await connect();
+    await cluster.node({
+      limits: { nodes: 5 },
+      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
+
+    for (let epoch = 0; epoch < 100; epoch++) {
+      stranger!.broadcast(falseBeat('x', { epoch }));
+      stranger!.broadcast(hello(IMPOSTOR));
+    }
+    await time.advance(300);
+
+    expect(frames.filter(({ to }) => to === IMPOSTOR)).toHaveLength(5);
+  });
+
+  it('[S2] of a node that joins is answered at once, however rare heartbeats are', async () => {
+    cluster.network({ connections: false });
+    await cluster.node({
+      heartbeat: 60_000,
+      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
+    const began = performance.now();
+    const web = await cluster.node({ heartbeat: 60_000 });
+    await web.knows('m');
+
+    expect(performance.now() - began).toBeLessThan(5_000);
+  });
+});

@@ -1,0 +1,253 @@
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { Controller, Get, Module, type Type } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { ClientTCP, Transport } from '@nestjs/microservices';
+import { type FunctionServingDefinition, ServingClosedError, ServingModule, ServingService } from 'nestjs-serving';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { firstValueFrom } from 'rxjs';
+import { MemoryNetwork } from '../../../lib/distribution/transports/memory.transport.js';
+import { until } from '../../fixtures/awaited.js';
+import { freePort } from '../../fixtures/free-port.js';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { iterated } from '../../fixtures/streams.js';
+import { type ClusterApp, useCluster } from '../../fixtures/use-cluster.js';
+
+const never = (): Promise<never> => new Promise(() => {});
+const closed = expect.objectContaining({ code: 'SERVING_CLOSED' });
+
+/** Batches that never end; `begun` counts them. */
+class Hung {
+  begun = 0;
+  readonly definition: FunctionServingDefinition;
+
+  constructor(options: Partial<FunctionServingDefinition> = {}) {
+    const useFactory = () => () => {
+      this.begun++;
+      return never();
+    };
+    this.definition = { name: 'hung', batchSize: 1, shutdown: 300, ...options, useFactory };
+  }
+}
+
+/** What has become of a promise, without waiting for it. */
+function watched(promise: Promise<unknown>): { outcome?: unknown } {
+  const watch: { outcome?: unknown } = {};
+  promise.then(
+    (value) => (watch.outcome = value),
+    (error: unknown) => (watch.outcome = error),
+  );
+  return watch;
+}
+
+describe('A node that shuts down', () => {
+  const cluster = useCluster();
+  let time: VirtualTime;
+
+  beforeEach(async () => {
+    time = await VirtualTime.install();
+  });
+
+  afterEach(() => time.restore());
+
+  /** A node with the serving and another one that knows it. */
+  async function pair(definition: FunctionServingDefinition, options: object = {}): Promise<[ClusterApp, ClusterApp]> {
+    const owner = await cluster.node({ servings: [definition], drainTimeout: undefined, ...options });
+    const web = await cluster.node();
+    const known = web.knows(definition.name);
+    await time.advance(100);
+    await known;
+    return [owner, web];
+  }
+
+  it.each([true, false])('[H3] closes open windows for rows of other nodes at once, drain: %s', async (drain) => {
+    const echo = { name: 'echo', batchSize: 8, batchTimeout: 10_000, shutdown: 5000, drain };
+    const [owner, web] = await pair({ ...echo, useFactory: () => (rows: readonly unknown[]) => rows });
+    const call = watched(web.servings.batchedRun('echo', 'x'));
+    await time.advance(50);
+    expect(call).toEqual({});
+
+    const closing = owner.close();
+    await time.advance(0);
+    await closing;
+
+    expect(call.outcome).toEqual(drain ? 'x' : closed);
+  });
+
+  it('[H3] answers all calls of other nodes as closed at the limit of its servings, streams too', async () => {
+    const hung = new Hung();
+    const [owner, web] = await pair(hung.definition);
+    const calls = [
+      web.servings.batchedRun('hung', 'running'),
+      web.servings.batchedRun('hung', 'queued'),
+      web.servings.run('hung', 'inline'),
+      iterated(web.servings.stream('hung', 'streamed')),
+      iterated(
+        web.servings.stream(
+          'hung',
+          (async function* () {
+            yield ['lazy'];
+            await never();
+          })(),
+        ),
+      ),
+    ].map(watched);
+    await until(() => hung.begun > 1);
+
+    const shutdown = watched(owner.close().then(() => 'done'));
+    await time.advance(290);
+    expect(shutdown).toEqual({});
+    await time.advance(20);
+
+    expect(calls.map(({ outcome }) => outcome)).toEqual(calls.map(() => closed));
+    await time.advance(1000);
+    expect(shutdown).toEqual({ outcome: 'done' });
+  });
+
+  it.each([
+    ['the longest shutdown of its servings', {}, 700],
+    ['drainTimeout where that is less', { drainTimeout: 500 }, 500],
+    ['the longest shutdown where drainTimeout is more', { drainTimeout: 60_000 }, 700],
+  ])('[H3] takes as its limit %s', async (_, options, limit) => {
+    const hung = new Hung({ shutdown: 700 });
+    const quick = { name: 'quick', shutdown: 100, useFactory: () => (rows: readonly unknown[]) => rows };
+    const [owner, web] = await pair(hung.definition, { servings: [hung.definition, quick], ...options });
+    const call = watched(web.servings.batchedRun('hung', 1));
+    await until(() => hung.begun > 0);
+
+    const shutdown = watched(owner.close().then(() => 'done'));
+    await time.advance(limit - 10);
+    expect(call).toEqual({});
+    await time.advance(20);
+    expect(call.outcome).toEqual(closed);
+    await time.advance(1200);
+    expect(shutdown).toEqual({ outcome: 'done' });
+  });
+
+  it('[H3] answers its own calls to other nodes as closed at the limit, whatever they wait for', async () => {
+    const hung = new Hung({ shutdown: 5000 });
+    const owner = await cluster.node({ servings: [hung.definition] });
+    const local = { name: 'local', shutdown: 300, useFactory: () => (rows: readonly unknown[]) => rows };
+    const web = await cluster.node({
+      servings: [local],
+      drainTimeout: undefined,
+      discoveryTimeout: 60_000,
+      remotes: [{ name: 'prepared', distributedPreprocessing: never }],
+    });
+    await time.advance(100);
+    const calls = [
+      web.servings.batchedRun('hung', 1),
+      iterated(web.servings.stream('hung', 2)),
+      web.servings.batchedRun('not there', 3),
+      iterated(web.servings.stream('not there', 4)),
+      web.servings.batchedRun('prepared', 5),
+    ].map(watched);
+    await until(() => hung.begun > 0);
+
+    const shutdown = watched(web.close().then(() => 'done'));
+    await time.advance(290);
+    expect(calls.map(({ outcome }) => outcome)).toEqual(calls.map(() => undefined));
+    await time.advance(20);
+
+    expect(calls.map(({ outcome }) => outcome)).toEqual(calls.map(() => closed));
+    await time.advance(1000);
+    expect(shutdown).toEqual({ outcome: 'done' });
+    expect(await failureOf(web.servings.batchedRun('hung', 1))).toBeInstanceOf(ServingClosedError);
+    void owner.close();
+    await time.advance(6000);
+  });
+
+  it('[H3] closes the windows of servings that another module has registered, too', async () => {
+    const network = new MemoryNetwork();
+    const patient = { batchSize: 8, batchTimeout: 10_000, shutdown: 5000 };
+    const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
+    const feature: Type = class Feature {};
+    Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);
+    const root: Type = class Root {};
+    const distribution = { transport: network.transport() };
+    Module({ imports: [feature, ServingModule.forRoot({ distribution })] })(root);
+    const owner = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+    const caller = await NestFactory.createApplicationContext(
+      { module: class {}, imports: [ServingModule.forRoot({ distribution: { transport: network.transport() } })] },
+      { logger: false, abortOnError: false },
+    );
+    await time.advance(100);
+    const call = watched(caller.get(ServingService).batchedRun('echo', 'x'));
+    await time.advance(50);
+
+    const closing = owner.close();
+    await time.advance(0);
+    await closing;
+
+    expect(call.outcome).toBe('x');
+    await caller.close();
+  });
+});
+
+describe('An application that shuts down', () => {
+  const servers: { close(): Promise<void> }[] = [];
+
+  afterEach(async () => {
+    await Promise.all(servers.splice(0).map((server) => server.close()));
+  });
+
+  it('[H3] answers over HTTP when the node that it calls does not', async () => {
+    const network = new MemoryNetwork();
+    const hung = new Hung({ shutdown: 1000 });
+    const owner = await NestFactory.createApplicationContext(
+      {
+        module: class {},
+        imports: [ServingModule.forRoot({ servings: [hung.definition], distribution: { transport: network.transport() } })],
+      },
+      { logger: false, abortOnError: false },
+    );
+    @Controller()
+    class Front {
+      constructor(private readonly servings: ServingService) {}
+
+      @Get()
+      call(): Promise<unknown> {
+        return this.servings.batchedRun('hung', 1);
+      }
+    }
+    @Module({
+      imports: [ServingModule.forRoot({ distribution: { transport: network.transport(), drainTimeout: 300 } })],
+      controllers: [Front],
+    })
+    class FrontModule {}
+    const front = await NestFactory.create(FrontModule, { logger: false, abortOnError: false });
+    await front.listen(0, '127.0.0.1');
+    const answer = fetch(await front.getUrl(), { headers: { connection: 'close' } });
+    await until(() => hung.begun > 0);
+
+    const began = performance.now();
+    await front.close();
+
+    expect((await answer).status).toBe(503);
+    expect(performance.now() - began).toBeLessThan(3000);
+    await owner.close();
+  }, 20_000);
+
+  it('[H3] answers a client of Nest over TCP as closed at the limit', async () => {
+    const hung = new Hung();
+    const port = await freePort();
+    const owner = await NestFactory.createApplicationContext(
+      {
+        module: class {},
+        imports: [
+          ServingModule.forRoot({ servings: [hung.definition], distribution: { transport: Transport.TCP, options: { port } } }),
+        ],
+      },
+      { logger: false, abortOnError: false },
+    );
+    const client = new ClientTCP({ host: '127.0.0.1', port });
+    servers.push({ close: async () => client.close() });
+    const call = failureOf(firstValueFrom(client.send('sv.default.s.hung', { input: 1 })));
+    await until(() => hung.begun > 0);
+
+    const began = performance.now();
+    await owner.close();
+
+    expect(await call).toEqual(closed);
+    expect(performance.now() - began).toBeLessThan(3000);
+  }, 20_000);
+});

@@ -1,0 +1,115 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { Batch, NodeLostError } from 'nestjs-serving';
+import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import { decodeFrame, encodeFrame, type Frame } from '../../../lib/distribution/wire/frame.js';
+import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
+import { Kind } from '../../../lib/distribution/wire/prelude.js';
+import { encodeValue } from '../../../lib/distribution/wire/values.js';
+import { until } from '../../fixtures/awaited.js';
+import { failureOf } from '../../fixtures/failure-of.js';
+import { Heard, stationOf } from '../../fixtures/heard.js';
+import { falseBeat, IMPOSTOR } from '../../fixtures/impostor.js';
+import { iterated, outputsOf } from '../../fixtures/streams.js';
+import { useCluster } from '../../fixtures/use-cluster.js';
+
+describe('The window of a stream between two nodes', () => {
+  const cluster = useCluster();
+  let hostile: MemoryTransport | undefined;
+
+  afterEach(() => hostile?.stop());
+
+  /** A node that sends what the test says; gives the frames that come for it. */
+  async function hostileNode(hear: (frame: Frame) => void = () => {}): Promise<Frame[]> {
+    const frames: Frame[] = [];
+    hostile = cluster.network({}).transport();
+    const receiver = Object.assign(new Heard(), {
+      hear(packet: Uint8Array) {
+        const frame = decodeFrame(packet, defaultWireLimits);
+        frames.push(frame);
+        hear(frame);
+      },
+    });
+    await hostile.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));
+    return frames;
+  }
+
+  function send(to: string, kind: Kind, header: object, value?: unknown): void {
+    const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
+    hostile!.send(to, encodeFrame({ kind, header: { from: IMPOSTOR, to, ...header }, value: encoded }));
+  }
+
+  it.each([
+    ['64 messages', 1000, 65, 100],
+    ['1 MiB', 200_000, 7, 50],
+  ])(
+    '[L6] a caller that sends more of a lazy input than %s is answered with an error, and the call is over',
+    async (_, bytes, first, more) => {
+      const frames = await hostileNode();
+      const never = { name: 'never', useFactory: () => () => new Promise<never>(() => {}), shutdown: 10, batchSize: 1 };
+      const owner = await cluster.node({ servings: [never] });
+      send(owner.address, Kind.request, { call: 1, serving: 'never', method: 'batchedRun', open: true });
+      await until(() => frames.some(({ kind }) => kind === Kind.inputCredit));
+      const element = new Uint8Array(bytes);
+      for (let index = 0; index < first; index++) {
+        send(owner.address, Kind.input, { call: 1, index }, element);
+      }
+      await turn();
+      for (let index = first; index < first + more; index++) {
+        send(owner.address, Kind.input, { call: 1, index }, element);
+      }
+      await until(() => frames.some(({ kind }) => kind === Kind.error));
+      await turn();
+
+      expect(frames.filter(({ kind }) => kind === Kind.error)).toMatchObject([
+        { header: { call: 1, error: { code: 'SERVING_INVALID_INPUT', message: expect.stringContaining('exceeds the window') } } },
+      ]);
+    },
+  );
+
+  it('[L6] an owner that sends more events than the caller granted loses the call', async () => {
+    const frames = await hostileNode(({ kind, header }) => {
+      if (kind === Kind.request) {
+        const { from: to, call } = header as { from: string; call: number };
+        for (let index = 0; index < 200; index++) {
+          send(to, Kind.chunk, { call, index }, { batch: 0, output: index });
+        }
+      }
+    });
+    const web = await cluster.node({ attempts: 1 });
+    hostile!.broadcast(falseBeat('m'));
+    await web.knows('m');
+
+    const failure = await failureOf(iterated(web.servings.stream('m', 1)));
+    await until(() => frames.some(({ kind }) => kind === Kind.cancel));
+
+    expect(failure).toBeInstanceOf(NodeLostError);
+    expect(String(failure)).toContain('exceeds the window of 64 messages');
+  });
+
+  it.each([
+    [{ messages: 1, bytes: 1 }, {}],
+    [{}, { messages: 1, bytes: 1 }],
+  ])('[L6] nodes with the windows %j and %j stream to each other', async (ofOwner, ofCaller) => {
+    const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
+    await cluster.node({ servings: [echo], window: ofOwner });
+    const web = await cluster.node({ window: ofCaller });
+    await web.knows('echo');
+    const numbers = Array.from({ length: 150 }, (_, i) => i);
+
+    const outputs = outputsOf(
+      await iterated(
+        web.servings.stream(
+          'echo',
+          (async function* () {
+            for (const number of numbers) {
+              yield Batch.ofValues([number]);
+            }
+          })(),
+        ),
+      ),
+    );
+
+    expect(outputs.flat()).toEqual(numbers);
+  });
+});

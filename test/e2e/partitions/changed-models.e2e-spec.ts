@@ -1,0 +1,105 @@
+import { readFileSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { createServing, type LocalServing, type PartitionStatus, ServingLoadError } from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
+import { filter, firstValueFrom } from 'rxjs';
+import { value, weightsApartModel } from '../../fixtures/models.js';
+import { node, onnxModel } from '../../fixtures/onnx-writer.js';
+import { floats } from '../../fixtures/tensors.js';
+import { useServings } from '../../fixtures/use-servings.js';
+
+const x = floats([1, 2], [1, 2]);
+const oneOf = (op: string): Uint8Array =>
+  onnxModel({
+    inputs: { x: value('float32', 'batch', 2) },
+    outputs: { y: value('float32', 'batch', 2) },
+    nodes: [node(op, ['x'], ['y'])],
+  });
+
+/** Where the processes of a partition can be found. */
+const itOnLinux = process.platform === 'linux' ? it : it.skip;
+
+function killChildren(): void {
+  const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').split(' ').filter(Boolean);
+  children.forEach((pid) => process.kill(Number(pid), 'SIGKILL'));
+}
+
+type Net = LocalServing<unknown, { y: Tensor }>;
+
+/** Kills the process of the serving, and waits until its partition is up again, or lost. */
+function restart(serving: Net): Promise<PartitionStatus> {
+  const changes = serving.eventsOf('partition:change');
+  const settled = firstValueFrom(changes.pipe(filter(({ state }) => state !== 'restarting')));
+  killChildren();
+  return settled;
+}
+
+describe('A model whose file changes while the application runs', () => {
+  const serve = useServings();
+  let folder: string;
+  let model: string;
+
+  beforeEach(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'changed-'));
+    model = join(folder, 'model.onnx');
+  });
+
+  afterEach(() => rm(folder, { recursive: true }));
+
+  it.each(['thread', 'process'] as const)(
+    '[W8] goes on as it was for run(), which opens a session later: in a %s',
+    async (isolation) => {
+      await writeFile(model, oneOf('Identity'));
+      const serving = await serve<{ y: Tensor }>({ name: 'net', model, isolation });
+      await writeFile(model, oneOf('Neg'));
+
+      expect((await serving.run({ x })).y).toEqual(x);
+      expect((await serving.batchedRun({ x })).y).toEqual(x);
+    },
+  );
+
+  itOnLinux('[W8] goes on as it was after a restart, also where the file has other inputs or is gone', async () => {
+    await writeFile(model, oneOf('Identity'));
+    const serving: Net = await serve({ name: 'net', model, isolation: 'process', restartDelay: 1 });
+
+    await writeFile(model, oneOf('Neg'));
+    expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 1 });
+    expect((await serving.batchedRun({ x })).y).toEqual(x);
+    await rm(model);
+    expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 2 });
+    expect((await serving.batchedRun({ x })).y).toEqual(x);
+  });
+
+  itOnLinux(
+    '[W8] with its weights in another file runs, and is not up after a restart that finds other weights, with the reason',
+    async () => {
+      const weights = join(folder, 'weights.data');
+      await writeFile(weights, Float32Array.of(10, 20));
+      await writeFile(model, weightsApartModel('weights.data'));
+      const serving: Net = await serve({ name: 'net', model, isolation: 'process', restartDelay: 1, maxRestarts: 1 });
+
+      expect((await serving.batchedRun({ x })).y).toEqual(floats([1, 2], [11, 22]));
+      await writeFile(weights, Float32Array.of(0, 0));
+      await expect(serving.run({ x })).rejects.toThrow(ServingLoadError);
+      expect(await restart(serving)).toMatchObject({
+        state: 'lost',
+        reason: expect.stringContaining(`The file ${weights} has changed since the serving started`),
+      });
+      await expect(serving.batchedRun({ x })).rejects.toThrow(`The file ${weights} has changed since the serving started`);
+    },
+  );
+
+  it('[W8] is read anew by the next start where the first has failed', async () => {
+    await writeFile(model, 'no model');
+    const serving = createServing({ name: 'net', model });
+    await expect(serving.start()).rejects.toThrow(ServingLoadError);
+    await writeFile(model, oneOf('Identity'));
+
+    await serve(serving);
+
+    expect(await serving.batchedRun({ x })).toEqual({ y: x });
+  });
+});

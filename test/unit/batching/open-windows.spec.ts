@@ -1,0 +1,92 @@
+import { describe, expect, it } from '@jest/globals';
+import { runAll } from '../../fixtures/busy-batcher.js';
+import { HeldBatcher, type NamedRequest } from '../../fixtures/held-batcher.js';
+import { later, timers, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+const leave = (...requests: NamedRequest[]): void => requests.forEach((request) => request.leave());
+
+describe('Batcher, when rows leave an open window,', () => {
+  useVirtualTime();
+
+  it('[W14] gives the place of a row that has left to the next row', async () => {
+    const batcher = new HeldBatcher({ batchTimeout: 100 });
+    const gone = batcher.call('a');
+    batcher.call('b');
+    leave(gone);
+
+    batcher.call('c');
+    await later(50);
+    expect(batcher.running).toEqual([]);
+
+    batcher.call('d');
+    await later();
+    expect(batcher.running).toEqual(['0: b0 c0 d0']);
+    expect(batcher.started).toMatchObject([{ rows: 3, reason: 'full' }]);
+    await runAll(batcher);
+  });
+
+  it('[W14] closes a window that has no rows left, so that the next row has a full timeout', async () => {
+    const batcher = new HeldBatcher({ batchTimeout: 100 });
+    leave(...['a', 'b'].map((name) => batcher.call(name)));
+    expect(timers()).toBe(0);
+
+    await later(60);
+    batcher.call('c');
+    await later(99);
+    expect(batcher.running).toEqual([]);
+
+    await later(1);
+    expect(batcher.running).toEqual(['0: c0']);
+    expect(batcher.started).toMatchObject([{ rows: 1, reason: 'timeout' }]);
+    await runAll(batcher);
+  });
+
+  it('[W14] leaves the clock of a window alone while it has a row', async () => {
+    const batcher = new HeldBatcher({ batchTimeout: 100 });
+    const gone = batcher.call('a');
+    await later(60);
+    batcher.call('b');
+    leave(gone);
+
+    await later(40);
+    expect(batcher.running).toEqual(['0: b0']);
+    await runAll(batcher);
+  });
+
+  it('[W14] puts the rows of a large call first into free places, then into new ones, then into the next window', async () => {
+    const batcher = new HeldBatcher({ batchSize: 4, batchTimeout: 100 });
+    const gone = batcher.call('a', 2);
+    batcher.call('b');
+    leave(gone);
+
+    batcher.call('c', 5);
+    await later();
+    expect(batcher.running).toEqual(['0: b0 c0 c1 c2']);
+    expect(await runAll(batcher)).toEqual(['b0 c0 c1 c2', 'c3 c4']);
+  });
+
+  it('[W14] counts the places of rows that have left as room for a request that must run whole', async () => {
+    const batcher = new HeldBatcher({ batchSize: 4, batchTimeout: 100 });
+    const gone = batcher.call('a', 2);
+    batcher.call('b', 2);
+    leave(gone);
+
+    batcher.callWhole('C', 2);
+    await later();
+    expect(batcher.running).toEqual(['0: b0 b1 C0 C1']);
+    await runAll(batcher);
+  });
+
+  it('[W14] forgets rows that have left while a window stays open', () => {
+    const batcher = new HeldBatcher({ batchSize: 1000, batchTimeout: 100, maxQueue: 1000 });
+    batcher.call('stays');
+    for (let i = 0; i < 10_000; i++) {
+      leave(batcher.call(`gone ${i}`));
+    }
+
+    expect(batcher.depth).toBe(1);
+    expect(batcher.partsInWindows).toBeLessThan(200);
+    batcher.drain();
+    void batcher.close();
+  });
+});

@@ -1,0 +1,184 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { describe, expect, it } from '@jest/globals';
+import {
+  Batch,
+  createServing,
+  DeadlineExceededError,
+  LocalServing,
+  OverloadedError,
+  ServingClosedError,
+  type ServingDefinition,
+} from 'nestjs-serving';
+import type { Engine } from '../../../lib/partitions/engine.js';
+import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
+import { collect } from '../../fixtures/collect.js';
+import { HeldFunction } from '../../fixtures/held-function.js';
+import { useServings } from '../../fixtures/use-servings.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+
+const reason = new Error('the client has left');
+
+describe('Calls of run()', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction]> {
+    const batches = new HeldFunction();
+    const definition = { name: 'held', shutdown: 1000, useFactory: batches.useFactory, ...options } as ServingDefinition;
+    return [(await start(definition)) as LocalServing, batches];
+  }
+
+  /** Ends the batches one after the other, and gives their rows. */
+  async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> {
+    const rows: (readonly string[])[] = [];
+    for (await turn(); batches.batches.length > 0; await turn()) {
+      expect(batches.batches).toHaveLength(1);
+      const batch = batches.next();
+      rows.push(batch.rows);
+      batch.finish(batch.rows);
+    }
+    return rows;
+  }
+
+  it('[H5] run one batch at a time, each call in batches of its own', async () => {
+    const [serving, batches] = await held({ batchSize: 2 });
+    const inputs = ['abc', 'd', 'ef'].map((rows) => Batch.stack(rows.split('')));
+    const replies = inputs.map((input) => serving.run(input));
+
+    expect(await finishAll(batches)).toEqual([['a', 'b'], ['c'], ['d'], ['e', 'f']]);
+    expect(await Promise.all(replies)).toEqual([['a', 'b', 'c'], ['d'], ['e', 'f']]);
+  });
+
+  it('[H5] are refused when maxQueue rows wait', async () => {
+    const [serving, batches] = await held({ maxQueue: 2, batchSize: 2 });
+    const replies = [serving.run('a')];
+    await turn();
+    replies.push(...['b', 'c'].map((row) => serving.run(row)));
+    await turn();
+    await expect(serving.run('d')).rejects.toThrow(OverloadedError);
+
+    expect(serving.queueDepths()).toEqual(new Map([['held', 2]]));
+    await finishAll(batches);
+    expect(await Promise.all(replies)).toEqual(['a', 'b', 'c']);
+  });
+
+  it('[H5] are refused when maxQueue of them wait for the session to load', async () => {
+    const serving = await loading({ maxQueue: 2, batchSize: 2 });
+    const waiting = ['a', 'b'].map((row) => expect(serving.run(row)).rejects.toThrow(ServingClosedError));
+    await expect(serving.run('c')).rejects.toThrow(OverloadedError);
+
+    await passTime(serving.close());
+    await Promise.all(waiting);
+  });
+
+  it('[H5] never start once their time is over', async () => {
+    const [serving, batches] = await held();
+    const replies = [serving.run('a'), serving.run('late', { timeout: 50 }), serving.run('b')];
+    const late = expect(replies[1]).rejects.toThrow(DeadlineExceededError);
+    await later(50);
+    await late;
+
+    expect(await finishAll(batches)).toEqual([['a'], ['b']]);
+    expect([await replies[0], await replies[2]]).toEqual(['a', 'b']);
+  });
+
+  it('[H5] never start once they are cancelled', async () => {
+    const [serving, batches] = await held();
+    const leaving = new AbortController();
+    const replies = [serving.run('a'), serving.run('gone', { signal: leaving.signal }), serving.run('b')];
+    await turn();
+    leaving.abort(reason);
+    await expect(replies[1]).rejects.toBe(reason);
+
+    expect(await finishAll(batches)).toEqual([['a'], ['b']]);
+    expect([await replies[0], await replies[2]]).toEqual(['a', 'b']);
+  });
+
+  it('[H5] tell that they were run inline, how long they waited, and what waits behind them', async () => {
+    const [serving, batches] = await held();
+    const ends: unknown[] = [];
+    serving.eventsOf('batch:end').subscribe(({ reason: why, rows, wait, queued }) => ends.push([why, rows, wait, queued]));
+    const replies = ['a', 'b'].map((row) => serving.run(row));
+    await later(30);
+    await finishAll(batches);
+    await Promise.all(replies);
+
+    expect(ends).toEqual([
+      ['inline', 1, 0, 1],
+      ['inline', 1, 30, 0],
+    ]);
+  });
+
+  /** A serving whose session for run() loads for ever. */
+  async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
+    const options = resolveDefinition({
+      name: 'held',
+      shutdown: 1000,
+      ...limits,
+      useFactory: () => () => [],
+    } as ServingDefinition);
+    const partition = { prefetch: 0, run: () => new Promise<never>(() => {}), close: async () => {} };
+    const opened = { partitions: [partition] };
+    const engine: Engine = (kind) => (kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened));
+    return (await start(new LocalServing(options, { name: 'held' }, engine))) as LocalServing;
+  }
+
+  it.each<[string, (serving: LocalServing, options: object) => Promise<unknown>]>([
+    ['run', (serving, options) => serving.run('a', options)],
+    ['stream', (serving, options) => collect(serving.stream('a', { ...options, inline: true }))],
+  ])('[H6] end at their deadline or signal while the session loads, with %s', async (_, call) => {
+    const serving = await loading();
+    const leaving = new AbortController();
+    const late = expect(call(serving, { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
+    const left = expect(call(serving, { signal: leaving.signal })).rejects.toBe(reason);
+
+    leaving.abort(reason);
+    await left;
+    await later(100);
+    await late;
+    await passTime(serving.close());
+  });
+
+  it('[H4] are answered as closed at the limit of shutdown while the session loads', async () => {
+    const serving = await loading();
+    const closed = expect(serving.run('a')).rejects.toThrow(ServingClosedError);
+    await passTime(serving.close());
+    await closed;
+  });
+
+  it('[H4] [9.3] leave a start() that is not over by then rejected, and nothing ready', async () => {
+    const serving = createServing({ name: 'held', shutdown: 100, useFactory: () => new Promise<never>(() => {}) });
+    const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
+    await turn();
+    await passTime(serving.close());
+    await refused;
+    expect(serving.state).toBe('closed');
+  });
+
+  it('[H4] [9.3] a start() whose load ends during shutdown is rejected', async () => {
+    let open!: () => void;
+    const gate = new Promise<void>((resolve) => (open = resolve));
+    const serving = createServing({ name: 'held', useFactory: async () => (await gate, (rows: unknown[]) => rows) });
+    const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
+    const closed = serving.close();
+    open();
+    await Promise.all([refused, closed]);
+    await expect(serving.batchedRun('a')).rejects.toThrow(ServingClosedError);
+  });
+
+  it('[L2] have their session and their batches in the async context of no caller', async () => {
+    const users = new AsyncLocalStorage<string>();
+    const seen: unknown[] = [];
+    const serving = await start({
+      name: 'context',
+      useFactory: () => {
+        seen.push(users.getStore());
+        return (rows: unknown[]) => (seen.push(users.getStore()), rows);
+      },
+    });
+
+    await users.run('alice', () => serving.run('a'));
+
+    expect(seen).toEqual([undefined, undefined, undefined]);
+  });
+});

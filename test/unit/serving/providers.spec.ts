@@ -1,0 +1,67 @@
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import type { Opened } from '../../../lib/partitions/engine.js';
+import type { PartitionStatus } from '../../../lib/partitions/partition-status.js';
+import { LocalServing } from '../../../lib/serving/local-serving.js';
+import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
+
+/** A serving with one partition, and what changes its status. */
+async function started(providers: Opened['providers']): Promise<[LocalServing, (status: PartitionStatus) => void]> {
+  let status: PartitionStatus = { state: 'up', restarts: 0, provider: 'cuda' };
+  const listeners: (() => void)[] = [];
+  const partition = {
+    prefetch: 0,
+    get status() {
+      return status;
+    },
+    onChange: (listener: () => void) => void listeners.push(listener),
+    run: () => Promise.reject(new Error('It runs nothing')),
+    close: async () => {},
+  };
+  const definition = { name: 'net', useFactory: () => () => [] };
+  const serving = new LocalServing(resolveDefinition(definition), { name: 'net' }, async () => ({
+    partitions: [partition],
+    providers,
+  }));
+  await serving.start();
+  const change = (next: PartitionStatus): void => {
+    status = next;
+    listeners.forEach((listener) => listener());
+  };
+  return [serving, change];
+}
+
+describe('The execution provider of a partition', () => {
+  const warnings: unknown[] = [];
+  const listen = (): void => {
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
+  };
+
+  afterEach(() => {
+    warnings.length = 0;
+    jest.restoreAllMocks();
+  });
+
+  it('[W10] is warned of once where several partitions miss the same', async () => {
+    listen();
+    const missing = { inUse: 'cpu', missing: ['cuda (no driver)'] };
+
+    const [serving] = await started([missing, undefined, missing]);
+    await serving.close();
+
+    expect(warnings).toEqual(['The model of serving "net" runs on cpu, without cuda (no driver)']);
+  });
+
+  it('[W10] is warned of when it is another after a restart, and not when it is the same', async () => {
+    listen();
+    const [serving, change] = await started([]);
+
+    change({ state: 'restarting', restarts: 0 });
+    change({ state: 'up', restarts: 1, provider: 'cuda' });
+    change({ state: 'up', restarts: 2, provider: 'cpu' });
+    await serving.close();
+
+    expect(warnings).toEqual(['Serving "net": Partition 0 now runs on cpu, and before on cuda']);
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 2, provider: 'cpu' }]);
+  });
+});

@@ -7,7 +7,7 @@ import { show } from '../show.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { CallMetadata } from './call-metadata.js';
 import type { PostprocessContext, Prepared, ServingOptions } from './serving-definition.js';
-import type { OutputEvent, StreamEvent } from './stream-event.js';
+import type { StreamEvent } from './stream-event.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
 export type Callbacks = Pick<

@@ -149,7 +149,7 @@ async function openWorkers(
     throw failed.reason;
   }
   const partitions = workers.map((worker, index) => {
-    const open = (end: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, end);
+    const open = (signal: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, signal);
     return new SupervisedPartition(index, worker, open, supervision);
   });
   return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };

@@ -22,13 +22,13 @@ export class Waits {
   /** The result of the work, or the reason for which the call ends before. */
   for<T>(work: Promise<T>, terms: CallTerms = NOTHING_ASKED): Promise<T> {
     let end!: Wait['end'];
-    let stop = (): void => {};
+    let stop: (() => void) | undefined;
     const result = Promise.race([work, new Promise<never>((_, reject) => (end = reject))]);
     const wait = { result, end };
     this.waits.add(wait);
     const forget = (): void => {
       this.waits.delete(wait);
-      stop();
+      stop?.();
     };
     result.then(forget, forget);
     stop = onStop(terms, end);

@@ -129,18 +129,18 @@ const definitions: ServingDefinition[] = [
 ];
 const servings = definitions.map((definition) => ({ ...definition, shutdown: LIMIT }));
 
+/** Closes the application; gives how many milliseconds that took. */
+async function close({ app }: Site): Promise<number> {
+  const began = performance.now();
+  await app.close();
+  return performance.now() - began;
+}
+
 describeOnPlatforms('At the limit of shutdown', (listen) => {
   const start = (): ReturnType<Listen> => {
     running = new Subject();
     return listen({ imports: [ServingModule.forRoot({ servings })], controllers: [StuckController] });
   };
-
-  /** Closes the application; gives how many milliseconds that took. */
-  async function close({ app }: Site): Promise<number> {
-    const began = performance.now();
-    await app.close();
-    return performance.now() - began;
-  }
 
   it.each(['running/function', 'running/preprocess', 'running/postprocess', 'inline', 'method', 'body'])(
     '[9.3] [H1] [H2] [H4] a client whose call never ends gets 503, and the application closes: %s',

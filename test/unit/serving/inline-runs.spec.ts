@@ -18,6 +18,18 @@ import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-ti
 
 const reason = new Error('the client has left');
 
+/** Ends the batches one after the other, and gives their rows. */
+async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> {
+  const rows: (readonly string[])[] = [];
+  for (await turn(); batches.batches.length > 0; await turn()) {
+    expect(batches.batches).toHaveLength(1);
+    const batch = batches.next();
+    rows.push(batch.rows);
+    batch.finish(batch.rows);
+  }
+  return rows;
+}
+
 describe('Calls of run()', () => {
   useVirtualTime();
   const start = useServings();
@@ -25,19 +37,7 @@ describe('Calls of run()', () => {
   async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction]> {
     const batches = new HeldFunction();
     const definition = { name: 'held', shutdown: 1000, useFactory: batches.useFactory, ...options } as ServingDefinition;
-    return [(await start(definition)) as LocalServing, batches];
-  }
-
-  /** Ends the batches one after the other, and gives their rows. */
-  async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> {
-    const rows: (readonly string[])[] = [];
-    for (await turn(); batches.batches.length > 0; await turn()) {
-      expect(batches.batches).toHaveLength(1);
-      const batch = batches.next();
-      rows.push(batch.rows);
-      batch.finish(batch.rows);
-    }
-    return rows;
+    return [await start(definition), batches];
   }
 
   it('[H5] run one batch at a time, each call in batches of its own', async () => {
@@ -111,16 +111,11 @@ describe('Calls of run()', () => {
 
   /** A serving whose session for run() loads for ever. */
   async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
-    const options = resolveDefinition({
-      name: 'held',
-      shutdown: 1000,
-      ...limits,
-      useFactory: () => () => [],
-    } as ServingDefinition);
+    const options = resolveDefinition({ name: 'held', shutdown: 1000, ...limits, useFactory: () => () => [] });
     const partition = { prefetch: 0, run: () => new Promise<never>(() => {}), close: async () => {} };
     const opened = { partitions: [partition] };
     const engine: Engine = (kind) => (kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened));
-    return (await start(new LocalServing(options, { name: 'held' }, engine))) as LocalServing;
+    return start(new LocalServing(options, { name: 'held' }, engine));
   }
 
   it.each<[string, (serving: LocalServing, options: object) => Promise<unknown>]>([

@@ -4,7 +4,7 @@ import { collect } from '../../fixtures/collect.js';
 import { useServings } from '../../fixtures/use-servings.js';
 
 /** Gives each row back with the key of its batch. */
-const definition: ServingDefinition<unknown, unknown> = {
+const definition: ServingDefinition = {
   name: 'keyed',
   batchKeys: ['long', 'short'],
   useFactory:
@@ -13,10 +13,14 @@ const definition: ServingDefinition<unknown, unknown> = {
       rows.map((row) => `${key} ${String(row)}`),
 };
 
+async function* twoRows(): AsyncGenerator {
+  yield Batch.stack(['a']);
+  yield Batch.stack(['b']);
+}
+
 describe('The key of a call', () => {
   const start = useServings();
-  const serve = (options: Partial<ServingDefinition> = {}): Promise<LocalServing> =>
-    start<unknown>({ ...definition, ...options } as ServingDefinition) as Promise<LocalServing>;
+  const serve = (options: Partial<ServingDefinition> = {}): Promise<LocalServing> => start({ ...definition, ...options });
 
   it('[M4] is that of one plain row', async () => {
     const serving = await serve();
@@ -35,14 +39,10 @@ describe('The key of a call', () => {
   });
 
   it('[M4] is that of a sequence, of a stream, and of what preprocess gives', async () => {
-    const rows = async function* (): AsyncGenerator<unknown> {
-      yield Batch.stack(['a']);
-      yield Batch.stack(['b']);
-    };
     const serving = await serve();
     const prepared = await serve({ name: 'prepared', preprocess: (batch) => ({ batch }) });
 
-    expect(await serving.batchedRun(rows(), { key: 'short' })).toEqual(['short a', 'short b']);
+    expect(await serving.batchedRun(twoRows(), { key: 'short' })).toEqual(['short a', 'short b']);
     expect(await collect(serving.stream('a', { key: 'short' }))).toMatchObject([{ output: 'short a' }]);
     expect(await prepared.batchedRun('a', { key: 'long' })).toBe('long a');
   });

@@ -230,14 +230,10 @@ class Play {
 }
 
 function inputOf(kind: Call['kind'], numbers: readonly number[], stalls: boolean): unknown {
-  switch (kind) {
-    case 'values':
-      return Batch.stack(numbers);
-    case 'tensor':
-      return floats([numbers.length, 1], numbers);
-    case 'sequence':
-      return sequenceOf(numbers, stalls);
+  if (kind === 'sequence') {
+    return sequenceOf(numbers, stalls);
   }
+  return kind === 'values' ? Batch.stack(numbers) : floats([numbers.length, 1], numbers);
 }
 
 async function* sequenceOf(numbers: readonly number[], stalls: boolean): AsyncGenerator<Batch> {

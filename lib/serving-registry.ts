@@ -35,6 +35,11 @@ export class ServingRegistry implements OnModuleInit {
     return this.servings ?? this.discover();
   }
 
+  /** Those that were found at start; none where the application did not come that far. */
+  get started(): readonly Serving[] {
+    return [...(this.servings?.values() ?? [])];
+  }
+
   private discover(): ReadonlyMap<string, Serving> {
     const servings = new Map<string, Serving>();
     for (const wrapper of this.discovery.getProviders()) {

@@ -33,12 +33,12 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   ) {}
 
   beforeApplicationShutdown(): void {
-    const limits = [...this.registry.all.values()].map((serving) =>
-      serving instanceof LocalServing ? serving.shutdownLimit : 0,
-    );
-    const limit = Math.max(this.methods.shutdownLimit, ...limits);
-    const end = performance.now() + limit;
-    this.interval = limit === 0 ? undefined : setInterval(() => this.endConnections(end), INTERVAL);
+    const servings = this.registry.started.filter((serving) => serving instanceof LocalServing);
+    const limits = [...this.methods.shutdownLimits, ...servings.map(({ shutdownLimit }) => shutdownLimit)];
+    if (limits.length > 0) {
+      const end = performance.now() + Math.max(...limits);
+      this.interval = setInterval(() => this.endConnections(end), INTERVAL);
+    }
   }
 
   onApplicationShutdown(): void {

@@ -90,9 +90,9 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     this.events.complete();
   }
 
-  /** The longest time that shutdown may take by the options of the methods that were called, in milliseconds. */
-  get shutdownLimit(): number {
-    return Math.max(0, ...this.all().map(({ shutdownLimit }) => shutdownLimit));
+  /** Milliseconds after which shutdown has answered every call, of each method that was called. */
+  get shutdownLimits(): readonly number[] {
+    return this.all().map(({ shutdownLimit }) => shutdownLimit);
   }
 
   /** Answers the calls whose method of `@Batched('name')` has not come to call its serving. */

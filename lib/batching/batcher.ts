@@ -34,6 +34,8 @@ export interface Retry<R extends Request> {
 export interface BatchOutcome<R extends Request> {
   /** Why it failed, if it did. */
   readonly error?: unknown;
+  /** It was taken back before it began; its rows are to run again. */
+  readonly takenBack?: true;
   /** The rows that were added to fill it up. */
   readonly padding?: number;
   /** How often it yielded, where it was run by a generator. */
@@ -316,7 +318,7 @@ export class Batcher<R extends Request> {
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
-    if (outcome.error === undefined) {
+    if (outcome.error === undefined && !outcome.takenBack) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));

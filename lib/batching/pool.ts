@@ -8,7 +8,7 @@ export interface Slot {
   readonly away?: Error | undefined;
   /** Why it takes no batch now, nor soon: when all partitions are lost, what waits fails with it. */
   readonly lost?: Error | undefined;
-  /** Takes back the batches that it was handed ahead and has not begun: they fail with a NotStartedError. */
+  /** Takes back the batches that it was handed ahead and has not begun: they end as taken back. */
   takeBack?(): void;
   /** Has the listener called whenever one of these has changed. */
   onChange?(listener: () => void): void;

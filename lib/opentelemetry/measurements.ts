@@ -93,6 +93,9 @@ export class Measurements {
   }
 
   private batchEnded(event: BatchEndEvent): void {
+    if (event.takenBack) {
+      return;
+    }
     const attributes = { 'serving.name': event.serving, 'serving.batch.key': event.key };
     const closed = { ...attributes, 'serving.batch.close_reason': event.reason };
     const run = { ...attributes, 'serving.partition.id': event.partition, ...outcomeOf(event) };

@@ -111,7 +111,8 @@ export class Spans {
     const id = batchId(event);
     const span = this.batches.get(id);
     this.batches.delete(id);
-    span?.setAttributes({ ...batchEndAttributes(event), ...outcomeOf(event) });
+    const takenBack = event.takenBack && { 'serving.batch.taken_back': true };
+    span?.setAttributes({ ...batchEndAttributes(event), ...outcomeOf(event), ...takenBack });
     fail(span, event);
     span?.end();
   }

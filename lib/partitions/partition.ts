@@ -55,6 +55,9 @@ export interface BatchListener {
 /** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
 export class NotStartedError extends PartitionLostError {}
 
+/** The batch was taken back before it began, since another partition can run it now. */
+export class TakenBackError extends NotStartedError {}
+
 /** As {@link NotStartedError}, while the batch was on its way to the partition: that may have died of what it received. */
 export class LostOnTheWayError extends NotStartedError {}
 
@@ -98,7 +101,7 @@ export interface Partition {
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
   fence?(): void;
-  /** Takes back the batches that were handed ahead and have not begun: they reject with a NotStartedError, and never run. */
+  /** Takes back the batches that were handed ahead and have not begun: they reject with a TakenBackError, and never run. */
   takeBack?(): void;
   /** Ends it now, whatever it runs; only where that harms nobody else. */
   kill?(): void;

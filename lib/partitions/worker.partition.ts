@@ -8,6 +8,7 @@ import {
   LostOnTheWayError,
   type PartitionResult,
   NotStartedError,
+  TakenBackError,
   OutputLostError,
   STEPPED,
 } from './partition.js';
@@ -102,13 +103,15 @@ export class WorkerPartition implements Worker {
   }
 
   fence(): void {
-    this.recall('since the one before it does not end');
+    const message = `Partition ${this.task.partition} did not come to the batch, since the one before it does not end`;
+    this.recall(() => new NotStartedError(message));
     this.isFenced = true;
     this.channel.unref();
   }
 
   takeBack(): void {
-    this.recall('and another partition is idle');
+    const message = `Partition ${this.task.partition} did not come to the batch, and another one is idle`;
+    this.recall(() => new TakenBackError(message));
   }
 
   halt(): void {
@@ -127,13 +130,13 @@ export class WorkerPartition implements Worker {
     await this.gone;
   }
 
-  /** Has the batches that the worker has not begun rejected. */
-  private recall(why: string): void {
+  /** Rejects the batches that the worker has not begun. */
+  private recall(error: () => Error): void {
     const given = this.settled + this.pending.length;
     this.channel.takeBack(given, (taken) => {
-      const { settled, pending, task } = this;
+      const { settled, pending } = this;
       for (const { reject } of pending.slice(Math.max(0, given - taken - settled), Math.max(0, given - settled))) {
-        reject(new NotStartedError(`Partition ${task.partition} did not come to the batch, ${why}`));
+        reject(error());
       }
     });
   }

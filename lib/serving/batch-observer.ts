@@ -1,6 +1,5 @@
 import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
 import type { Request } from '../batching/request.js';
-import { NotStartedError } from '../partitions/partition.js';
 import { batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { ServingEvents } from './serving-events.js';
 
@@ -20,8 +19,7 @@ export function batchObserver<R extends Request>(
       }
     },
     batchEnded(record, runTime, outcome) {
-      // A batch that was taken back has not run.
-      if (!(outcome.error instanceof NotStartedError)) {
+      if (!outcome.takenBack) {
         counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
       }
       if (events.isObserved('batch:end')) {

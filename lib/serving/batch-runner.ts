@@ -5,7 +5,7 @@ import type { Window } from '../batching/waiting-line.js';
 import { BatchFailedError, isA, isServingError, messageOf, PartitionLostError } from '../errors.js';
 import type { Opened } from '../partitions/engine.js';
 import { axesOf } from '../partitions/model-signature.js';
-import { type Partition, UnfitRows } from '../partitions/partition.js';
+import { type Partition, TakenBackError, UnfitRows } from '../partitions/partition.js';
 import { batchObserver } from './batch-observer.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from './origin.js';
@@ -86,6 +86,9 @@ export class BatchRunner {
         const others = run.without(cause);
         const [error] = cause.faults.values();
         return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
+      }
+      if (isA(cause, TakenBackError)) {
+        return { ...run.outcome, takenBack: true, retries: [{ parts, history }] };
       }
       const error = this.batchError(cause, run.batch.size);
       const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);

@@ -92,6 +92,8 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly steps?: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
+  /** It was handed ahead to a busy partition and taken back before it began, since another one was idle. */
+  readonly takenBack?: true;
   /** The rows of it that run again, in batches of their own. */
   readonly retried?: number;
 }

@@ -7,6 +7,7 @@ import {
   type BatchResult,
   LostOnTheWayError,
   NotStartedError,
+  TakenBackError,
   OutputLostError,
   STEPPED,
 } from '../../../lib/partitions/partition.js';
@@ -113,7 +114,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
 
     partition.takeBack();
     for (const batch of ahead) {
-      await expect(batch).rejects.toThrow(NotStartedError);
+      await expect(batch).rejects.toThrow(TakenBackError);
     }
     const later = run(partition, Batch.ofValues(['later']));
     held.open();

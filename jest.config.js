@@ -2,6 +2,7 @@
 export default {
   testMatch: ['<rootDir>/test/{unit,e2e}/**/*.spec.ts', '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts'],
   testEnvironment: './test/environment.cjs',
+  setupFiles: ['<rootDir>/test/fixtures/seed.ts'],
   extensionsToTreatAsEsm: ['.ts'],
   moduleFileExtensions: ['ts', 'js', 'json'],
   moduleNameMapper: {

@@ -189,7 +189,7 @@ describe('Models of every shape and element type', () => {
       }
     };
 
-    await fc.assert(fc.asyncProperty(samples, check), { seed: 1, numRuns: 60 });
+    await fc.assert(fc.asyncProperty(samples, check), { numRuns: 60 });
 
     expect(refusals).toBeGreaterThan(5);
   });

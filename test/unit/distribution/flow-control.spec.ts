@@ -82,7 +82,6 @@ describe('The receiver of a stream', () => {
         credits.forEach((taken) => window.take(taken));
         expect(await hasRoom(window)).toBe(true);
       }),
-      { seed: 6 },
     );
   });
 });

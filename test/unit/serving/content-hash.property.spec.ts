@@ -7,7 +7,7 @@ describe('contentHash', () => {
   it('is equal for two values exactly when they are equal in structure', () => {
     fc.assert(
       fc.property(value, value, (one, other) => {
-        expect(contentHash(one) === contentHash(other)).toBe(isDeepStrictEqual(one, other));
+        expect(contentHash(one) === contentHash(other)).toBe(areEqual(one, other));
       }),
       { numRuns: 2000 },
     );
@@ -26,12 +26,24 @@ describe('contentHash', () => {
     fc.assert(
       fc.property(fc.array(value, { minLength: 1 }), fc.nat(), value, (list, at, other) => {
         const index = at % list.length;
-        expect(contentHash(list.with(index, other)) === contentHash(list)).toBe(isDeepStrictEqual(list[index], other));
+        expect(contentHash(list.with(index, other)) === contentHash(list)).toBe(areEqual(list[index], other));
       }),
       { numRuns: 1000 },
     );
   });
 });
+
+/**
+ * Skips the case where Node 22 fails to compare: of two values, a Map or Set holds null or undefined
+ * and its counterpart holds objects only (https://github.com/nodejs/node/issues/64433).
+ */
+function areEqual(one: unknown, other: unknown): boolean {
+  try {
+    return isDeepStrictEqual(one, other);
+  } catch {
+    throw new fc.PreconditionFailure();
+  }
+}
 
 /** Few of each kind, so that two of them are often equal, and often nearly so. */
 const leaf = fc.oneof(

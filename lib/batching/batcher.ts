@@ -215,7 +215,7 @@ export class Batcher<R extends Request> {
   }
 
   private closeWindows(): void {
-    [...this.windows.values()].forEach(({ close$ }) => close$.next());
+    [...this.windows.values()].forEach((window) => window.close());
   }
 
   private giveUp(error: Error): void {

@@ -1,4 +1,4 @@
-import { Subject } from 'rxjs';
+import { type Observable, Subject } from 'rxjs';
 import type { Lane, Part, Request } from './request.js';
 
 /** A window keeps up to this many parts whose rows have left. */
@@ -10,8 +10,8 @@ export class OpenWindow<R extends Request> {
   readonly size: number;
   /** Milliseconds from its first row after which it closes. */
   readonly timeout: number;
-  /** Closes the window before its time. */
-  readonly close$ = new Subject<void>();
+  /** Made for those that have a timeout: the others close at their first row. */
+  private closing: Subject<void> | undefined;
   private rows: Part<R>[] = [];
   private left = 0;
   /** The rows whose callers wait. */
@@ -27,6 +27,11 @@ export class OpenWindow<R extends Request> {
   ) {
     this.size = lane.limits.batchSize;
     this.timeout = timeout;
+  }
+
+  /** Emits when the window closes before its time. */
+  get close$(): Observable<void> {
+    return (this.closing ??= new Subject());
   }
 
   /** The rows that it still has room for. */
@@ -62,7 +67,7 @@ export class OpenWindow<R extends Request> {
     this.free += request.open;
     request.open = 0;
     if (this.live === 0) {
-      this.close$.next();
+      this.close();
     } else if (++this.left > LEFT_KEPT && this.left > this.rows.length / 2) {
       this.rows = this.rows.filter((part) => !part.request.isOver);
       this.left = 0;
@@ -72,6 +77,10 @@ export class OpenWindow<R extends Request> {
   /** Closes it as it is, before a request that must run whole and does not fit. */
   flush(): void {
     this.isFlushed = true;
-    this.close$.next();
+    this.close();
+  }
+
+  close(): void {
+    this.closing?.next();
   }
 }

@@ -1,4 +1,4 @@
-import { bufferTime, count, groupBy, map, merge, mergeMap, NEVER, type Observable, type OperatorFunction } from 'rxjs';
+import { bufferTime, groupBy, merge, mergeMap, NEVER, type Observable, type OperatorFunction, reduce } from 'rxjs';
 
 export interface WindowOptions<T, Lane> {
   /** Items share a window only with items of their own lane. */
@@ -40,11 +40,10 @@ export function windowsBy<T, Lane>({
   return (items$) =>
     items$.pipe(
       groupBy(lane, { duration: closing }),
-      mergeMap((lane$) =>
-        lane$.pipe(
-          count(),
-          map((items) => ({ lane: lane$.key, items })),
-        ),
-      ),
+      mergeMap((lane$) => lane$.pipe(reduce(withOneMore<Lane>, { lane: lane$.key, items: 0 }))),
     );
+}
+
+function withOneMore<Lane>({ lane, items }: ClosedWindow<Lane>): ClosedWindow<Lane> {
+  return { lane, items: items + 1 };
 }

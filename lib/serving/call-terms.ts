@@ -130,8 +130,12 @@ export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
 
 /** Own names only: options may be an AbortController, whose signal is that of its class. */
 function checkNames(serving: string, options: CallOptions, isStream: boolean): void {
-  for (const option of Object.keys(options)) {
+  // Makes no list of names, which every call would pay for.
+  for (const option in options) {
     const known = OPTIONS.get(option);
+    if (!Object.hasOwn(options, option)) {
+      continue;
+    }
     if ((!known || (known.ofStreams && !isStream)) && option !== OWN_OPTION) {
       const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
       const names = allowed.map(([each]) => each).join(', ');

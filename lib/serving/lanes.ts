@@ -32,6 +32,8 @@ const LONGEST_ORIGIN = 256;
 
 /** The lanes of one serving, and the options of each key, which may change while it runs. */
 export class Lanes {
+  /** The keys that are known. */
+  readonly keys: readonly string[];
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** The options of calls that run alone, by those of their key. */
@@ -43,6 +45,7 @@ export class Lanes {
   private most = Infinity;
 
   constructor(keys: ReadonlyMap<string, KeyOptions>, others: KeyOptions) {
+    this.keys = [...keys.keys()];
     this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
     this.others = { ...others };
   }
@@ -52,10 +55,6 @@ export class Lanes {
     this.step = fixedBatch ?? 1;
     this.most = hasRows(inputs) ? Infinity : 1;
     [...this.limits.values(), this.others].forEach((limits) => this.set(limits, limits));
-  }
-
-  get keys(): string[] {
-    return [...this.limits.keys()];
   }
 
   optionsOf(key: string): KeyOptions {

@@ -163,8 +163,8 @@ export class Caller {
           : 'other';
     const refused = code === 'SERVING_OVERLOADED' || code === 'SERVING_DEADLINE_UNREACHABLE';
     const isAllowed: Record<string, boolean> = {
-      SERVING_OVERLOADED: how !== 'run',
-      SERVING_DEADLINE_UNREACHABLE: options.timeout !== undefined && how !== 'run',
+      SERVING_OVERLOADED: true,
+      SERVING_DEADLINE_UNREACHABLE: options.timeout !== undefined,
       SERVING_DEADLINE_EXCEEDED: options.timeout !== undefined,
       SERVING_BATCH_FAILED: fault === 'throws' || !(subject.isolates || how === 'run'),
       aborted: reason !== undefined,
@@ -176,7 +176,7 @@ export class Caller {
         `${how} of ${subject.name} with row ${idOf(rows[0]!)} ended with ${code}: ${String(error)}`,
       );
     }
-    if (refused && how === 'batchedRun' && rows.some((row) => this.ledger.hasRun(idOf(row)))) {
+    if (refused && how !== 'stream' && rows.some((row) => this.ledger.hasRun(idOf(row)))) {
       this.ledger.fault('unexpected', `${subject.name} has run rows of a call that it refused with ${code}`);
     }
     return code;

@@ -24,17 +24,18 @@ export class Pulls {
     onDropped: () => void,
   ): AsyncIterator<Piece, undefined> {
     const reader = { next: () => pulled.next() };
-    this.dropped.register(reader, () => {
-      if (this.going.has(pulled)) {
-        this.end(pulled);
-        onDropped();
-      }
-    });
+    const end = (): void => {
+      this.end(pulled);
+      onDropped();
+    };
+    this.dropped.register(reader, end, pulled);
     return reader;
   }
 
   /** Nobody waits for more of it; with an error, who asks gets that. */
   end(pulled: Pulled, reason?: { readonly error: unknown }): void {
+    // Its error can refer to the reader, by its stack, and would keep it in memory.
+    this.dropped.unregister(pulled);
     pulled.stop(reason);
     this.going.delete(pulled);
     if (this.going.size === 0) {

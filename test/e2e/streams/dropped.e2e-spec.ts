@@ -12,3 +12,9 @@ it('[L4] streams that are begun and dropped end with their memory, and neither t
     stderr: '',
   });
 });
+
+it('[L4] streams that are refused keep no memory', async () => {
+  const { code, messages, stderr } = await forkChild('refused-streams');
+
+  expect({ code, messages, stderr }).toEqual({ code: 0, messages: [{ before: 100, left: 0 }], stderr: '' });
+});

@@ -34,7 +34,12 @@ export async function handshakes(): Promise<Entry & { close(): Promise<unknown> 
   return {
     name: 'cluster, handshake',
     hostile: sentBy(parts).map((sent) => attack(sent, port, parts)),
-    valid: fc.jsonValue().map((value) => call(servings, JSON.parse(JSON.stringify(value)))),
+    valid: fc
+      .jsonValue()
+      .map((value) => JSON.stringify(value))
+      // Nodes refuse a field of this name.
+      .filter((text) => !text.includes('"__proto__"'))
+      .map((text) => call(servings, JSON.parse(text))),
     close: () => Promise.all([node.close(), client.close()]),
   };
 }

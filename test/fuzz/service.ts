@@ -183,8 +183,9 @@ function withoutTensors(value: unknown): unknown {
   if (Array.isArray(value)) {
     return value.map(withoutTensors);
   }
-  return 'dims' in value && 'data' in value
-    ? { elements: Array.from(value.data as ArrayLike<unknown>) }
+  const { data } = value as { data?: ArrayLike<unknown> };
+  return 'dims' in value && (ArrayBuffer.isView(data) || Array.isArray(data))
+    ? { elements: Array.from(data as ArrayLike<unknown>) }
     : Object.fromEntries(Object.entries(value).map(([name, part]) => [name, withoutTensors(part)]));
 }
 
@@ -193,7 +194,11 @@ const sameClone: Agrees = (input, result, words) => {
   if (typeof input !== 'object' || input === null) {
     return Object.is(input, result);
   }
-  return !words.startsWith('JSON') || isDeepStrictEqual(withoutTensors(input), withoutTensors(result)) || sameOrTensors(input, result, words);
+  return (
+    !words.startsWith('JSON') ||
+    isDeepStrictEqual(withoutTensors(input), withoutTensors(result)) ||
+    sameOrTensors(input, result, words)
+  );
 };
 
 /** Calls of a function in the application's own thread. */

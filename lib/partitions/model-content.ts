@@ -3,6 +3,7 @@ import { open, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { InferenceSession } from 'onnxruntime-common';
 import { messageOf, ServingLoadError } from '../errors.js';
+import { MOST_BYTES } from './codec.js';
 
 /** What every session of a serving is made of, whatever becomes of the model's file meanwhile. */
 export interface ModelContent {
@@ -14,8 +15,6 @@ export interface ModelContent {
   readonly bytes?: Uint8Array;
 }
 
-/** A message to a process holds no more. */
-const MOST_BYTES = 2 ** 31 - 1;
 const PIECE = 1 << 20;
 
 /** Reads a model once, for all sessions of a serving. */
@@ -97,6 +96,7 @@ async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
 async function contentOfFile(path: string): Promise<ModelContent> {
   try {
     const { size } = await stat(path);
+    // A message to a process holds no more.
     if (size > MOST_BYTES) {
       return { name: path, files: await digestsOf([path]) };
     }

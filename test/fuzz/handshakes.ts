@@ -1,10 +1,11 @@
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { connect, type Socket } from 'node:net';
 import { once } from 'node:events';
 import { type INestApplicationContext } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import * as fc from 'fast-check';
 import { ServingModule, ServingService } from 'nestjs-serving';
+import { freePort } from '../fixtures/free-port.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 
@@ -177,13 +178,4 @@ function call(servings: ServingService, value: unknown): Attack {
 
 function open(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
   return NestFactory.createApplicationContext({ module: class {}, imports: [ServingModule.forRoot(options)] }, { logger: false });
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }

@@ -11,6 +11,7 @@ import { freePort } from '../../fixtures/free-port.js';
 import { failureOf } from '../../fixtures/failure-of.js';
 import { iterated } from '../../fixtures/streams.js';
 import { type ClusterApp, useCluster } from '../../fixtures/use-cluster.js';
+import { watched } from '../../fixtures/watched.js';
 
 const never = (): Promise<never> => new Promise(() => {});
 const closed = expect.objectContaining({ code: 'SERVING_CLOSED' });
@@ -27,16 +28,6 @@ class Hung {
     };
     this.definition = { name: 'hung', batchSize: 1, shutdown: 300, ...options, useFactory };
   }
-}
-
-/** What has become of a promise, without waiting for it. */
-function watched(promise: Promise<unknown>): { outcome?: unknown } {
-  const watch: { outcome?: unknown } = {};
-  promise.then(
-    (value) => (watch.outcome = value),
-    (error: unknown) => (watch.outcome = error),
-  );
-  return watch;
 }
 
 describe('A node that shuts down', () => {

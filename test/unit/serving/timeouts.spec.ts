@@ -4,19 +4,10 @@ import { BatchScript } from 'nestjs-serving/testing';
 import { iterated } from '../../fixtures/streams.js';
 import { useServings } from '../../fixtures/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { watched } from '../../fixtures/watched.js';
 
 const letters = (text: string): Batch => Batch.stack(text.split(''));
 const upper = (rows: readonly string[]): string[] => rows.map((row) => row.toUpperCase());
-
-/** What has become of the promise, as far as is known by now. */
-function watched(promise: Promise<unknown>): { outcome?: unknown } {
-  const watch: { outcome?: unknown } = {};
-  promise.then(
-    (value) => (watch.outcome = value),
-    (error: unknown) => (watch.outcome = error),
-  );
-  return watch;
-}
 
 const late = (ms: number) =>
   expect.objectContaining({

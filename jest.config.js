@@ -40,7 +40,7 @@ export default {
     '/test/(benchmark|chaos|fuzz|soak)/dist/',
   ],
   coverageProvider: 'v8',
-  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/*.entry.ts', '!lib/partitions/worker-host.ts'],
+  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/worker/*.entry.ts', '!lib/partitions/worker/worker-host.ts'],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
   maxWorkers: '100%',
   testTimeout: 60_000,

@@ -18,7 +18,7 @@ export default {
       // Ten seconds of load for each of a thousand changes; what it asks of single rows, the others do too.
       testPathIgnorePatterns: ['/overload\\.spec\\.ts$'],
       runner: '<rootDir>/test/fixtures/first-failure-runner.js',
-      setupFiles: ['<rootDir>/test/fixtures/same-runs.ts'],
+      setupFiles: ['<rootDir>/test/fixtures/async/same-runs.ts'],
     },
   },
   ignorePatterns: ['/sample', '/bench-results', '/test-results', '/.cache', '**/dist'],

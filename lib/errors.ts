@@ -1,5 +1,5 @@
 import { types } from 'node:util';
-import { show } from './show.js';
+import { show } from './format.js';
 
 export interface ServingErrorOptions extends ErrorOptions {
   /** Whole seconds after which the call may be worth another try. */

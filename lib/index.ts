@@ -4,8 +4,8 @@ export type { Fill } from './batch/resize.js';
 export type { BatchAxes } from './batch/template.js';
 export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
-export { type Caller, caller } from './batched/caller.js';
-export type { CloseReason } from './batching/waiting-line.js';
+export { type Caller, caller } from './batched/as-caller.js';
+export type { CloseReason } from './batching/ready-queue.js';
 export type { DistributionOptions } from './distribution/options.js';
 export {
   BatchFailedError,
@@ -33,44 +33,32 @@ export {
   UnknownServingError,
 } from './errors.js';
 export type { HandlerPartitionOptions, HandlerResult, ServingHandler, ServingKind } from './partitions/handler.partition.js';
-export type { DeclaredAxes } from './partitions/model-signature.js';
-export {
-  type BatchContext,
-  type BatchFunction,
-  type BatchFunctionFactory,
-  type BatchFunctionSite,
-  type BatchOutput,
-  type BatchResult,
-  DONE,
-  type Origin,
-  type PartitionOptions,
-  withMetadata,
-} from './partitions/partition.js';
-export type { PartitionStatus } from './partitions/partition-status.js';
+export type { DeclaredAxes } from './partitions/onnx/model-signature.js';
+export type { PartitionStatus } from './partitions/partition.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
-export type { NamedServing, ServingReference } from './serving-reference.js';
+export type { NamedServing, ServingReference } from './definition/serving-reference.js';
 export { ServingService } from './serving.service.js';
-export type { PartMetadata } from './serving/call-metadata.js';
-export type { TensorTemplate, RowTemplate } from './serving/row-template.js';
-export type { ServingCounters } from './serving/counters.js';
-export type { CallOptions, StreamOptions } from './serving/call-options.js';
-export { currentSignal } from './serving/caller-context.js';
-export { contentHash } from './serving/content-hash.js';
+export type { PartMetadata } from './definition/reply.js';
+export type { TensorTemplate, RowTemplate } from './definition/row-template.js';
+export type { ServingCounters } from './events/counters.js';
+export type { CallOptions, StreamOptions } from './context/call-options.js';
+export { currentSignal } from './context/caller-context.js';
+export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
-export type { ReplyStore } from './serving/reply-cache.js';
+export type { ReplyStore } from './deduplication/reply-cache.js';
 export {
   type LengthBucket,
   lengthBuckets,
   type LengthBuckets,
   type LengthBucketsOptions,
   type PaddingOptions,
-} from './serving/length-buckets.js';
+} from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/health.js';
 export { LocalServing } from './serving/local-serving.js';
-export { currentOrigin, withOrigin } from './serving/origin.js';
+export { currentOrigin, withOrigin } from './context/caller-context.js';
 export { Serving, type ServingState } from './serving/serving.js';
 export {
   type ClassServingDefinition,
@@ -84,10 +72,9 @@ export {
   type Prepared,
   type ReplyCacheOptions,
   type ServingDefinition,
-  type ServingOf,
   type ServingOptions,
   type WorkerOptions,
-} from './serving/serving-definition.js';
+} from './definition/serving-definition.js';
 export type {
   AnsweredBy,
   BatchEndEvent,
@@ -98,7 +85,20 @@ export type {
   CallStartEvent,
   PartitionChangeEvent,
   ServingEvent,
-} from './serving/serving-event.js';
-export type { EventOf } from './serving/serving-events.js';
-export type { HookEvent, OutputEvent, StreamEvent } from './serving/stream-event.js';
+} from './events/serving-event.js';
+export type { EventOf } from './events/event-hub.js';
+export type { HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
 export { ServingStream } from './streaming/serving-stream.js';
+export type { Origin } from './context/caller-context.js';
+export type { ServingOf } from './serving/serving.js';
+export {
+  type BatchContext,
+  type BatchFunction,
+  type BatchFunctionFactory,
+  type BatchFunctionSite,
+  type BatchOutput,
+  type BatchResult,
+  DONE,
+  type PartitionOptions,
+  withMetadata,
+} from './partitions/batch-function.js';

@@ -4,8 +4,8 @@ import type { DistributionOptions } from './distribution/options.js';
 import { InvalidServingError } from './errors.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
-import { ServingRegistry } from './serving-registry.js';
-import { show } from './show.js';
+import { ServingRegistry } from './serving.registry.js';
+import { show } from './format.js';
 
 /** The injection token of this node among the others; there is none where the module has no option `distribution`. */
 export const CLUSTER = Symbol('serving cluster');

@@ -1,6 +1,6 @@
 import { ConfigurableModuleBuilder, type ModuleMetadata } from '@nestjs/common';
 import type { DistributionOptions } from './distribution/options.js';
-import type { ServingDefinition } from './serving/serving-definition.js';
+import type { ServingDefinition } from './definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
 export interface ServingModuleOptions {

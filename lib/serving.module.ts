@@ -1,7 +1,7 @@
 import { type BeforeApplicationShutdown, type DynamicModule, Inject, Module, Optional, type Provider } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
-import { tellCallers } from './batched/caller-context.interceptor.js';
+import { tellCallers } from './context/caller-context.interceptor.js';
 import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError } from './errors.js';
 import { CLUSTER, clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
@@ -14,7 +14,7 @@ import {
   type ServingModuleOptions,
 } from './serving.module-definition.js';
 import { asyncServingProviders, servingProviders } from './serving.providers.js';
-import { ServingRegistry } from './serving-registry.js';
+import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
 import { ServingShutdown } from './serving.shutdown.js';
 

@@ -8,8 +8,8 @@ import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
 import type { LocalServing } from './serving/local-serving.js';
-import type { ReplyStore } from './serving/reply-cache.js';
-import type { ServingDefinition } from './serving/serving-definition.js';
+import type { ReplyStore } from './deduplication/reply-cache.js';
+import type { ServingDefinition } from './definition/serving-definition.js';
 
 /** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {

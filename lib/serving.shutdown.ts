@@ -3,7 +3,7 @@ import { HttpAdapterHost } from '@nestjs/core';
 import type { Server } from 'node:http';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { ServingClosedError } from './errors.js';
-import { ServingRegistry } from './serving-registry.js';
+import { ServingRegistry } from './serving.registry.js';
 import { LocalServing } from './serving/local-serving.js';
 
 /** Milliseconds between two looks at the connections of the HTTP server. */

@@ -1,8 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
-import { clip, show } from '../show.js';
+import { clip, show } from '../format.js';
 import { type Container, isContainer, leavesOf, mapLeaves, read } from './container.js';
-import { ListRows } from './list-rows.js';
-import type { Rows } from './rows.js';
+import { ListRows, type Rows } from './list-rows.js';
 import { asRow } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template } from './template.js';

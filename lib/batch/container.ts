@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError, isServingError, messageOf } from '../errors.js';
-import { clip } from '../show.js';
+import { clip } from '../format.js';
 import { isTensor } from './tensor.js';
 
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */

@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
-import { show } from '../show.js';
+import { show } from '../format.js';
 import type { Leaf } from './container.js';
 import { copyRows, zerosLike } from './tensor.js';
 

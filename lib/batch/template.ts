@@ -1,5 +1,5 @@
 import { InvalidBatchError } from '../errors.js';
-import { clip } from '../show.js';
+import { clip } from '../format.js';
 import { type Container, type Leaf, mapLeaves, read } from './container.js';
 import { soundTensor } from './tensor.js';
 

@@ -1,7 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
 import { type Container, withLeaves } from './container.js';
-import type { Rows } from './rows.js';
+import type { Rows } from './list-rows.js';
 import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
 import { blankLike, bytesOf, copyOf, copyRows, isIntact, rowsOf, zerosLike } from './tensor.js';
 

@@ -1,6 +1,6 @@
 import { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
-import { clip, show } from '../show.js';
+import { clip, show } from '../format.js';
 
 /** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];

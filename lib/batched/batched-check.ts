@@ -2,7 +2,16 @@ import 'reflect-metadata';
 import { Scope } from '@nestjs/common';
 import type { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
-import { aFunction, batching, batchingOf, checkOptions, checkRoom, delay, type Rules, whole } from '../serving/option-rules.js';
+import {
+  aFunction,
+  batching,
+  batchingOf,
+  checkOptions,
+  checkRoom,
+  delay,
+  type Rules,
+  whole,
+} from '../definition/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
 /** What Nest knows of a provider or controller. */

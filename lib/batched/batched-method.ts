@@ -1,18 +1,17 @@
 import type { Type } from '@nestjs/common';
+import 'reflect-metadata';
 import { Batcher, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import type { Lane, Part, Request } from '../batching/request.js';
+import type { Lane, Part, Request } from '../batching/queued-request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
-import type { Origin } from '../partitions/partition.js';
 import { settledRows } from '../partitions/settled-rows.js';
-import type { CallTerms } from '../serving/call-terms.js';
-import type { Counters } from '../serving/counters.js';
-import type { CallWatch } from '../serving/call-watch.js';
-import { batchingOf, DEFAULT_AGEING } from '../serving/option-rules.js';
-import { inOriginOf } from '../serving/origin.js';
-import { batchObserver } from '../serving/batch-observer.js';
-import type { BatchLabels } from '../serving/serving-event.js';
-import type { ServingEvents } from '../serving/serving-events.js';
+import type { CallTerms } from '../execution/resolved-call-options.js';
+import type { Counters } from '../events/counters.js';
+import type { CallWatch } from '../events/call-recorder.js';
+import { batchingOf, DEFAULT_AGEING } from '../definition/option-rules.js';
+import { inOriginOf, type Origin } from '../context/caller-context.js';
+import { batchObserver, type ServingEvents } from '../events/event-hub.js';
+import type { BatchLabels } from '../events/serving-event.js';
 
 /** What is to be said of a call, by the single arguments that its caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
@@ -214,4 +213,43 @@ async function runMethod(
 function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][] {
   const width = calls.reduce((widest, { args }) => Math.max(widest, args.length), parameters);
   return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));
+}
+
+/** The lanes of one method: calls batch with those to the same instance, and of the same origin where that is asked for. */
+export class MethodLanes {
+  private readonly lanes = new WeakMap<object, Map<Origin | undefined, MethodLane>>();
+  private readonly limits: MethodLane['limits'];
+
+  constructor(options: BatchedOptions) {
+    this.limits = batchingOf(options);
+  }
+
+  laneOf(owner: object, origin: Origin | undefined): MethodLane {
+    const ofOwner = this.lanes.get(owner) ?? new Map<Origin | undefined, MethodLane>();
+    let lane = ofOwner.get(origin);
+    if (!lane) {
+      lane = { origin, limits: this.limits };
+      this.lanes.set(owner, ofOwner.set(origin, lane));
+    }
+    return lane;
+  }
+}
+
+const KEY = 'serving:batched';
+
+/** The property by which an instance finds the application that it belongs to; two applications share nothing. */
+export const METHODS = Symbol('batched methods');
+
+export function addBatchedMethod(type: object, method: BatchedMethod): void {
+  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
+  Reflect.defineMetadata(KEY, [...own, method], type);
+}
+
+/** The batched methods of a class, its base classes' included. */
+export function batchedMethodsOf(type: unknown): BatchedMethod[] {
+  if (typeof type !== 'function') {
+    return [];
+  }
+  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
+  return [...own, ...batchedMethodsOf(Object.getPrototypeOf(type))];
 }

@@ -2,21 +2,28 @@ import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown,
 import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { UnknownServingError } from '../errors.js';
-import { ServingRegistry } from '../serving-registry.js';
-import { CallWatch } from '../serving/call-watch.js';
-import type { AbortSignalLike, CallOptions } from '../serving/call-options.js';
-import { Counters, type ServingCounters } from '../serving/counters.js';
-import { termsOf, untilStop } from '../serving/call-terms.js';
-import { currentOrigin } from '../serving/origin.js';
-import { shutdownOf } from '../serving/option-rules.js';
-import { ServingEvents } from '../serving/serving-events.js';
+import { ServingRegistry } from '../serving.registry.js';
+import { CallWatch } from '../events/call-recorder.js';
+import type { AbortSignalLike, CallOptions } from '../context/call-options.js';
+import { Counters, type ServingCounters } from '../events/counters.js';
+import { termsOf, untilStop } from '../execution/resolved-call-options.js';
+import { currentOrigin } from '../context/caller-context.js';
+import { shutdownOf } from '../definition/option-rules.js';
+import { ServingEvents } from '../events/event-hub.js';
 import { Shutdown } from '../serving/shutdown.js';
 import { Waits } from '../serving/waits.js';
-import { show } from '../show.js';
-import { type BatchedMethod, type BatchedOptions, batcherOf, MethodCall, type OfArguments } from './batched-method.js';
+import { show } from '../format.js';
+import {
+  type BatchedMethod,
+  type BatchedOptions,
+  batcherOf,
+  MethodCall,
+  type OfArguments,
+  batchedMethodsOf,
+  METHODS,
+  MethodLanes,
+} from './batched-method.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
-import { batchedMethodsOf, METHODS } from './batched-metadata.js';
-import { MethodLanes } from './method-lanes.js';
 
 /** A method at work. */
 interface Running {

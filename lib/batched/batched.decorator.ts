@@ -1,12 +1,11 @@
 import 'reflect-metadata';
 import { Inject, type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
-import { callInRequest } from '../serving/in-request.js';
-import { CallerContextInterceptor } from './caller-context.interceptor.js';
+import { callInRequest } from '../context/request-scope.js';
+import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
-import type { BatchedMethod, BatchedOptions } from './batched-method.js';
-import { addBatchedMethod, METHODS } from './batched-metadata.js';
+import { type BatchedMethod, type BatchedOptions, addBatchedMethod, METHODS } from './batched-method.js';
 
 /** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;

@@ -5,8 +5,8 @@ import {
   RequestTooLargeError,
   withoutStack,
 } from '../errors.js';
-import { Pace } from './pace.js';
-import type { Limits, Request } from './request.js';
+import { Pace } from './batch-time-model.js';
+import type { Limits, Request } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;

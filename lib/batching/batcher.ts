@@ -1,12 +1,12 @@
 import { Subject } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
-import type { RunOrder } from './backlog.js';
+import type { RunOrder } from './priority-queue.js';
 import { type Load, Pool, type Slot } from './pool.js';
-import { type Lane, type Part, type Request, sizeOf } from './request.js';
+import { type Lane, type Part, type Request, sizeOf } from './queued-request.js';
 import { OpenWindow } from './open-window.js';
-import { outsideOfCalls } from './outside.js';
-import { type CloseReason, WaitingLine, type Window } from './waiting-line.js';
+import { outsideOfCalls } from '../context/caller-context.js';
+import { type CloseReason, WaitingLine, type Window } from './ready-queue.js';
 import { windowsBy } from './windows-by.js';
 
 /** How one batch came about. */

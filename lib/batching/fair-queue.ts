@@ -1,6 +1,6 @@
 import TinyQueue from 'tinyqueue';
 import { Fifo } from './fifo.js';
-import type { Part, Request } from './request.js';
+import type { Part, Request } from './queued-request.js';
 
 /** The rows of one tenant, first come, first served. */
 interface Flow<R extends Request> {

@@ -1,5 +1,5 @@
 import { type Observable, Subject } from 'rxjs';
-import type { Lane, Part, Request } from './request.js';
+import type { Lane, Part, Request } from './queued-request.js';
 
 /** A window keeps up to this many parts whose rows have left. */
 const LEFT_KEPT = 64;

@@ -1,6 +1,6 @@
-export type { Balance, BalanceContext, ChooseOwner } from './balancer.js';
-export type { ClusterNode } from './cluster-node.js';
-export type { ServedInfo } from './node-info.js';
+export type { Balance, BalanceContext, ChooseOwner } from './membership/balancer.js';
+export type { ClusterNode } from './membership/member.js';
+export type { ServedInfo } from './membership/node-info.js';
 export type {
   ClusterOptions,
   DistributionLimits,
@@ -13,12 +13,12 @@ export type {
   RemoteServingOptions,
   TcpDistribution,
 } from './options.js';
-export type { GrpcTransportOptions } from './transports/grpc.transport.js';
-export type { NatsTransportOptions } from './transports/nats.transport.js';
-export type { RedisTransportOptions } from './transports/redis.transport.js';
+export type { GrpcTransportOptions } from './transports/grpc/grpc.transport.js';
+export type { NatsTransportOptions } from './transports/nats/nats.transport.js';
+export type { RedisTransportOptions } from './transports/redis/redis.transport.js';
 export type { Peer, Peers } from './transports/peers.js';
-export type { TcpTransportOptions } from './transports/tcp.transport.js';
-export type { Owner } from './owners.js';
+export type { TcpTransportOptions } from './transports/tcp/tcp.transport.js';
+export type { Owner } from './membership/balancer.js';
 export {
   type Address,
   NodeGoneError,
@@ -29,4 +29,4 @@ export {
 } from './transport.js';
 export type { WireLimits } from './wire/limits.js';
 export { packetLength } from './wire/prelude.js';
-export type { WindowLimits } from './window.js';
+export type { WindowLimits } from './calls/flow-control.js';

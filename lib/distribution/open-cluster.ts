@@ -1,10 +1,9 @@
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import type { Serving } from '../serving/serving.js';
-import { show } from '../show.js';
+import { show } from '../format.js';
 import { Cluster } from './cluster.js';
-import { Offers } from './offers.js';
-import { refuseMisplaced } from './misplaced.js';
+import { Offers } from './calls/exported-servings.js';
 import { type DistributionOptions, resolveDistribution } from './options.js';
 import type { ServingTransport } from './transport.js';
 
@@ -20,24 +19,24 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
   switch (given.transport) {
     case Transport.TCP: {
       refuseMisplaced({ transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true }, given);
-      const { TcpTransport } = await import('./transports/tcp.transport.js');
+      const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
     case Transport.GRPC: {
       refuseMisplaced({ transport: 'Transport.GRPC', options: ['url'], isDialled: true }, given);
-      const { GrpcTransport } = await import('./transports/grpc.transport.js');
+      const { GrpcTransport } = await import('./transports/grpc/grpc.transport.js');
       const { options, peers, insecure } = given;
       return new GrpcTransport({ options, peers, secret, insecure });
     }
     case Transport.NATS: {
       refuseMisplaced({ transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false }, given);
-      const { NatsTransport } = await import('./transports/nats.transport.js');
+      const { NatsTransport } = await import('./transports/nats/nats.transport.js');
       return new NatsTransport({ options: given.options });
     }
     case Transport.REDIS: {
       refuseMisplaced({ transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false }, given);
-      const { RedisTransport } = await import('./transports/redis.transport.js');
+      const { RedisTransport } = await import('./transports/redis/redis.transport.js');
       return new RedisTransport({ options: given.options });
     }
     default:
@@ -53,4 +52,46 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
 
 function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
+}
+
+/** One of Nest's transports, as its users name it, and the options that tell it where to listen and whom to look for. */
+export interface Whereabouts {
+  readonly transport: string;
+  readonly options: readonly string[];
+  /** Whether its nodes dial each other, instead of meeting at a server. */
+  readonly isDialled: boolean;
+}
+
+const ALL = ['host', 'port', 'url', 'servers'];
+
+/**
+ * What is meant for another transport would be passed on and mean nothing: the node would listen, or look for others, at a place that nobody has named.
+ *
+ * @throws InvalidServingError naming what is misplaced
+ */
+export function refuseMisplaced({ transport, options, isDialled }: Whereabouts, given: object): void {
+  const { options: of, ...rest }: { readonly options?: object | undefined } = given;
+  const there = namesIn(of ?? {}).filter((name) => ALL.includes(name) && !options.includes(name));
+  if (there.length > 0) {
+    throw new InvalidServingError(
+      `ServingModule, option "distribution": ${inWords(there)} in its "options" means nothing to ${transport}, whose place is told by ${inWords(options)}`,
+    );
+  }
+  const here = namesIn(rest).filter((name) => !isDialled && ['peers', 'insecure'].includes(name));
+  if (here.length > 0) {
+    throw new InvalidServingError(
+      `ServingModule, option "distribution": ${inWords(here)} means nothing to ${transport}, whose nodes meet at a server`,
+    );
+  }
+}
+
+/** Those that say something. */
+function namesIn(options: object): readonly string[] {
+  return Object.entries(options)
+    .filter(([, value]) => value !== undefined)
+    .map(([name]) => name);
+}
+
+function inWords(names: readonly string[]): string {
+  return names.map(show).join(' and ');
 }

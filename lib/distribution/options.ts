@@ -1,18 +1,18 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { InvalidServingError } from '../errors.js';
-import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from '../serving/option-rules.js';
-import type { Balance } from './balancer.js';
-import type { DistributedPreprocessing } from './remote-serving.js';
+import { checkOptions, delay, milliseconds, type Rule, type Rules, whole } from '../definition/option-rules.js';
+import type { Balance } from './membership/balancer.js';
+import type { DistributedPreprocessing } from './calls/remote-serving.js';
 import type { ServingTransport } from './transport.js';
-import type { GrpcTransportOptions } from './transports/grpc.transport.js';
+import type { GrpcTransportOptions } from './transports/grpc/grpc.transport.js';
 import type { Transport } from './transports/nest-types.js';
-import type { NatsTransportOptions } from './transports/nats.transport.js';
-import type { RedisTransportOptions } from './transports/redis.transport.js';
+import type { NatsTransportOptions } from './transports/nats/nats.transport.js';
+import type { RedisTransportOptions } from './transports/redis/redis.transport.js';
 import type { Peers } from './transports/peers.js';
-import type { TcpTransportOptions } from './transports/tcp.transport.js';
+import type { TcpTransportOptions } from './transports/tcp/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
-import type { WindowLimits } from './window.js';
+import type { WindowLimits } from './calls/flow-control.js';
 
 /** Nodes that are connected to each other, without a broker. */
 export interface TcpDistribution {

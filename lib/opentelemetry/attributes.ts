@@ -1,6 +1,6 @@
 import type { Attributes } from '@opentelemetry/api';
 import { isError, isServingError } from '../errors.js';
-import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallMode, CallStage } from '../serving/serving-event.js';
+import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallMode, CallStage } from '../events/serving-event.js';
 
 /** The name of what measures, as tracers and meters are asked for. */
 export const SCOPE = 'nestjs-serving';

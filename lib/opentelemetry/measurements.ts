@@ -1,7 +1,7 @@
 import type { BatchObservableCallback, Counter, Histogram, Meter } from '@opentelemetry/api';
 import { isServingError } from '../errors.js';
-import type { PartitionStatus } from '../partitions/partition-status.js';
-import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../serving/serving-event.js';
+import type { PartitionStatus } from '../partitions/partition.js';
+import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../events/serving-event.js';
 import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 
 /** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */

@@ -1,8 +1,8 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
-import type { PartitionStatus } from '../partitions/partition-status.js';
-import type { ServingEvent } from '../serving/serving-event.js';
-import type { EventOf } from '../serving/serving-events.js';
+import type { PartitionStatus } from '../partitions/partition.js';
+import type { ServingEvent } from '../events/serving-event.js';
+import type { EventOf } from '../events/event-hub.js';
 import { SCOPE } from './attributes.js';
 import { Measurements } from './measurements.js';
 import { Spans } from './spans.js';

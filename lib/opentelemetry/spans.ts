@@ -10,7 +10,7 @@ import {
   type Tracer,
 } from '@opentelemetry/api';
 import { isError, messageOf } from '../errors.js';
-import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../serving/serving-event.js';
+import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../events/serving-event.js';
 import { answeredBy, batchAttributes, batchEndAttributes, hasFailed, methodOf, outcomeOf, stages } from './attributes.js';
 
 /** A call that has not ended. */

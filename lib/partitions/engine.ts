@@ -1,14 +1,15 @@
 import { InvalidServingError } from '../errors.js';
-import { show } from '../show.js';
+import { show } from '../format.js';
 import { BatchFunctions } from './batch-functions.js';
-import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
-import { ModelSource } from './model-content.js';
-import type { DeclaredPorts, ModelSignature } from './model-signature.js';
-import type { BatchFunctionFactory, Partition, PartitionOptions } from './partition.js';
-import { SupervisedPartition, type Supervision } from './supervised.partition.js';
-import { type Isolation, WorkerPartition } from './worker.partition.js';
-import type { SessionProviders, WorkerTask } from './worker-protocol.js';
+import { ModelSource } from './onnx/model-content.js';
+import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
+import type { Partition, STEPPED } from './partition.js';
+import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
+import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
+import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
+import type { Batch } from '../batch/batch.js';
+import type { BatchFunctionFactory, PartitionOptions, BatchInfo, BatchResult, BatchListener } from './batch-function.js';
 
 /** What an engine has opened. */
 export interface Opened {
@@ -153,4 +154,17 @@ async function openWorkers(
     return new SupervisedPartition(index, worker, open, supervision);
   });
   return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };
+}
+
+/** Runs batches in the application's own thread. */
+export class FunctionPartition implements Partition {
+  readonly prefetch = 0;
+
+  constructor(private readonly functions: BatchFunctions) {}
+
+  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+    return this.functions.run(batch.consume(), info, listener);
+  }
+
+  async close(): Promise<void> {}
 }

@@ -1,18 +1,16 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
-import { show } from '../show.js';
-import { lateLoad } from './late-load.js';
+import { show } from '../format.js';
+import { lateLoad, resultOf, settledResult } from './batch-functions.js';
+import { type Partition, STEPPED } from './partition.js';
 import {
   type BatchContext,
   type BatchInfo,
-  type BatchListener,
   type BatchResult,
   contextOf,
-  type Partition,
   type PartitionOptions,
-  STEPPED,
-} from './partition.js';
-import { resultOf, settledResult } from './steps.js';
+  type BatchListener,
+} from './batch-function.js';
 
 /** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
 export type ServingKind = 'inline' | 'process';

@@ -2,9 +2,9 @@ import { InvalidServingError } from '../errors.js';
 import { type Engine, fileEngine, functionEngine, handlerEngine, modelEngine } from '../partitions/engine.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
-import type { ReplyStore } from './reply-cache.js';
-import { modelOf, moduleOf, resolveDefinition } from './resolve-definition.js';
-import type { ServingDefinition, ServingOptions } from './serving-definition.js';
+import type { ReplyStore } from '../deduplication/reply-cache.js';
+import { modelOf, moduleOf, resolveDefinition } from '../definition/resolve-definition.js';
+import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
  * A serving from its definition, not started: `await serving.start()`, then call it, then `await serving.close()`.

@@ -1,4 +1,4 @@
-import type { PartitionStatus } from '../partitions/partition-status.js';
+import type { PartitionStatus } from '../partitions/partition.js';
 import type { Serving, ServingState } from './serving.js';
 
 /** How a serving is, for those who watch over it. */

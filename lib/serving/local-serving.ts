@@ -1,6 +1,6 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { outsideOfCalls } from '../batching/outside.js';
+import { outsideOfCalls } from '../context/caller-context.js';
 import {
   InvalidServingError,
   isServingError,
@@ -11,28 +11,27 @@ import {
 } from '../errors.js';
 import { type Engine, modelsLoaded, type Opened } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
-import { warningsOf } from '../partitions/model-signature.js';
-import type { Partition } from '../partitions/partition.js';
-import { type PartitionStatus, statusOf } from '../partitions/partition-status.js';
-import { TimedPartition } from '../partitions/timed.partition.js';
+import { warningsOf } from '../partitions/onnx/model-signature.js';
+import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
+import { TimedPartition } from '../partitions/worker/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
-import type { Callbacks } from './call.js';
-import type { CallOptions, StreamOptions } from './call-options.js';
-import { type CallTerms, termsOf } from './call-terms.js';
-import type { ServingCounters } from './counters.js';
-import { callInRequest, streamInRequest } from './in-request.js';
-import { Lanes } from './lanes.js';
-import { ServingLine } from './line.js';
-import { batching, checkOptions, checkRoom } from './option-rules.js';
-import { ReplyCache, type ReplyStore } from './reply-cache.js';
-import type { ResolvedServing, ServingDistribution } from './resolve-definition.js';
-import { SharedCalls } from './shared-calls.js';
+import type { Callbacks } from '../execution/call.js';
+import type { CallOptions, StreamOptions } from '../context/call-options.js';
+import { type CallTerms, termsOf } from '../execution/resolved-call-options.js';
+import type { ServingCounters } from '../events/counters.js';
+import { callInRequest, streamInRequest } from '../context/request-scope.js';
+import { Lanes } from '../execution/lanes.js';
+import { ServingLine } from './pipeline.js';
+import { batching, checkOptions, checkRoom } from '../definition/option-rules.js';
+import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
+import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
 import { Waits } from './waits.js';
 import { Serving, type ServingState } from './serving.js';
-import type { ServingEvent } from './serving-event.js';
-import { type EventOf, ServingEvents } from './serving-events.js';
-import type { StreamEvent } from './stream-event.js';
+import type { ServingEvent } from '../events/serving-event.js';
+import { type EventOf, ServingEvents } from '../events/event-hub.js';
+import type { StreamEvent } from '../definition/reply.js';
+import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
 
 /** One for all calls that have none of their own. */
 const NONE: CallOptions = {};

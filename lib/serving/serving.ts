@@ -1,11 +1,12 @@
 import type { Observable } from 'rxjs';
-import type { PartitionStatus } from '../partitions/partition-status.js';
+import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
-import type { CallOptions, StreamOptions } from './call-options.js';
-import type { ServingCounters } from './counters.js';
-import type { ServingEvent } from './serving-event.js';
-import type { EventOf } from './serving-events.js';
-import type { StreamEvent } from './stream-event.js';
+import type { CallOptions, StreamOptions } from '../context/call-options.js';
+import type { ServingCounters } from '../events/counters.js';
+import type { ServingEvent } from '../events/serving-event.js';
+import type { EventOf } from '../events/event-hub.js';
+import type { StreamEvent } from '../definition/reply.js';
+import { type ServingOptions } from '../definition/serving-definition.js';
 
 /** `ready` from the time when every partition is loaded and warm, until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
@@ -97,3 +98,7 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    */
   abstract setBatchTimeout(milliseconds: number, key?: string): void;
 }
+
+/** The handle of a definition: `ServingOf<typeof embedder>`. */
+export type ServingOf<Definition> =
+  Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info> ? Serving<Input, Output> : never;

@@ -1,13 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { ServingClosedError } from '../errors.js';
-
-/** How long shutdown waits. */
-export interface ShutdownOptions {
-  /** Whether calls that are queued are run, or answered as closed at once. */
-  readonly drain: boolean;
-  /** Milliseconds from the beginning of shutdown after which every call that is left is answered as closed. */
-  readonly shutdown: number;
-}
+import { type ShutdownOptions } from '../definition/option-rules.js';
 
 /** What takes calls and can be shut down. */
 export interface Closable {

@@ -1,4 +1,4 @@
-import { type CallTerms, NOTHING_ASKED, onStop } from './call-terms.js';
+import { type CallTerms, NOTHING_ASKED, onStop } from '../execution/resolved-call-options.js';
 
 /** One result that a caller waits for. */
 interface Wait {

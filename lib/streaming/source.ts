@@ -3,7 +3,7 @@ import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
 import { read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors.js';
-import { show } from '../show.js';
+import { show } from '../format.js';
 import { Queue } from './queue.js';
 
 /** What can be pulled from, one value at a time. */

@@ -1,12 +1,19 @@
 import type { Batch } from '../batch/batch.js';
-import type { BatchContext } from '../partitions/partition.js';
+import { type Partition, type STEPPED } from '../partitions/partition.js';
 import { LocalServing } from '../serving/local-serving.js';
-import { resolveDefinition } from '../serving/resolve-definition.js';
-import type { ServingOptions } from '../serving/serving-definition.js';
-import { HeldBatch } from './held-batch.js';
-import type { ResultsOf, RowsOf } from './rows-of.js';
-import { type Hold, scriptedEngine } from './scripted-engine.js';
+import { resolveDefinition } from '../definition/resolve-definition.js';
+import type { ServingOptions } from '../definition/serving-definition.js';
+import { HeldBatch, type ResultsOf, type RowsOf } from './held-batch.js';
 import { modelStandIn } from './stand-in.js';
+import type { Engine } from '../partitions/engine.js';
+import { resultOf } from '../partitions/batch-functions.js';
+import {
+  type BatchContext,
+  type BatchInfo,
+  type BatchResult,
+  contextOf,
+  type BatchListener,
+} from '../partitions/batch-function.js';
 
 /**
  * In place of what runs a serving's batches: holds each of them until the test ends it.
@@ -79,4 +86,29 @@ export class BatchScript<Row = unknown, Result = unknown> {
       }
     });
   }
+}
+
+/** Runs the rows as a batch function does. `lose` ends the partition for good. */
+export type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
+
+/** Partitions that hand their batches over, and can be lost as a thread can. */
+export function scriptedEngine(hold: Hold): Engine {
+  return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
+}
+
+class ScriptedPartition implements Partition {
+  readonly prefetch = 0;
+  lost?: Error;
+
+  constructor(private readonly hold: Hold) {}
+
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+    if (this.lost) {
+      throw this.lost;
+    }
+    const result = this.hold(batch.consume(), contextOf(info, listener), (error) => (this.lost = error));
+    return resultOf(result, info.size, listener) as Promise<BatchResult | typeof STEPPED>;
+  }
+
+  async close(): Promise<void> {}
 }

@@ -1,9 +1,9 @@
-export { MemoryNetwork, type MemoryNetworkOptions, type MemoryTransport } from '../distribution/transports/memory.transport.js';
+export { MemoryNetwork, type MemoryNetworkOptions, type MemoryTransport } from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';
 export { recordBatches } from './record-batches.js';
-export type { ResultsOf, RowsOf, TypedBatchFunction } from './rows-of.js';
+export type { ResultsOf, RowsOf, TypedBatchFunction } from './held-batch.js';
 export { settle } from './settle.js';
-export type { TestingBuilder } from './testing-builder.js';
+export type { TestingBuilder } from './override-serving.js';
 export { VirtualTime } from './virtual-time.js';

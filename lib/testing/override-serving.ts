@@ -1,14 +1,14 @@
+import { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import { getServingToken } from '../serving.decorator.js';
 import { getHandlerToken } from '../serving.providers.js';
 import { createServing } from '../serving/create-serving.js';
 import type { LocalServing } from '../serving/local-serving.js';
-import type { FunctionServingDefinition, ServingOptions } from '../serving/serving-definition.js';
+import type { FunctionServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 import type { BatchScript } from './batch-script.js';
-import { expectServing } from './expect-serving.js';
-import type { RowsOf, TypedBatchFunction } from './rows-of.js';
+import type { RowsOf, TypedBatchFunction } from './held-batch.js';
 import { modelStandIn, servingStandIn } from './stand-in.js';
-import type { TestingBuilder } from './testing-builder.js';
+import { ServingRegistry } from '../serving.registry.js';
 
 /**
  * Replaces a serving of the application under test, wherever it is registered. Its model, file or class is then not loaded, and not
@@ -78,3 +78,38 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
 
 /** A script for whatever rows. */
 type AnyScript = Pick<BatchScript, 'createServing'>;
+
+/** What is needed of the builder that `Test.createTestingModule` of `@nestjs/testing` gives. */
+export interface TestingBuilder {
+  overrideProvider(token: unknown): {
+    useFactory(options: { factory: (...dependencies: never[]) => unknown; inject?: unknown[] }): unknown;
+    useValue(value: unknown): unknown;
+  };
+}
+
+/** The names of the servings that must be there, by the builder of their application. */
+const expected = new WeakMap<TestingBuilder, Set<string>>();
+
+/** Lets the application start only if it has a serving of that name: to replace what is not there replaces nothing, and says nothing. */
+export function expectServing(builder: TestingBuilder, name: string): void {
+  const names = expected.get(builder) ?? new Set();
+  expected.set(builder, names.add(name));
+  builder.overrideProvider(ServingRegistry).useFactory({
+    factory: (discovery: DiscoveryService) => new ExpectingRegistry(discovery, names),
+    inject: [DiscoveryService],
+  });
+}
+
+class ExpectingRegistry extends ServingRegistry {
+  constructor(
+    discovery: DiscoveryService,
+    private readonly names: ReadonlySet<string>,
+  ) {
+    super(discovery);
+  }
+
+  override onModuleInit(): void {
+    super.onModuleInit();
+    this.names.forEach((name) => this.get(name));
+  }
+}

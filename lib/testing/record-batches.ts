@@ -1,5 +1,5 @@
 import type { Serving } from '../serving/serving.js';
-import type { BatchEndEvent } from '../serving/serving-event.js';
+import type { BatchEndEvent } from '../events/serving-event.js';
 
 /**
  * The batches that end from now on, in that order: a list that grows.

@@ -6,7 +6,7 @@ import type {
   KeyServingOptions,
   ModelServingDefinition,
   ServingOptions,
-} from '../serving/serving-definition.js';
+} from '../definition/serving-definition.js';
 
 /** The options that say what runs the batches, and how. */
 type RunOption = Exclude<

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { describeUnless } from '../fixtures/describe-unless.js';
-import { NatsServer, natsMissing } from '../fixtures/nats-server.js';
+import { NatsServer, natsMissing } from '../fixtures/cluster/nats-server.js';
 
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -53,7 +53,7 @@ describe('the packed package', () => {
     expect(files).toContain('package/dist/index.js');
     expect(files).toContain('package/dist/index.d.ts');
     expect(files).toContain('package/dist/partitions/thread.entry.js');
-    expect(files).toContain('package/dist/distribution/transports/link.proto');
+    expect(files).toContain('package/dist/distribution/transports/grpc/link.proto');
     expect(files).toContain('package/dist/testing/index.js');
     expect(files).toContain('package/dist/testing/index.d.ts');
   });

@@ -4,8 +4,8 @@ import { Tensor } from 'onnxruntime-common';
 import type * as frame from '../../dist/distribution/wire/frame.js';
 import type * as limits from '../../dist/distribution/wire/limits.js';
 import type * as values from '../../dist/distribution/wire/values.js';
-import { mutated } from '../fixtures/mutated-bytes.js';
-import { wireSamples } from '../fixtures/wire-samples.js';
+import { mutated } from '../fixtures/values/mutated-bytes.js';
+import { wireSamples } from '../fixtures/cluster/wire-samples.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 
 type Wire = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &

@@ -5,7 +5,7 @@ import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import * as fc from 'fast-check';
 import { ServingModule, ServingService } from 'nestjs-serving';
-import { freePort } from '../fixtures/free-port.js';
+import { freePort } from '../fixtures/http/free-port.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 

@@ -1,7 +1,7 @@
 import type * as frame from '../../dist/distribution/wire/frame.js';
 import type * as limits from '../../dist/distribution/wire/limits.js';
 import type * as prelude from '../../dist/distribution/wire/prelude.js';
-import type * as proof from '../../dist/distribution/transports/proof.js';
+import type * as proof from '../../dist/distribution/transports/handshake.js';
 import type * as values from '../../dist/distribution/wire/values.js';
 
 export type NodeParts = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &

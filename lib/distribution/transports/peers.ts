@@ -2,7 +2,7 @@ import { lookup } from 'node:dns/promises';
 import { Logger } from '@nestjs/common';
 import { catchError, defer, EMPTY, type Observable, of, repeat, tap } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
-import { show } from '../../show.js';
+import { show } from '../../format.js';
 
 /** A node to connect to: `host:port`, the same as an object, or a name of which every address is a node. */
 export type Peer =

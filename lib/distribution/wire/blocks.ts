@@ -1,6 +1,5 @@
 import { InvalidInputError } from '../../errors.js';
-import { BIG_ENDIAN, swapOnBigEndian } from './byte-order.js';
-import { type Block, countOf, type Element, elementByCode, elementByType } from './element-types.js';
+import { BIG_ENDIAN, swapOnBigEndian, type Block, countOf, type Element, elementByCode, elementByType } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 

@@ -1,4 +1,5 @@
 import type { Tensor } from 'onnxruntime-common';
+import { endianness } from 'node:os';
 import { type Storage, storageClasses, type TypedData } from '../../batch/tensor.js';
 
 /** What the elements of a block are. Tensors of strings are no blocks: they stand in the tree. */
@@ -81,4 +82,22 @@ export function countOf(dims: readonly number[], most: number): number {
     }
   }
   return count;
+}
+
+/** Whether numbers lie here the other way round than they cross. */
+export const BIG_ENDIAN = endianness() === 'BE';
+
+/** Turns elements from the order of the bytes here to that in which they cross, and back. */
+export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
+  if (!BIG_ENDIAN || size === 1) {
+    return;
+  }
+  const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (size === 2) {
+    view.swap16();
+  } else if (size === 4) {
+    view.swap32();
+  } else {
+    view.swap64();
+  }
 }

@@ -1,5 +1,5 @@
 import { messageOf } from '../../errors.js';
-import { clip } from '../../show.js';
+import { clip } from '../../format.js';
 
 /** The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32 header length, u32 body length. */
 export const PRELUDE = 16;

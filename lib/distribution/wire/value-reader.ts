@@ -1,5 +1,5 @@
 import type { Block } from './element-types.js';
-import { valueOf } from './leaves.js';
+import { valueOf } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 

@@ -1,8 +1,8 @@
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
-import { clip, kindOf } from '../../show.js';
+import { clip, kindOf } from '../../format.js';
 import type { Block } from './element-types.js';
-import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './leaves.js';
+import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

@@ -1,5 +1,5 @@
 import { InvalidInputError, messageOf, RequestTooLargeError } from '../../errors.js';
-import { clip } from '../../show.js';
+import { clip } from '../../format.js';
 import type { Block } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { reading } from './prelude.js';

@@ -1,6 +1,6 @@
-import type * as balancer from '../../../dist/distribution/balancer.js';
-import type * as members from '../../../dist/distribution/members.js';
-import type * as nodeInfo from '../../../dist/distribution/node-info.js';
+import type * as balancer from '../../../dist/distribution/membership/balancer.js';
+import type * as members from '../../../dist/distribution/membership/members.js';
+import type * as nodeInfo from '../../../dist/distribution/membership/node-info.js';
 
 export type Members = members.Members;
 export type NodeInfo = nodeInfo.NodeInfo;

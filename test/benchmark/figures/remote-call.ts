@@ -1,6 +1,6 @@
 import { ServingService } from 'nestjs-serving';
 import { firstValueFrom } from 'rxjs';
-import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
+import { NatsServer, natsMissing } from '../../fixtures/cluster/nats-server.js';
 import { rowsPerSecond } from '../harness/callers.js';
 import { typicalLatency } from '../harness/latency.js';
 import { compare, type Measurement } from '../harness/measurement.js';

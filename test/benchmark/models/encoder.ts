@@ -1,4 +1,4 @@
-import { node, type OnnxModel, type OnnxNode, type OnnxTensor } from '../../fixtures/onnx-writer.js';
+import { node, type OnnxModel, type OnnxNode, type OnnxTensor } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './random.js';
 

@@ -1,4 +1,4 @@
-import { node, type OnnxModel } from '../../fixtures/onnx-writer.js';
+import { node, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './random.js';
 

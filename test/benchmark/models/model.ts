@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { InferenceSession } from 'onnxruntime-node';
-import { type OnnxModel, onnxModel } from '../../fixtures/onnx-writer.js';
+import { type OnnxModel, onnxModel } from '../../fixtures/models/onnx-writer.js';
 
 /** A model on disk, with one input and one output, and all that the contenders must agree on to be compared. */
 export interface BenchmarkModel {

@@ -1,5 +1,5 @@
 import { Transport } from '@nestjs/microservices';
-import { freePort } from '../../fixtures/free-port.js';
+import { freePort } from '../../fixtures/http/free-port.js';
 
 /** How a caller and a process reach each other. */
 export type Way =

@@ -3,7 +3,7 @@ import { deaf } from '../../chaos/scenarios/deaf.js';
 import { leave } from '../../chaos/scenarios/leave.js';
 import { leaveStreams } from '../../chaos/scenarios/leave-streams.js';
 import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from '../../chaos/scenarios/terminate.js';
-import { itKeepsItsPromises } from '../../fixtures/chaos.js';
+import { itKeepsItsPromises } from '../../fixtures/http/chaos.js';
 
 describe('An application under load, whose clients', () => {
   itKeepsItsPromises('[7.3] leave while they wait or run, answers the others, and runs no row of those who waited', leave);

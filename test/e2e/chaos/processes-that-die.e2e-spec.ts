@@ -3,7 +3,7 @@ import { circuit } from '../../chaos/scenarios/circuit.js';
 import { kill, killOnce, killWithoutRetries } from '../../chaos/scenarios/kill.js';
 import { aborts, fillsMemory } from '../../chaos/scenarios/poison.js';
 import { pause, stop } from '../../chaos/scenarios/stop.js';
-import { itKeepsItsPromises } from '../../fixtures/chaos.js';
+import { itKeepsItsPromises } from '../../fixtures/http/chaos.js';
 
 describe('An application under load, of which partition processes', () => {
   itKeepsItsPromises('[5.6] are killed, fails no call', kill);

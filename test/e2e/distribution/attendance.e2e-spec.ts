@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
-import { until } from '../../fixtures/awaited.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string): ServingDefinition => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
 

@@ -1,11 +1,11 @@
 import { setTimeout } from 'node:timers/promises';
 import { expect, it } from '@jest/globals';
 import { DeadlineExceededError, NodeLostError } from 'nestjs-serving';
-import { until } from '../../fixtures/awaited.js';
-import { Callers } from '../../fixtures/callers.js';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeBrokers } from '../../fixtures/wirings.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { Callers } from '../../fixtures/http/callers.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeBrokers } from '../../fixtures/cluster/wirings.js';
 
 const distribution = { heartbeat: 100, downAfter: 2000 };
 const row = (id: string) => ({ id, numbers: [1] });

@@ -13,12 +13,11 @@ import {
   UnknownServingError,
   withMetadata,
 } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { iterated } from '../../fixtures/streams.js';
-import { until } from '../../fixtures/streams.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { iterated, until } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 /** Says of each row who has run it. */
 const saying = (name: string, node: string): FunctionServingDefinition => ({

@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, type FunctionServingDefinition, type ServingService } from 'nestjs-serving';
 import { firstValueFrom } from 'rxjs';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { until } from '../../fixtures/streams.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { until } from '../../fixtures/async/streams.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 /** Goes on for as long as it is asked. */
 const endless: FunctionServingDefinition = {

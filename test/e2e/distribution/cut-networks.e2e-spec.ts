@@ -1,9 +1,9 @@
 import { Transport } from '@nestjs/microservices';
 import { expect, it } from '@jest/globals';
-import { Callers } from '../../fixtures/callers.js';
-import { describeHosts } from '../../fixtures/hosts.js';
-import { type ClusterProcess, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { tcp } from '../../fixtures/wirings.js';
+import { Callers } from '../../fixtures/http/callers.js';
+import { describeHosts } from '../../fixtures/cluster/hosts.js';
+import { type ClusterProcess, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { tcp } from '../../fixtures/cluster/wirings.js';
 
 const PORT = 5000;
 const distribution = { heartbeat: 100, downAfter: 1000, secret: 'known to these hosts alone' };

@@ -1,7 +1,7 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { useCluster } from '../../fixtures/use-cluster.js';
-import { until } from '../../fixtures/streams.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
+import { until } from '../../fixtures/async/streams.js';
 
 const quick = { heartbeat: 50, downAfter: 300 };
 const servings = (mark: string) => [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) }];

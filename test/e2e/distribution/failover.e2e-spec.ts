@@ -1,10 +1,10 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { type FunctionServingDefinition, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { until } from '../../fixtures/streams.js';
-import { turn } from '../../fixtures/virtual-time.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { until } from '../../fixtures/async/streams.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const held = (name: string, options: Partial<FunctionServingDefinition> = {}) => {
   const batches = new HeldFunction();

@@ -7,17 +7,17 @@ import { Logger } from '@nestjs/common';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import type { Address } from '../../../lib/distribution/transport.js';
-import type { GrpcCall, GrpcMessage } from '../../../lib/distribution/transports/grpc-connection.js';
-import { GrpcTransport, type GrpcTransportSettings } from '../../../lib/distribution/transports/grpc.transport.js';
+import type { GrpcCall, GrpcMessage } from '../../../lib/distribution/transports/grpc/grpc-connection.js';
+import { GrpcTransport, type GrpcTransportSettings } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
-import { type AppProcess, useAppProcesses } from '../../fixtures/app-process.js';
-import { Awaited, until } from '../../fixtures/awaited.js';
-import { useBreakableLinks } from '../../fixtures/breakable-link.js';
-import { type Certificate, makeCertificate } from '../../fixtures/certificates.js';
+import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
+import { Awaited, until } from '../../fixtures/async/awaited.js';
+import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
+import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { describeTransport, type Joined, useNodes } from '../../fixtures/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
-import { has } from '../../fixtures/tcp-nodes.js';
+import { describeTransport, type Joined, useNodes } from '../../fixtures/cluster/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import { has } from '../../fixtures/cluster/tcp-nodes.js';
 
 const startProcess = useAppProcesses();
 const breakable = useBreakableLinks();
@@ -211,7 +211,7 @@ describe('strangers', () => {
 
   /** A call of somebody who may be nobody. */
   function callTo(node: Joined<GrpcTransport>): GrpcCall {
-    const protoPath = fileURLToPath(new URL('../../../lib/distribution/transports/link.proto', import.meta.url));
+    const protoPath = fileURLToPath(new URL('../../../lib/distribution/transports/grpc/link.proto', import.meta.url));
     const client = new ClientGrpcProxy({ url: urlOf(node), package: 'nestjs_serving', protoPath });
     clients.push(client);
     return client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link();

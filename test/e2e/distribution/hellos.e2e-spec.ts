@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
 import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
-import { Heard, stationOf } from '../../fixtures/heard.js';
-import { falseBeat, IMPOSTOR } from '../../fixtures/impostor.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.who, header: { from } });
 

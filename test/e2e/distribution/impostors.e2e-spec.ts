@@ -1,18 +1,18 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { setImmediate as turn } from 'node:timers/promises';
 import { NodeLostError, type ServingService } from 'nestjs-serving';
-import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
 import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../lib/distribution/wire/values.js';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { Heard, stationOf } from '../../fixtures/heard.js';
-import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/impostor.js';
-import { iterated } from '../../fixtures/streams.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
-import { type ClusterProcess, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { tcp } from '../../fixtures/wirings.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
+import { iterated } from '../../fixtures/async/streams.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
+import { type ClusterProcess, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { tcp } from '../../fixtures/cluster/wirings.js';
 
 const secret = 'known to nodes alone';
 const another = 'known to others alone';

@@ -1,9 +1,9 @@
 import { expect, it } from '@jest/globals';
 import { InvalidOutputError, RequestTooLargeError } from 'nestjs-serving';
-import { until } from '../../fixtures/awaited.js';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeEach, nats } from '../../fixtures/wirings.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeEach, nats } from '../../fixtures/cluster/wirings.js';
 
 interface Row {
   readonly id: string;

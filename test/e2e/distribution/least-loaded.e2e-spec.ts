@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import type { FunctionServingDefinition } from 'nestjs-serving';
-import { useCluster } from '../../fixtures/use-cluster.js';
-import { passTime, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
+import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Each partition answers a row in 10 ms, whatever its weight says. */
 const serving = (distributionWeight: number, partitions: number): FunctionServingDefinition => ({

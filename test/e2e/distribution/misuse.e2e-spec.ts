@@ -3,8 +3,8 @@ import { Injectable } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import { Batched, type DistributionOptions, InvalidServingError, ServingModule, UnknownServingError } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string) => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
 

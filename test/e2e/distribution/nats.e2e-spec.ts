@@ -4,14 +4,14 @@ import { ClientNats } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
 import type { PlainHandler } from '../../../lib/distribution/transport.js';
-import { NatsTransport } from '../../../lib/distribution/transports/nats.transport.js';
+import { NatsTransport } from '../../../lib/distribution/transports/nats/nats.transport.js';
 import { InvalidInputError } from '../../../lib/errors.js';
-import { useAppProcesses } from '../../fixtures/app-process.js';
-import { Awaited, until } from '../../fixtures/awaited.js';
+import { useAppProcesses } from '../../fixtures/http/app-process.js';
+import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { describeTransport, probed, useNodes } from '../../fixtures/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
-import { NatsServer, natsMissing } from '../../fixtures/nats-server.js';
+import { describeTransport, probed, useNodes } from '../../fixtures/cluster/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import { NatsServer, natsMissing } from '../../fixtures/cluster/nats-server.js';
 
 function doesNotThrow(action: () => unknown): boolean {
   try {

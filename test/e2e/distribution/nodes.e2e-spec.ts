@@ -3,7 +3,7 @@ import { NestFactory } from '@nestjs/core';
 import { ServingModule, ServingService } from 'nestjs-serving';
 import type { ClusterNode } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const echo = (name: string, distributionWeight: number) => ({
   name,

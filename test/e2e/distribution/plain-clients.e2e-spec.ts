@@ -1,10 +1,9 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Controller } from '@nestjs/common';
 // #region imports
-import { ClientProxyFactory, Transport } from '@nestjs/microservices';
-import { firstValueFrom } from 'rxjs';
+import { ClientProxyFactory, Transport, type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
+import { firstValueFrom, lastValueFrom, toArray } from 'rxjs';
 // #endregion
-import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
 import { NestFactory } from '@nestjs/core';
 import { Batched, type FunctionServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
 import type { ClusterOptions } from 'nestjs-serving/distribution';
@@ -13,15 +12,14 @@ import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Tensor } from 'onnxruntime-common';
-import { lastValueFrom, toArray } from 'rxjs';
-import { MemoryNetwork } from '../../../lib/distribution/transports/memory.transport.js';
+import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { natsMissing, NatsServer } from '../../fixtures/nats-server.js';
-import { until } from '../../fixtures/streams.js';
-import { floats } from '../../fixtures/tensors.js';
-import { type TcpApp, useTcpCluster } from '../../fixtures/use-tcp-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { natsMissing, NatsServer } from '../../fixtures/cluster/nats-server.js';
+import { until } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { type TcpApp, useTcpCluster } from '../../fixtures/cluster/use-tcp-cluster.js';
 
 const { node, clientOf } = useTcpCluster();
 

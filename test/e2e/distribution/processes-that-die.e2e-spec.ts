@@ -1,9 +1,9 @@
 import { expect, it } from '@jest/globals';
 import { NodeLostError } from 'nestjs-serving';
 import type { ClusterOptions } from '../../../lib/distribution/options.js';
-import { Callers } from '../../fixtures/callers.js';
-import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeWirings } from '../../fixtures/wirings.js';
+import { Callers } from '../../fixtures/http/callers.js';
+import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
 const byBeats = { heartbeat: 100, downAfter: 2000 };

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
-import { Callers } from '../../fixtures/callers.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeWirings } from '../../fixtures/wirings.js';
+import { Callers } from '../../fixtures/http/callers.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 const byItself = { code: 0, signal: null, output: '' };
 const bySignal = { ...byItself, code: null, signal: 'SIGTERM' };

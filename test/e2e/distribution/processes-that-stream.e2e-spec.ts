@@ -1,9 +1,9 @@
 import { expect, it } from '@jest/globals';
 import { NodeLostError, type OutputEvent, SlowConsumerError } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { iterated } from '../../fixtures/streams.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeWirings } from '../../fixtures/wirings.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { iterated } from '../../fixtures/async/streams.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 interface Step {
   readonly step: number;

@@ -1,8 +1,8 @@
 import { expect, it } from '@jest/globals';
 import { UnknownServingError } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeWirings } from '../../fixtures/wirings.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 const row = (id: number) => ({ id: `${id}`, numbers: [id, 1] });
 const answer = (id: number) => ({ id: `${id}`, sum: id + 1 });

@@ -2,14 +2,14 @@ import { afterAll, afterEach, beforeAll, expect, it, jest } from '@jest/globals'
 import { Logger } from '@nestjs/common';
 import { ServerRedis } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis.transport.js';
-import { useAppProcesses } from '../../fixtures/app-process.js';
-import { until } from '../../fixtures/awaited.js';
-import { useBreakableLinks } from '../../fixtures/breakable-link.js';
+import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis/redis.transport.js';
+import { useAppProcesses } from '../../fixtures/http/app-process.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
-import { RedisServer, redisMissing } from '../../fixtures/redis-server.js';
+import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import { RedisServer, redisMissing } from '../../fixtures/cluster/redis-server.js';
 
 /** What becomes of a node that starts with these options. */
 function start(options: RedisTransportOptions): Promise<void> {

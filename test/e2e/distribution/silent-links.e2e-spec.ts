@@ -1,8 +1,8 @@
 import { beforeEach, expect, it } from '@jest/globals';
-import { until } from '../../fixtures/awaited.js';
-import { type BreakableLink, useBreakableLinks } from '../../fixtures/breakable-link.js';
-import { useClusterProcesses } from '../../fixtures/use-cluster-processes.js';
-import { describeEach, grpc, tcp } from '../../fixtures/wirings.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { type BreakableLink, useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
+import { useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import { describeEach, grpc, tcp } from '../../fixtures/cluster/wirings.js';
 
 const distribution = { heartbeat: 100, downAfter: 1000 };
 

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, type FunctionServingDefinition, InvalidInputError, NodeLostError } from 'nestjs-serving';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { iterated, outputsOf } from '../../fixtures/streams.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 /** Counts up to its input, as far as it is asked; tells how far it got. */
 class Counter {

@@ -2,10 +2,10 @@ import { once } from 'node:events';
 import { expect, it } from '@jest/globals';
 import type { ClientTCP } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
-import { type Certificate, makeCertificate } from '../../fixtures/certificates.js';
+import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { numbered } from '../../fixtures/heard.js';
-import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
+import { numbered } from '../../fixtures/async/heard.js';
+import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo } = useTcpNodes();
 

@@ -3,9 +3,9 @@ import { describe, expect, it } from '@jest/globals';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
 import type { PlainHandler } from '../../../lib/distribution/transport.js';
 import { InvalidInputError, OverloadedError } from '../../../lib/errors.js';
-import { Awaited, until } from '../../fixtures/awaited.js';
-import { numbered } from '../../fixtures/heard.js';
-import { useTcpNodes } from '../../fixtures/tcp-nodes.js';
+import { Awaited, until } from '../../fixtures/async/awaited.js';
+import { numbered } from '../../fixtures/async/heard.js';
+import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo } = useTcpNodes();
 

@@ -4,12 +4,12 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { proofOf } from '../../../lib/distribution/transports/proof.js';
-import { TcpTransport } from '../../../lib/distribution/transports/tcp.transport.js';
+import { proofOf } from '../../../lib/distribution/transports/handshake.js';
+import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
-import { until } from '../../fixtures/awaited.js';
-import { Heard, numbered, stationOf } from '../../fixtures/heard.js';
-import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, closing } = useTcpNodes();
 

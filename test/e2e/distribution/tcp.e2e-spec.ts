@@ -1,13 +1,13 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { TcpTransport } from '../../../lib/distribution/transports/tcp.transport.js';
-import { useAppProcesses } from '../../fixtures/app-process.js';
-import { Awaited, until } from '../../fixtures/awaited.js';
-import { useBreakableLinks } from '../../fixtures/breakable-link.js';
-import { describeTransport, useNodes } from '../../fixtures/every-transport.js';
-import { numbered } from '../../fixtures/heard.js';
-import { has, useTcpNodes } from '../../fixtures/tcp-nodes.js';
+import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
+import { useAppProcesses } from '../../fixtures/http/app-process.js';
+import { Awaited, until } from '../../fixtures/async/awaited.js';
+import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
+import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
+import { numbered } from '../../fixtures/async/heard.js';
+import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start } = useTcpNodes();
 const startProcess = useAppProcesses();

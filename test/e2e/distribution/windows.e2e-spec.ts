@@ -1,17 +1,17 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Batch, NodeLostError } from 'nestjs-serving';
-import type { MemoryTransport } from '../../../lib/distribution/transports/memory.transport.js';
+import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
 import { decodeFrame, encodeFrame, type Frame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../lib/distribution/wire/values.js';
-import { until } from '../../fixtures/awaited.js';
-import { failureOf } from '../../fixtures/failure-of.js';
-import { Heard, stationOf } from '../../fixtures/heard.js';
-import { falseBeat, IMPOSTOR } from '../../fixtures/impostor.js';
-import { iterated, outputsOf } from '../../fixtures/streams.js';
-import { useCluster } from '../../fixtures/use-cluster.js';
+import { until } from '../../fixtures/async/awaited.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
+import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 describe('The window of a stream between two nodes', () => {
   const cluster = useCluster();

@@ -1,14 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, createServing, InvalidInputError, InvalidServingError, type ServingDefinition } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { doubled, doublingClass } from '../../fixtures/doubling.js';
-import { value } from '../../fixtures/models.js';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
+import { value } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Whole numbers, so that every batch gives exactly the same. */
 const weights = (rows: number): { type: 'float32'; dims: number[]; data: Float32Array } => ({

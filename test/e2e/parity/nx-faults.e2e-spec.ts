@@ -13,16 +13,16 @@ import {
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { firstValueFrom } from 'rxjs';
-import { collect } from '../../fixtures/collect.js';
-import { doubled, goOn } from '../../fixtures/doubling.js';
-import { useGates } from '../../fixtures/gate.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { linearModel } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { doubled, goOn } from '../../fixtures/batching/doubling.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { linearModel } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, passTime, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
 const doubledNumbers = (...values: number[]): Tensor => doubled(floats([values.length], values)) as Tensor;

@@ -8,13 +8,13 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { doubled, doublingClass, goOn } from '../../fixtures/doubling.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** A batch of so many rows with the numbers from `first` on. */
 const numbers = (first: number, rows: number): Batch =>

@@ -20,11 +20,11 @@ import {
   withMetadata,
 } from 'nestjs-serving';
 import { availableParallelism } from 'node:os';
-import { doubled, doublingClass } from '../../fixtures/doubling.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const double = () => doubled;
 const pair = (): Batch => Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]);

@@ -1,15 +1,15 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { Batch, type BatchContext, createServing, InvalidInputError, type ServingDefinition } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { collect } from '../../fixtures/collect.js';
-import { doubled } from '../../fixtures/doubling.js';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { value } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { doubled } from '../../fixtures/batching/doubling.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { value } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const plus = (x: Tensor, by: number): Tensor =>
   new Tensor(

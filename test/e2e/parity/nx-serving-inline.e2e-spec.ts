@@ -9,11 +9,11 @@ import {
   withMetadata,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { doubled, doublingClass } from '../../fixtures/doubling.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** A batch function that doubles, and the sizes of the batches that it gets. */
 function noted(): { readonly useFactory: () => (rows: Tensor) => unknown; readonly sizes: (number | undefined)[] } {

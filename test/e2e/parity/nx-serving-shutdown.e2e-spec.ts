@@ -1,14 +1,14 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { Batch, createServing, type ServingDefinition, ServingClosedError, ServingModule, ServingService } from 'nestjs-serving';
-import { collect } from '../../fixtures/collect.js';
-import { doubled, goOn } from '../../fixtures/doubling.js';
-import { type Gate, useGates } from '../../fixtures/gate.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { worker } from '../../fixtures/worker.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { doubled, goOn } from '../../fixtures/batching/doubling.js';
+import { type Gate, useGates } from '../../fixtures/batching/gate.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
 const closed = { status: 'rejected', reason: expect.any(ServingClosedError) };

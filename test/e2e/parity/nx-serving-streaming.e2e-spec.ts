@@ -2,14 +2,14 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Batch, createServing, InvalidBatchError, type ServingDefinition, ServingStream, withMetadata } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
-import { collect } from '../../fixtures/collect.js';
-import { doubled, doublingClass, goOn } from '../../fixtures/doubling.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { watchedBatches } from '../../fixtures/watched-batches.js';
-import { worker } from '../../fixtures/worker.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
 /** The event of rows from `offset` on, with these numbers as their output. */

@@ -2,12 +2,12 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, expect, it, jest } from '@jest/globals';
 import { Batch, type BatchEndEvent, createServing, defineServing, type ServingEvent } from 'nestjs-serving';
-import { collect } from '../../fixtures/collect.js';
-import { doubled, goOn } from '../../fixtures/doubling.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { doubled, goOn } from '../../fixtures/batching/doubling.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const after = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 

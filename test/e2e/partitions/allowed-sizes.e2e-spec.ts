@@ -15,11 +15,11 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { echoModel, value } from '../../fixtures/models.js';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { echoModel, value } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const rows = (count: number): Tensor =>
   floats(

@@ -6,11 +6,11 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { Batch, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { collect } from '../../fixtures/collect.js';
-import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models.js';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const digits = new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url);
 

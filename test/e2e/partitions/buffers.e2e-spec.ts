@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, InvalidOutputError, type ServingDefinition } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { recurrentModel } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { recurrentModel } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 type Tensors = Readonly<Record<'x' | 'state' | 'rate', Tensor>>;
 

@@ -6,10 +6,10 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { createServing, type LocalServing, type PartitionStatus, ServingLoadError } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { filter, firstValueFrom } from 'rxjs';
-import { value, weightsApartModel } from '../../fixtures/models.js';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { value, weightsApartModel } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const x = floats([1, 2], [1, 2]);
 const oneOf = (op: string): Uint8Array =>

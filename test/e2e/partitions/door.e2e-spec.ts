@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import { type BatchEndEvent, InvalidBatchError, InvalidInputError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { echoModel, value } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { echoModel, value } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const sentences = (rows: number, length: number, width = 3): Tensor =>
   floats([rows, length, width], Array(rows * length * width).fill(1));

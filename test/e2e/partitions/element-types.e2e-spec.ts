@@ -1,11 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { echoModel, value } from '../../fixtures/models.js';
-import { type ElementType, elementTypes } from '../../fixtures/onnx-writer.js';
-import { floats, sixOfEachType } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { echoModel, value } from '../../fixtures/models/models.js';
+import { type ElementType, elementTypes } from '../../fixtures/models/onnx-writer.js';
+import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** What a model can be written of; the others have no number of their own in ONNX files of that age. */
 const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);

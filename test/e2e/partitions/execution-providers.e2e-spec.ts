@@ -2,9 +2,9 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { ProviderUnavailableError, ServingLoadError } from 'nestjs-serving';
-import { echoModel, value } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { echoModel, value } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const model = echoModel({ x: value('float32', 'batch') });
 const x = floats([1], [7]);

@@ -8,11 +8,11 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { collect } from '../../fixtures/collect.js';
-import { linearModel } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { linearModel } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const threadEcho: ServingDefinition = { name: 'echo', useFile: worker('echo') };
 const functionEcho: ServingDefinition = { name: 'echo', useFactory: () => (rows: unknown) => rows };

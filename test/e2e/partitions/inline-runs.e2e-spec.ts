@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from 'nestjs-serving';
-import { useGates } from '../../fixtures/gate.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 describe('An inline run', () => {
   const gate = useGates();

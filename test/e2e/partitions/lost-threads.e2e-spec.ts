@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import { PartitionLostError, ServingUnavailableError } from 'nestjs-serving';
-import { useGates } from '../../fixtures/gate.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
-import { worker } from '../../fixtures/worker.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 describe('A thread that dies', () => {
   const gate = useGates();

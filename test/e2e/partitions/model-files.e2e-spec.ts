@@ -6,9 +6,9 @@ import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { InvalidServingError, ServingLoadError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { echoModel, recurrentModel, value } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const digits = new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url);
 const path = fileURLToPath(digits);

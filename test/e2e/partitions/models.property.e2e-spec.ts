@@ -3,10 +3,10 @@ import * as fc from 'fast-check';
 import { type DeclaredAxes, InvalidServingError, type LocalServing } from 'nestjs-serving';
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { InferenceSession as Session } from 'onnxruntime-node';
-import { feedOf } from '../../../lib/partitions/feeds.js';
-import { value } from '../../fixtures/models.js';
-import { type ElementType, node, type OnnxNode, type OnnxValue, onnxModel } from '../../fixtures/onnx-writer.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { feedOf } from '../../../lib/partitions/onnx/onnx-model.js';
+import { value } from '../../fixtures/models/models.js';
+import { type ElementType, node, type OnnxNode, type OnnxValue, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 /** A tensor of the type whose elements are these small numbers, each in its own way. */
 const makers: Readonly<Record<ElementType, (numbers: number[], dims: number[]) => Tensor>> = {

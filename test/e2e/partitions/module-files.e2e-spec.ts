@@ -9,9 +9,9 @@ import {
   InvalidServingError,
   ServingLoadError,
 } from 'nestjs-serving';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** What `workers/site.mjs` tells of a row. */
 interface Site {

@@ -13,14 +13,14 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { useAppProcesses } from '../../fixtures/app-process.js';
-import { forkChild } from '../../fixtures/fork-child.js';
-import { useGates } from '../../fixtures/gate.js';
-import { echoModel, recurrentModel, value } from '../../fixtures/models.js';
-import { iterated, outputsOf } from '../../fixtures/streams.js';
-import { floats, sixOfEachType } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { useAppProcesses } from '../../fixtures/http/app-process.js';
+import { forkChild } from '../../fixtures/partitions/fork-child.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
 const inProcess = { isolation: 'process' } as const;

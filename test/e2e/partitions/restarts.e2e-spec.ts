@@ -10,12 +10,12 @@ import {
   ServingUnavailableError,
 } from 'nestjs-serving';
 import { filter, firstValueFrom } from 'rxjs';
-import { forkChild } from '../../fixtures/fork-child.js';
-import { useGates } from '../../fixtures/gate.js';
-import { until } from '../../fixtures/streams.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
-import { worker } from '../../fixtures/worker.js';
+import { forkChild } from '../../fixtures/partitions/fork-child.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { until } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Memory that threads share with the test. */
 const shared = (length = 1): Int32Array => new Int32Array(new SharedArrayBuffer(length * Int32Array.BYTES_PER_ELEMENT));

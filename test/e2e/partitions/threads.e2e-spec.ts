@@ -4,13 +4,13 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from 'nestjs-serving';
-import { forkChild } from '../../fixtures/fork-child.js';
-import { useGates } from '../../fixtures/gate.js';
-import { slowModel } from '../../fixtures/models.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
-import { worker } from '../../fixtures/worker.js';
+import { forkChild } from '../../fixtures/partitions/fork-child.js';
+import { useGates } from '../../fixtures/batching/gate.js';
+import { slowModel } from '../../fixtures/models/models.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** What `workers/gate.mjs` makes of a row. */
 interface Passed {

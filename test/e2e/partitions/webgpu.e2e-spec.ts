@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { forkChild } from '../../fixtures/fork-child.js';
+import { forkChild } from '../../fixtures/partitions/fork-child.js';
 
 const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
 

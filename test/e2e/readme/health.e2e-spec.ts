@@ -7,8 +7,8 @@ import { describe, expect, it } from '@jest/globals';
 import { ServingModule, ServingService } from 'nestjs-serving';
 import { BatchScript, overrideServing } from 'nestjs-serving/testing';
 import { Test } from '@nestjs/testing';
-import { describeOnPlatforms } from '../../fixtures/platforms.js';
-import { worker } from '../../fixtures/worker.js';
+import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 // #region controller
 @Controller('health')

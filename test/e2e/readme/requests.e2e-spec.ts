@@ -3,8 +3,8 @@ import { Controller, Get, type INestApplication, Param } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { type CallEndEvent, ServingModule, ServingService } from 'nestjs-serving';
 import { BatchScript, overrideServing } from 'nestjs-serving/testing';
-import { RawClient } from '../../fixtures/raw-client.js';
-import { until } from '../../fixtures/streams.js';
+import { RawClient } from '../../fixtures/cluster/raw-client.js';
+import { until } from '../../fixtures/async/streams.js';
 
 const summary = { name: 'summary', useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)) };
 

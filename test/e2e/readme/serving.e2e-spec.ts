@@ -1,14 +1,26 @@
-import { type INestApplication, ValidationPipe } from '@nestjs/common';
+import { type INestApplication, ValidationPipe, Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
 // #region imports
-import { Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
-import { Batch, Batched, defineServing, InjectServing, ServingModule, ServingService, withMetadata } from 'nestjs-serving';
-import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
+import {
+  Batch,
+  Batched,
+  defineServing,
+  InjectServing,
+  ServingModule,
+  ServingService,
+  withMetadata,
+  type Serving,
+  type ServingHandler,
+  type ServingOf,
+  caller,
+  createServing,
+  getServingToken,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';
 import { trace } from '@opentelemetry/api';
-import { Telemetry } from '../../fixtures/telemetry.js';
+import { Telemetry } from '../../fixtures/serving/telemetry.js';
 // #region cache-imports
 import { CacheModule } from '@nestjs/cache-manager';
 // #endregion
@@ -19,7 +31,6 @@ import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { Test } from '@nestjs/testing';
 import { BatchScript, overrideServing, recordBatches, VirtualTime } from 'nestjs-serving/testing';
 // #endregion
-import { caller, createServing, getServingToken } from 'nestjs-serving';
 
 // #region model
 export const digits = defineServing({

@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { forkChild } from '../../fixtures/fork-child.js';
+import { forkChild } from '../../fixtures/partitions/fork-child.js';
 
 it('[L4] streams that are begun and dropped end with their memory, and neither they nor their timers keep the process', async () => {
   const { code, messages, stderr } = await forkChild('dropped-streams');

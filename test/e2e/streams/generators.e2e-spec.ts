@@ -12,9 +12,9 @@ import {
   ServingStream,
   SlowConsumerError,
 } from 'nestjs-serving';
-import { stepped, type SteppedRow } from '../../fixtures/stepped.js';
-import { iterated, observed, outputsOf, until } from '../../fixtures/streams.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { stepped, type SteppedRow } from '../../fixtures/batching/stepped.js';
+import { iterated, observed, outputsOf, until } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const FOREVER = 1e9;
 const steps = await stepped('steps');

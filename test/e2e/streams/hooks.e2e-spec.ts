@@ -12,12 +12,12 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
-import { node, onnxModel } from '../../fixtures/onnx-writer.js';
-import { value } from '../../fixtures/models.js';
-import { iterated, outputsOf } from '../../fixtures/streams.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { worker } from '../../fixtures/worker.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { value } from '../../fixtures/models/models.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Says each of the words that a row brings, with the names of all; then gives the names back. */
 const saying = (rows: { name: string; says?: readonly string[] }[], { emit, hooks }: BatchContext): string[] => {

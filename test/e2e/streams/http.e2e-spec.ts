@@ -4,8 +4,8 @@ import { beforeEach, expect, it } from '@jest/globals';
 import { Controller, Get, type MessageEvent, Param, Query, Sse } from '@nestjs/common';
 import { DONE, InvalidInputError, type OutputEvent, ServingModule, ServingService } from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
-import { describeOnPlatforms, type Site } from '../../fixtures/platforms.js';
-import { until } from '../../fixtures/streams.js';
+import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
+import { until } from '../../fixtures/async/streams.js';
 
 /** Generators under way, and those that have ended. */
 const generators = { begun: 0, ended: 0 };

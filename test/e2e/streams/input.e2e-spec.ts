@@ -2,13 +2,13 @@ import { Readable } from 'node:stream';
 import { describe, expect, it } from '@jest/globals';
 import { Batch, BatchFailedError, defineServing, InvalidBatchError, type LocalServing, UnknownKeyError } from 'nestjs-serving';
 import { concat, from, of, Subject, throwError } from 'rxjs';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { echoModel, value } from '../../fixtures/models.js';
-import { iterated, outputsOf, until } from '../../fixtures/streams.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
-import { worker } from '../../fixtures/worker.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { echoModel, value } from '../../fixtures/models/models.js';
+import { iterated, outputsOf, until } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
+import { worker } from '../../fixtures/partitions/worker.js';
 
 const batches = (...rows: string[][]): Batch[] => rows.map((row) => Batch.stack(row));
 

@@ -2,12 +2,12 @@ import { getEventListeners } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import { Batch, BatchFailedError, type OutputEvent, ServingClosedError } from 'nestjs-serving';
 import { map, take, toArray, lastValueFrom } from 'rxjs';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { linearModel } from '../../fixtures/models.js';
-import { iterated, observed, outputsOf, until } from '../../fixtures/streams.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { linearModel } from '../../fixtures/models/models.js';
+import { iterated, observed, outputsOf, until } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 const rowsOf = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, n) => `${n}`));
 const inPieces = () => rowsOf(20).chunksOf(3).values();

@@ -1,10 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, type LocalServing, ServingClosedError, type ServingOptions, type ServingStream } from 'nestjs-serving';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { stepped, type SteppedRow } from '../../fixtures/stepped.js';
-import { iterated, outputsOf, until } from '../../fixtures/streams.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { stepped, type SteppedRow } from '../../fixtures/batching/stepped.js';
+import { iterated, outputsOf, until } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 const steps = await stepped('steps');
 const row = (name: string, count: number): SteppedRow => ({ name, steps: count });

@@ -4,7 +4,7 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Container } from '../../../lib/batch/container.js';
 import type { BatchAxes } from '../../../lib/batch/template.js';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {
   it.each(Object.entries(kinds()))('[2.1] [2.2] holds what a list would hold after the same operations: %s', (_, kind) => {

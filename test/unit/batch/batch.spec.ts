@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError } from '../../../lib/errors.js';
-import { floats, sixOfEachType } from '../../fixtures/tensors.js';
+import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {
   describe('stack', () => {

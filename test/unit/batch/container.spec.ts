@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { type Container, isContainer, leavesOf, withLeaves } from '../../../lib/batch/container.js';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 const x = floats([1], [1]);
 const y = floats([1], [2]);

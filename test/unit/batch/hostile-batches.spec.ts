@@ -3,7 +3,7 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { type Container, isContainer } from '../../../lib/batch/container.js';
 import { InvalidBatchError } from '../../../lib/errors.js';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 /** What calls itself a tensor, as JSON or code can write it. */
 const claim = (tensor: object): Container =>

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, InvalidBatchError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 const numbers = (...values: number[]): Tensor => floats([values.length], values);
 /** What a half of a batch is: rows, padding, and all that it gives. */

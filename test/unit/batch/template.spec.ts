@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { templateOf } from '../../../lib/batch/template.js';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 describe('templateOf', () => {
   it('[2.3] puts into words what the rows share', () => {

@@ -8,8 +8,8 @@ import {
   RequestTooLargeError,
   type ServingError,
 } from '../../../lib/errors.js';
-import type { NamedRequest, NamedRequestOptions } from '../../fixtures/held-batcher.js';
-import { laneOf, requestOf } from '../../fixtures/waiting-requests.js';
+import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
+import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
 const busy: Work = { partitions: 1, idle: 0, runningUntil: () => 0 };
 const idle: Work = { partitions: 1, idle: 1, runningUntil: () => 0 };

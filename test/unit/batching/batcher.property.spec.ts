@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batcher, type BatchOutcome, type BatchRecord, type Retry } from '../../../lib/batching/batcher.js';
-import type { Lane, Part } from '../../../lib/batching/request.js';
-import type { Window } from '../../../lib/batching/waiting-line.js';
+import type { Lane, Part } from '../../../lib/batching/queued-request.js';
+import type { Window } from '../../../lib/batching/ready-queue.js';
 import {
   BatchFailedError,
   DeadlineExceededError,
@@ -12,8 +12,8 @@ import {
   PartitionLostError,
   ServingClosedError,
 } from '../../../lib/errors.js';
-import { HeldSlot, NamedRequest, type NamedRequestOptions } from '../../fixtures/held-batcher.js';
-import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { HeldSlot, NamedRequest, type NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
+import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();

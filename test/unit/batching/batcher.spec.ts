@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
-import { HeldBatcher, namesOf, type HeldBatcherOptions, NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, microtasks, runTimers, timers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { HeldBatcher, namesOf, type HeldBatcherOptions, NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, microtasks, runTimers, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { DeadlineExceededError, DeadlineUnreachableError } from '../../../lib/errors.js';
-import { busyBatcher, runAll } from '../../fixtures/busy-batcher.js';
-import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
+import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Here no timer answers those that are late: whoever takes rows sees to it. */
 describe('Batcher, of calls with a deadline,', () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { FairQueue } from '../../../lib/batching/fair-queue.js';
-import { type NamedRequest, namesOf } from '../../fixtures/held-batcher.js';
-import { allOf, requestOf } from '../../fixtures/waiting-requests.js';
+import { type NamedRequest, namesOf } from '../../fixtures/batching/held-batcher.js';
+import { allOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
 const queueOf = (weights: Readonly<Record<string, number>> = {}): FairQueue<NamedRequest> =>
   new FairQueue(new Map(Object.entries(weights)));

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
-import { Backlog } from '../../../lib/batching/backlog.js';
+import { Backlog } from '../../../lib/batching/priority-queue.js';
 import { DeadlineExceededError } from '../../../lib/errors.js';
-import { NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/held-batcher.js';
+import { NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/batching/held-batcher.js';
 
 const lane = { limits: { batchSize: 8, batchTimeout: 0 } };
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
-import { runAll } from '../../fixtures/busy-batcher.js';
-import { HeldBatcher, type NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, timers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { runAll } from '../../fixtures/batching/busy-batcher.js';
+import { HeldBatcher, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const leave = (...requests: NamedRequest[]): void => requests.forEach((request) => request.leave());
 

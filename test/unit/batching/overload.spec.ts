@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batcher } from '../../../lib/batching/batcher.js';
-import { type Part, sizeOf } from '../../../lib/batching/request.js';
+import { type Part, sizeOf } from '../../../lib/batching/queued-request.js';
 import { isServingError } from '../../../lib/errors.js';
-import { NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const lane = { limits: { batchSize: 32, batchTimeout: 0 } };
 const timeOf = (rows: number): number => 6 + 0.6 * rows;

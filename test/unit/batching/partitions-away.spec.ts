@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
-import { busyBatcher, runAll } from '../../fixtures/busy-batcher.js';
-import { HeldBatcher, type NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
+import { HeldBatcher, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const error = new PartitionLostError('the process has ended');
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
-import { busyBatcher, runAll } from '../../fixtures/busy-batcher.js';
-import { HeldBatcher } from '../../fixtures/held-batcher.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
+import { HeldBatcher } from '../../fixtures/batching/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher, of calls of different priority,', () => {
   useVirtualTime();

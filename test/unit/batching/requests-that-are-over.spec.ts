@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/held-batcher.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher, of requests for which nobody waits any more,', () => {
   useVirtualTime();

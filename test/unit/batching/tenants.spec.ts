@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
-import { busyBatcher, runAll } from '../../fixtures/busy-batcher.js';
+import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import { OverloadedError } from '../../../lib/errors.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher, of the calls of several tenants,', () => {
   useVirtualTime();

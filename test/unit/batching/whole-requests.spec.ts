@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/held-batcher.js';
-import { later, runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/batching/held-batcher.js';
+import { later, runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Letters in capitals are requests whose rows must run in one batch. */
 describe('Batcher, of requests that must run in one batch,', () => {

@@ -10,10 +10,10 @@ import {
 } from 'nestjs-serving';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Tensor } from 'onnxruntime-common';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { useTelemetry } from '../../fixtures/telemetry.js';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { useTelemetry } from '../../fixtures/serving/telemetry.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const echo: FunctionServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
 

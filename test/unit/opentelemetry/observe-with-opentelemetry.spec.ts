@@ -3,8 +3,8 @@ import { diag, type DiagLogger, DiagLogLevel, metrics, trace } from '@openteleme
 import { BasicTracerProvider, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-base';
 import type { FunctionServingDefinition } from 'nestjs-serving';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
-import { useTelemetry } from '../../fixtures/telemetry.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { useTelemetry } from '../../fixtures/serving/telemetry.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const none = (): void => {};
 const echo: FunctionServingDefinition<string> = { name: 'echo', useFactory: () => (rows: string[]) => rows };

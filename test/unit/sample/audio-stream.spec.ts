@@ -4,7 +4,7 @@ import { BatchFailedError } from 'nestjs-serving';
 import { AudioStream } from '../../../sample/03-audio-streams/src/audio-stream.js';
 import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
 import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
-import { useServings } from '../../fixtures/use-servings.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
 
 describe('AudioStream', () => {
   const start = useServings();

@@ -3,8 +3,8 @@ import type { Subscription } from 'rxjs';
 import { StreamsService, type StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
 import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
 import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('StreamsService', () => {
   let streams: StreamsService;

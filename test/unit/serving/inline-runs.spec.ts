@@ -10,11 +10,11 @@ import {
   type ServingDefinition,
 } from 'nestjs-serving';
 import type { Engine } from '../../../lib/partitions/engine.js';
-import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
-import { collect } from '../../fixtures/collect.js';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import { collect } from '../../fixtures/async/collect.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const reason = new Error('the client has left');
 

@@ -2,8 +2,8 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, type BatchContext, type CallOptions, createServing, type LocalServing, PartitionLostError } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
-import { floats } from '../../fixtures/tensors.js';
-import { runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('LocalServing', () => {
   useVirtualTime();

@@ -17,9 +17,9 @@ import {
 } from 'nestjs-serving';
 import { BatchScript } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
-import { floats } from '../../fixtures/tensors.js';
-import { useServings } from '../../fixtures/use-servings.js';
-import { later, passTime, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Gives each text back in capitals, and notes the batches. */
 function upper(options: Partial<FunctionServingDefinition> = {}): { definition: ServingDefinition; batches: string[][] } {

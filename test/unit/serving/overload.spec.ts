@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, DeadlineUnreachableError, OverloadedError, type ServingOptions } from 'nestjs-serving';
-import { iterated, outputsOf } from '../../fixtures/streams.js';
-import { type Scripted, useScripts } from '../../fixtures/use-scripts.js';
-import { later, turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { type Scripted, useScripts } from '../../fixtures/serving/use-scripts.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const rowsOf = (count: number, name = 'row'): Batch => Batch.stack(Array.from({ length: count }, (_, i) => `${name} ${i}`));
 const echo = <T>(rows: T): T => rows;

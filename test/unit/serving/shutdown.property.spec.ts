@@ -4,11 +4,11 @@ import * as fc from 'fast-check';
 import { Batch, type CallOptions, contentHash, LocalServing } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import type { Engine } from '../../../lib/partitions/engine.js';
-import { SupervisedPartition } from '../../../lib/partitions/supervised.partition.js';
-import { resolveDefinition } from '../../../lib/serving/resolve-definition.js';
-import { RandomWorker, type Run } from '../../fixtures/random-worker.js';
-import { floats } from '../../fixtures/tensors.js';
-import { runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { SupervisedPartition } from '../../../lib/partitions/worker/supervised.partition.js';
+import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import { RandomWorker, type Run } from '../../fixtures/partitions/random-worker.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('A serving that shuts down at a random moment', () => {
   useVirtualTime();

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { createServing, type ServingHandler } from 'nestjs-serving';
-import { HeldFunction } from '../../fixtures/held-function.js';
-import { turn, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const echo = () => (rows: unknown[]) => rows;
 

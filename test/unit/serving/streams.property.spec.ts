@@ -3,7 +3,7 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch, type BatchContext, createServing, DONE, type LocalServing, type OutputEvent } from 'nestjs-serving';
 import { from } from 'rxjs';
-import { runTimers, useVirtualTime } from '../../fixtures/virtual-time.js';
+import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('LocalServing', () => {
   useVirtualTime();

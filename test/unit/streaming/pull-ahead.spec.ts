@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { PullAhead, type Started } from '../../../lib/streaming/pull-ahead.js';
 import type { Source } from '../../../lib/streaming/source.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 class Work implements Started {
   failure: unknown;

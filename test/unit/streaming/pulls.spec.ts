@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import { Pulls } from '../../../lib/streaming/pulls.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 const piece = { size: 1, cost: 0, isOver: true, fail: () => {} };
 

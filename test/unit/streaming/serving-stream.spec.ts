@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { lastValueFrom, map, take, toArray } from 'rxjs';
 import { ServingStream } from '../../../lib/streaming/serving-stream.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 /** A stream of numbers that notes who opens and leaves it. */
 function counting(to: number, error?: Error) {

@@ -2,8 +2,8 @@ import { describe, expect, it } from '@jest/globals';
 import { concat, from, NEVER, Observable, of, range, Subject, throwError } from 'rxjs';
 import { Batch, OverloadedError, ServingStream } from 'nestjs-serving';
 import { leave, type Source, sourceOf } from '../../../lib/streaming/source.js';
-import { floats } from '../../fixtures/tensors.js';
-import { turn } from '../../fixtures/virtual-time.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
 
 function* counting(to: number): Generator<number> {
   for (let n = 0; n < to; n++) {

@@ -12,7 +12,7 @@ import {
 } from 'nestjs-serving';
 import { BatchScript, type HeldBatch, settle } from 'nestjs-serving/testing';
 import type { Tensor } from 'onnxruntime-common';
-import { floats } from '../../fixtures/tensors.js';
+import { floats } from '../../fixtures/values/tensors.js';
 
 describe('BatchScript', () => {
   const servings: LocalServing[] = [];

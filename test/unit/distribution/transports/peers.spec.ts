@@ -3,7 +3,7 @@ import { Logger } from '@nestjs/common';
 import { firstValueFrom } from 'rxjs';
 import { type Endpoint, endpointsOf, type Lookup, type Peer, type Peers } from '../../../../lib/distribution/transports/peers.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
-import { later, useVirtualTime } from '../../../fixtures/virtual-time.js';
+import { later, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
 useVirtualTime();
 

@@ -5,9 +5,9 @@ import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/fram
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError, Kind, packetLength, TRAILER } from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
-import { compareInvalidDates } from '../../../fixtures/invalid-dates.js';
-import { sixOfEachType } from '../../../fixtures/tensors.js';
-import { values } from '../../../fixtures/wire-values.js';
+import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
+import { sixOfEachType } from '../../../fixtures/values/tensors.js';
+import { values } from '../../../fixtures/cluster/wire-values.js';
 
 compareInvalidDates();
 

@@ -4,8 +4,8 @@ import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { Packer, Unpacker } from '../../../../lib/distribution/wire/packets.js';
 import { FrameError, Kind } from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
-import { mutated } from '../../../fixtures/mutated-bytes.js';
-import { wireSamples } from '../../../fixtures/wire-samples.js';
+import { mutated } from '../../../fixtures/values/mutated-bytes.js';
+import { wireSamples } from '../../../fixtures/cluster/wire-samples.js';
 
 const limits = defaultWireLimits;
 

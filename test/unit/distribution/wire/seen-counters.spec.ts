@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { SeenCounters } from '../../../../lib/distribution/wire/seen-counters.js';
+import { SeenCounters } from '../../../../lib/distribution/wire/signature.js';
 
 describe('SeenCounters', () => {
   it('[11] takes each counter of each sender once, in whatever order they come', () => {

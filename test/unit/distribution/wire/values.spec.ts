@@ -7,8 +7,8 @@ import { InvalidInputError, OverloadedError, RequestTooLargeError } from '../../
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { decodeValue, encodeValue } from '../../../../lib/distribution/wire/values.js';
-import { compareInvalidDates } from '../../../fixtures/invalid-dates.js';
-import { values } from '../../../fixtures/wire-values.js';
+import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
+import { values } from '../../../fixtures/cluster/wire-values.js';
 
 compareInvalidDates();
 

@@ -1,0 +1,46 @@
+import { type CallHandler, type ExecutionContext, HttpException, Injectable, type NestInterceptor } from '@nestjs/common';
+import { type ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
+import { catchError, type Observable, throwError } from 'rxjs';
+import { isA, ServingError } from '../errors.js';
+import { inContext } from './caller-context.js';
+import { HttpCaller } from './http-caller.js';
+
+/** Lets servings and `@Batched()` methods know which request their calls are made in, and clients when to come again. */
+@Injectable()
+export class CallerContextInterceptor implements NestInterceptor {
+  constructor(private readonly host: HttpAdapterHost) {}
+
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const origin = context.getType();
+    // Whoever subscribes, Nest runs the handler in the context in which it was asked for.
+    if (origin !== 'http') {
+      return inContext({ origin, signal: undefined }, () => next.handle());
+    }
+    const caller = new HttpCaller(context);
+    const answer = inContext(caller, () => next.handle());
+    return answer.pipe(catchError((error) => throwError(() => this.asAnswer(error, caller, context))));
+  }
+
+  private asAnswer(error: unknown, caller: HttpCaller, context: ExecutionContext): unknown {
+    if (!isA(error, ServingError)) {
+      return error;
+    }
+    if (caller.hasLeftWith(error)) {
+      // Nobody reads the answer; but Nest logs what is no exception of its own as a fault of the application.
+      return new HttpException(error.message, error.statusCode, { cause: error });
+    }
+    const { httpAdapter } = this.host;
+    const response = context.switchToHttp().getResponse<unknown>();
+    if (error.retryAfter !== undefined && !httpAdapter.isHeadersSent(response)) {
+      httpAdapter.setHeader(response, 'Retry-After', String(error.retryAfter));
+    }
+    return error;
+  }
+}
+
+/** Has every request of the application tell of itself; to be called before Nest binds its handlers to interceptors. */
+export function tellCallers(application: ApplicationConfig, host: HttpAdapterHost): void {
+  if (!application.getGlobalInterceptors().some((interceptor) => interceptor instanceof CallerContextInterceptor)) {
+    application.addGlobalInterceptor(new CallerContextInterceptor(host));
+  }
+}

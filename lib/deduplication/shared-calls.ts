@@ -1,0 +1,135 @@
+import { InvalidServingError } from '../errors.js';
+import { show } from '../format.js';
+import type { Call } from '../execution/call.js';
+import type { CallWatch } from '../events/call-recorder.js';
+import { Flights, type Seat } from './single-flight.js';
+import { copyOutput } from '../execution/output.js';
+import { ownCopy, ownInput } from '../batch/deep-copy.js';
+import type { ReplyCache } from './reply-cache.js';
+import type { Reply } from '../execution/reply-request.js';
+import type { CallMetadata } from '../definition/reply.js';
+import type { AnsweredBy } from '../events/serving-event.js';
+import type { Origin } from '../context/caller-context.js';
+import type { Sharing } from '../definition/resolved-serving.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
+
+/** What the line has made of the rows of a call. */
+export interface Run {
+  readonly call: Call;
+  readonly reply: Reply;
+}
+
+/** A call as it comes to the line. */
+export interface SharedCall {
+  readonly input: unknown;
+  /** Only where the serving separates origins. */
+  readonly origin: Origin | undefined;
+  /** Only where the call names one beside its input. */
+  readonly key: string | undefined;
+  /** Calls back when the caller waits no more; what it returns ends that. */
+  readonly onStop: (leave: (reason: unknown) => void) => () => void;
+  readonly watch: CallWatch | undefined;
+  /** Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is called when they are admitted. */
+  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
+  /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
+  readonly prepare: (() => Promise<Call>) | undefined;
+  /** Makes the answer of output that belongs to its caller. */
+  readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
+}
+
+/** What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that began it, and its input. */
+type Landing =
+  | { readonly run: Run; isKept: boolean }
+  | { readonly found: { readonly reply: unknown } }
+  | { readonly refusal: unknown; readonly input: unknown };
+
+/** Answers calls that ask the same by one run while it is under way, and afterwards by what a cache has kept. */
+export class SharedCalls {
+  private readonly flights = new Flights<Landing, CallWatch | undefined>();
+
+  constructor(
+    private readonly serving: string,
+    private readonly sharing: Sharing,
+    private readonly cache: ReplyCache | undefined,
+  ) {}
+
+  /** The answer, and where it is from, if not from rows of the call's own. */
+  async answer(shared: SharedCall): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
+    const { watch, onStop, prepare, finish } = shared;
+    const identity = this.identityOf(shared);
+    // The flight runs a copy, made in the same turn as the identity: the caller may change its input later.
+    let seat = this.join(identity, shared, () => ownInput(shared.input));
+    const own = seat.joined ? prepare?.() : undefined;
+    own?.catch(() => {});
+    let landing = await seat.reply.finally(onStop(seat.leave));
+    while ('refusal' in landing) {
+      if (!seat.joined) {
+        throw landing.refusal;
+      }
+      // Admission is each caller's own: the next one asks in its own name.
+      const { input } = landing;
+      seat = this.join(identity, shared, () => input);
+      landing = await seat.reply.finally(onStop(seat.leave));
+    }
+    if ('found' in landing) {
+      return { answer: ownCopy(landing.found.reply), answeredBy: 'cache' };
+    }
+    const { call, reply } = landing.run;
+    const output = copyOutput(reply.rows);
+    watch?.answered();
+    const answer = await finish((await own) ?? call, output, reply);
+    if (!landing.isKept && typeof identity === 'string') {
+      landing.isKept = true;
+      void this.cache?.keep(identity, answer);
+    }
+    return seat.joined ? { answer, answeredBy: 'flight' } : { answer };
+  }
+
+  /** Resolves when no call waits for the cache: what was not found there is on its way to the line. */
+  async idle(): Promise<void> {
+    await this.cache?.idle();
+  }
+
+  private join(identity: string | symbol, shared: SharedCall, inputOf: () => unknown): Seat<Landing, CallWatch | undefined> {
+    const { watch } = shared;
+    const flight = this.sharing.singleFlight ? identity : Symbol('alone');
+    const seat = this.flights.join(flight, watch, (left) => this.land(identity, inputOf(), shared, left));
+    if (seat.joined && watch) {
+      seat.first?.joinedBy(watch);
+    }
+    return seat;
+  }
+
+  private async land(identity: string | symbol, input: unknown, { run }: SharedCall, left: AbortSignal): Promise<Landing> {
+    const found = this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
+    if (found) {
+      return { found };
+    }
+    left.throwIfAborted();
+    let isAdmitted = false;
+    try {
+      return { run: await run(input, left, () => (isAdmitted = true)), isKept: false };
+    } catch (error) {
+      if (isAdmitted) {
+        throw error;
+      }
+      return { refusal: error, input };
+    }
+  }
+
+  /** A symbol, which is equal to no other, for a call that shares with nobody. */
+  private identityOf({ input, origin, key }: SharedCall): string | symbol {
+    const identity = this.sharing.identify(input);
+    if (identity === undefined) {
+      return Symbol('alone');
+    }
+    if (typeof identity !== 'string') {
+      throw new InvalidServingError(
+        `Serving "${this.serving}": identify must return a string, or undefined for an input that shares with no other; ` +
+          `it returned ${show(identity)}`,
+      );
+    }
+    const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;
+    return origin === undefined ? named : `${origin.length}:${origin}:${named}`;
+  }
+}

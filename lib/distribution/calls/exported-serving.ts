@@ -1,0 +1,38 @@
+import type { StreamOptions } from '../../context/call-options.js';
+import type { Serving } from '../../serving/serving.js';
+import type { StreamEvent } from '../../definition/reply.js';
+import type { OwnCallOptions } from '../../execution/resolved-call-options.js';
+
+/** A serving of this node, as others may call it. */
+export interface Offer {
+  readonly serving: Serving;
+  readonly postprocess: ((output: unknown) => unknown) | undefined;
+}
+
+/** What others may ask of a serving. */
+export type Method = 'batchedRun' | 'run' | 'stream';
+
+/** The answer of a call as others get it. */
+export async function outputOf(
+  { serving, postprocess }: Offer,
+  method: Exclude<Method, 'stream'>,
+  input: unknown,
+  options: OwnCallOptions,
+): Promise<unknown> {
+  // It is on its way before anything else happens, unless somebody has a look at it first.
+  const own: OwnCallOptions = { ...options, lends: !postprocess };
+  const output = await (method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own));
+  return postprocess ? postprocess(output) : output;
+}
+
+/** The events of a streamed call as others get them. */
+export async function* eventsOf(
+  { serving, postprocess }: Offer,
+  input: unknown,
+  options: StreamOptions<string>,
+): AsyncGenerator<unknown, void> {
+  const events: AsyncIterable<StreamEvent<unknown, string>> = serving.stream(input, options);
+  for await (const event of events) {
+    yield 'output' in event && postprocess ? { ...event, output: await postprocess(event.output) } : event;
+  }
+}

@@ -1,0 +1,89 @@
+import { isPlainObject } from '../../batch/container.js';
+import { InvalidInputError } from '../../errors.js';
+import { clip, kindOf } from '../../format.js';
+import type { WireLimits } from '../wire/limits.js';
+
+/**
+ * The names that say what a value is for which JSON has no form. Each is the only name of its object:
+ *
+ * | name | stands for | holds |
+ * | --- | --- | --- |
+ * | `$tensor` | a tensor; in outputs a typed array, too | `type`, `dims`, `data` |
+ * | `$bigint` | a bigint | decimal digits, a minus before them |
+ * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
+ *
+ * A name that looks like one of them, and is called so, gets another `$` in front.
+ */
+export type Mark = '$tensor' | '$bigint' | '$number';
+
+export function isMark(name: string): name is Mark {
+  return name === '$tensor' || name === '$bigint' || name === '$number';
+}
+
+/** The name as it crosses. */
+export function escapeMark(name: string): string {
+  return LIKE_A_MARK.test(name) ? `$${name}` : name;
+}
+
+/** The name as it was, of one that is no mark. */
+export function unescapeMark(name: string): string {
+  return LIKE_A_MARK.test(name) ? name.slice(1) : name;
+}
+
+const LIKE_A_MARK = /^\$+(tensor|bigint|number)$/;
+
+/** Where in a message its reader is, and how much it has come across. */
+export class Reading {
+  private readonly path: (string | number)[];
+  private nodes = 1;
+  private bytes = 0;
+  private tensors = 0;
+
+  constructor(
+    readonly limits: WireLimits,
+    name: string,
+  ) {
+    this.path = [name];
+  }
+
+  /** What is read under that name. */
+  at<T>(name: string | number, read: () => T): T {
+    this.path.push(name);
+    const value = read();
+    this.path.pop();
+    return value;
+  }
+
+  /** @throws InvalidInputError that names the place */
+  fail(what: string): never {
+    throw new InvalidInputError(`"${clip(this.path.join('.'))}" in the message ${what}`);
+  }
+
+  countNodes(more: number): void {
+    this.nodes += more;
+    if (this.nodes > this.limits.nodes) {
+      this.fail(`is where the message has more than ${this.limits.nodes} parts; put numbers into a tensor`);
+    }
+  }
+
+  countBytes(more: number): void {
+    this.bytes += more;
+    if (this.bytes > this.limits.bytes) {
+      this.fail(`is where the message has more than ${this.limits.bytes} bytes`);
+    }
+  }
+
+  countTensor(): void {
+    this.tensors++;
+    if (this.tensors > this.limits.tensors) {
+      this.fail(`is where the message has more than ${this.limits.tensors} tensors`);
+    }
+  }
+
+  /** The parts of an object. */
+  partsOf(node: unknown): Readonly<Record<string, unknown>> {
+    return isPlainObject(node) && !Array.isArray(node)
+      ? (node as Record<string, unknown>)
+      : this.fail(`is ${kindOf(node)}, and must be a plain object`);
+  }
+}

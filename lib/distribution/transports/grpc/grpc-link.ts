@@ -1,0 +1,89 @@
+import { type ConnectionOptions, type TlsOptions, createSecureContext } from 'node:tls';
+import { ClientGrpcProxy } from '@nestjs/microservices';
+import { ChannelCredentials } from '@grpc/grpc-js';
+import type { Dialling } from '../reconnector.js';
+import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
+import { type GrpcSide, service } from './grpc-service.js';
+import type { Links, Link } from '../peer-connections.js';
+import type { Opening } from '../handshake.js';
+import type { Endpoint } from '../peers.js';
+import type { Address } from '../../transport.js';
+import { MOST_UNREAD } from '../send-buffer.js';
+
+/** Dials with Nest's own gRPC client. */
+export class GrpcDialler {
+  private readonly options: ConstructorParameters<typeof ClientGrpcProxy>[0];
+
+  constructor(
+    { channelOptions, ...side }: GrpcSide,
+    tlsOptions: (TlsOptions & ConnectionOptions) | undefined,
+    private readonly opening: Opening<GrpcConnection, GrpcLink>,
+    private readonly links: Links<GrpcConnection, GrpcLink>,
+  ) {
+    this.options = {
+      ...side,
+      ...service,
+      channelOptions: {
+        // An attempt at a peer does not wait for what another one has found.
+        'grpc.use_local_subchannel_pool': 1,
+        ...(tlsOptions?.servername !== undefined && { 'grpc.ssl_target_name_override': tlsOptions.servername }),
+        ...channelOptions,
+      },
+      ...(tlsOptions && { credentials: channelCredentials(tlsOptions) }),
+    };
+  }
+
+  dial({ host, port }: Endpoint): Dialling & { readonly connection: GrpcConnection } {
+    const client = new ClientGrpcProxy({ ...this.options, url: host.includes(':') ? `[${host}]:${port}` : `${host}:${port}` });
+    const connection = new GrpcConnection(client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link());
+    void connection.closed.then(() => client.close());
+    return {
+      connection,
+      opened: this.opening.dial(
+        () => connection,
+        (pattern, data) => connection.ask(pattern, data),
+      ),
+      get failure() {
+        return connection.failure;
+      },
+      end: () => this.links.uses(connection) || connection.destroy(),
+    };
+  }
+}
+
+/** A link on a call. */
+export class GrpcLink implements Link {
+  readonly closed: Promise<void>;
+
+  constructor(
+    readonly address: Address,
+    readonly connection: GrpcConnection,
+    private readonly hear: (packet: Uint8Array) => void,
+  ) {
+    connection.on('packet', hear);
+    this.closed = connection.closed;
+  }
+
+  send(packet: Uint8Array): void | Promise<void> {
+    const room = this.connection.send(packet);
+    const { unsent } = this.connection;
+    if (unsent > MOST_UNREAD) {
+      this.connection.destroy(`The node ${this.address} does not read: ${unsent} bytes wait for it`);
+    }
+    return room;
+  }
+
+  destroy(): void {
+    this.connection.off('packet', this.hear);
+    this.connection.destroy();
+  }
+}
+
+/** What Node's `tls` takes, as gRPC takes it of who dials. */
+export function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
+  const { checkServerIdentity, rejectUnauthorized } = options;
+  return ChannelCredentials.createFromSecureContext(createSecureContext(options), {
+    ...(checkServerIdentity && { checkServerIdentity }),
+    ...(rejectUnauthorized !== undefined && { rejectUnauthorized }),
+  });
+}

@@ -1,0 +1,97 @@
+import { once } from 'node:events';
+import { createServer, type Server as Listener, type Socket } from 'node:net';
+import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
+import { Server, ServerCredentials } from '@grpc/grpc-js';
+import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
+import { portOf } from '../peer-options.js';
+import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
+import { type GrpcSide, service } from './grpc-service.js';
+import { closeUnlessLinked } from '../handshake-limits.js';
+import type { Endpoint } from '../peers.js';
+
+/** A call as who is called has it. */
+interface IncomingCall extends GrpcCall {
+  /** The address and port of who calls. */
+  getPeer(): string;
+}
+
+/**
+ * Listens with Nest's own server, on sockets of Node's own: gRPC would neither say which port it has found, nor ever end the connection of somebody who reads
+ * nothing.
+ */
+export class GrpcServer extends ServerGrpc {
+  private readonly listener: Listener;
+  private readonly sockets = new Set<Socket>();
+  /** The last call of each socket. */
+  private readonly calls = new WeakMap<Socket, GrpcConnection>();
+
+  /** @param isLink whether a connection is, or was, a link */
+  constructor(
+    private readonly side: GrpcSide,
+    private readonly tlsOptions: TlsOptions | undefined,
+    accept: (connection: GrpcConnection) => void,
+    isLink: (connection: GrpcConnection) => boolean,
+  ) {
+    super({ ...side, ...service });
+    const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 10_000 };
+    this.listener = tlsOptions ? createTlsServer({ ...options, ...tlsOptions, ALPNProtocols: ['h2'] }) : createServer(options);
+    this.listener.on('connection', (socket: Socket) => {
+      this.sockets.add(socket);
+      socket.once('close', () => this.sockets.delete(socket));
+      closeUnlessLinked(socket, () => {
+        const connection = this.calls.get(socket);
+        return connection !== undefined && isLink(connection);
+      });
+    });
+    const pattern = this.createPattern('Nodes', 'Link', GrpcMethodStreamingType.PT_STREAMING);
+    this.addHandler(pattern, async (call: IncomingCall) => {
+      const socket = this.socketOf(call.getPeer());
+      const connection = new GrpcConnection(call, () => socket?.destroy());
+      if (socket) {
+        this.calls.set(socket, connection);
+      }
+      accept(connection);
+    });
+  }
+
+  get port(): number | undefined {
+    return portOf(this.listener);
+  }
+
+  /** Resolves when who dials is served; rejects with an error of the system when it cannot listen there. */
+  async open(endpoint: Endpoint): Promise<void> {
+    await new Promise<void>((resolve, reject) => {
+      void this.listen((error) => (error ? reject(error) : resolve()));
+    });
+    await once(this.listener.listen(endpoint), 'listening');
+    this.listener.on('error', (error) => this.handleError(error.message));
+  }
+
+  /** Ends every connection at once. */
+  override async close(): Promise<void> {
+    if (this.listener.listening) {
+      const closed = once(this.listener, 'close');
+      this.listener.close();
+      this.sockets.forEach((socket) => socket.destroy());
+      await closed;
+    }
+    await super.close();
+  }
+
+  override async createClient(): Promise<Server> {
+    const server = new Server({
+      ...this.side.channelOptions,
+      ...this.getKeepaliveOptions(),
+      // A link is one call, so that nobody can make the node hold a message for each of many calls.
+      'grpc.max_concurrent_streams': 1,
+    });
+    // What is encrypted has been decrypted before.
+    const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
+    this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => injector.injectConnection(socket));
+    return server;
+  }
+
+  private socketOf(peer: string): Socket | undefined {
+    return [...this.sockets].find(({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer);
+  }
+}

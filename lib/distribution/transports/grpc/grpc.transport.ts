@@ -1,0 +1,150 @@
+import { Logger } from '@nestjs/common';
+import type { Observable } from 'rxjs';
+import { InvalidServingError, messageOf } from '../../../errors.js';
+import { show } from '../../../format.js';
+import { type Address, NodeGoneError, type ServingTransport, type Station } from '../../transport.js';
+import { type DialledOptions, type DialledSettings, refuseExposure } from '../peer-options.js';
+import { Dials } from '../reconnector.js';
+import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
+import { GrpcDialler, GrpcLink } from './grpc-link.js';
+import { GrpcServer } from './grpc-server.js';
+import type { GrpcSide } from './grpc-service.js';
+import { Links } from '../peer-connections.js';
+import type { GrpcOptions } from '../nest-types.js';
+import { Opening } from '../handshake.js';
+import { checkSize } from '../names.js';
+import { type Endpoint, endpointsOf, parseEndpoint } from '../peers.js';
+
+/** Those of Nest's own gRPC transport that are not about the service. */
+export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & DialledOptions;
+
+export interface GrpcTransportSettings extends DialledSettings {
+  /** By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is any free one. */
+  readonly options?: GrpcTransportOptions | undefined;
+}
+
+/** How long those who have something to read are waited for when a node stops, in milliseconds. */
+const FLUSH = 5_000;
+/** What a message has around its packet is less. */
+const AROUND = 4 * 1024;
+
+/** Nodes that are connected to each other by Nest's own gRPC transport: a link is a call with a stream in both directions. */
+export class GrpcTransport implements ServingTransport {
+  readonly maxPacket = 2 ** 20;
+  private readonly endpoints: Observable<readonly Endpoint[]>;
+  private readonly connections = new Set<GrpcConnection>();
+  private readonly side: GrpcSide;
+  private links: Links<GrpcConnection, GrpcLink> | undefined;
+  private readonly logger = new Logger('ServingTransport');
+  private dials: Dials | undefined;
+  private server: GrpcServer | undefined;
+
+  /** @throws InvalidServingError when one of the peers is none */
+  constructor(private readonly settings: GrpcTransportSettings) {
+    const { options: { keepalive, channelOptions } = {}, peers = [] } = settings;
+    const most = this.maxPacket + AROUND;
+    this.side = {
+      ...(keepalive && { keepalive }),
+      channelOptions: { ...channelOptions, 'grpc.max_receive_message_length': most, 'grpc.max_send_message_length': most },
+    };
+    this.endpoints = endpointsOf(peers);
+  }
+
+  /** Where a node listens, once it does. */
+  get port(): number | undefined {
+    return this.server?.port;
+  }
+
+  /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
+  async start({ namespace, address, role, receiver }: Station): Promise<void> {
+    const { secret, options: { tlsOptions } = {} } = this.settings;
+    const links = new Links<GrpcConnection, GrpcLink>(address, receiver, (...parts) => new GrpcLink(...parts));
+    const opening = new Opening(address, namespace, secret, links);
+    this.links = links;
+    if (role === 'node') {
+      await this.listen(opening);
+    }
+    const dialler = new GrpcDialler(this.side, tlsOptions, opening, links);
+    this.dials = new Dials(
+      this.endpoints,
+      address,
+      (endpoint) => {
+        const dialling = dialler.dial(endpoint);
+        this.keep(dialling.connection);
+        return dialling;
+      },
+      (of) => links.get(of)?.closed,
+    );
+  }
+
+  /** Resolves when there is room for more, or nobody to send to any more. */
+  send(to: Address, packet: Uint8Array): void | Promise<void> {
+    checkSize(packet, this.maxPacket);
+    const link = this.links?.get(to);
+    if (!link) {
+      throw new NodeGoneError(to);
+    }
+    return link.send(packet);
+  }
+
+  /** Waits for nobody: who is slow does not hold up the others. */
+  broadcast(packet: Uint8Array): void {
+    checkSize(packet, this.maxPacket);
+    for (const link of this.links?.all ?? []) {
+      void link.send(packet);
+    }
+  }
+
+  drop(address: Address): void {
+    this.links?.get(address)?.destroy();
+  }
+
+  async stop(patience = FLUSH): Promise<void> {
+    this.dials?.stop();
+    this.links?.close();
+    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), patience);
+    await Promise.all([...this.connections].map((connection) => connection.end()));
+    clearTimeout(timer);
+    await this.server?.close();
+  }
+
+  private async listen(opening: Opening<GrpcConnection, GrpcLink>): Promise<void> {
+    const { secret, insecure = false, options: { url = 'localhost:5000', tlsOptions } = {} } = this.settings;
+    const endpoint = parseEndpoint(url);
+    if (!(endpoint.port < 65_536)) {
+      throw new InvalidServingError(`A node listens at "host:port", not at ${show(url)}`);
+    }
+    refuseExposure(endpoint.host, { tlsOptions, secret, insecure });
+    const server = new GrpcServer(
+      this.side,
+      tlsOptions,
+      (connection) => {
+        this.keep(connection);
+        connection.on('text', (text: string) => answer(text, connection, opening));
+      },
+      (connection) => this.links?.uses(connection) === true,
+    );
+    await server.open(endpoint);
+    this.server = server;
+    this.logger.log(`Nodes reach this one at ${endpoint.host}:${server.port}`);
+  }
+
+  private keep(connection: GrpcConnection): void {
+    this.connections.add(connection);
+    void connection.closed.then(() => this.connections.delete(connection));
+  }
+}
+
+/** Answers who has dialled this node. */
+function answer(text: string, connection: GrpcConnection, { answers }: Opening<GrpcConnection, GrpcLink>): void {
+  try {
+    const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(JSON.parse(text));
+    const known = typeof pattern === 'string' ? answers.get(pattern) : undefined;
+    if (!known) {
+      throw new Error(`Nobody answers ${show(pattern)} here; is this node of another namespace?`);
+    }
+    connection.say(known(data, connection));
+  } catch (error) {
+    connection.destroy(messageOf(error), INVALID_ARGUMENT);
+  }
+}

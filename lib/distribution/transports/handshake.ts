@@ -1,0 +1,142 @@
+import { randomUUID, createHmac, timingSafeEqual } from 'node:crypto';
+import type { EventEmitter } from 'node:events';
+import { InvalidInputError, messageOf } from '../../errors.js';
+import { show } from '../../format.js';
+import type { Address } from '../transport.js';
+import { VERSION } from '../wire/prelude.js';
+import type { Link, Links } from './peer-connections.js';
+import { escapeName, isAddress } from './names.js';
+
+/** What a node says first. */
+interface Introduction {
+  readonly address: Address;
+  readonly version: number;
+  readonly nonce: string;
+  readonly proof?: string | undefined;
+}
+
+/** Asks the other end of a connection. */
+export type Ask = (pattern: string, data: object) => Promise<unknown>;
+
+/** Who has been dialled, and the link with it, if there is to be one. */
+export interface Opened<L extends Link = Link> {
+  readonly address: Address;
+  readonly link?: L | undefined;
+}
+
+/**
+ * How a connection becomes a link. Who has dialled asks who the other is, and then proposes the link. With a secret, each proves that it knows it, by what
+ * the other has made up for this connection.
+ */
+export class Opening<Connection extends EventEmitter, L extends Link> {
+  /** What is answered to those who have dialled this node, by pattern. */
+  readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
+  private readonly whoPattern: string;
+  private readonly linkPattern: string;
+  /** What both ends have made up, of connections that are no link yet. */
+  private readonly nonces = new WeakMap<Connection, readonly [theirs: string, ours: string]>();
+
+  constructor(
+    private readonly own: Address,
+    private readonly namespace: string,
+    private readonly secret: string | undefined,
+    private readonly links: Links<Connection, L>,
+  ) {
+    this.whoPattern = `sv.${escapeName(namespace)}.who`;
+    this.linkPattern = `sv.${escapeName(namespace)}.link`;
+    this.answers = new Map([
+      [this.whoPattern, (data: unknown, connection: Connection): unknown => this.introduce(data, connection)],
+      [this.linkPattern, (data: unknown, connection: Connection): unknown => this.accept(data, connection)],
+    ]);
+  }
+
+  /**
+   * Makes a connection that has been dialled a link.
+   *
+   * @param connection asked for when the other end has answered
+   */
+  async dial(connection: () => Connection, ask: Ask): Promise<Opened<L>> {
+    const ours = randomUUID();
+    const { address, version, nonce, proof } = introductionOf(await this.askWho(ask, ours));
+    if (version !== VERSION) {
+      throw new Error(`It speaks version ${version}; only version ${VERSION} is understood here`);
+    }
+    if (!isProof(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
+      throw new Error('Its secret is not that of this node: all nodes have the same one, or none');
+    }
+    if (address === this.own) {
+      return { address };
+    }
+    const propose = async (): Promise<boolean> => {
+      const proposal = { address: this.own, proof: proofOf(this.secret, 'link', this.namespace, ours, nonce, this.own) };
+      return (await ask(this.linkPattern, proposal)) === true;
+    };
+    return { address, link: await this.links.propose(address, connection(), propose) };
+  }
+
+  private async askWho(ask: Ask, nonce: string): Promise<unknown> {
+    try {
+      return await ask(this.whoPattern, { nonce });
+    } catch (error) {
+      // What the other end has answered is not an Error.
+      throw error instanceof Error
+        ? error
+        : new Error(`No node of namespace ${show(this.namespace)} is there: ${messageOf(error)}`);
+    }
+  }
+
+  private introduce(data: unknown, connection: Connection): Introduction {
+    const { nonce: theirs } = partsOf(data);
+    if (typeof theirs !== 'string' || theirs.length > 128) {
+      throw new InvalidInputError(`A nonce of at most 128 characters is needed, not ${show(theirs)}`);
+    }
+    const ours = randomUUID();
+    this.nonces.set(connection, [theirs, ours]);
+    const proof = proofOf(this.secret, 'who', this.namespace, theirs, ours, this.own);
+    return { address: this.own, version: VERSION, nonce: ours, proof };
+  }
+
+  private accept(data: unknown, connection: Connection): boolean {
+    const { address, proof } = partsOf(data);
+    const nonces = this.nonces.get(connection);
+    this.nonces.delete(connection);
+    if (!nonces || !isAddress(address)) {
+      throw new InvalidInputError(`A link is for a node that has asked who is here, and has an address, not ${show(address)}`);
+    }
+    if (!isProof(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
+      throw new InvalidInputError('The secret of this node is another one');
+    }
+    return address !== this.own && this.links.accept(address, connection);
+  }
+}
+
+function introductionOf(answer: unknown): Introduction {
+  const { address, version, nonce, proof } = partsOf(answer);
+  if (!isAddress(address) || typeof version !== 'number' || typeof nonce !== 'string' || !isOptionalText(proof)) {
+    throw new Error(`It does not say who it is, but ${show(answer)}`);
+  }
+  return { address, version, nonce, proof };
+}
+
+function isOptionalText(value: unknown): value is string | undefined {
+  return value === undefined || typeof value === 'string';
+}
+
+function partsOf(data: unknown): Readonly<Record<string, unknown>> {
+  return typeof data === 'object' && data !== null ? { ...data } : {};
+}
+
+/** Shows who has the secret that this was said by one who knows it; nothing without a secret. */
+export function proofOf(secret: string | undefined, ...words: readonly string[]): string | undefined {
+  return secret === undefined ? undefined : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
+}
+
+/** Whether it is such a proof of these words. */
+export function isProof(proof: unknown, secret: string | undefined, ...words: readonly string[]): boolean {
+  const expected = proofOf(secret, ...words);
+  if (expected === undefined || typeof proof !== 'string') {
+    return proof === expected;
+  }
+  const [given, right] = [Buffer.from(proof), Buffer.from(expected)];
+  return given.byteLength === right.byteLength && timingSafeEqual(given, right);
+}

@@ -1,0 +1,91 @@
+import type { Socket } from 'node:net';
+import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
+import { firstValueFrom } from 'rxjs';
+import type { Dialling } from '../reconnector.js';
+import type { Links, Link } from '../peer-connections.js';
+import type { Opening } from '../handshake.js';
+import type { Endpoint } from '../peers.js';
+import type { Address } from '../../transport.js';
+import { MOST_UNREAD } from '../send-buffer.js';
+
+/** Dials with Nest's own TCP client. */
+export function dialByTcp(
+  { host, port }: Endpoint,
+  options: TcpClientOptions['options'],
+  opening: Opening<Socket, TcpLink>,
+  links: Links<Socket, TcpLink>,
+): Dialling {
+  const client = new QuietClient({ ...options, host, port });
+  const opened = opening.dial(
+    () => client.unwrap(),
+    (pattern, data) => firstValueFrom(client.send<unknown>(pattern, data)),
+  );
+  return {
+    opened,
+    get failure() {
+      return client.failure;
+    },
+    end: () => client.end((socket) => links.uses(socket)),
+  };
+}
+
+/** Errors are told by who dials. */
+class QuietClient extends ClientTCP {
+  /** Why the connection ended, where Nest says only that it did. */
+  failure: unknown;
+
+  override handleError(error: unknown): void {
+    this.failure ??= error;
+  }
+
+  end(isUsed: (socket: Socket) => boolean): void {
+    const socket: Socket | undefined = this.socket?.netSocket;
+    if (!socket || !isUsed(socket)) {
+      this.close();
+      socket?.destroy();
+    }
+  }
+}
+
+/** A link on a socket. */
+export class TcpLink implements Link {
+  readonly closed: Promise<void>;
+  private isCorked = false;
+
+  constructor(
+    readonly address: Address,
+    readonly socket: Socket,
+    private readonly hear: (packet: Uint8Array) => void,
+  ) {
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, 10_000);
+    socket.on('packet', hear);
+    this.closed = new Promise((resolve) => {
+      if (socket.destroyed || socket.readableEnded) {
+        resolve();
+      }
+      socket.once('end', resolve).once('close', resolve);
+    });
+  }
+
+  /** Packets of one turn leave together. */
+  send(packet: Uint8Array): void {
+    if (!this.isCorked) {
+      this.isCorked = true;
+      this.socket.cork();
+      process.nextTick(() => {
+        this.isCorked = false;
+        this.socket.uncork();
+      });
+    }
+    this.socket.write(packet);
+    if (this.socket.writableLength > MOST_UNREAD) {
+      this.socket.destroy(new Error(`The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`));
+    }
+  }
+
+  destroy(): void {
+    this.socket.off('packet', this.hear);
+    this.socket.destroy();
+  }
+}

@@ -1,0 +1,145 @@
+import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
+
+/** Where the pieces of a stream of bytes go. */
+export interface Pieces {
+  /** A piece of Nest's own messages. */
+  text(bytes: Buffer): void;
+  packet(bytes: Uint8Array): void;
+  /** The bytes of the largest packet that is taken now. */
+  limit(): number;
+  /** The most bytes of Nest's own messages that are taken, in all. */
+  readonly mostText: number;
+}
+
+/** Tells packets from Nest's own messages on one connection: a packet begins with 0x00, and such a message with its length in digits. */
+export class PacketSplitter {
+  private readonly message = new TextMessage();
+  /** A packet, or as yet its prelude, of which the first `filled` bytes are here. */
+  private partial: Buffer | undefined;
+  private filled = 0;
+  /** Bytes of Nest's own messages that have come. */
+  private text = 0;
+
+  constructor(private readonly pieces: Pieces) {}
+
+  /** @throws FrameError after which nothing that comes can be understood */
+  push(bytes: Buffer): void {
+    for (let rest = bytes; rest.byteLength > 0;) {
+      rest = rest.subarray(this.take(rest));
+    }
+  }
+
+  /** Takes the first piece, and says how long it is. */
+  private take(bytes: Buffer): number {
+    if (this.partial) {
+      return this.fill(this.partial, bytes);
+    }
+    if (this.message.isOpen || bytes[0] !== 0) {
+      const length = this.message.take(bytes);
+      this.text += length;
+      if (this.text > this.pieces.mostText) {
+        throw new FrameError(`More than ${this.pieces.mostText} bytes of text on a connection of nodes`);
+      }
+      this.pieces.text(bytes.subarray(0, length));
+      return length;
+    }
+    const length = bytes.byteLength < PRELUDE ? PRELUDE : this.lengthOf(bytes);
+    if (length > bytes.byteLength) {
+      return this.fill(this.begin(length), bytes);
+    }
+    this.pieces.packet(bytes.subarray(0, length));
+    return length;
+  }
+
+  private begin(length: number): Buffer {
+    this.filled = 0;
+    return (this.partial = Buffer.allocUnsafeSlow(length));
+  }
+
+  private fill(partial: Buffer, bytes: Buffer): number {
+    const taken = bytes.copy(partial, this.filled);
+    this.filled += taken;
+    if (this.filled === partial.byteLength) {
+      this.partial = undefined;
+      this.complete(partial);
+    }
+    return taken;
+  }
+
+  private complete(partial: Buffer): void {
+    const length = this.lengthOf(partial);
+    if (length > partial.byteLength) {
+      this.fill(this.begin(length), partial);
+    } else {
+      this.pieces.packet(partial);
+    }
+  }
+
+  private lengthOf(bytes: Uint8Array): number {
+    const limit = this.pieces.limit();
+    const length = packetLength(bytes);
+    if (length > limit) {
+      throw new FrameError(`A packet of ${length} bytes, where ${limit} are the most`);
+    }
+    return length;
+  }
+}
+
+const HASH = 0x23;
+/** More digits than this are no length. */
+const MOST_DIGITS = 16;
+
+/** Finds where one of Nest's own messages ends: `length#text`, where the length counts UTF-16 units and the text comes as UTF-8. */
+export class TextMessage {
+  private digits = '';
+  /** Units that are still to come, once that is known. */
+  private units: number | undefined;
+  /** Bytes that are still to come of a character that has begun. */
+  private rest = 0;
+
+  /** Whether a message has begun and not ended. */
+  get isOpen(): boolean {
+    return this.units !== undefined || this.digits !== '';
+  }
+
+  /** How many of the bytes belong to the message. */
+  take(bytes: Buffer): number {
+    let at = this.units === undefined ? this.takeLength(bytes) : 0;
+    if (this.units === undefined) {
+      return at;
+    }
+    while (at < bytes.byteLength && (this.units > 0 || this.rest > 0)) {
+      this.units -= this.unitsOf(bytes[at++]!);
+    }
+    if (this.units <= 0 && this.rest === 0) {
+      this.units = undefined;
+      this.digits = '';
+    }
+    return at;
+  }
+
+  private takeLength(bytes: Buffer): number {
+    const head = bytes.subarray(0, MOST_DIGITS + 1);
+    const end = head.indexOf(HASH);
+    this.digits += head.toString('latin1', 0, end === -1 ? head.byteLength : end);
+    if (this.digits.length > MOST_DIGITS) {
+      throw new FrameError('Neither a packet nor a message begins like this');
+    }
+    if (end === -1) {
+      return head.byteLength;
+    }
+    // What is no number is for Nest's own socket to refuse.
+    this.units = Number.parseInt(this.digits, 10) || 0;
+    return end + 1;
+  }
+
+  /** A character counts with its first byte. */
+  private unitsOf(byte: number): number {
+    if (this.rest > 0 && byte >> 6 === 0b10) {
+      this.rest--;
+      return 0;
+    }
+    this.rest = byte < 0xc0 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+    return byte < 0xf0 ? 1 : 2;
+  }
+}

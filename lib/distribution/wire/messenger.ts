@@ -1,0 +1,163 @@
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import type { Address, ServingTransport } from '../transport.js';
+import { decodeFrame, encodeFrame, type Frame, headOf } from './frame.js';
+import { Packer, Unpacker } from './packets.js';
+import { FrameError, Kind, reading, UnwelcomeFrame } from './prelude.js';
+import type { WireLimits } from './limits.js';
+import type { Secret } from './signature.js';
+import type { EncodedValue } from './values.js';
+
+/** A frame that has come. */
+export interface Letter {
+  readonly kind: Kind;
+  readonly from: Address;
+  readonly header: Readonly<Record<string, unknown>>;
+  /** The bytes of it. */
+  readonly bytes: number;
+  /**
+   * Decoded when it is asked for.
+   *
+   * @throws FrameError when it is none
+   */
+  readonly value: () => unknown;
+}
+
+export interface PostOptions {
+  readonly address: Address;
+  readonly transport: ServingTransport;
+  readonly limits: WireLimits;
+  /** That of the namespace. */
+  readonly secret: Secret | undefined;
+  readonly read: (letter: Letter) => void;
+  /** A letter cannot be taken, for the size of it. */
+  readonly refuse: (letter: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError) => void;
+  /** Something has come that is no letter, or one that is refused. */
+  readonly unreadable: (error: FrameError) => void;
+}
+
+/** Sends frames as packets, and makes frames of packets that come. */
+export class Post {
+  private readonly unpacker: Unpacker;
+  private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
+  /** By their receivers, the end of the last frame that goes in fragments: who gets them keeps only one at a time that is not whole. */
+  private readonly lines = new Map<Address, Promise<unknown>>();
+
+  constructor(private readonly options: PostOptions) {
+    this.unpacker = new Unpacker(options);
+  }
+
+  /**
+   * Gives the bytes that were sent.
+   *
+   * @throws NodeGoneError by rejecting, where it is known that nobody is there
+   */
+  async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
+    const { address, transport } = this.options;
+    const frame = this.frame(kind, { from: address, to, ...header }, value);
+    await (frame.byteLength > transport.maxPacket ? this.sendInLine(to, frame) : this.sendPackets(to, frame));
+    return frame.byteLength;
+  }
+
+  async broadcast(kind: Kind, header: object): Promise<void> {
+    for (const packet of this.packer.pack(this.frame(kind, { from: this.options.address, ...header }))) {
+      await this.options.transport.broadcast(packet);
+    }
+  }
+
+  hear(packet: Uint8Array): void {
+    const { limits, read, unreadable } = this.options;
+    try {
+      const bytes = this.unpacker.hear(packet);
+      if (bytes) {
+        const { kind, header, value } = decodeFrame(bytes, limits);
+        this.checkReceiver(kind, header);
+        read({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
+      }
+    } catch (error) {
+      if (!(error instanceof FrameError)) {
+        throw error;
+      }
+      unreadable(error);
+      if (error instanceof UnwelcomeFrame) {
+        this.refuse(error);
+      }
+    }
+  }
+
+  /** Nothing more comes from there. */
+  forget(address: Address): void {
+    this.unpacker.forget(address);
+  }
+
+  /** Who waits for the end of it is to hear that there will be none. */
+  private refuse(error: UnwelcomeFrame): void {
+    const { limits, refuse, unreadable } = this.options;
+    try {
+      const { kind, header } = reading(() => headOf(error.beginning, limits));
+      this.checkReceiver(kind, header);
+      refuse({ kind, header, from: senderOf(header) }, error);
+    } catch (cause) {
+      if (!(cause instanceof FrameError)) {
+        throw cause;
+      }
+      unreadable(cause);
+    }
+  }
+
+  private async sendInLine(to: Address, frame: Uint8Array): Promise<void> {
+    const before = this.lines.get(to);
+    const sent = (async () => {
+      await before?.catch(() => {});
+      await this.sendPackets(to, frame);
+    })();
+    this.lines.set(to, sent);
+    try {
+      await sent;
+    } finally {
+      if (this.lines.get(to) === sent) {
+        this.lines.delete(to);
+      }
+    }
+  }
+
+  private async sendPackets(to: Address, frame: Uint8Array): Promise<void> {
+    const { address, transport } = this.options;
+    for (const packet of this.packer.pack(frame)) {
+      await (to === address ? this.loop(packet) : transport.send(to, packet));
+    }
+  }
+
+  /** How large a packet may be is known when the transport has started, and a broker that starts anew may take less. */
+  private get packer(): Packer {
+    const { transport, limits, secret, address } = this.options;
+    const { maxPacket } = transport;
+    if (this.packing?.maxPacket !== maxPacket) {
+      this.packing = { packer: new Packer({ from: address, maxPacket, limits, secret }), maxPacket };
+    }
+    return this.packing.packer;
+  }
+
+  /** A call to oneself takes the same way as any other, but for the transport. */
+  private async loop(packet: Uint8Array): Promise<void> {
+    await endOfTurn();
+    this.hear(packet);
+  }
+
+  /** What is signed for one node must not be played to another. What nodes say of themselves is for all. */
+  private checkReceiver(kind: Kind, { to }: Frame['header']): void {
+    if (to !== this.options.address && (to !== undefined || kind < Kind.beat)) {
+      throw new FrameError('A frame is for another node');
+    }
+  }
+
+  private frame(kind: Kind, header: object, value?: EncodedValue): Uint8Array {
+    return encodeFrame({ kind, header, value }, this.packer.spare);
+  }
+}
+
+function senderOf({ from }: Readonly<Record<string, unknown>>): Address {
+  if (typeof from !== 'string' || from === '') {
+    throw new FrameError('A frame does not say who sent it');
+  }
+  return from;
+}

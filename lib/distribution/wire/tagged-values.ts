@@ -1,0 +1,214 @@
+import { types } from 'node:util';
+import { Tensor } from 'onnxruntime-common';
+import { Batch } from '../../batch/batch.js';
+import { isContainer, isPlainObject, leavesOf } from '../../batch/container.js';
+import { isTensor, soundTensor } from '../../batch/tensor.js';
+import { fromWire, InvalidInputError, isError } from '../../errors.js';
+import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
+import type { WireLimits } from './limits.js';
+import { FrameError } from './prelude.js';
+import { isSaidError, saidError } from './wire-error.js';
+
+/** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
+export type Leaf = readonly [tag: string, content: unknown];
+
+/** Where the blocks of leaves go. */
+export interface Sink {
+  /** Takes a block, and gives its number. */
+  add(block: Block): number;
+  /** @throws InvalidInputError for the shape of a tensor that cannot cross */
+  checkShape(dims: readonly number[]): void;
+}
+
+/** The leaf of a number that JSON would not keep. */
+export function leafOfNumber(value: number): Leaf | undefined {
+  const word = wordOfNumber(value);
+  return word === undefined ? undefined : ['$n', word];
+}
+
+/** Hexadecimal, which takes no longer to read than it is long. */
+export function leafOfBigInt(value: bigint): Leaf {
+  return ['$i', value.toString(16)];
+}
+
+export const leafOfUndefined: Leaf = ['$u', 0];
+
+/** The leaf of an object that is neither a list nor plain; undefined for what cannot cross. */
+export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
+  if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
+    return leafOfTensor(value, sink);
+  }
+  if (ArrayBuffer.isView(value)) {
+    const type = typeByArray.get((value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '');
+    return type && ['$a', sink.add(blockOfArray(type, value as Block['data']))];
+  }
+  if (types.isArrayBuffer(value)) {
+    return ['$b', sink.add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
+  }
+  if (types.isDate(value)) {
+    const time = Date.prototype.getTime.call(value);
+    return ['$d', Number.isNaN(time) ? null : time];
+  }
+  if (value instanceof Batch) {
+    return ['$r', partsOf(value)];
+  }
+  return isError(value) ? ['$e', saidError(value)] : undefined;
+}
+
+/** Without what others have made of the class: a Buffer is bytes. */
+function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['data']): Block {
+  const { storage } = elementByType.get(type)!;
+  return { type, dims: [length], data: new storage(buffer, byteOffset, length) };
+}
+
+/** The value that a leaf stands for; `take` gives the block of a number, once. */
+export function valueOf([tag, content]: Leaf, take: (index: unknown) => Block, limits: WireLimits): unknown {
+  const make = Object.hasOwn(makers, tag) ? makers[tag] : undefined;
+  if (!make) {
+    throw new FrameError('There is a tag in the value that is not known here');
+  }
+  return make(content, take, limits);
+}
+
+type Maker = (content: unknown, take: (index: unknown) => Block, limits: WireLimits) => unknown;
+
+const makers: Readonly<Record<string, Maker>> = {
+  $u: () => undefined,
+  $n: (name) => numberOfWord(name) ?? fail('a number'),
+  $i: (digits) => (typeof digits === 'string' && /^-?[\da-f]+$/.test(digits) ? bigIntOf(digits) : fail('a bigint')),
+  $d: (time) => (time === null || typeof time === 'number' ? new Date(time ?? NaN) : fail('a date')),
+  $t: (index, take) => tensorOf(take(index)),
+  $s: (content, _, limits) => stringTensorOf(content, limits),
+  $a: (index, take) => take(index).data,
+  $b: (index, take) => bufferOf(take(index)),
+  $e: (wire) => (isSaidError(wire) ? fromWire(wire) : fail('an error')),
+  $r: (parts, _, limits) => batchOf(parts, limits),
+};
+
+function fail(what: string): never {
+  throw new FrameError(`There is ${what} in the value that is none`);
+}
+
+function leafOfTensor(value: Tensor, sink: Sink): Leaf {
+  const { type, dims, data } = soundTensor(value, 'The tensor');
+  if (type === 'string' || Array.isArray(data)) {
+    sink.checkShape(dims);
+    return ['$s', [dims, data]];
+  }
+  return ['$t', sink.add({ type, dims, data })];
+}
+
+function tensorOf({ type, dims, data }: Block): Tensor {
+  if (type === 'uint8clamped' || type === 'json' || data instanceof Uint8ClampedArray) {
+    return fail('a tensor');
+  }
+  return new Tensor(type, data, dims);
+}
+
+function stringTensorOf(content: unknown, limits: WireLimits): Tensor {
+  if (!Array.isArray(content) || content.length !== 2) {
+    return fail('a tensor');
+  }
+  const [dims, data]: unknown[] = content;
+  const isSound =
+    isListOf(dims, isSize) &&
+    isListOf(data, (text) => typeof text === 'string') &&
+    dims.length <= limits.rank &&
+    countOf(dims, data.length) === data.length;
+  return isSound ? new Tensor('string', data, dims) : fail('a tensor');
+}
+
+function isListOf<T>(list: unknown, is: (element: unknown) => element is T): list is T[] {
+  return Array.isArray(list) && list.every(is);
+}
+
+function isSize(value: unknown): value is number {
+  return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < 2 ** 32;
+}
+
+function bufferOf({ data }: Block): ArrayBuffer {
+  return data instanceof Uint8Array ? new Uint8Array(data).buffer : fail('a buffer');
+}
+
+export function bigIntOf(digits: string): bigint {
+  return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
+}
+
+/** A batch as it crosses. Without rows it has nothing but its key and its padding. */
+interface BatchParts {
+  readonly key: string;
+  readonly padding: number;
+  readonly values?: readonly unknown[];
+  readonly tensors?: unknown;
+  /** The batch axis of each leaf of `tensors`, in the order of `leavesOf`. */
+  readonly axes?: readonly (number | null)[];
+}
+
+function partsOf(batch: Batch): BatchParts {
+  const { key, padding, template } = batch;
+  if (!batch.isIntact) {
+    throw new InvalidInputError('The memory of a batch has been taken away since it was made; was a buffer transferred?');
+  }
+  if (batch.size + padding === 0 || (!batch.isPlain && !template)) {
+    return { key, padding };
+  }
+  const rows = batch.release();
+  return template ? { key, padding, tensors: rows, axes: template.axes } : { key, padding, values: rows as unknown[] };
+}
+
+function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
+  if (!isPlainObject(parts)) {
+    return fail('a batch');
+  }
+  const { key, padding, values, tensors, axes } = parts as Record<keyof BatchParts, unknown>;
+  if (typeof key !== 'string' || !isSize(padding)) {
+    return fail('a batch');
+  }
+  const batch = rowsOf(values, tensors, axes).withKey(key);
+  // The zero rows are not in the frame, and their memory is taken all the same.
+  if (padding * Math.max(1, batch.bytes / Math.max(1, batch.size)) > bytes) {
+    throw new FrameError(`There is a batch in the value that is padded with ${padding} rows, for which there is no room`);
+  }
+  return padding > 0 ? batch.pad(padding) : batch;
+}
+
+function rowsOf(values: unknown, tensors: unknown, axes: unknown): Batch {
+  if (Array.isArray(values) && tensors === undefined) {
+    return Batch.ofValues(values);
+  }
+  if (values !== undefined || tensors === undefined) {
+    return values === undefined ? Batch.empty() : fail('a batch');
+  }
+  if (!isContainer(tensors) || !isListOf(axes, isAxis)) {
+    return fail('a batch');
+  }
+  const paths = leavesOf(tensors).map(({ path }) => path);
+  return paths.length === axes.length
+    ? Batch.ofContainer(tensors, Object.fromEntries(paths.map((path, i) => [path, axes[i]!])))
+    : fail('a batch');
+}
+
+function isAxis(value: unknown): value is number | null {
+  return value === null || isSize(value);
+}
+
+/** The numbers that JSON does not know, and the words that stand for them. */
+const numbers: ReadonlyMap<unknown, number> = new Map([
+  ['NaN', NaN],
+  ['Infinity', Infinity],
+  ['-Infinity', -Infinity],
+  ['-0', -0],
+]);
+
+/** The number that the word stands for, if it is one of those. */
+export function numberOfWord(word: unknown): number | undefined {
+  return numbers.get(word);
+}
+
+/** The word for a number that JSON would not keep. */
+export function wordOfNumber(value: number): string | undefined {
+  if (Number.isFinite(value) && !Object.is(value, -0)) {
+    return undefined;
+  }
+  return Object.is(value, -0) ? '-0' : String(value);
+}

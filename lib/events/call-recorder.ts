@@ -1,0 +1,112 @@
+import type { AbortSignalLike } from '../context/call-options.js';
+import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
+import type { ServingEvents } from './event-hub.js';
+
+/** Notes when a call passes the stages of the line, and tells it at the end. */
+export class CallWatch {
+  private readonly startedAt = performance.now();
+  private queuedAt: number | undefined;
+  private ranAt: number | undefined;
+  private answeredAt: number | undefined;
+  private rows = 0;
+  /** Calls that wait for the rows of this one. */
+  private others: CallWatch[] | undefined;
+
+  private constructor(
+    private readonly events: ServingEvents,
+    private readonly serving: string,
+    readonly call: number,
+    private readonly mode: CallMode,
+    private readonly signal: AbortSignalLike | undefined,
+  ) {
+    events.emit({ type: 'call:start', serving, call, mode });
+  }
+
+  /** A watch over one more call, where somebody observes calls. */
+  static over(
+    events: ServingEvents,
+    serving: string,
+    mode: CallMode,
+    signal: AbortSignalLike | undefined,
+  ): CallWatch | undefined {
+    return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode, signal) : undefined;
+  }
+
+  queued(rows: number): void {
+    this.queuedAt ??= performance.now();
+    this.rows += rows;
+    this.others?.forEach((other) => other.queued(0));
+  }
+
+  running(): void {
+    this.ranAt ??= performance.now();
+    this.others?.forEach((other) => other.running());
+  }
+
+  /** What happens to the rows is told of the other call, too, which has none of its own. */
+  joinedBy(other: CallWatch): void {
+    (this.others ??= []).push(other);
+    if (this.queuedAt !== undefined) {
+      other.queued(0);
+    }
+    if (this.ranAt !== undefined) {
+      other.running();
+    }
+  }
+
+  /** The calls that wait for the rows. */
+  get calls(): readonly number[] {
+    return this.others ? [this.call, ...this.others.map(({ call }) => call)] : [this.call];
+  }
+
+  answered(): void {
+    this.answeredAt = performance.now();
+  }
+
+  /** The answer, whose end it tells. */
+  async follow<T>(answer: Promise<T>): Promise<T> {
+    try {
+      const value = await answer;
+      this.ended();
+      return value;
+    } catch (error) {
+      this.ended({ error });
+      throw error;
+    }
+  }
+
+  ended(outcome: { readonly error?: unknown; readonly answeredBy?: AnsweredBy } = {}): void {
+    const { events, serving, call, mode, rows, startedAt, signal } = this;
+    const isCancelled = 'error' in outcome && signal?.aborted && outcome.error === signal.reason;
+    const endedAt = performance.now();
+    // A stage that was not reached took no time, and the one before it all that was left.
+    const answeredAt = this.answeredAt ?? endedAt;
+    const ranAt = this.ranAt ?? answeredAt;
+    const queuedAt = this.queuedAt ?? ranAt;
+    events.emit({
+      type: 'call:end',
+      serving,
+      call,
+      mode,
+      rows,
+      startedAt: performance.timeOrigin + startedAt,
+      preprocessing: queuedAt - startedAt,
+      waiting: ranAt - queuedAt,
+      running: answeredAt - ranAt,
+      postprocessing: endedAt - answeredAt,
+      stage: this.stage,
+      ...outcome,
+      ...(isCancelled && { cancelled: true }),
+    });
+  }
+
+  private get stage(): CallStage {
+    if (this.answeredAt !== undefined) {
+      return 'postprocessing';
+    }
+    if (this.ranAt !== undefined) {
+      return 'running';
+    }
+    return this.queuedAt === undefined ? 'preprocessing' : 'waiting';
+  }
+}

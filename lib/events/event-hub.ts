@@ -1,0 +1,107 @@
+import { type Channel, channel } from 'node:diagnostics_channel';
+import { merge, type Observable, Subject } from 'rxjs';
+import { Counters } from './counters.js';
+import { type ServingEvent, batchEnd, type BatchLabels, batchStart } from './serving-event.js';
+import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
+import type { Request } from '../batching/queued-request.js';
+
+/** The event of a type. */
+export type EventOf<Type extends ServingEvent['type']> = Extract<ServingEvent, { readonly type: Type }>;
+
+/** Where the events of one type go. */
+class Outlet {
+  readonly subject = new Subject<ServingEvent>();
+  private readonly channel: Channel;
+
+  constructor(type: ServingEvent['type']) {
+    this.channel = channel(`nestjs-serving:${type}`);
+  }
+
+  get isObserved(): boolean {
+    return this.subject.observed || this.channel.hasSubscribers;
+  }
+
+  emit(event: ServingEvent): void {
+    this.subject.next(event);
+    this.channel.publish(event);
+  }
+}
+
+/**
+ * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`: `nestjs-serving:batch:end` and its
+ * like. No event is made that nobody would see.
+ */
+export class ServingEvents {
+  private readonly outlets: Readonly<Record<ServingEvent['type'], Outlet>> = {
+    'call:start': new Outlet('call:start'),
+    'call:end': new Outlet('call:end'),
+    'batch:start': new Outlet('batch:start'),
+    'batch:end': new Outlet('batch:end'),
+    'partition:change': new Outlet('partition:change'),
+  };
+  readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
+  private readonly callStarts = this.outlets['call:start'];
+  private readonly callEnds = this.outlets['call:end'];
+  /** Counted whether or not somebody observes. */
+  readonly counters = new Counters();
+  private calls = 0;
+  private batches = 0;
+
+  of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    return this.outlets[type].subject.asObservable() as Observable<never>;
+  }
+
+  /** Whether somebody observes when calls start or end; asked for every call. */
+  get observesCalls(): boolean {
+    return this.callStarts.isObserved || this.callEnds.isObserved;
+  }
+
+  /** Whether somebody observes events of the type. */
+  isObserved(type: ServingEvent['type']): boolean {
+    return this.outlets[type].isObserved;
+  }
+
+  /** A number for one more call. */
+  nextCall(): number {
+    return ++this.calls;
+  }
+
+  /** A number for one more batch. */
+  nextBatch(): number {
+    return ++this.batches;
+  }
+
+  emit(event: ServingEvent): void {
+    this.outlets[event.type].emit(event);
+  }
+
+  complete(): void {
+    Object.values(this.outlets).forEach(({ subject }) => subject.complete());
+  }
+}
+
+/**
+ * Counts every batch, and emits events when it starts and when it ends, where somebody observes them; only then are its
+ * labels made.
+ */
+export function batchObserver<R extends Request>(
+  events: ServingEvents,
+  labelsOf: (record: BatchRecord<R>) => BatchLabels,
+  counters = events.counters,
+): BatchObserver<R> {
+  return {
+    batchStarted(record) {
+      if (events.isObserved('batch:start')) {
+        events.emit(batchStart(record, labelsOf(record)));
+      }
+    },
+    batchEnded(record, runTime, outcome) {
+      if (!outcome.takenBack) {
+        counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
+      }
+      if (events.isObserved('batch:end')) {
+        events.emit(batchEnd(record, labelsOf(record), runTime, outcome));
+      }
+    },
+  };
+}

@@ -1,0 +1,164 @@
+import { Batch } from '../batch/batch.js';
+import type { BatchAxes } from '../batch/template.js';
+import type { BatchOutcome } from '../batching/batcher.js';
+import type { Part } from '../batching/queued-request.js';
+import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
+import { type PartitionResult, STEPPED, UnfitRows } from '../partitions/partition.js';
+import { show } from '../format.js';
+import { paddingOf } from './lanes.js';
+import { outputRows } from './output.js';
+import type { BatchRequest } from './request.js';
+import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
+
+/** One batch on its way through a partition: gives the requests with rows in it what it says, each its own. */
+export class BatchRun implements BatchListener {
+  readonly batch: Batch;
+  readonly hooks: readonly string[];
+  private steps = 0;
+  private hooked = false;
+  /** The request of each row and its index there; made for the batches that need it. */
+  private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
+
+  constructor(
+    private readonly parts: readonly Part<BatchRequest>[],
+    private readonly outputAxes: BatchAxes,
+    /** The most rows of the batch, padding included. */
+    largest: number,
+    /** Why its steps are not wanted any more. */
+    private readonly cut: () => Error | undefined = () => undefined,
+  ) {
+    const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
+    const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
+    this.batch = padding === batch.padding ? batch : batch.pad(padding);
+    this.hooks = parts.some(({ request }) => request.hooks)
+      ? [...new Set(parts.flatMap(({ request }) => request.hooks ?? []))]
+      : [];
+    parts.forEach(({ request }) => request.watch?.running());
+  }
+
+  info(partition: number): BatchInfo {
+    const { key, size, padding } = this.batch;
+    return { key, size, padding, partition, origin: this.parts[0]!.request.lane.origin, hooks: this.hooks };
+  }
+
+  /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
+  checkRows(): void {
+    if (this.parts.every(({ request }) => request.batch.isIntact)) {
+      return;
+    }
+    const faults = new Map<number, Error>();
+    this.forEachPart(({ request }, start) => {
+      if (!request.batch.isIntact) {
+        faults.set(
+          start,
+          new InvalidBatchError(
+            'The memory of a tensor was transferred, or has shrunk, while its rows waited; leave it as it is until they have run',
+          ),
+        );
+      }
+    });
+    throw new UnfitRows(faults);
+  }
+
+  /** Answers those with rows that are unfit, and gives the parts of the others. */
+  without({ faults }: UnfitRows): Part<BatchRequest>[] {
+    const unfit = new Set<BatchRequest>();
+    this.forEachPart(({ request }, start, end) => {
+      for (let row = start; row < end; row++) {
+        if (faults.has(row)) {
+          unfit.add(request);
+          request.fail(faults.get(row));
+        }
+      }
+    });
+    return this.parts.filter(({ request }) => !unfit.has(request));
+  }
+
+  hook(name: string, value: unknown, own = false): void {
+    const rows = this.hookRows(name, value);
+    this.hooked = true;
+    this.forEachPart(({ request }, start, end) => {
+      if (request.hooks?.includes(name)) {
+        const part = rows.slice(start, end);
+        request.hook(name, own ? part.release() : part.consume());
+      }
+    });
+  }
+
+  step(output: unknown, metadata: unknown): void {
+    const expected = this.batch.size + this.batch.padding;
+    this.steps++;
+    if (!Array.isArray(output) || output.length !== expected) {
+      const got = Array.isArray(output) ? `a list of ${output.length}` : show(output);
+      throw new InvalidOutputError(
+        `A generator must yield, step by step, a list with an entry for each of the ${expected} rows of its batch; it yielded ${got}`,
+      );
+    }
+    const cut = this.cut();
+    if (cut) {
+      this.fail(cut);
+      return;
+    }
+    this.forEachPart(({ request, offset }, start, end) => request.step(offset, output.slice(start, end), metadata));
+  }
+
+  isWaiting(row: number): boolean {
+    this.rows ??= this.parts.flatMap(({ request, offset, count }) =>
+      Array.from({ length: count }, (_, i) => ({ request, index: offset + i })),
+    );
+    const owner = this.rows[row];
+    return owner !== undefined && owner.request.isWaiting(owner.index);
+  }
+
+  /** Whether callers have heard of it already: then it cannot run again. */
+  get hasSpoken(): boolean {
+    return this.hooked || this.steps > 0;
+  }
+
+  /** Gives each request its rows of the output. */
+  end(result: PartitionResult | typeof STEPPED): void {
+    if (result === STEPPED) {
+      this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
+      return;
+    }
+    const rows = outputRows(result.output, this.batch, this.outputAxes);
+    this.forEachPart(({ request, offset }, start, end) => {
+      if (!request.isOver) {
+        const part = rows.slice(start, end);
+        request.answer(offset, result.own ? part : part.copy(), result.metadata);
+      }
+    });
+  }
+
+  get outcome(): BatchOutcome<BatchRequest> {
+    return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
+  }
+
+  /** It has failed so, and its rows are to run again. */
+  runsAgain(error: unknown): void {
+    if (error instanceof RunTimeoutError) {
+      this.parts.forEach(({ request }) => (request.overrun = error));
+    }
+  }
+
+  fail(error: unknown): void {
+    this.parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+  }
+
+  private hookRows(name: string, value: unknown): Batch {
+    const axis = Object.hasOwn(this.outputAxes, name) ? this.outputAxes[name]! : 0;
+    try {
+      return outputRows(value, this.batch, { '': axis });
+    } catch (cause) {
+      throw cause instanceof InvalidOutputError ? new InvalidOutputError(`Hook "${name}": ${cause.message}`, { cause }) : cause;
+    }
+  }
+
+  private forEachPart(tell: (part: Part<BatchRequest>, start: number, end: number) => void): void {
+    let start = 0;
+    for (const part of this.parts) {
+      tell(part, start, start + part.count);
+      start += part.count;
+    }
+  }
+}

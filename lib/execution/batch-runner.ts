@@ -1,0 +1,120 @@
+import type { BatchAxes } from '../batch/template.js';
+import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batcher.js';
+import { type Part, sizeOf } from '../batching/queued-request.js';
+import type { Window } from '../batching/ready-queue.js';
+import { BatchFailedError, isA, isServingError, messageOf, PartitionLostError } from '../errors.js';
+import type { Opened } from '../partitions/engine.js';
+import { axesOf } from '../partitions/onnx/model-signature.js';
+import { type Partition, TakenBackError, UnfitRows } from '../partitions/partition.js';
+import { batchObserver, type ServingEvents } from '../events/event-hub.js';
+import { BatchRun } from './batch-run.js';
+import { inOriginOf } from '../context/caller-context.js';
+import { type History, retriesOf } from './retry-policy.js';
+import type { BatchRequest } from './request.js';
+import type { BatchLabels } from '../events/serving-event.js';
+import type { RecoveryOptions } from '../definition/resolved-serving.js';
+
+type Parts = readonly Part<BatchRequest>[];
+
+/** Runs batches on the partitions of a serving and settles the requests with rows in them. */
+export class BatchRunner {
+  readonly observer: BatchObserver<BatchRequest>;
+  private readonly outputAxes: BatchAxes;
+  /** What generators that still run are ended with. */
+  private cut: Error | undefined;
+
+  constructor(
+    private readonly name: string,
+    private readonly recovery: RecoveryOptions,
+    private readonly opened: Opened,
+    events: ServingEvents,
+  ) {
+    this.outputAxes = axesOf(opened.signature?.outputs ?? []);
+    this.observer = batchObserver(events, (record) => this.labelsOf(record));
+  }
+
+  /** Runs the window as one batch, which padding makes no larger than that; what failed and may run again is in the outcome. */
+  readonly dispatch = ({ parts, size, history }: Window<BatchRequest>, partition: number): Promise<BatchOutcome<BatchRequest>> =>
+    this.runParts(parts, partition, size, history as History | undefined);
+
+  /** Runs the request so that a fault is found; nobody waits for what it gives. */
+  async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
+    request.isOver = true;
+    const { size } = request;
+    const { error } = await this.runParts([{ request, offset: 0, count: size }], index, size, undefined, partition);
+    return error;
+  }
+
+  /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
+  cutShort(error: Error): void {
+    this.cut = error;
+  }
+
+  private runParts(
+    parts: Parts,
+    partition: number,
+    largest: number,
+    history?: History,
+    runner: Partition = this.opened.partitions[partition]!,
+  ): Promise<BatchOutcome<BatchRequest>> {
+    let run: BatchRun;
+    try {
+      run = new BatchRun(parts, this.outputAxes, largest, () => this.cut);
+    } catch (cause) {
+      const error = this.failedBatch(cause, sizeOf(parts));
+      parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
+      return Promise.resolve({ error });
+    }
+    return this.runBatch(run, parts, partition, runner, history);
+  }
+
+  private async runBatch(
+    run: BatchRun,
+    parts: Parts,
+    partition: number,
+    runner: Partition,
+    history: History | undefined,
+  ): Promise<BatchOutcome<BatchRequest>> {
+    const info = run.info(partition);
+    const runBatch = () => runner.run(run.batch, info, run);
+    try {
+      run.checkRows();
+      run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
+      return run.outcome;
+    } catch (cause) {
+      if (isA(cause, UnfitRows)) {
+        const others = run.without(cause);
+        const [error] = cause.faults.values();
+        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
+      }
+      if (isA(cause, TakenBackError)) {
+        return { ...run.outcome, takenBack: true, retries: [{ parts, history }] };
+      }
+      const error = this.batchError(cause, run.batch.size);
+      const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
+      if (retries.length > 0) {
+        run.runsAgain(error);
+        return { ...run.outcome, error, retries };
+      }
+      run.fail(error);
+      return { ...run.outcome, error };
+    }
+  }
+
+  private batchError(cause: unknown, size: number): unknown {
+    if (this.cut && isA(cause, PartitionLostError)) {
+      return this.cut;
+    }
+    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+  }
+
+  private failedBatch(cause: unknown, size: number): BatchFailedError {
+    return new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+  }
+
+  private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {
+    const { key, origin } = parts[0]!.request.lane;
+    const calls = parts.flatMap(({ request }) => request.watch?.calls ?? []);
+    return { serving: this.name, key, origin, calls: [...new Set(calls)] };
+  }
+}

@@ -1,0 +1,182 @@
+import { Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { isContainer, read } from '../batch/container.js';
+import type { BatchAxes } from '../batch/template.js';
+import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
+import { show } from '../format.js';
+import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
+import type { CallMetadata, StreamEvent } from '../definition/reply.js';
+import type { PostprocessContext, Prepared, ServingOptions } from '../definition/serving-definition.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
+
+/** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
+export type Callbacks = Pick<
+  ServingOptions,
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'tenant' | 'cost' | 'maxQueueCost'
+>;
+
+/** A call after preprocessing: its rows, at once or one batch after the other, and what the reply needs. */
+export interface Call {
+  readonly rows: Batch | Source<Batch>;
+  /** The input was one plain value, so the reply is its one result. */
+  readonly single: boolean;
+  /** The batches may go on for ever. */
+  readonly isOpen: boolean;
+  readonly info: unknown;
+}
+
+/**
+ * Turns the input into rows. `axes` tells where the rows of a model's inputs lie.
+ *
+ * @throws InvalidInputError for an iterator that another call reads
+ */
+export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+  readOnce(input);
+  return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
+}
+
+/**
+ * The call with the key that its caller names for its rows.
+ *
+ * @throws InvalidInputError when a batch names another one itself
+ */
+export function withKey({ name }: Callbacks, call: Call, key: string): Call {
+  const { rows } = call;
+  if (rows instanceof Batch) {
+    return { ...call, rows: keyed(name, rows, key) };
+  }
+  const source: Source<Batch> = {
+    async next() {
+      const { done, value } = await rows.next();
+      return done ? { done, value: undefined } : { done: false, value: keyed(name, value, key) };
+    },
+    return: async () => (await rows.return?.()) as IteratorReturnResult<undefined>,
+  };
+  return { ...call, rows: source };
+}
+
+function keyed(serving: string, batch: Batch, key: string): Batch {
+  if (batch.key !== DEFAULT_KEY && batch.key !== key) {
+    throw new InvalidInputError(
+      `A call to serving "${serving}" names the key ${show(key)}, and its batch has the key ${show(batch.key)}; name one of them`,
+    );
+  }
+  return batch.withKey(key);
+}
+
+/** Ends the lazy sequence of a call that is not run. */
+export function dropCall({ rows }: Call): void {
+  if (!(rows instanceof Batch)) {
+    leave(rows);
+  }
+}
+
+/** Shapes the reply from the output for the call's rows. */
+export function finishCall(callbacks: Callbacks, call: Call, output: BatchOutput, said: CallMetadata): unknown {
+  const result = unwrap(call, output);
+  return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
+}
+
+function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
+  return said.isSplit ? { isSplit: true, metadata: said.metadata, info } : { isSplit: false, metadata: said.metadata, info };
+}
+
+/** Shapes what a stream gives: all of it by `postprocessStream`, or else each output by `postprocess`. */
+export async function* finishStream(
+  callbacks: Callbacks,
+  { info }: Call,
+  events: AsyncIterable<StreamEvent<unknown, string>>,
+  /** The result of user code, unless the call ends before. */
+  waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
+): AsyncGenerator<unknown, void> {
+  if (callbacks.postprocessStream) {
+    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }), waitFor);
+    return;
+  }
+  for await (const event of events) {
+    if (!('output' in event && callbacks.postprocess)) {
+      yield event;
+      continue;
+    }
+    const { output, metadata } = event;
+    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info });
+    yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
+  }
+}
+
+/** The one result of a call with one plain value; of any other, all of them. */
+export function unwrap({ single }: Call, output: unknown): unknown {
+  return single && Array.isArray(output) ? output[0] : output;
+}
+
+async function* elementsOf(
+  serving: string,
+  sequence: unknown,
+  waitFor: <T>(work: Promise<T>) => Promise<T>,
+): AsyncGenerator<unknown, void> {
+  const source = sourceOf(sequence);
+  if (!source) {
+    throw new InvalidServingError(
+      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, it returned ${show(sequence)}`,
+    );
+  }
+  try {
+    const pull = (): Promise<IteratorResult<unknown>> => waitFor(Promise.resolve(source.next()));
+    for (let next = await pull(); !next.done; next = await pull()) {
+      yield next.value;
+    }
+  } finally {
+    leave(source);
+  }
+}
+
+async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
+  const prepared: Prepared | undefined = await callbacks.preprocess!(input);
+  if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
+    throw new InvalidServingError(
+      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${show(prepared)}`,
+    );
+  }
+  return callOf(prepared.batch, prepared.info, axes);
+}
+
+function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
+  const source = sourceOf(rows);
+  if (source && Array.isArray(rows)) {
+    // The batches are here, and nothing has to wait for them.
+    const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
+    return { rows: batches, single: false, isOpen: false, info };
+  }
+  if (source) {
+    return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
+  }
+  const batch = batchIn(rows, axes);
+  return { rows: batch ?? Batch.ofValues([rows]), single: batch === undefined, isOpen: false, info };
+}
+
+/** The value as a batch, unless it is one plain value. */
+function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
+  if (typeof rows !== 'object') {
+    return undefined;
+  }
+  if (read(() => rows instanceof Batch)) {
+    return rows as Batch;
+  }
+  return isContainer(rows) ? Batch.ofContainer(rows, axes) : undefined;
+}
+
+function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
+  return {
+    async next() {
+      const { done, value } = resultIn(await source.next());
+      return done ? { done, value: undefined } : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
+    },
+    return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
+  };
+}
+
+function resultIn(result: unknown): IteratorResult<unknown> {
+  if (typeof result !== 'object' || result === null) {
+    throw new InvalidBatchError(`A lazy sequence must give { done, value } for every step, it gave ${show(result)}`);
+  }
+  return result as IteratorResult<unknown>;
+}

@@ -1,0 +1,127 @@
+import type { Batch } from '../batch/batch.js';
+import type { Lane } from '../batching/queued-request.js';
+import { InvalidInputError } from '../errors.js';
+import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
+import { show } from '../format.js';
+import type { Origin } from '../context/caller-context.js';
+import { type KeyOptions } from '../definition/resolved-serving.js';
+
+/** Rows of one key, template and origin. */
+export interface ServingLane extends Lane {
+  readonly limits: KeyOptions;
+  readonly key: string;
+  readonly origin: Origin | undefined;
+}
+
+type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
+
+/** With so many lanes more than keys, all are forgotten: rows of a forgotten lane open a new window. */
+const MORE_LANES = 1024;
+const LONGEST_ORIGIN = 256;
+
+/** The lanes of one serving, and the options of each key, which may change while it runs. */
+export class Lanes {
+  /** The keys that are known. */
+  readonly keys: readonly string[];
+  private readonly limits: ReadonlyMap<string, Limits>;
+  private readonly lanes = new Map<string, ServingLane>();
+  /** The options of calls that run alone, by those of their key. */
+  private readonly alone = new Map<KeyOptions, KeyOptions>();
+  /** For keys that are not known. */
+  private readonly others: Limits;
+  /** The rows of one run of the model, where its file fixes them. */
+  private step = 1;
+  private most = Infinity;
+
+  constructor(keys: ReadonlyMap<string, KeyOptions>, others: KeyOptions) {
+    this.keys = [...keys.keys()];
+    this.limits = new Map([...keys].map(([key, options]) => [key, { ...options }]));
+    this.others = { ...others };
+  }
+
+  /** Has batches take as many rows as the model does: multiples of its fixed batch, or one call where it has no batch axis. */
+  fit({ inputs, fixedBatch }: Pick<ModelSignature, 'inputs' | 'fixedBatch'>): void {
+    this.step = fixedBatch ?? 1;
+    this.most = hasRows(inputs) ? Infinity : 1;
+    [...this.limits.values(), this.others].forEach((limits) => this.set(limits, limits));
+  }
+
+  optionsOf(key: string): KeyOptions {
+    return this.limits.get(key) ?? this.others;
+  }
+
+  /** From the next window on. */
+  change(keys: readonly string[], options: Partial<KeyOptions>): void {
+    keys.forEach((key) => this.set(this.limits.get(key)!, options));
+  }
+
+  /** A lane for one call of at most so many rows, whose batches no other call shares. */
+  inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
+    checkOrigin(origin);
+    const options = this.optionsOf(key);
+    let limits = this.alone.get(options);
+    if (!limits) {
+      limits = { ...options, batchSize: Math.min(options.runSize, mostRows), batchTimeout: 0 };
+      this.alone.set(options, limits);
+    }
+    return { key, origin, limits, isInline: true };
+  }
+
+  /** The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to find them again. */
+  laneOf(batch: Batch, origin?: Origin): ServingLane {
+    const { key } = batch;
+    checkOrigin(origin);
+    const limits = this.limits.get(key);
+    if (!limits) {
+      return { key, origin, limits: this.others };
+    }
+    const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
+    // The origin comes from the caller, and could otherwise look like a signature.
+    const id = origin === undefined ? template : `${key}\0${batch.signature}\0${origin}`;
+    let lane = this.lanes.get(id);
+    if (!lane) {
+      if (this.lanes.size === this.limits.size + MORE_LANES) {
+        this.lanes.clear();
+      }
+      lane = { key, origin, limits };
+      this.lanes.set(id, lane);
+    }
+    return lane;
+  }
+
+  private set(limits: Limits, { batchSize, runSize, ...others }: Partial<KeyOptions>): void {
+    const step = this.step > 1 ? { step: this.step } : {};
+    const sizes = {
+      ...(batchSize !== undefined && { batchSize: this.fitted(batchSize) }),
+      ...(runSize !== undefined && { runSize: this.fitted(runSize) }),
+    };
+    Object.assign(limits, others, sizes, step);
+    this.alone.clear();
+  }
+
+  private fitted(size: number): number {
+    const { step, most } = this;
+    return size === Infinity ? most : Math.min(most, Math.max(step, size - (size % step)));
+  }
+}
+
+function checkOrigin(origin: unknown): void {
+  if (origin !== undefined && (typeof origin !== 'string' || origin.length > LONGEST_ORIGIN)) {
+    throw new InvalidInputError(
+      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ${show(origin)}`,
+    );
+  }
+}
+
+/** The most rows of one batch: shared with others, or inline. */
+export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
+  return inline ? runSize : batchSize;
+}
+
+/** The padding of a batch: up to the next allowed size, or what its callers asked for as far as it fits into the largest batch. */
+export function paddingOf({ size, padding }: Batch, { allowedSizes }: KeyOptions, largest: number): number {
+  if (allowedSizes) {
+    return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
+  }
+  return Math.min(padding, Math.max(0, largest - size));
+}

@@ -1,0 +1,150 @@
+import type { Batch } from '../batch/batch.js';
+import type { Request } from '../batching/queued-request.js';
+import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
+import { NOTHING_ASKED } from './resolved-call-options.js';
+import type { CallWatch } from '../events/call-recorder.js';
+import type { ServingLane } from './lanes.js';
+import { DONE } from '../partitions/batch-function.js';
+
+/** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
+export abstract class BatchRequest implements Request {
+  arrivedAt = 0;
+  waiting = 0;
+  open = 0;
+  ready = 0;
+  isOver = false;
+  /** Where its rows wait, if they do. */
+  queue: { leave(request: BatchRequest): void } | undefined;
+  /** A batch of it has taken too long: what its caller hears where no partition is left to run that again. */
+  overrun: RunTimeoutError | undefined;
+  private missing: number;
+  /** The rows that a generator has said to be over. */
+  private done: Set<number> | undefined;
+
+  constructor(
+    readonly batch: Batch,
+    readonly lane: ServingLane,
+    readonly watch?: CallWatch,
+    /** The hooks that the caller asked for; then all rows run in one batch. */
+    readonly hooks?: readonly string[],
+    private readonly terms = NOTHING_ASKED,
+    readonly cost = 0,
+  ) {
+    this.missing = batch.size;
+  }
+
+  get size(): number {
+    return this.batch.size;
+  }
+
+  get whole(): boolean {
+    return this.hooks !== undefined || this.size === this.lane.limits.step;
+  }
+
+  get priority(): number {
+    return this.terms.priority;
+  }
+
+  get tenant(): string {
+    return this.terms.tenant;
+  }
+
+  get deadline(): number {
+    return this.terms.deadline;
+  }
+
+  /** Takes the output rows for the part at `offset`; with the last part the request is over. */
+  answer(offset: number, rows: Batch, metadata: unknown): void {
+    if (!this.isOver) {
+      this.takeOutput(offset, rows, metadata);
+      this.settle(rows.size);
+    }
+  }
+
+  /** Takes what a generator has yielded for the rows from `offset` on. */
+  step(offset: number, values: readonly unknown[], metadata: unknown): void {
+    const isLive = (value: unknown, i: number): boolean => value !== DONE && this.isWaiting(offset + i);
+    const live = values.map(isLive);
+    const error = values.find((value, i) => live[i] && isError(value));
+    if (error) {
+      this.fail(error);
+    } else if (live.includes(true)) {
+      const own = values.map((value, i) => (live[i] ? value : undefined));
+      this.takeStep(offset, own, live, metadata);
+    }
+    this.endRows(offset, values.length, (i) => values[i] === DONE);
+  }
+
+  /** The generator has ended, and with it the rows of the part. */
+  endSteps(offset: number, count: number): void {
+    this.endRows(offset, count, () => true);
+  }
+
+  /** Takes the value of a hook for all rows. */
+  abstract hook(name: string, value: unknown): void;
+
+  /** Answers the call with the error. */
+  fail(error: unknown): void {
+    if (!this.isOver) {
+      this.isOver = true;
+      this.queue?.leave(this);
+      this.reject(isA(error, ServingUnavailableError) ? (this.overrun ?? error) : error);
+    }
+  }
+
+  expire(): void {
+    this.fail(this.terms.late());
+  }
+
+  /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */
+  failPart(offset: number, count: number, error: unknown): void {
+    for (let row = offset; row < offset + count; row++) {
+      if (this.isWaiting(row)) {
+        this.fail(error);
+        return;
+      }
+    }
+  }
+
+  /** Whether the row still needs an output. */
+  isWaiting(row: number): boolean {
+    return !this.isOver && !this.done?.has(row);
+  }
+
+  /** All that there is for the part. */
+  protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
+  /** `values` has an entry for every row of the part; where `live` is false, the row was over already. */
+  protected abstract takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void;
+  /** There will be no more steps for the part, of which there may have been none. */
+  protected abstract endSteppedPart(offset: number, count: number): void;
+  protected abstract finish(): void;
+  protected abstract reject(error: unknown): void;
+
+  private endRows(offset: number, count: number, isDone: (i: number) => boolean): void {
+    if (this.isOver) {
+      return;
+    }
+    this.done ??= new Set();
+    const before = this.done.size;
+    let waiting = 0;
+    for (let i = 0; i < count; i++) {
+      if (isDone(i)) {
+        this.done.add(offset + i);
+      }
+      waiting += this.isWaiting(offset + i) ? 1 : 0;
+    }
+    const ended = this.done.size - before;
+    if (ended > 0 && waiting === 0) {
+      this.endSteppedPart(offset, count);
+    }
+    this.settle(ended);
+  }
+
+  private settle(rows: number): void {
+    this.missing -= rows;
+    if (this.missing === 0) {
+      this.isOver = true;
+      this.finish();
+    }
+  }
+}

@@ -1,0 +1,143 @@
+import { Batch } from '../batch/batch.js';
+import { SlowConsumerError, InvalidBatchError } from '../errors.js';
+import { Queue } from '../streaming/queue.js';
+import { BatchRequest } from './request.js';
+import { type Call, unwrap } from './call.js';
+import { asOutput, releaseOutput } from './output.js';
+import type { Reply, ReplyRequest } from './reply-request.js';
+import type { PartMetadata, StreamEvent } from '../definition/reply.js';
+
+/** What a request has to say, in the order of its rows. */
+export type RequestEvent =
+  | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
+  | { readonly hook: string; readonly value: unknown };
+
+/** The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for others and cannot wait. */
+const EVENTS_AHEAD = 1024;
+
+/** A request whose caller wants the output as it comes, in the order of its rows. */
+export class StreamRequest extends BatchRequest {
+  readonly events = new Queue<RequestEvent>();
+  /** The offset of the part whose events are passed on; those of later parts are held. */
+  private turn = 0;
+  private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
+  /** The number of events of later parts. */
+  private ahead = 0;
+
+  hook(hook: string, value: unknown): void {
+    this.putUnlessSlow(0, { hook, value });
+  }
+
+  protected takeOutput(offset: number, rows: Batch, metadata: unknown): void {
+    this.put(offset, { offset, rows, metadata });
+    this.endPart(offset, rows.size);
+  }
+
+  protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
+    this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
+  }
+
+  protected endSteppedPart(offset: number, count: number): void {
+    this.endPart(offset, count);
+  }
+
+  protected finish(): void {
+    this.events.end();
+  }
+
+  protected reject(error: unknown): void {
+    this.events.fail(error);
+  }
+
+  private endPart(offset: number, count: number): void {
+    this.heldAt(offset).count = count;
+    for (let part = this.held.get(this.turn); part; part = this.held.get(this.turn)) {
+      this.ahead -= part.events.length;
+      part.events.splice(0).forEach((event) => this.events.push(event));
+      if (part.count === 0) {
+        return;
+      }
+      this.held.delete(this.turn);
+      this.turn += part.count;
+    }
+  }
+
+  private putUnlessSlow(offset: number, event: RequestEvent): void {
+    if (this.events.size + this.ahead < EVENTS_AHEAD) {
+      this.put(offset, event);
+    } else {
+      this.fail(
+        new SlowConsumerError(
+          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier rows, and the batch cannot wait for him; ` +
+            'read faster, or collect the events',
+        ),
+      );
+    }
+  }
+
+  private put(offset: number, event: RequestEvent): void {
+    if (offset === this.turn) {
+      this.events.push(event);
+    } else {
+      this.heldAt(offset).events.push(event);
+      this.ahead++;
+    }
+  }
+
+  private heldAt(offset: number): { readonly events: RequestEvent[]; count: number } {
+    let part = this.held.get(offset);
+    if (!part) {
+      part = { events: [], count: 0 };
+      this.held.set(offset, part);
+    }
+    return part;
+  }
+}
+
+/** What a call gives while it runs: the events of its pieces, one piece after the other. */
+export async function* eventsOf(
+  call: Call,
+  pieces: AsyncIterator<StreamRequest, undefined>,
+): AsyncGenerator<StreamEvent<unknown, string>> {
+  let before = 0;
+  for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
+    for await (const event of piece.value.events) {
+      if ('hook' in event) {
+        yield { hook: event.hook, value: unwrap(call, event.value) };
+      } else {
+        const { offset, rows, metadata } = event;
+        yield { batch: { offset: before + offset, rows: rows.size }, output: unwrap(call, releaseOutput(rows)), metadata };
+      }
+    }
+    before += piece.value.size;
+  }
+}
+
+/** The replies to all pieces of a call as one. */
+export async function replyOf(serving: string, pieces: AsyncIterator<ReplyRequest, undefined>): Promise<Reply> {
+  const replies: Reply[] = [];
+  for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
+    replies.push(await piece.value.reply);
+  }
+  const [first, ...others] = replies;
+  if (!first) {
+    throw new InvalidBatchError(`Serving "${serving}" was given a sequence without batches`);
+  }
+  if (others.length === 0) {
+    return first;
+  }
+  const rows = asOutput(() => Batch.merge(replies.map((reply) => reply.rows)));
+  return { isSplit: true, rows, metadata: metadataOf(replies) };
+}
+
+/** What was said of the batches of all replies, by the place of their rows in the call. */
+function metadataOf(replies: readonly Reply[]): PartMetadata[] {
+  let before = 0;
+  return replies.flatMap((reply) => {
+    const { isSplit, metadata, rows } = reply;
+    const parts = isSplit ? metadata : [{ offset: 0, rows: rows.size, metadata }];
+    const placed = parts.map((part) => ({ ...part, offset: before + part.offset }));
+    before += rows.size;
+    return placed;
+  });
+}

@@ -1,0 +1,200 @@
+import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { read } from '../batch/container.js';
+import { InvalidBatchError, InvalidInputError, RequestTooLargeError, UnknownKeyError, InvalidServingError } from '../errors.js';
+import { describePort, type ModelPort, type ModelSignature } from '../partitions/onnx/model-signature.js';
+import { clip, show } from '../format.js';
+import type { Callbacks } from './call.js';
+import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
+
+/** More hooks no call may ask for. */
+const MOST_HOOKS = 1024;
+
+/**
+ * Refuses more in one call than the serving would ever take, padding counted; of a stream, in one of its batches.
+ *
+ * @throws RequestTooLargeError
+ */
+export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: Batch): void {
+  const rows = batch.size + batch.padding;
+  if (rows > maxRows) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes at most ${maxRows} rows in one call and was given ${rows}; ` +
+        'give fewer at a time, or raise maxRows, which is maxQueue unless it is given',
+    );
+  }
+  if (maxBytes !== undefined && batch.bytes > maxBytes) {
+    throw new RequestTooLargeError(
+      `Serving "${name}" takes tensors of at most ${maxBytes} bytes in one call and was given ${batch.bytes}; ` +
+        'give fewer rows at a time, or raise maxBytes',
+    );
+  }
+}
+
+/**
+ * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do. Rows must
+ * be like the inputs of the model, or the template that is declared where there is no model.
+ *
+ * @throws InvalidBatchError for a batch without rows
+ * @throws UnknownKeyError for a key that the serving does not have
+ * @throws InvalidInputError for rows unlike the inputs of the model
+ */
+export function checkFit(
+  serving: string,
+  batch: Batch,
+  { allowedSizes }: KeyOptions,
+  keys?: readonly string[],
+  signature?: ModelSignature,
+  template?: readonly ModelPort[],
+): void {
+  if (batch.size === 0) {
+    throw new InvalidBatchError(`Serving "${serving}" was given a batch without rows`);
+  }
+  if (keys && !keys.includes(batch.key)) {
+    const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
+    throw new UnknownKeyError(
+      `Serving "${serving}" has no key ${show(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+    );
+  }
+  if (allowedSizes && batch.isPlain) {
+    throw new InvalidInputError(
+      `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain values cannot be padded; give tensors`,
+    );
+  }
+  const inputs = signature?.inputs ?? template;
+  const fault = inputs && misfit(batch, inputs, signature !== undefined);
+  if (fault) {
+    const taken = inputs.map(describePort).join(', ');
+    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${clip(batch.signature)}]: ${fault}`);
+  }
+}
+
+/**
+ * The hooks that a call asks for, in a list of its own; none where it does not say.
+ *
+ * @throws InvalidInputError when it is no list of names
+ */
+export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
+  const own = read(() => (Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined));
+  if (!own?.every((hook) => typeof hook === 'string')) {
+    throw new InvalidInputError(
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${show(hooks)}`,
+    );
+  }
+  return own;
+}
+
+/**
+ * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model does not have.
+ *
+ * @throws InvalidInputError
+ */
+export function checkHooks(
+  serving: string,
+  batch: Batch,
+  hooks: readonly string[],
+  batchSize: number,
+  signature?: ModelSignature,
+): void {
+  if (batch.size > batchSize) {
+    throw new InvalidInputError(
+      `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are more than the batch size of ${batchSize}`,
+    );
+  }
+  const outputs = signature?.outputs.map(({ name }) => name);
+  const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `The model of serving "${serving}" has no output ${show(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,
+    );
+  }
+}
+
+/** Why the rows are not like the inputs, if they are not. */
+function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
+  const { template } = batch;
+  if (!template) {
+    return 'these are no tensors; give some, or make them in preprocess';
+  }
+  const sizes = new Map<string, number>();
+  const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
+  // A bare tensor is the one input of a model that has one. A function takes what it is given.
+  const lone = isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
+  for (const port of inputs) {
+    const leaf = lone ?? leaves.get(port.name);
+    if (!leaf) {
+      return `${named(port)} is missing`;
+    }
+    if (leaf.tensor.type !== port.type) {
+      return `${named(port)} is ${leaf.tensor.type} and must be ${port.type}`;
+    }
+    if (leaf.axis !== port.batchAxis) {
+      return port.batchAxis === null
+        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
+        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+    }
+    const fault = wrongShape(port, leaf.tensor.dims, sizes);
+    if (fault) {
+      return fault;
+    }
+  }
+  if (template.leaves.length > inputs.length) {
+    const names = new Set(inputs.map(({ name }) => name));
+    // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
+    const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
+    return `${isModel ? 'the model has' : 'there is'} no input ${show(extra)}`;
+  }
+  return undefined;
+}
+
+/** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
+function wrongShape(port: ModelPort, dims: readonly number[], sizes: Map<string, number>): string | undefined {
+  const { shape, batchAxis } = port;
+  const name = named(port);
+  if (dims.length !== shape.length) {
+    return `${name} has ${dims.length} axes and must have ${shape.length}`;
+  }
+  for (const [axis, dim] of shape.entries()) {
+    const size = dims[axis]!;
+    if (axis === batchAxis) {
+      continue;
+    }
+    const required = typeof dim === 'number' ? dim : sizes.get(dim);
+    if (required !== undefined && size !== required) {
+      return `axis ${axis} of ${name} is ${size} and must be ${required}`;
+    }
+    if (typeof dim === 'string' && dim !== '' && dim !== '?') {
+      sizes.set(dim, size);
+    }
+  }
+  return undefined;
+}
+
+function named({ name }: ModelPort): string {
+  return name === '' ? 'the tensor' : `"${name}"`;
+}
+
+/** What the rows count against `maxQueueCost`, where that is given. */
+export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch: Batch): number {
+  if (maxQueueCost === undefined) {
+    return 0;
+  }
+  const costs: unknown = cost(batch);
+  if (typeof costs !== 'number' || !(costs >= 0)) {
+    throw new InvalidServingError(`Serving "${name}": cost must return a number of 0 or more, it returned ${show(costs)}`);
+  }
+  return costs;
+}
+
+/** The bytes of rows that are tensors; a string counts as one, plain values as none. */
+function bytesOf({ template, size }: Batch): number {
+  const perRow = (template?.leaves ?? []).map(({ tensor: { data, dims } }, leaf) => {
+    const elements = elementsOf(dims, template!.axes[leaf] ?? null);
+    return ArrayBuffer.isView(data) ? elements * data.BYTES_PER_ELEMENT : elements;
+  });
+  return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
+}
+
+/** The elements of one row: the item of which the shape is known may have no rows. */
+function elementsOf(dims: readonly number[], axis: number | null): number {
+  return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
+}

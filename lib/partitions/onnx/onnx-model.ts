@@ -1,0 +1,138 @@
+import { createReadStream } from 'node:fs';
+import { type InferenceSession, Tensor } from 'onnxruntime-common';
+import { Batch } from '../../batch/batch.js';
+import { type Container, leavesOf } from '../../batch/container.js';
+import type { BatchAxes } from '../../batch/template.js';
+import { InvalidOutputError, ServingLoadError } from '../../errors.js';
+import { type ModelContent, sessionOf } from './model-content.js';
+import { axesOf, type ModelSignature, signatureOf, type ModelPort } from './model-signature.js';
+import { createSession, providersOf } from './onnx-session.js';
+import { endInTurn, inTurn } from './webgpu-turn.js';
+import type { Loaded, WorkerTask } from '../worker/worker-protocol.js';
+import type { BatchFunction, BatchFunctionFactory } from '../batch-function.js';
+
+type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
+type Named<T> = Record<string, T>;
+
+/** Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it runs on. */
+export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, Loaded]> {
+  const runtime = await loadRuntime();
+  const exclusively = exclusivelyFor(task);
+  const { session, providers } = await exclusively(() =>
+    sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
+  );
+  // One partition looks for all.
+  const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
+  const signature = { ...signatureOf(session, task), dynamicallyQuantised };
+  const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
+  const batchFunction: BatchFunction<Container> = async (rows, { hooks, emit }) => {
+    const names = [...new Set([...signature.fetches, ...hooks])];
+    const outputs = await exclusively(() => run(session, feedsOf(rows, signature.inputs), names));
+    hooks.forEach((hook) => emit(hook, outputs[hook]));
+    return pick(outputs, signature.fetches);
+  };
+  return [() => batchFunction as BatchFunction<unknown>, { signature, providers }];
+}
+
+function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
+  return Object.fromEntries(names.map((name) => [name, from[name]!]));
+}
+
+/** Sessions on WebGPU in one process take turns, from now until their threads have ended; all others work side by side. */
+function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+  if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
+    return (work) => work();
+  }
+  const turn = new Int32Array(webgpuTurn);
+  endInTurn(turn);
+  return (work) => inTurn(turn, work);
+}
+
+async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
+  try {
+    return await import('onnxruntime-node');
+  } catch (cause) {
+    throw new ServingLoadError(
+      'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install onnxruntime-node',
+      {
+        cause,
+      },
+    );
+  }
+}
+
+/** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
+async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
+  const [path] = files.keys();
+  const pieces = bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
+  let tail = '';
+  for await (const piece of pieces) {
+    const { buffer, byteOffset, byteLength } = piece as Uint8Array;
+    const text = Buffer.from(buffer, byteOffset, byteLength);
+    if (text.includes(word) || (tail + text.toString('latin1', 0, word.length)).includes(word)) {
+      return true;
+    }
+    tail = text.toString('latin1', Math.max(0, text.length - word.length));
+  }
+  return false;
+}
+
+type RunModel = (session: InferenceSession, feeds: Named<Container>, fetches: readonly string[]) => Promise<Named<Container>>;
+
+const runWhole: RunModel = (session, feeds, fetches) => {
+  const own = Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor as Tensor)] as const);
+  return session.run(Object.fromEntries(own), fetches);
+};
+
+/** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
+function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel {
+  const inputAxes = axesOf(inputs);
+  const outputAxes = axesOf(outputs);
+  return async (session, feeds, fetches) => {
+    const chunks = Batch.ofContainer(feeds, inputAxes).chunksOf(rows);
+    const shared = fetches.find((name) => outputAxes[name] === null);
+    if (shared !== undefined && chunks.length > 1) {
+      throw new InvalidOutputError(
+        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch gives another; ` +
+          `set batchSize to ${rows}, the rows of one step`,
+      );
+    }
+    const steps: Batch[] = [];
+    for (const chunk of chunks) {
+      const padded = chunk.pad(rows - chunk.size).consume();
+      const output = await runWhole(session, padded as Named<Container>, fetches);
+      steps.push(outputOf(output, outputAxes, rows).slice(0, chunk.size));
+    }
+    return Batch.merge(steps).release() as Named<Container>;
+  };
+}
+
+function outputOf(output: Named<Container>, axes: BatchAxes, rows: number): Batch {
+  const batch = Batch.ofOutput(output, axes);
+  if (batch.size !== rows) {
+    throw new InvalidOutputError(
+      `A run of ${rows} rows gave ${batch.size}: ${batch.signature}; ` +
+        'where the rows lie on another axis, say so: outputs: { name: { batchAxis: ... } }',
+    );
+  }
+  return batch;
+}
+
+/** The rows by input name; a bare tensor is the one input of a model that has one. */
+export function feedsOf(rows: Container, inputs: readonly ModelPort[]): Record<string, Tensor> {
+  return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
+}
+
+/**
+ * The tensor as onnxruntime-node reads it: half floats by their bits. Of a Float16Array, in which Node keeps them from 24 on, it
+ * reads nothing.
+ */
+export function feedOf(tensor: Tensor): Tensor {
+  if (tensor.type !== 'float16') {
+    return tensor;
+  }
+  const { buffer, byteOffset, length } = tensor.data as Uint16Array;
+  const bits = new Uint16Array(buffer, byteOffset, length);
+  // The constructor makes a Float16Array of them.
+  return Object.defineProperty(new Tensor('float16', bits, tensor.dims), 'data', { value: bits });
+}

@@ -1,0 +1,115 @@
+import type { InferenceSession } from 'onnxruntime-common';
+import { ProviderUnavailableError, ServingLoadError } from '../../errors.js';
+import type { SessionProviders } from '../worker/worker-protocol.js';
+import type { PartitionOptions } from '../batch-function.js';
+
+type Runtime = typeof import('onnxruntime-node');
+
+/** An execution provider with its options. */
+type Provider = { readonly name: string };
+
+/** The execution providers that the options ask for, in their order. */
+export function providersOf(options: PartitionOptions): readonly Provider[] {
+  const providers = (options['executionProviders'] ?? []) as readonly (string | Provider)[];
+  return providers.length === 0
+    ? [{ name: 'cpu' }]
+    : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
+}
+
+/** A session, and the providers that it was made with. */
+export interface OpenedSession {
+  readonly session: InferenceSession;
+  readonly providers: SessionProviders;
+}
+
+/**
+ * A session on all the providers asked for, or else on those of them that work on this machine.
+ *
+ * @throws ProviderUnavailableError when none works
+ * @throws ServingLoadError when the model is at fault
+ */
+export async function createSession(
+  { InferenceSession, listSupportedBackends }: Runtime,
+  model: string | Uint8Array,
+  name: string,
+  options: PartitionOptions,
+): Promise<OpenedSession> {
+  const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
+    InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
+  const createOn = async (usable: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Promise<OpenedSession> => {
+    const missing = [...reasons].map(([provider, reason]) => `${provider.name} (${messageOf(reason)})`);
+    return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
+  };
+  const providers = providersOf(options);
+  // What the runtime does not know it leaves out of the list without an error.
+  const offered = new Set(listSupportedBackends().map((backend) => backend.name));
+  const known = providers.filter((provider) => offered.has(provider.name));
+  const reasons = new Map(providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]));
+  let failure: unknown;
+  if (known.length > 0) {
+    try {
+      return await createOn(known, reasons);
+    } catch (reason) {
+      failure = reason;
+    }
+  }
+  for (const provider of known) {
+    const reason = await create([provider]).then(release, asError);
+    if (reason) {
+      reasons.set(provider, reason);
+    }
+  }
+  const usable = known.filter((provider) => !reasons.has(provider));
+  if (usable.length > 0 && usable.length < known.length) {
+    return createOn(usable, reasons);
+  }
+  const cpu = known.find((provider) => provider.name === 'cpu');
+  // What even the CPU refuses is at fault itself: the model, or an option.
+  const fault =
+    usable.length > 0
+      ? asError(failure)
+      : cpu
+        ? reasons.get(cpu)
+        : await InferenceSession.create(model as string).then(release, asError);
+  throw fault
+    ? new ServingLoadError(`Cannot load the model ${name}: ${messageOf(fault)}`, { cause: fault })
+    : unavailable(name, providers, reasons);
+}
+
+function notOffered(): Error {
+  return new Error(`onnxruntime-node does not offer it on ${process.platform} ${process.arch}`);
+}
+
+function unavailable(model: string, providers: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Error {
+  const names = providers.map(({ name }) => name);
+  return new ProviderUnavailableError(
+    `Cannot run the model ${model} on ${providers.map((provider) => `${provider.name} (${messageOf(reasons.get(provider))})`).join(' or ')}. ` +
+      `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
+      `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
+    { cause: reasons.get(providers[0]!) },
+  );
+}
+
+const cudaRemedy =
+  'CUDA needs an NVIDIA driver, CUDA 12, cuDNN 9 and the CUDA libraries of onnxruntime-node (npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; Linux x64 only).';
+
+const remedies: Readonly<Record<string, string>> = {
+  cuda: cudaRemedy,
+  tensorrt: `${cudaRemedy} TensorRT 10 must be installed beside it.`,
+  webgpu: 'WebGPU needs a GPU with a Vulkan, Metal or Direct3D 12 driver.',
+  dml: 'DirectML exists on Windows alone.',
+  coreml: 'Core ML exists on macOS alone.',
+};
+
+async function release(session: InferenceSession): Promise<undefined> {
+  await session.release();
+  return undefined;
+}
+
+function asError(reason: unknown): Error {
+  return reason instanceof Error ? reason : new Error(String(reason));
+}
+
+function messageOf(error: Error | undefined): string {
+  return error?.message.trim().replace(/\.$/, '') ?? '';
+}

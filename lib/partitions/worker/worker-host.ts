@@ -1,0 +1,157 @@
+import { InvalidServingError, toWire } from '../../errors.js';
+import { Queue } from '../../streaming/queue.js';
+import { BatchFunctions } from '../batch-functions.js';
+import { openModel } from '../onnx/onnx-model.js';
+import { NotStartedError, STEPPED } from '../partition.js';
+import { readableRows, pack, unpack } from './transfer.js';
+import {
+  type BatchEnd,
+  type BatchNews,
+  STEPS_AHEAD,
+  type WorkerOpening,
+  type WorkerReply,
+  type WorkerRequest,
+  type WorkerTask,
+} from './worker-protocol.js';
+import { type BatchFunctionFactory, endedRows, type BatchListener } from '../batch-function.js';
+
+/** Its callers have been told already. */
+const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
+
+type BatchRequest = Extract<WorkerRequest, { readonly rows: unknown } | { readonly unreadable: unknown }>;
+
+/** The way from a worker to the application and back. */
+export interface Port {
+  listen(hear: (request: WorkerRequest) => void): void;
+  /** @throws when the message cannot be cloned */
+  post(message: WorkerOpening | WorkerReply, transfer: readonly ArrayBuffer[]): void;
+  /** Says that the batch of that number begins; false where it was taken back, and must not. */
+  begin(batch: number): boolean;
+  /** Ends the worker. */
+  exit(): void;
+}
+
+/** The work of a partition, where its session lives: opens it and runs batches, one after the other, until no more will come. */
+export class WorkerHost {
+  private readonly requests = new Queue<BatchRequest>();
+  /** Counts the batches, as the other side does. */
+  private batch = -1;
+  /** The rows of the batch that nobody waits for. */
+  private over = new Set<number>();
+  /** The steps of the batch that were sent, and not heard yet. */
+  private unheard = 0;
+  /** Has the generator look again whether it may go on. */
+  private wake = (): void => {};
+
+  constructor(
+    private readonly task: WorkerTask,
+    private readonly port: Port,
+  ) {}
+
+  async run(): Promise<void> {
+    // Listening before anything is awaited, so that no batch is missed.
+    this.port.listen((request) => this.hear(request));
+    const opened = await this.open();
+    if (!opened) {
+      return;
+    }
+    // A batch that was handed ahead waits in the queue.
+    for await (const request of this.requests) {
+      this.batch++;
+      this.over = new Set();
+      this.unheard = 0;
+      const [end, transfer] = this.port.begin(this.batch) ? await this.answer(opened, request) : [TAKEN_BACK];
+      this.end(end, transfer);
+    }
+  }
+
+  private hear(request: WorkerRequest): void {
+    if ('rows' in request || 'unreadable' in request) {
+      this.requests.push(request);
+    } else if ('end' in request) {
+      this.requests.end();
+    } else if ('halt' in request) {
+      this.port.exit();
+    } else if (request.batch === this.batch) {
+      if ('over' in request) {
+        request.over.forEach((row) => this.over.add(row));
+      } else {
+        this.unheard -= request.heard;
+      }
+      this.wake();
+    }
+  }
+
+  private async open(): Promise<BatchFunctions | undefined> {
+    const { task } = this;
+    try {
+      const [factory, loaded] = 'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
+      const functions = new BatchFunctions(factory, task.partition, task.options);
+      await functions.declare(task.keys);
+      this.port.post(loaded, []);
+      return functions;
+    } catch (error) {
+      this.port.post({ error: toWire(error) }, []);
+      return undefined;
+    }
+  }
+
+  private async answer(functions: BatchFunctions, request: BatchRequest): Promise<[BatchEnd, ArrayBuffer[]?]> {
+    if ('unreadable' in request) {
+      return [{ error: toWire(request.unreadable) }];
+    }
+    const { rows, info } = request;
+    const plainRows = 'list' in rows;
+    try {
+      const result = await functions.run(unpack(rows), info, this.listener(info.hooks, plainRows));
+      if (result === STEPPED) {
+        return [{ stepped: true }];
+      }
+      const [output, transfer] = pack(readableRows(result.output), plainRows);
+      return [{ output, metadata: result.metadata }, transfer];
+    } catch (error) {
+      return [{ error: toWire(error) }];
+    }
+  }
+
+  private listener(hooks: readonly string[], plainRows: boolean): BatchListener {
+    const tell = (news: BatchNews): void => this.port.post({ batch: this.batch, ...news }, []);
+    return {
+      hooks,
+      // What is said before the end is copied, since the function may go on with it.
+      hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
+      step: (output, metadata) => {
+        tell({ step: pack(readableRows(output), true)[0], metadata });
+        this.unheard++;
+        endedRows(output).forEach((row) => this.over.add(row));
+      },
+      isWaiting: (row) => !this.over.has(row),
+      room: async () => {
+        // Who leaves may be the last: whether anybody still waits is for the generator to see.
+        if (this.unheard >= STEPS_AHEAD) {
+          await new Promise<void>((resolve) => (this.wake = resolve));
+        }
+      },
+    };
+  }
+
+  private end(end: BatchEnd, transfer: ArrayBuffer[] = []): void {
+    const { batch } = this;
+    try {
+      this.port.post({ batch, ...end }, transfer);
+    } catch (error) {
+      // It cannot be cloned, and that is how the batch ends.
+      this.port.post({ batch, error: toWire(error) }, []);
+    }
+  }
+}
+
+async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
+  const { default: factory } = (await import(file)) as { default?: unknown };
+  if (typeof factory !== 'function') {
+    throw new InvalidServingError(
+      `${file} must export as its default a function that returns the batch function, it exports ${typeof factory}`,
+    );
+  }
+  return factory as BatchFunctionFactory<unknown>;
+}

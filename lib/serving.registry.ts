@@ -1,0 +1,59 @@
+import { Injectable, type OnModuleInit } from '@nestjs/common';
+import { DiscoveryService } from '@nestjs/core';
+import { InvalidServingError, UnknownServingError } from './errors.js';
+import { servingNameOf } from './serving.decorator.js';
+import type { Serving } from './serving/serving.js';
+import { show } from './format.js';
+
+/** Finds the handles of all servings of the application, whichever module registers them and whatever overrides them. */
+@Injectable()
+export class ServingRegistry implements OnModuleInit {
+  private servings: ReadonlyMap<string, Serving> | undefined;
+
+  constructor(private readonly discovery: DiscoveryService) {}
+
+  onModuleInit(): void {
+    this.servings = this.discover();
+  }
+
+  find(name: string): Serving | undefined {
+    return this.all.get(name);
+  }
+
+  /** @throws UnknownServingError naming those that exist */
+  get(name: string): Serving {
+    const serving = this.find(name);
+    if (!serving) {
+      const known = [...this.all.keys()].toSorted().join(', ') || 'none';
+      throw new UnknownServingError(`There is no serving ${show(name)}; registered are: ${known}`);
+    }
+    return serving;
+  }
+
+  /** By name; complete from `onModuleInit` on, since before it some providers do not exist yet. */
+  get all(): ReadonlyMap<string, Serving> {
+    return this.servings ?? this.discover();
+  }
+
+  /** Those that were found at start; none where the application did not come that far. */
+  get started(): readonly Serving[] {
+    return [...(this.servings?.values() ?? [])];
+  }
+
+  private discover(): ReadonlyMap<string, Serving> {
+    const servings = new Map<string, Serving>();
+    for (const wrapper of this.discovery.getProviders()) {
+      const name = wrapper.isAlias ? undefined : servingNameOf(wrapper.token);
+      if (name === undefined) {
+        continue;
+      }
+      if (servings.has(name)) {
+        throw new InvalidServingError(
+          `Serving "${name}" is registered more than once, the second time in ${wrapper.host?.name ?? 'a module'}; names are unique in an application`,
+        );
+      }
+      servings.set(name, wrapper.instance as Serving);
+    }
+    return servings;
+  }
+}

@@ -1,0 +1,275 @@
+import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import type { INestApplication } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { type Browser, chromium } from 'playwright-core';
+import { AppModule } from '../../../sample/03-audio-streams/src/app.module.js';
+import { clipFile } from '../../../sample/03-audio-streams/src/speech-clip.js';
+import type { Stats } from '../../../sample/03-audio-streams/src/stats.service.js';
+import type { StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+
+interface Heard {
+  readonly probabilities: readonly number[];
+  readonly timeline: string;
+}
+
+interface Reply<Body> {
+  readonly status: number;
+  readonly body: Body;
+}
+
+const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
+const browserMissing = existsSync(executablePath)
+  ? undefined
+  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
+
+/** Bytes and seconds of a chunk. */
+const chunkBytes = 1024;
+const chunkTime = 0.032;
+
+describe('The sample 03-audio-streams', () => {
+  const apps: INestApplication[] = [];
+  let url: string;
+  let clip: Buffer;
+
+  beforeAll(async () => {
+    clip = (await readFile(clipFile)).subarray(44);
+    const app = await listen();
+    url = await app.getUrl();
+  });
+
+  // Those too whose tests failed: with a stream of events to a client, an application would keep the tests from ending.
+  afterAll(() => Promise.all(apps.map((each) => each.close())));
+
+  it('hears speech where the clip has some, and silence between the sentences', async () => {
+    const { body } = await send(await open(), clip);
+    const sentences = await readLabels();
+
+    expect(body.timeline).toHaveLength(Math.floor(clip.length / chunkBytes));
+    for (const [index, { start, end, text }] of sentences.entries()) {
+      const speech = between(body.timeline, start, end);
+      // Speakers pause at a comma, too.
+      expect([text, speech.replaceAll('_', '').length > speech.length * 0.8]).toEqual([text, true]);
+      // The model takes a moment to believe that a sentence has ended.
+      const pause = between(body.timeline, sentences[index - 1]?.end ?? 0, start);
+      expect(pause.slice(index === 0 ? 0 : 5)).toMatch(/^_{10,}$/);
+    }
+  });
+
+  it('answers the same however a stream is cut into pieces', async () => {
+    const whole = await send(await open(), clip.subarray(0, 40 * chunkBytes));
+    const id = await open();
+    const answers: number[] = [];
+    for (let start = 0, length = 2; start < 40 * chunkBytes; start += length, length = ((length * 7) % 6000) + 2) {
+      const { body } = await send(id, clip.subarray(start, Math.min(start + length, 40 * chunkBytes)));
+      answers.push(...body.probabilities);
+    }
+
+    expect(answers).toEqual(whole.body.probabilities);
+  });
+
+  it('[1.8] [4.6] answers each of many streams as if it were alone, though they share batches: states on axis 1, and one scalar for all', async () => {
+    // Each stream begins elsewhere in the clip, so that none has the state of another.
+    const sounds = Array.from({ length: 24 }, (_, index) => clip.subarray(index * 2 * chunkBytes, (index * 2 + 60) * chunkBytes));
+    const alone: (readonly number[])[] = [];
+    for (const sound of sounds.slice(0, 6)) {
+      alone.push(await hearAll(sound));
+    }
+
+    const before = await stats();
+    const together = await Promise.all(sounds.map(hearAll));
+    const after = await stats();
+
+    expect(together.slice(0, 6)).toEqual(alone);
+    expect(new Set(together.map((probabilities) => probabilities.join())).size).toBe(24);
+    expect(after.rows - before.rows).toBe(24 * 60);
+    expect(after.batches - before.batches).toBeLessThan((24 * 60) / 4);
+  });
+
+  it('goes on with one stream while another is refused', async () => {
+    const id = await open();
+    const [refused, heard] = await Promise.all([send(await open(), clip.subarray(0, 1025)), send(id, clip.subarray(0, 2048))]);
+
+    expect(refused).toMatchObject({ status: 400, body: { message: '1025 bytes are no whole number of 16-bit samples' } });
+    expect(heard).toMatchObject({ status: 200, body: { timeline: '__' } });
+  });
+
+  it('refuses a piece out of order, and takes it in its turn', async () => {
+    const id = await open();
+    const [first, second] = [clip.subarray(0, chunkBytes), clip.subarray(chunkBytes, 2 * chunkBytes)];
+
+    const early = await send(id, second, '?position=512');
+    expect(early).toMatchObject({ status: 409, body: { message: 'The stream is at sample 0, and this piece begins at 512' } });
+    const answers = [await send(id, first, '?position=0'), await send(id, second, '?position=512')];
+    const { body } = await send(await open(), clip.subarray(0, 2 * chunkBytes));
+    expect(answers.flatMap((answer) => answer.body.probabilities)).toEqual(body.probabilities);
+    expect(await send(id, first, '?position=0')).toMatchObject({ status: 409 });
+    expect(await send(id, first, '?position=x')).toMatchObject({ status: 400 });
+  });
+
+  it('knows no stream that was never opened, or has ended', async () => {
+    const id = await open();
+    expect((await request('DELETE', `streams/${id}`)).status).toBe(204);
+
+    for (const unknown of [id, 'nobody']) {
+      const message = `There is no stream ${unknown}: it was never opened, or has ended`;
+      expect(await send(unknown, clip)).toMatchObject({ status: 404, body: { message } });
+      expect(await request('DELETE', `streams/${unknown}`)).toMatchObject({ status: 404, body: { message } });
+    }
+  });
+
+  it('refuses what is no sound, or too much of it', async () => {
+    const id = await open();
+    const path = `streams/${id}/chunks`;
+
+    expect(await request('POST', path, '{}', 'application/json')).toMatchObject({ status: 415 });
+    expect(await request('POST', path)).toMatchObject({ status: 415 });
+    expect(await send(id, Buffer.alloc(2_000_000))).toMatchObject({ status: 413 });
+    expect(await send(id, Buffer.alloc(0))).toEqual({ status: 200, body: { probabilities: [], timeline: '' } });
+    expect(await request('POST', 'streams', JSON.stringify({ name: 7 }), 'application/json')).toMatchObject({ status: 400 });
+    const many = JSON.stringify({ streams: 1000, speed: 1 });
+    expect(await request('POST', 'simulation', many, 'application/json')).toMatchObject({ status: 400 });
+  });
+
+  it('tells what streams say while they say it, and ends with the application', async () => {
+    const other = await listen();
+    const at = await other.getUrl();
+    // Else the connection would be kept alive for another five seconds, and with it the server.
+    const response = await fetch(`${at}/streams/events`, { headers: { connection: 'close' } });
+    const told = viewsOf(response);
+    const { id } = (await (await fetch(`${at}/streams`, { method: 'POST' })).json()) as { id: string };
+    const headers = { 'content-type': 'application/octet-stream' };
+    const body = new Uint8Array(clip.subarray(0, 32 * chunkBytes));
+    const { status } = await fetch(`${at}/streams/${id}/chunks`, { method: 'POST', headers, body });
+    expect(status).toBe(200);
+
+    const view = { id, name: id.slice(0, 8), chunks: 32, timeline: expect.stringMatching(/^_{5,}#{5,}$/) };
+    let heard = await told.next();
+    while (heard.value?.chunks === 0) {
+      heard = await told.next();
+    }
+    expect(heard.value).toEqual({ ...view, ended: false });
+    const [last] = await Promise.all([told.next(), other.close()]);
+    expect(last.value).toEqual({ ...view, ended: true });
+    expect((await told.next()).done).toBe(true);
+  });
+
+  describeUnless(browserMissing, 'in a browser', () => {
+    const args =
+      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
+      '--disable-background-networking --disable-component-update --disable-sync ' +
+      // The clip is what its microphone hears.
+      `--use-fake-ui-for-media-stream --use-fake-device-for-media-stream --use-file-for-fake-audio-capture=${fileURLToPath(clipFile)}`;
+    let browser: Browser;
+
+    beforeAll(async () => {
+      browser = await chromium.launch({ executablePath, args: args.split(' ') });
+    });
+
+    afterAll(() => browser.close());
+
+    it.each(['light', 'dark'] as const)('shows what callers and the microphone say, in %s colours', async (colorScheme) => {
+      // An application of its own, in which nobody else has opened a stream.
+      const other = await listen();
+      const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme });
+      const problems: string[] = [];
+      page.on('pageerror', ({ message }) => problems.push(message));
+      page.on('console', (message) => message.type() === 'error' && problems.push(message.text()));
+      await page.goto(await other.getUrl());
+
+      await page.getByRole('button', { name: 'Start callers' }).click();
+      await page.getByRole('button', { name: 'Use the microphone' }).click();
+      await page.waitForFunction(`(() => {
+        const timelines = [...document.querySelectorAll('#streams .timeline')].map(({ textContent }) => textContent);
+        return timelines.length === 25 && timelines.every((timeline) => /#{5,}/.test(timeline) && /_{5,}/.test(timeline));
+      })()`);
+      expect(await page.locator('#open').textContent()).toBe('25');
+      await page.waitForFunction(`document.querySelectorAll('#bars i').length > 50`);
+      expect(await page.locator('#fill').textContent()).toMatch(/^([5-9]|[1-9]\d) %$/);
+      await page.screenshot({ path: `test-results/audio-streams-${colorScheme}.png` });
+
+      await page.getByRole('button', { name: 'Stop', exact: true }).click();
+      await page.getByRole('button', { name: 'Stop the microphone' }).click();
+      await page.waitForFunction(`document.querySelectorAll('#streams li').length === 0`);
+      expect(await page.locator('#problem').textContent()).toBe('');
+      expect(problems).toEqual([]);
+      await page.close();
+      await other.close();
+    });
+  });
+
+  async function listen(): Promise<INestApplication> {
+    const app = await NestFactory.create(AppModule, { logger: false });
+    apps.push(app);
+    await app.listen(0, '127.0.0.1');
+    return app;
+  }
+
+  async function open(): Promise<string> {
+    const { body } = await request<{ id: string }>('POST', 'streams');
+    return body.id;
+  }
+
+  function send(id: string, pcm: Uint8Array, query = ''): Promise<Reply<Heard>> {
+    return request<Heard>('POST', `streams/${id}/chunks${query}`, new Uint8Array(pcm), 'application/octet-stream');
+  }
+
+  /** What a stream hears that sends five chunks at a time. */
+  async function hearAll(sound: Uint8Array): Promise<readonly number[]> {
+    const id = await open();
+    const probabilities: number[] = [];
+    for (let start = 0; start < sound.length; start += 5 * chunkBytes) {
+      const { body } = await send(id, sound.subarray(start, start + 5 * chunkBytes));
+      probabilities.push(...body.probabilities);
+    }
+    return probabilities;
+  }
+
+  async function stats(): Promise<Stats> {
+    return (await request<Stats>('GET', 'stats')).body;
+  }
+
+  async function request<Body>(
+    method: string,
+    path: string,
+    body?: string | Uint8Array<ArrayBuffer>,
+    type?: string,
+  ): Promise<Reply<Body>> {
+    const headers: Record<string, string> = type ? { 'content-type': type } : {};
+    const response = await fetch(`${url}/${path}`, { method, headers, ...(body === undefined ? {} : { body }) });
+    const text = await response.text();
+    return { status: response.status, body: (text ? JSON.parse(text) : undefined) as Body };
+  }
+});
+
+/** What is told of streams, as it comes. */
+async function* viewsOf(response: Response): AsyncGenerator<StreamView> {
+  let text = '';
+  for await (const part of response.body!.pipeThrough(new TextDecoderStream())) {
+    const events = (text + part).split('\n\n');
+    text = events.pop()!;
+    for (const event of events.filter((lines) => lines.includes('event: streams'))) {
+      yield* JSON.parse(event.slice(event.indexOf('data: ') + 6)) as StreamView[];
+    }
+  }
+}
+
+/** Where in the clip somebody speaks, in seconds, as the script says that made it. */
+async function readLabels() {
+  const labels = await readFile(new URL('labels.txt', clipFile), 'utf8');
+  return labels
+    .trim()
+    .split('\n')
+    .map((line) => {
+      const [start, end, text] = line.split('\t');
+      return { start: Number(start), end: Number(end), text };
+    });
+}
+
+/** The marks of the chunks that lie wholly between two moments. */
+function between(timeline: string, start: number, end: number): string {
+  return timeline.slice(Math.ceil(start / chunkTime), Math.floor(end / chunkTime));
+}

@@ -1,0 +1,164 @@
+import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import { createCanvas } from '@napi-rs/canvas';
+import type { INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { type BatchEndEvent, ServingService } from 'nestjs-serving';
+import { type Browser, chromium } from 'playwright-core';
+import { AppModule } from '../../../sample/05-ocr/src/app.module.js';
+import { fetchModel } from '../../../sample/05-ocr/src/fetch-model.js';
+import type { Line } from '../../../sample/05-ocr/src/lines.service.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+
+interface Answer {
+  readonly text: string;
+  readonly confidence: number;
+  readonly bucket: number;
+}
+
+const folder = new URL('../../../sample/05-ocr/lines/', import.meta.url);
+const lines = JSON.parse(await readFile(new URL('lines.json', folder), 'utf8')) as Line[];
+const images = await Promise.all(lines.map(({ name }) => readFile(new URL(`${name}.png`, folder))));
+const imageOf = (name: string) => images[lines.findIndex((line) => line.name === name)]!;
+const buckets: Readonly<Record<string, number>> = {
+  exit: 160,
+  gate: 160,
+  hello: 320,
+  departure: 320,
+  total: 320,
+  invoice: 480,
+  order: 480,
+  grass: 480,
+  serial: 480,
+  idle: 640,
+  fox: 960,
+  window: 960,
+};
+
+const modelMissing = await fetchModel().then(
+  () => undefined,
+  ({ message }: Error) => message,
+);
+const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
+const browserMissing = existsSync(executablePath)
+  ? undefined
+  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
+
+describeUnless(modelMissing, 'the OCR sample', () => {
+  let app: INestApplication;
+  let url: string;
+
+  beforeAll(async () => {
+    const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
+    app = testing.createNestApplication({ logger: false });
+    await app.listen(0, '127.0.0.1');
+    url = await app.getUrl();
+  });
+
+  afterAll(() => app.close());
+
+  const send = (body: Buffer | string, type = 'image/png') =>
+    fetch(`${url}/read`, { method: 'POST', body, headers: { 'content-type': type } });
+  const read = async (image: Buffer) => (await (await send(image)).json()) as Answer;
+
+  it.each(lines)('reads "$text"', async ({ name, text }) => {
+    const answer = await read(imageOf(name));
+
+    expect(answer).toMatchObject({ text, bucket: buckets[name] });
+    expect(answer.confidence).toBeGreaterThan(0.85);
+    expect(answer.confidence).toBeLessThanOrEqual(1);
+  });
+
+  it('[3.2] [4.6] answers many concurrent uploads each with its own text', async () => {
+    const asked = Array.from({ length: 60 }, (_, index) => (index * 7) % lines.length);
+    const answers = await Promise.all(asked.map((index) => read(images[index]!)));
+
+    expect(answers.map(({ text }) => text)).toEqual(asked.map((index) => lines[index]!.text));
+  });
+
+  it('[4.7] never runs lines of different widths in one batch, and runs batches in both threads', async () => {
+    const batches: BatchEndEvent[] = [];
+    const subscription = app
+      .get(ServingService)
+      .eventsOf('batch:end')
+      .subscribe((event) => batches.push(event));
+    const asked = Array.from({ length: 48 }, (_, index) => index % lines.length);
+    await Promise.all(asked.map((index) => read(images[index]!)));
+    subscription.unsubscribe();
+
+    const rows: Record<string, number> = {};
+    for (const batch of batches) {
+      rows[batch.key] = (rows[batch.key] ?? 0) + (batch.takenBack ? 0 : batch.rows);
+    }
+    expect(rows).toEqual({ 160: 8, 320: 12, 480: 16, 640: 4, 960: 8 });
+    expect(batches.length).toBeLessThan(48);
+    expect(new Set(batches.map(({ partition }) => partition))).toEqual(new Set([0, 1]));
+    expect(batches.every(({ error }) => error === undefined)).toBe(true);
+  });
+
+  it.each<[string, Buffer | string, string]>([
+    ['bytes that only begin like a PNG', Buffer.concat([imageOf('exit').subarray(0, 8), Buffer.from('rubbish')]), 'image/png'],
+    ['text', 'Hello, world!', 'image/png'],
+    ['an SVG', '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="30"/>', 'image/svg+xml'],
+    ['JSON', '{ "image": "hello.png" }', 'application/json'],
+    ['nothing', '', 'image/png'],
+  ])('answers %s with 400', async (_, body, type) => {
+    const response = await send(body, type);
+
+    expect(response.status).toBe(400);
+    await expect(response.json()).resolves.toMatchObject({ message: 'Send a PNG or JPEG image of one line of text' });
+  });
+
+  it('[4.7] answers a line that is longer than the largest bucket with 400, and says so', async () => {
+    const response = await send(createCanvas(1000, 40).toBuffer('image/png'));
+
+    expect(response.status).toBe(400);
+    await expect(response.json()).resolves.toMatchObject({
+      message: expect.stringMatching(/^A length of \d+ is more than the largest bucket, 960;/),
+    });
+  });
+
+  it('answers an upload that is too large with 413', async () => {
+    await expect(send(Buffer.alloc(1_000_001))).resolves.toMatchObject({ status: 413 });
+  });
+
+  describeUnless(browserMissing, 'in a browser', () => {
+    const args =
+      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
+      '--disable-background-networking --disable-component-update --disable-sync';
+    let browser: Browser;
+
+    beforeAll(async () => {
+      browser = await chromium.launch({ executablePath, args: args.split(' ') });
+    });
+
+    afterAll(() => browser.close());
+
+    it('shows the lines with their text, reads an image of the visitor, and shows batches by width', async () => {
+      const page = await browser.newPage({ viewport: { width: 1280, height: 1280 } });
+      const problems: string[] = [];
+      page.on('pageerror', ({ message }) => problems.push(message));
+      await page.goto(url);
+
+      for (const { text } of lines) {
+        await page.locator('#lines .text:not(.wrong)').getByText(text, { exact: true }).waitFor();
+      }
+
+      await page.getByLabel('Image of a line').setInputFiles({ name: 'a.png', mimeType: 'image/png', buffer: imageOf('gate') });
+      await page.locator('#lines li:first-child').getByText('Gate 12', { exact: true }).waitFor();
+      await page.getByLabel('Image of a line').setInputFiles({ name: 'b.png', mimeType: 'image/png', buffer: Buffer.from('b') });
+      await page.locator('#lines li:first-child').getByText('Send a PNG or JPEG image of one line of text').waitFor();
+
+      await page.getByRole('button', { name: 'Read all lines five times' }).click();
+      await page.getByText('60 of 60 lines were read right').waitFor({ timeout: 60_000 });
+      expect(await page.locator('#lanes tr').count()).toBe(5);
+      expect(await page.locator('.strip i').count()).toBeGreaterThan(10);
+      expect(problems).toEqual([]);
+
+      await page.screenshot({ path: 'test-results/ocr.png' });
+      await page.emulateMedia({ colorScheme: 'dark' });
+      await page.screenshot({ path: 'test-results/ocr-dark.png' });
+    }, 120_000);
+  });
+});

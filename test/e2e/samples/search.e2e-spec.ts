@@ -1,0 +1,119 @@
+import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import type { INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { existsSync } from 'node:fs';
+import { type Browser, chromium } from 'playwright-core';
+import { AppModule } from '../../../sample/02-semantic-search/src/app.module.js';
+import { fetchModel } from '../../../sample/02-semantic-search/src/fetch-model.js';
+import type { Answer } from '../../../sample/02-semantic-search/src/search.service.js';
+import type { Stats } from '../../../sample/02-semantic-search/src/stats.service.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+
+const modelMissing = await fetchModel().then(
+  () => undefined,
+  ({ message }: Error) => message,
+);
+const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
+const browserMissing = existsSync(executablePath)
+  ? undefined
+  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
+
+async function listen(): Promise<INestApplication> {
+  const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
+  const app = testing.createNestApplication({ logger: false });
+  await app.listen(0, '127.0.0.1');
+  return app;
+}
+
+describeUnless(modelMissing, 'the semantic search sample', () => {
+  let app: INestApplication;
+  let url: string;
+
+  beforeAll(async () => {
+    app = await listen();
+    url = await app.getUrl();
+  });
+
+  afterAll(() => app.close());
+
+  const get = async <T>(path: string): Promise<T> => (await (await fetch(url + path)).json()) as T;
+  const search = (question: string) => get<Answer[]>(`/search?q=${encodeURIComponent(question)}`);
+
+  it.each([
+    ['how do I reset my password', 'I forgot my password, what now?'],
+    ['my account has been hacked', 'Somebody else logged in as me, what should I do?'],
+    ['the bank took the money two times', 'I was charged twice for the same thing'],
+    ['the courier rang while I was away', 'I was not at home when the courier came'],
+    ['unsubscribe from your e-mails', 'How do I stop the newsletter?'],
+    ['travelling with a cat', 'Can I bring my dog on the plane?'],
+    ['snails are eating my salad', 'What helps against slugs?'],
+    ['see a physician online', 'Can I see the doctor by video?'],
+  ])('finds by meaning: %s', async (question, expected) => {
+    const answers = await search(question);
+    const scores = answers.map(({ score }) => score);
+
+    expect(answers[0]).toMatchObject({ question: expected });
+    expect(scores).toEqual(scores.toSorted((one, other) => other - one));
+  });
+
+  it('answers a hundred concurrent searches in fewer batches', async () => {
+    const before = await get<Stats>('/stats');
+    const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => search(`what about order ${index}`)));
+    const after = await get<Stats>('/stats');
+
+    expect(answers.every(({ length }) => length === 5)).toBe(true);
+    expect(after.rows - before.rows).toBe(100);
+    expect(after.batches - before.batches).toBeLessThan(50);
+  });
+
+  it('cuts a question that is longer than the model can read', async () => {
+    await expect(search('where is my parcel? '.repeat(200))).resolves.toHaveLength(5);
+  });
+
+  it.each(['/search', '/search?q=', '/search?q=a&q=b'])('refuses %s', async (path) => {
+    await expect(get(path)).resolves.toMatchObject({ statusCode: 400, message: 'Ask something: /search?q=...' });
+  });
+
+  it('ends the stream of statistics when the application closes', async () => {
+    const other = await listen();
+    // Else the connection would be kept alive for another five seconds, and with it the server.
+    const headers = { connection: 'close' };
+    const stream = await fetch(`${await other.getUrl()}/stats/stream`, { headers });
+    const [text] = await Promise.all([stream.text(), other.close()]);
+
+    expect(text).toContain('"meanFill"');
+  });
+
+  describeUnless(browserMissing, 'in a browser', () => {
+    const args =
+      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
+      '--disable-background-networking --disable-component-update --disable-sync';
+    let browser: Browser;
+
+    beforeAll(async () => {
+      browser = await chromium.launch({ executablePath, args: args.split(' ') });
+    });
+
+    afterAll(() => browser.close());
+
+    it('shows ranked answers and live batches', async () => {
+      const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
+      const problems: string[] = [];
+      page.on('pageerror', ({ message }) => problems.push(message));
+      await page.goto(url);
+
+      await page.getByLabel('Question').fill('how do I reset my password');
+      await page.locator('#answers li:first-child').getByText('I forgot my password, what now?').waitFor();
+      expect(await page.locator('#answers li').count()).toBe(5);
+
+      const asked = Number(await page.locator('#rows').textContent());
+      await page.getByRole('button', { name: 'Fire 200 concurrent questions' }).click();
+      await page.getByText(/^200 questions ran as \d+ batches/).waitFor();
+      await page.waitForFunction(`document.querySelector('#rows').textContent >= ${asked + 200}`);
+      expect(await page.locator('#bars i').count()).toBeGreaterThan(5);
+      expect(problems).toEqual([]);
+
+      await page.screenshot({ path: 'test-results/semantic-search.png' });
+    });
+  });
+});

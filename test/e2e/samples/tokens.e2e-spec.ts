@@ -1,0 +1,244 @@
+import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import type { INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { type ServingEvent, ServingService } from 'nestjs-serving';
+import { existsSync } from 'node:fs';
+import { type Browser, chromium } from 'playwright-core';
+import { filter, firstValueFrom, skip } from 'rxjs';
+import { AppModule } from '../../../sample/04-token-stream/src/app.module.js';
+import { fetchModel } from '../../../sample/04-token-stream/src/fetch-model.js';
+import type { Stats } from '../../../sample/04-token-stream/src/stats.service.js';
+import type { Done } from '../../../sample/04-token-stream/src/writer.service.js';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { type ServerSent, serverSent } from '../../fixtures/http/server-sent.js';
+
+const modelMissing = await fetchModel().then(
+  () => undefined,
+  ({ message }: Error) => message,
+);
+const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
+const browserMissing = existsSync(executablePath)
+  ? undefined
+  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
+
+const sum = '1+1等于几？';
+const poem = '写一首关于春天的诗';
+const essay = '什么是人工智能？';
+
+describeUnless(modelMissing, 'the token stream sample', () => {
+  let app: INestApplication;
+  let url: string;
+
+  beforeAll(async () => {
+    const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
+    app = testing.createNestApplication({ logger: false });
+    await app.listen(0, '127.0.0.1');
+    url = await app.getUrl();
+  });
+
+  afterAll(() => app.close());
+
+  const ask = (prompt: string, options: Record<string, string> = {}) =>
+    fetch(`${url}/generate?${new URLSearchParams({ prompt, ...options }).toString()}`);
+
+  async function* events(prompt: string, options?: Record<string, string>): AsyncGenerator<ServerSent<Done>> {
+    yield* serverSent<Done>(await ask(prompt, options));
+  }
+
+  async function answer(prompt: string, options?: Record<string, string>) {
+    const pieces: string[] = [];
+    for await (const { type, data } of events(prompt, options)) {
+      pieces.push(data.text);
+      if (type === 'done') {
+        return { text: pieces.join(''), pieces, done: data };
+      }
+    }
+    throw new Error(`No end after ${pieces.join('')}`);
+  }
+
+  /** Closes the connection after the first token of a thousand. */
+  async function askAndLeave(): Promise<void> {
+    const answering = events(poem, { maxTokens: '1000' });
+    await answering.next();
+    await answering.return(undefined);
+  }
+
+  const stats = async () => (await (await fetch(`${url}/stats`)).json()) as Stats;
+
+  /** The event of the type that is the count-th from now on. */
+  const next = <Type extends ServingEvent['type']>(type: Type, count = 1): Promise<Extract<ServingEvent, { type: Type }>> =>
+    firstValueFrom(
+      app.get(ServingService).events$.pipe(
+        filter((event): event is Extract<ServingEvent, { type: Type }> => event.type === type),
+        skip(count - 1),
+      ),
+    );
+
+  /** Lets calls share a batch: they come while another runs, which is given up when all are there. */
+  async function inOneBatch<T>(count: number, calls: () => Promise<T>): Promise<T> {
+    const running = events(poem, { maxTokens: '1000' });
+    await running.next();
+    const [arrived, batch] = [next('call:start', count), next('batch:start')];
+    const result = calls();
+    await arrived;
+    await running.return(undefined);
+    await expect(batch).resolves.toMatchObject({ rows: count });
+    return result;
+  }
+
+  it('counts batches and prompts', async () => {
+    const before = await stats();
+    const ended = next('batch:end');
+    await answer(sum);
+    await ended;
+    const after = await stats();
+
+    expect(after).toMatchObject({ batches: before.batches + 1, prompts: before.prompts + 1, running: 0 });
+    expect(after.recent.at(-1)).toMatchObject({ rows: 1, batchSize: 8 });
+  });
+
+  it('streams tokens one by one while the batch runs', async () => {
+    const order: string[] = [];
+    const batch = next('batch:end').then(() => order.push('batch ended'));
+    for await (const { type } of events(poem, { maxTokens: '60' })) {
+      order.push(type);
+    }
+    await batch;
+
+    expect(order.filter((what) => what === 'message')).toHaveLength(60);
+    expect(order.indexOf('batch ended')).toBeGreaterThan(10);
+    expect(order.indexOf('done')).toBeGreaterThan(59);
+  });
+
+  it('says at the end how much it read and wrote, and why it stopped', async () => {
+    const { text, pieces, done } = await answer(sum);
+    expect(text).toBe('1+1等于2。');
+    expect(done).toEqual({ text: '', promptTokens: 30, tokens: pieces.length - 1, reason: 'end' });
+
+    const cut = await answer(poem, { maxTokens: '3' });
+    expect(cut.done).toMatchObject({ tokens: 3, reason: 'length' });
+  });
+
+  it('answers concurrent prompts in shared batches, each as if it were alone', async () => {
+    const prompts = [
+      poem,
+      essay,
+      sum,
+      '中国的首都是哪里？',
+      '长江有多长？',
+      '天空为什么是蓝色的？',
+      'Hello',
+      'Why is the sky blue?',
+    ];
+    const options = { maxTokens: '30' };
+    const together = await inOneBatch(8, () => Promise.all(prompts.map((prompt) => answer(prompt, options))));
+
+    for (const [index, prompt] of prompts.entries()) {
+      await expect(answer(prompt, options)).resolves.toEqual(together[index]);
+    }
+  });
+
+  it('[8.4] completes a prompt that ends early while the others of its batch go on', async () => {
+    const order: string[] = [];
+    await inOneBatch(2, () =>
+      Promise.all([
+        answer(sum).then(({ text }) => order.push(text)),
+        (async () => {
+          for await (const { type } of events(essay, { maxTokens: '50' })) {
+            order.push(type);
+          }
+        })(),
+      ]),
+    );
+
+    const early = order.indexOf('1+1等于2。');
+    expect(early).toBeGreaterThan(0);
+    expect(order.slice(early).filter((what) => what === 'message').length).toBeGreaterThan(10);
+    expect(order.at(-1)).toBe('done');
+  });
+
+  it('gives up the work when all who asked have left', async () => {
+    const whole = next('batch:end');
+    await answer(poem, { maxTokens: '100' });
+    const left = next('batch:end');
+    await askAndLeave();
+    const [{ steps: ofWhole }, { steps: ofLeft }] = await Promise.all([whole, left]);
+
+    // Were it not given up, it would go on for twice as many tokens and more.
+    expect(ofLeft).toBeLessThan(ofWhole! / 2);
+  });
+
+  it('goes on with the others when one leaves', async () => {
+    const options = { maxTokens: '40' };
+    const [, other] = await inOneBatch(2, () => Promise.all([askAndLeave(), answer(essay, options)]));
+
+    await expect(answer(essay, options)).resolves.toEqual(other);
+  });
+
+  it('draws the same for the same seed, whoever else is in the batch', async () => {
+    const options = { maxTokens: '20', temperature: '1', topK: '50' };
+    const [{ text }] = await inOneBatch(2, () => Promise.all([answer(poem, { ...options, seed: '3' }), answer(essay, options)]));
+
+    await expect(answer(poem, { ...options, seed: '3' })).resolves.toMatchObject({ text });
+    await expect(answer(poem, { ...options, seed: '4' })).resolves.not.toMatchObject({ text });
+  });
+
+  it.each<[string, string, Record<string, string>, string]>([
+    ['an empty prompt', '', {}, 'Say something: /generate?prompt=...'],
+    ['a prompt of spaces', '  ', {}, 'Say something: /generate?prompt=...'],
+    ['a prompt that is too long', '天'.repeat(700), {}, 'The prompt has 724 tokens, and 512 is the most.'],
+    ['an answer without tokens', 'a', { maxTokens: '0' }, 'maxTokens must not be less than 1'],
+    ['a temperature that is none', 'a', { temperature: 'hot' }, 'temperature must'],
+  ])('refuses %s', async (_, prompt, options, message) => {
+    const response = await ask(prompt, options);
+
+    expect(response.status).toBe(400);
+    expect(String(((await response.json()) as { message: string | string[] }).message)).toContain(message);
+  });
+
+  describeUnless(browserMissing, 'in a browser', () => {
+    const args =
+      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
+      '--disable-background-networking --disable-component-update --disable-sync';
+    let browser: Browser;
+
+    beforeAll(async () => {
+      browser = await chromium.launch({ executablePath, args: args.split(' ') });
+    });
+
+    afterAll(() => browser.close());
+
+    it('writes several answers side by side, and stops the one that is not wanted', async () => {
+      const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
+      const problems: string[] = [];
+      page.on('pageerror', ({ message }) => problems.push(message));
+      await page.goto(url);
+
+      await page.getByRole('button', { name: 'Five at once' }).click();
+      const poemCard = page.locator('article', { hasText: poem });
+      await poemCard.getByText(/^\d+ tokens, \d+ a second$/).waitFor();
+      await page.screenshot({ path: 'test-results/token-stream-running.png' });
+      await poemCard.getByRole('button', { name: 'Stop' }).click();
+      await poemCard.getByText(/^\d+ tokens, stopped$/).waitFor();
+
+      await page.locator('article', { hasText: sum }).getByText('1+1等于2。').waitFor();
+      await page
+        .getByText(/tokens, (ended by itself|as long as allowed)$/)
+        .nth(3)
+        .waitFor();
+      expect(await page.locator('article').count()).toBe(5);
+      expect(await page.locator('article.running').count()).toBe(0);
+
+      const ended = Number(await page.locator('#batches').textContent());
+      await page.getByLabel('Prompt').fill('中国的首都是哪里？');
+      await page.getByRole('button', { name: 'Write' }).click();
+      await page.locator('article', { hasText: '中国的首都是北京。' }).getByText('ended by itself').waitFor();
+      await page.waitForFunction(`document.querySelector('#batches').textContent > ${ended}`);
+      expect(problems).toEqual([]);
+
+      await page.screenshot({ path: 'test-results/token-stream.png' });
+      await page.emulateMedia({ colorScheme: 'dark' });
+      await page.screenshot({ path: 'test-results/token-stream-dark.png' });
+    });
+  });
+});

@@ -1,0 +1,116 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Tensor } from 'onnxruntime-common';
+import { InvalidOutputError } from '../../../lib/errors.js';
+import { contentHash } from '../../../lib/batch/content-hash.js';
+import { ownCopy } from '../../../lib/batch/deep-copy.js';
+import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
+
+class Prediction {
+  constructor(readonly label: string) {}
+}
+
+describe('ownCopy', () => {
+  it('is equal to what it is of', () => {
+    fc.assert(
+      fc.property(
+        fc.anything({
+          withBigInt: true,
+          withDate: true,
+          withMap: true,
+          withSet: true,
+          withTypedArray: true,
+          withSparseArray: true,
+        }),
+        (value) => {
+          expect(contentHash(ownCopy(value))).toBe(contentHash(value));
+        },
+      ),
+      { numRuns: 1000 },
+    );
+  });
+
+  it('shares no part with what it is of', () => {
+    const value = {
+      list: [part()],
+      tensor: floats([2], [1, 2]),
+      map: new Map([[part(), part()]]),
+      set: new Set([part()]),
+      view: new DataView(new ArrayBuffer(2)),
+    };
+    const objects = objectsIn(value);
+    const shared = objectsIn(ownCopy(value)).filter((object) => objects.includes(object));
+    expect(objects.length).toBeGreaterThan(30);
+    expect(shared).toEqual([]);
+  });
+
+  it('copies tensors of every type', () => {
+    for (const tensor of sixOfEachType) {
+      const { row } = ownCopy({ row: tensor }) as { row: Tensor };
+      expect(row).toBeInstanceOf(Tensor);
+      expect(row).toEqual(tensor);
+      expect(row.data).not.toBe(tensor.data);
+    }
+  });
+
+  it('copies of a larger buffer only the part that is seen', () => {
+    const { buffer } = Uint8Array.of(9, 1, 2, 9);
+    expect(ownCopy(new Uint8Array(buffer, 1, 2))).toEqual(Uint8Array.of(1, 2));
+    expect((ownCopy(new Uint8Array(buffer, 1, 2)) as Uint8Array).buffer.byteLength).toBe(2);
+    const view = ownCopy(new DataView(buffer, 1, 2)) as DataView;
+    expect([view.byteLength, view.buffer.byteLength, view.getUint8(0)]).toEqual([2, 2, 1]);
+  });
+
+  it('keeps a Buffer a Buffer', () => {
+    expect(Buffer.isBuffer(ownCopy(Buffer.from('text')))).toBe(true);
+  });
+
+  it('takes a name such as __proto__ for a name', () => {
+    const value: unknown = JSON.parse('{ "__proto__": { "admin": true } }');
+    const copy = ownCopy(value) as { admin?: boolean };
+    expect(Object.keys(copy)).toEqual(['__proto__']);
+    expect(copy.admin).toBeUndefined();
+  });
+
+  it.each([
+    ['an instance of a class', new Prediction('cat'), 'an instance of Prediction'],
+    ['a function', { run: () => 1 }, 'a function'],
+    ['a symbol', [Symbol('one')], 'a symbol'],
+    ['an entry named by a symbol', { [Symbol('one')]: 1 }, 'an entry named by a symbol'],
+    ['an error', { error: new Error('one') }, 'an instance of Error'],
+    ['memory that is shared', new SharedArrayBuffer(1), 'an instance of SharedArrayBuffer'],
+  ])('refuses %s', (_, value, part) => {
+    expect(() => ownCopy(value)).toThrow(InvalidOutputError);
+    expect(() => ownCopy(value)).toThrow(
+      `The reply holds ${part}, of which there can be no copy for each of its callers; return plain data, such as { ...instance }`,
+    );
+  });
+
+  it('refuses what holds itself', () => {
+    const value: unknown[] = [];
+    value.push({ value });
+    expect(() => ownCopy(value)).toThrow(InvalidOutputError);
+    expect(() => ownCopy(value)).toThrow('holds itself');
+  });
+});
+
+const part = (): unknown => [{ deep: [1] }, new Date(0), Uint8Array.of(1), Buffer.from([1]), new ArrayBuffer(1)];
+
+/** All objects that the value is made of, buffers included. */
+function objectsIn(value: unknown, found: unknown[] = []): unknown[] {
+  if (typeof value !== 'object' || value === null || found.includes(value)) {
+    return found;
+  }
+  found.push(value);
+  const parts: unknown[] =
+    value instanceof Map
+      ? [...value].flat()
+      : value instanceof Set
+        ? [...value]
+        : Buffer.isBuffer(value)
+          ? []
+          : Object.values(value);
+  const buffers = ArrayBuffer.isView(value) && !Buffer.isBuffer(value) ? [value.buffer] : [];
+  [...parts, ...buffers].forEach((each) => objectsIn(each, found));
+  return found;
+}

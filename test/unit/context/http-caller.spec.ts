@@ -1,0 +1,37 @@
+import { EventEmitter } from 'node:events';
+import { describe, expect, it } from '@jest/globals';
+import type { ExecutionContext } from '@nestjs/common';
+import { HttpCaller } from '../../../lib/context/http-caller.js';
+
+/** A response, and the connection of its request, as far as a caller looks at them. */
+function exchange(response: { writableEnded: boolean; writableFinished: boolean }): {
+  caller: HttpCaller;
+  connection: EventEmitter;
+  finish: () => void;
+} {
+  const connection = Object.assign(new EventEmitter(), { destroyed: false });
+  const own = Object.assign(new EventEmitter(), response);
+  const http = { getResponse: () => own, getRequest: () => ({ socket: connection }) };
+  const context = { switchToHttp: () => http } as unknown as ExecutionContext;
+  return { caller: new HttpCaller(context), connection, finish: () => own.emit('finish') };
+}
+
+describe('The signal of an HTTP request', () => {
+  it('[L1] asked for after the response has finished adds no listener to the connection', () => {
+    const { caller, connection } = exchange({ writableEnded: true, writableFinished: true });
+
+    expect(caller.signal.aborted).toBe(false);
+    expect(connection.listenerCount('close')).toBe(0);
+    connection.emit('close');
+    expect(caller.signal.aborted).toBe(false);
+  });
+
+  it('[L1] asked for before the response has finished listens until it has', () => {
+    const { caller, connection, finish } = exchange({ writableEnded: true, writableFinished: false });
+
+    expect(caller.signal.aborted).toBe(false);
+    expect(connection.listenerCount('close')).toBe(1);
+    finish();
+    expect(connection.listenerCount('close')).toBe(0);
+  });
+});

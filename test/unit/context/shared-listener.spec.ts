@@ -1,0 +1,73 @@
+import { EventEmitter } from 'node:events';
+import { describe, expect, it } from '@jest/globals';
+import { sharedListener } from '../../../lib/context/shared-listener.js';
+
+const onClose = sharedListener<EventEmitter>((source, callback) => {
+  source.on('close', callback);
+  return () => source.off('close', callback);
+});
+
+describe('A shared listener', () => {
+  it('is one for all who wait for a source, each of whom hears of it once', () => {
+    const [source, heard] = [new EventEmitter(), [] as number[]];
+
+    [1, 2, 3].forEach((each) => onClose(source, () => heard.push(each)));
+
+    expect(source.listenerCount('close')).toBe(1);
+    source.emit('close');
+    source.emit('close');
+    expect(heard).toEqual([1, 2, 3]);
+    expect(source.listenerCount('close')).toBe(0);
+  });
+
+  it('is gone with the last who waits, whoever goes first', () => {
+    const [source, heard] = [new EventEmitter(), [] as string[]];
+    const stops = ['a', 'b', 'c'].map((each) => onClose(source, () => heard.push(each)));
+
+    stops[1]!();
+    expect(source.listenerCount('close')).toBe(1);
+    stops[0]!();
+    stops[2]!();
+
+    expect(source.listenerCount('close')).toBe(0);
+    source.emit('close');
+    expect(heard).toEqual([]);
+  });
+
+  it('counts whoever waits twice as two, and whoever stops twice as one', () => {
+    const [source, heard] = [new EventEmitter(), [] as string[]];
+    const note = (): unknown => heard.push('heard');
+    const stop = onClose(source, note);
+    onClose(source, note);
+
+    stop();
+    stop();
+    source.emit('close');
+
+    expect(heard).toEqual(['heard']);
+  });
+
+  it('hears of a source again for those who come later, and old ends do not end that', () => {
+    const [source, heard] = [new EventEmitter(), [] as string[]];
+    const old = onClose(source, () => heard.push('first'));
+    source.emit('close');
+
+    onClose(source, () => heard.push('second'));
+    old();
+    onClose(source, () => heard.push('third'));
+    expect(source.listenerCount('close')).toBe(1);
+    source.emit('close');
+
+    expect(heard).toEqual(['first', 'second', 'third']);
+  });
+
+  it('knows sources apart', () => {
+    const [one, other, heard] = [new EventEmitter(), new EventEmitter(), [] as string[]];
+    onClose(one, () => heard.push('one'));
+    onClose(other, () => heard.push('other'));
+
+    other.emit('close');
+
+    expect(heard).toEqual(['other']);
+  });
+});

@@ -1,0 +1,250 @@
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { createServing, type LocalServing, type ReplyStore, ServingClosedError, type ServingDefinition } from 'nestjs-serving';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+const reason = new Error('the client has left');
+
+/** A store that answers when the test says so, or at once. */
+class Store implements ReplyStore {
+  readonly entries = new Map<string, string>();
+  readonly asked: string[] = [];
+  /** Lets lookups go on that wait, once it is set. */
+  gate: Promise<void> | undefined;
+  sets = 0;
+
+  async get(key: string): Promise<unknown> {
+    this.asked.push(key);
+    const entry = this.entries.get(key);
+    await this.gate;
+    return entry;
+  }
+
+  async set(key: string, value: string): Promise<void> {
+    this.sets++;
+    this.entries.set(key, value);
+  }
+}
+
+describe('Calls that ask the same, with a cache', () => {
+  useVirtualTime();
+  const start = useServings();
+  let store: Store;
+  let batches: HeldFunction<unknown>;
+
+  beforeEach(() => {
+    store = new Store();
+    batches = new HeldFunction();
+  });
+
+  afterEach(() => void jest.restoreAllMocks());
+
+  function cached(options: Partial<ServingDefinition> = {}): Promise<LocalServing> {
+    const definition = { name: 'held', cache: { ttl: 1000 }, useFactory: batches.useFactory, ...options } as ServingDefinition;
+    return start<unknown>(createServing(definition, undefined, () => store));
+  }
+
+  /** Has the batch that runs give the output. */
+  async function finish(...output: unknown[]): Promise<void> {
+    await turn();
+    batches.next().finish(output);
+  }
+
+  /** Holds lookups until the function is called that this gives. */
+  function hold(): () => void {
+    let open!: () => void;
+    store.gate = new Promise((resolve) => (open = resolve));
+    return open;
+  }
+
+  it('are answered by what an earlier one has got, each with a reply of his own', async () => {
+    const postprocess = jest.fn((output: unknown) => ({ output }));
+    const serving = await cached({ postprocess });
+    const first = serving.batchedRun('a');
+    await finish({ legs: [4] });
+    expect(await first).toEqual({ output: { legs: [4] } });
+
+    type Animal = { output: { legs: number[] } };
+    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [Animal, Animal];
+    found[0].output.legs.push(5);
+    expect([found[1], await serving.batchedRun('a')]).toEqual([{ output: { legs: [4] } }, { output: { legs: [4] } }]);
+    expect(postprocess).toHaveBeenCalledTimes(1);
+    expect(batches.batches).toEqual([]);
+  });
+
+  it('are not mixed up with those of other inputs, origins and servings', async () => {
+    const serving = await cached({ separateOrigins: true });
+    const other = await cached({ name: 'other', separateOrigins: true });
+    const calls = [
+      () => serving.batchedRun('a', { origin: 'http' }),
+      () => serving.batchedRun('b', { origin: 'http' }),
+      () => serving.batchedRun('a', { origin: 'ws' }),
+      () => other.batchedRun('a', { origin: 'http' }),
+    ];
+    for (const [i, call] of calls.entries()) {
+      const reply = call();
+      await finish(i);
+      await reply;
+    }
+    expect(await Promise.all(calls.map((call) => call()))).toEqual([0, 1, 2, 3]);
+    expect([...store.entries.keys()]).toEqual([
+      expect.stringMatching(/^nestjs-serving:4:held:4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held:4:http:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:4:held:2:ws:.{43}$/),
+      expect.stringMatching(/^nestjs-serving:5:other:4:http:.{43}$/),
+    ]);
+  });
+
+  it('are not looked up where identify gives nothing', async () => {
+    const serving = await cached({ identify: () => undefined });
+    const reply = serving.batchedRun('a');
+    await finish('A');
+    expect(await reply).toBe('A');
+    expect([store.asked, store.sets]).toEqual([[], 0]);
+  });
+
+  it('run each by themselves while nothing is kept yet, and together with singleFlight; one lookup and one entry are enough then', async () => {
+    const alone = await cached({ identify: String });
+    const apart = [alone.batchedRun('a'), alone.batchedRun('a')];
+    await finish(1, 2);
+    expect(await Promise.all(apart)).toEqual([1, 2]);
+    expect([store.asked.length, store.sets]).toEqual([2, 2]);
+
+    const joined = await cached({ name: 'joined', singleFlight: true, identify: String });
+    const together = [joined.batchedRun('a'), joined.batchedRun('a')];
+    await finish('A');
+    expect(await Promise.all(together)).toEqual(['A', 'A']);
+    expect([store.asked.length, store.sets]).toEqual([3, 3]);
+  });
+
+  it('that join have replies of their own also of what is found', async () => {
+    const serving = await cached({ singleFlight: true });
+    const first = serving.batchedRun('a');
+    await finish({ legs: [4] });
+    await first;
+
+    type Animal = { legs: number[] };
+    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [Animal, Animal];
+    found[0].legs.push(5);
+    expect(found[1]).toEqual({ legs: [4] });
+    expect(store.asked).toHaveLength(2);
+  });
+
+  it('[6.1] keep no error', async () => {
+    const serving = await cached();
+    const failing = serving.batchedRun('a');
+    await finish(new Error('no such animal'));
+    await expect(failing).rejects.toThrow('no such animal');
+    expect(store.sets).toBe(0);
+
+    const unshaped = await cached({ name: 'unshaped', postprocess: () => Promise.reject(new Error('no words')) });
+    const reply = unshaped.batchedRun('a');
+    await finish('A');
+    await expect(reply).rejects.toThrow('no words');
+    expect(store.sets).toBe(0);
+  });
+
+  it.each([
+    [20, { ttl: 1000, timeout: 20 }],
+    [100, { ttl: 1000 }],
+  ])('go on without a store that does not answer within %i ms', async (timeout, cache) => {
+    hold();
+    const serving = await cached({ cache });
+    const reply = serving.batchedRun('a');
+    await later(timeout - 1);
+    expect(batches.batches).toEqual([]);
+    await later(1);
+    await finish('A');
+    expect(await reply).toBe('A');
+  });
+
+  it('go on where a reply cannot be kept', async () => {
+    const url = new URL('https://example.com');
+    const serving = await cached({ postprocess: () => url });
+    const reply = serving.batchedRun('a');
+    await finish('A');
+    expect(await reply).toBe(url);
+    expect(store.sets).toBe(0);
+  });
+
+  it('[7.3] that leave while they are looked up leave at once, and nothing is done for them', async () => {
+    const preprocess = jest.fn((batch: unknown) => ({ batch }));
+    const open = hold();
+    const serving = await cached({ preprocess });
+    const leaving = new AbortController();
+    const left = serving.batchedRun('a', leaving);
+    leaving.abort(reason);
+    await expect(left).rejects.toBe(reason);
+    open();
+    await turn();
+    expect(preprocess).not.toHaveBeenCalled();
+  });
+
+  it.each([
+    ['which need no preprocessing', undefined],
+    ['which are preprocessed', async (batch: unknown) => (await turn(), { batch })],
+  ])('[9.3] that are looked up when the serving closes are finished, %s', async (_, preprocess) => {
+    const open = hold();
+    const serving = await cached({ preprocess });
+    const reply = serving.batchedRun('a');
+    const closed = serving.close();
+    await expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
+    open();
+    await turn();
+    await finish('A');
+    expect(await reply).toBe('A');
+    await closed;
+  });
+
+  it('[9.3] are answered as closed, where the serving does not drain', async () => {
+    const open = hold();
+    const serving = await cached({ drain: false });
+    const reply = serving.batchedRun('a');
+    const refused = expect(reply).rejects.toThrow(ServingClosedError);
+    const closed = serving.close();
+    open();
+    await Promise.all([refused, closed]);
+  });
+
+  it('[12.1] are told of: who is answered by the cache has no rows', async () => {
+    const serving = await cached();
+    const told: unknown[] = [];
+    serving.eventsOf('call:end').subscribe(({ rows, answeredBy, preprocessing, waiting, running, error }) => {
+      told.push({ rows, answeredBy, preprocessing, waiting, running, error });
+    });
+    const first = serving.batchedRun('a');
+    await finish('A');
+    await first;
+    const open = hold();
+    const second = serving.batchedRun('a');
+    await later(3);
+    open();
+    await second;
+    expect(told).toEqual([
+      { rows: 1, answeredBy: undefined, preprocessing: 0, waiting: 0, running: 0, error: undefined },
+      { rows: 0, answeredBy: 'cache', preprocessing: 3, waiting: 0, running: 0, error: undefined },
+    ]);
+  });
+
+  it('[3.1] are not looked up by run and stream', async () => {
+    const serving = await cached();
+    const replies = [serving.run('a'), serving.run('a')];
+    await finish(1);
+    await finish(2);
+    expect(await Promise.all(replies)).toEqual([1, 2]);
+    expect(store.asked).toEqual([]);
+  });
+
+  it('warn where they go on without', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    const serving = await cached({ cache: { ttl: 1000, timeout: 1 } });
+    hold();
+    const reply = serving.batchedRun('a');
+    await later(1);
+    await finish('A');
+    await reply;
+    expect(warn.mock.calls).toEqual([[expect.stringContaining('serving "held": A reply was not found: no answer within 1 ms')]]);
+  });
+});

@@ -1,0 +1,146 @@
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { ReplyCache, type ReplyStore } from '../../../lib/deduplication/reply-cache.js';
+import { later, microtasks, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+describe('ReplyCache', () => {
+  useVirtualTime();
+  let warnings: string[];
+
+  beforeEach(() => {
+    warnings = [];
+    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
+  });
+
+  afterEach(() => void jest.restoreAllMocks());
+
+  it('finds what it has kept, and asks no store but for that', async () => {
+    const store = new RecordingStore();
+    const cache = cacheOver(store);
+
+    expect(await cache.find('cat')).toBeUndefined();
+    await cache.keep('cat', { legs: 4 });
+    await cache.keep('nothing', undefined);
+
+    expect(await cache.find('cat')).toEqual({ reply: { legs: 4 } });
+    expect(await cache.find('nothing')).toEqual({ reply: undefined });
+    expect(await cacheOver(store, 'other').find('cat')).toBeUndefined();
+    expect(store.sets).toEqual([
+      ['nestjs-serving:7:animals:cat', 60_000],
+      ['nestjs-serving:7:animals:nothing', 60_000],
+    ]);
+    expect(warnings).toEqual([]);
+  });
+
+  it('gives a reply of its own to each who asks', async () => {
+    const cache = cacheOver(new RecordingStore());
+    await cache.keep('cat', { legs: [4] });
+    const [one, other] = await Promise.all([cache.find('cat'), cache.find('cat')]);
+    expect((one!.reply as { legs: number[] }).legs).not.toBe((other!.reply as { legs: number[] }).legs);
+  });
+
+  it('takes a store that fails for one that has nothing, and says so once a minute', async () => {
+    const error = new Error('connection refused');
+    const failing = { get: () => Promise.reject(error), set: () => Promise.reject(error) };
+    const cache = cacheOver(failing);
+
+    expect(await cache.find('cat')).toBeUndefined();
+    await cache.keep('cat', 1);
+    await later(59_999);
+    expect(await cache.find('cat')).toBeUndefined();
+    expect(warnings).toEqual(['The cache of serving "animals": A reply was not found: connection refused; calls go on without']);
+    await later(1);
+    await cache.keep('cat', 1);
+    expect(warnings[1]).toBe('The cache of serving "animals": A reply was not kept: connection refused; calls go on without');
+  });
+
+  it('takes a store that throws for one that fails', async () => {
+    const cache = cacheOver({ get: broken, set: broken });
+    expect(await cache.find('cat')).toBeUndefined();
+    await cache.keep('cat', 1);
+    expect(warnings).toHaveLength(1);
+  });
+
+  it('waits for a store that does not answer no longer than its timeout', async () => {
+    const found = observe(cacheOver({ get: () => new Promise(() => {}), set: () => new Promise(() => {}) }).find('cat'));
+    await later(99);
+    expect(found.settled).toBe(false);
+    await later(1);
+    expect(found).toEqual({ settled: true, value: undefined });
+    expect(warnings[0]).toContain('no answer within 100 ms');
+  });
+
+  it('[W3] never gives the key of another serving', async () => {
+    const store = new RecordingStore();
+    await cacheOver(store, 'embed').keep('v2:7', 'of embed');
+    expect(await cacheOver(store, 'embed:v2').find('7')).toBeUndefined();
+  });
+
+  it('leaves no timer behind when the store has answered', async () => {
+    await cacheOver(new RecordingStore()).find('cat');
+    expect(timers()).toBe(0);
+  });
+
+  it('takes what it did not write, or cannot read, for nothing', async () => {
+    const store = new RecordingStore();
+    store.entries.set('nestjs-serving:7:animals:cat', { legs: 4 });
+    store.entries.set('nestjs-serving:7:animals:dog', 'not what V8 writes');
+    const cache = cacheOver(store);
+    expect(await cache.find('cat')).toBeUndefined();
+    expect(warnings).toEqual([]);
+    expect(await cache.find('dog')).toBeUndefined();
+    expect(warnings).toHaveLength(1);
+  });
+
+  it('keeps no reply that it could not give back, and says why', async () => {
+    const store = new RecordingStore();
+    await cacheOver(store).keep('cat', new URL('https://example.com'));
+    expect(store.sets).toEqual([]);
+    expect(warnings[0]).toContain('an instance of URL');
+  });
+
+  it('is idle when every lookup has ended', async () => {
+    const answers: ((value: unknown) => void)[] = [];
+    const cache = cacheOver({ get: () => new Promise((resolve) => answers.push(resolve)), set: () => Promise.resolve() });
+    await cache.idle();
+    void cache.find('cat');
+    void cache.find('dog');
+    const idle = observe(cache.idle());
+
+    answers[0]!(undefined);
+    await microtasks();
+    expect(idle.settled).toBe(false);
+    answers[1]!(undefined);
+    await microtasks();
+    expect(idle.settled).toBe(true);
+  });
+});
+
+const broken = (): never => {
+  throw new Error('not connected');
+};
+
+class RecordingStore implements ReplyStore {
+  readonly entries = new Map<string, unknown>();
+  readonly sets: [key: string, ttl: number][] = [];
+
+  get(key: string): Promise<unknown> {
+    return Promise.resolve(this.entries.get(key));
+  }
+
+  set(key: string, value: string, ttl: number): Promise<unknown> {
+    this.entries.set(key, value);
+    this.sets.push([key, ttl]);
+    return Promise.resolve(value);
+  }
+}
+
+function cacheOver(store: ReplyStore, serving = 'animals'): ReplyCache {
+  return new ReplyCache(serving, store, { ttl: 60_000, timeout: 100 });
+}
+
+function observe(promise: Promise<unknown>): { settled: boolean; value?: unknown } {
+  const seen: { settled: boolean; value?: unknown } = { settled: false };
+  void promise.then((value) => Object.assign(seen, { settled: true, value }));
+  return seen;
+}

@@ -1,0 +1,48 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Tensor } from 'onnxruntime-common';
+import { InvalidOutputError } from '../../../lib/errors.js';
+import { contentHash } from '../../../lib/batch/content-hash.js';
+import { replyOfText, textOf } from '../../../lib/deduplication/reply-codec.js';
+import { sixOfEachType } from '../../fixtures/values/tensors.js';
+
+const kinds = { withBigInt: true, withDate: true, withMap: true, withSet: true, withTypedArray: true, withSparseArray: true };
+const throughText = (reply: unknown): unknown => replyOfText(textOf(reply));
+
+describe('The text of a reply', () => {
+  it('gives the reply back as it was, whatever it holds, also where the store writes JSON', () => {
+    fc.assert(
+      fc.property(fc.anything(kinds), (reply) => {
+        const stored: unknown = JSON.parse(JSON.stringify(textOf(reply)));
+        expect(contentHash(replyOfText(stored as string))).toBe(contentHash(reply));
+      }),
+      { numRuns: 1000 },
+    );
+  });
+
+  it('[1.7] gives tensors of every type back, alone and inside of other things', () => {
+    for (const tensor of sixOfEachType) {
+      const reply = { label: 'cat', scores: [tensor, new Map([['same', tensor]])], count: 1 };
+      const back = throughText(reply) as typeof reply;
+      expect(contentHash(back)).toBe(contentHash(reply));
+      expect(back.scores[0]).toBeInstanceOf(Tensor);
+      expect(contentHash(throughText(tensor))).toBe(contentHash(tensor));
+    }
+  });
+
+  it('gives typed arrays in buffers of their own, which hold nothing else', () => {
+    const [one, other] = throughText([Float32Array.of(1, 2), Float32Array.of(3)]) as Float32Array[];
+    expect([one!.buffer.byteLength, other!.buffer.byteLength]).toEqual([8, 4]);
+    const { data } = throughText(new Tensor('float32', [1, 2, 3], [3])) as { data: Float32Array };
+    expect(data.buffer.byteLength).toBe(12);
+  });
+
+  it('keeps a Buffer a Buffer', () => {
+    const back = throughText(Buffer.from('text'));
+    expect(Buffer.isBuffer(back) && back.toString()).toBe('text');
+  });
+
+  it('refuses what it could not give back', () => {
+    expect(() => textOf({ at: new URL('https://example.com') })).toThrow(InvalidOutputError);
+  });
+});

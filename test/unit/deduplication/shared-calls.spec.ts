@@ -1,0 +1,419 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import {
+  Batch,
+  BatchFailedError,
+  type CallEndEvent,
+  createServing,
+  DeadlineExceededError,
+  InvalidInputError,
+  InvalidOutputError,
+  InvalidServingError,
+  type LocalServing,
+  OverloadedError,
+  type ServingDefinition,
+} from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+const reason = new Error('the client has left');
+
+describe('Calls that ask the same, with singleFlight', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction<unknown>]> {
+    const batches = new HeldFunction<unknown>();
+    const serving = await start<unknown>({
+      name: 'held',
+      singleFlight: true,
+      useFactory: batches.useFactory,
+      ...options,
+    });
+    return [serving, batches];
+  }
+
+  it('run once while they are under way, and again once there is a reply', async () => {
+    const [serving, batches] = await held();
+    const replies = [
+      { text: 'a', n: 1 },
+      { n: 1, text: 'a' },
+      { text: 'b', n: 1 },
+    ].map((input) => serving.batchedRun(input));
+    await turn();
+    replies.push(serving.batchedRun({ text: 'a', n: 1 }));
+    await turn();
+
+    expect(batches.rows).toEqual([[{ text: 'a', n: 1 }, { text: 'b', n: 1 }]]); // prettier-ignore
+    batches.next().finish(['A', 'B']);
+    expect(await Promise.all(replies)).toEqual(['A', 'A', 'B', 'A']);
+
+    const second = serving.batchedRun({ text: 'a', n: 1 });
+    await turn();
+    expect(batches.rows).toEqual([[{ text: 'a', n: 1 }]]);
+    batches.next().finish(['again']);
+    expect(await second).toBe('again');
+  });
+
+  it('each run by themselves where the option is off, which is the default', async () => {
+    const [serving, batches] = await held({ singleFlight: undefined });
+    const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
+    await turn();
+    expect(batches.rows).toEqual([['a', 'a']]);
+    batches.next().finish([1, 2]);
+    expect(await Promise.all(replies)).toEqual([1, 2]);
+  });
+
+  it('are told from others by identify, and share with nobody where it gives nothing', async () => {
+    const identify = jest.fn((input: unknown) => (input as { id?: string }).id);
+    const [serving, batches] = await held({ identify });
+    const inputs = [{ id: 'x', of: 1 }, { id: 'x', of: 2 }, { of: 3 }, { of: 3 }];
+    const replies = inputs.map((input) => serving.batchedRun(input));
+    await turn();
+    expect(identify).toHaveBeenCalledTimes(4);
+    expect(batches.rows).toEqual([[inputs[0], inputs[2], inputs[3]]]);
+    batches.next().finish([1, 2, 3]);
+    expect(await Promise.all(replies)).toEqual([1, 1, 2, 3]);
+  });
+
+  it('[W7] are preprocessed and postprocessed once for each, with an info of its own', async () => {
+    const preprocess = jest.fn((text: unknown) => ({ batch: text, info: { ids: [1, 2, 3] } }));
+    const postprocess = jest.fn((output: unknown, { info }: { info: { ids: number[] } }) => [output, info.ids.shift()]);
+    const [serving, batches] = await held({ preprocess, postprocess: postprocess as never });
+    const replies = ['abc', 'abc', 'abc'].map((input) => serving.batchedRun(input));
+    await turn();
+    expect(batches.rows).toEqual([['abc']]);
+    batches.next().finish(['ABC']);
+    expect(await Promise.all(replies)).toEqual([
+      ['ABC', 1],
+      ['ABC', 1],
+      ['ABC', 1],
+    ]);
+    expect([preprocess.mock.calls.length, postprocess.mock.calls.length]).toEqual([3, 3]);
+  });
+
+  it('[W7] are preprocessed once where no postprocess reads what that gives', async () => {
+    const preprocess = jest.fn((text: unknown) => ({ batch: text, info: {} }));
+    const [serving, batches] = await held({ preprocess });
+    const replies = ['abc', 'abc'].map((input) => serving.batchedRun(input));
+    await turn();
+    batches.next().finish(['ABC']);
+    expect(await Promise.all(replies)).toEqual(['ABC', 'ABC']);
+    expect(preprocess).toHaveBeenCalledTimes(1);
+  });
+
+  it('[W7] fail alone where their own preprocess fails', async () => {
+    let calls = 0;
+    const preprocess = (text: unknown): { batch: unknown } => {
+      if (++calls === 2) {
+        throw new RangeError('cannot read that');
+      }
+      return { batch: text };
+    };
+    const [serving, batches] = await held({ preprocess, postprocess: (output) => output });
+    const replies = ['abc', 'abc'].map((input) => serving.batchedRun(input));
+    const failure = expect(replies[1]).rejects.toThrow('cannot read that');
+    await turn();
+    batches.next().finish(['ABC']);
+    expect(await replies[0]).toBe('ABC');
+    await failure;
+  });
+
+  it.each([
+    ['a tensor', () => floats([1, 2], [1, 2]), (input: Tensor) => (input.data[0] = 9)],
+    ['a batch', () => Batch.concatenate([floats([1, 2], [1, 2])]), (input: Batch) => ((input.release() as Tensor).data[0] = 9)],
+    ['a nested value', () => ({ ids: [1, 2] }), (input: { ids: number[] }) => (input.ids[0] = 9)],
+  ] as [string, () => unknown, (input: never) => void][])(
+    '[W2] run the content that identifies them, also when a caller changes %s after its call',
+    async (_, make, change) => {
+      const [serving, batches] = await held({ batchTimeout: 10 });
+      const mine = make();
+      const replies = [serving.batchedRun(mine), serving.batchedRun(make())];
+      change(mine as never);
+      await later(10);
+      const [run] = batches.rows as unknown[];
+      const expected = make();
+      expect(Array.isArray(run) ? run : [run]).toEqual([expected instanceof Batch ? expected.consume() : expected]);
+      batches.next().finish(Array.isArray(run) ? ['done'] : floats([1], [1]));
+      await Promise.all(replies);
+    },
+  );
+
+  it('[W6] ask in the name of the next caller when the first is refused, and see no other tenant in an error', async () => {
+    const [serving, batches] = await held({ batchSize: 1, maxQueue: 6 });
+    const running = serving.batchedRun('running');
+    await turn();
+    const filling = ['a', 'b', 'c'].map((input) => serving.batchedRun(input, { tenant: 'noisy' }));
+    await turn();
+
+    const refused = expect(serving.batchedRun('popular', { tenant: 'noisy' })).rejects.toThrow('tenant "noisy"');
+    const joined = ['quiet', 'still'].map((tenant) => serving.batchedRun('popular', { tenant }));
+    await refused;
+    await turn();
+
+    for (let batch = batches.next(); batch; batch = batches.next()) {
+      batch.finish(batch.rows.map(String));
+      await turn();
+    }
+    expect(await Promise.all(joined)).toEqual(['popular', 'popular']);
+    await Promise.all([running, ...filling]);
+  });
+
+  it('[H6] end at their deadline while postprocess runs', async () => {
+    const [serving, batches] = await held({ postprocess: () => new Promise(() => {}) });
+    const ended = expect(serving.batchedRun('a', { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
+    await turn();
+    batches.next().finish(['A']);
+    await later(100);
+    await ended;
+  });
+
+  it('get replies of their own: nobody sees what another does with his', async () => {
+    const [serving, batches] = await held();
+    const row = { tags: ['cat'] };
+    const plain = ['a', 'a'].map((input) => serving.batchedRun(input) as Promise<typeof row>);
+    await turn();
+    batches.next().finish([row]);
+    const [one, other] = await Promise.all(plain);
+    one!.tags.push('dog');
+    expect(other).toEqual({ tags: ['cat'] });
+    expect(row).toEqual({ tags: ['cat'] });
+
+    const input = floats([1, 2], [1, 2]);
+    const tensors = [input, input].map((same) => serving.batchedRun(same) as Promise<Tensor>);
+    await turn();
+    batches.next().finish(floats([1, 2], [3, 4]));
+    const [first, second] = await Promise.all(tensors);
+    (first!.data as Float32Array).fill(0);
+    expect([...(second!.data as Float32Array)]).toEqual([3, 4]);
+  });
+
+  it('get their whole reply, also of a call that is split, or whose rows come one after the other', async () => {
+    const serving = await start<unknown>({
+      name: 'upper',
+      batchSize: 2,
+      singleFlight: true,
+      identify: (input) => (Array.isArray(input) ? input.join('') : undefined),
+      preprocess: (letters: string[]) => ({ batch: letters.length > 3 ? letters.values() : Batch.stack(letters) }),
+      useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
+    });
+    const abc = 'abc'.split('');
+    const abcd = 'abcd'.split('');
+    expect(await Promise.all([abc, abc, abcd, abcd].map((input) => serving.batchedRun(input)))).toEqual([
+      'ABC'.split(''),
+      'ABC'.split(''),
+      'ABCD'.split(''),
+      'ABCD'.split(''),
+    ]);
+  });
+
+  it.each([
+    ['the first', 0],
+    ['one that has joined', 1],
+  ])('[7.3] let %s leave at once, and the other has his reply', async (_, index) => {
+    const [serving, batches] = await held();
+    const leaving = new AbortController();
+    const replies = [0, 1].map((call) => serving.batchedRun('a', call === index ? leaving : {}));
+    await turn();
+
+    leaving.abort(reason);
+
+    await expect(replies[index]).rejects.toBe(reason);
+    batches.next().finish(['A']);
+    expect(await replies[1 - index]).toBe('A');
+  });
+
+  it('[7.3] leave the queue when the last of them has left, and not before; who comes then starts anew', async () => {
+    const [serving, batches] = await held();
+    const busy = serving.batchedRun('busy');
+    await turn();
+    const leaving = [new AbortController(), new AbortController()];
+    const left = leaving.map(({ signal }) => serving.batchedRun('a', { signal }));
+    await turn();
+    expect(depthOf(serving)).toBe(1);
+
+    leaving[0]!.abort(reason);
+    await expect(left[0]).rejects.toBe(reason);
+    expect(depthOf(serving)).toBe(1);
+    leaving[1]!.abort(reason);
+    await expect(left[1]).rejects.toBe(reason);
+    expect(depthOf(serving)).toBe(0);
+
+    const anew = serving.batchedRun('a');
+    batches.next().finish(['done']);
+    await turn();
+    expect(batches.rows).toEqual([['a']]);
+    batches.next().finish(['A']);
+    expect(await Promise.all([busy, anew])).toEqual(['done', 'A']);
+  });
+
+  it('[7.3] that leave while they are preprocessed never come to the queue', async () => {
+    let prepared!: () => void;
+    const gate = new Promise<void>((resolve) => (prepared = resolve));
+    const [serving, batches] = await held({ preprocess: async (input: unknown) => (await gate, { batch: input }) });
+    const leaving = new AbortController();
+    const left = serving.batchedRun('a', leaving);
+    leaving.abort(reason);
+    await expect(left).rejects.toBe(reason);
+    prepared();
+    await turn();
+    expect(batches.batches).toEqual([]);
+  });
+
+  it('[7.3] end at once where the signal had aborted before', async () => {
+    const identify = jest.fn(() => 'a');
+    const [serving] = await held({ identify });
+    await expect(serving.batchedRun('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    expect(identify).not.toHaveBeenCalled();
+  });
+
+  it('[6.1] fail together, and a later call has another try', async () => {
+    const [serving, batches] = await held();
+    const told: CallEndEvent[] = [];
+    serving.eventsOf('call:end').subscribe((event) => told.push(event));
+    const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
+    await turn();
+    batches.next().fail(new Error('out of paper'));
+    await Promise.allSettled(replies);
+    expect(told.map(({ answeredBy, error }) => [answeredBy, error])).toEqual([
+      [undefined, expect.any(BatchFailedError)],
+      [undefined, expect.any(BatchFailedError)],
+    ]);
+    const settled = await Promise.allSettled(replies);
+    expect(settled.map((each) => each.status === 'rejected' && each.reason instanceof BatchFailedError)).toEqual([true, true]);
+
+    const again = serving.batchedRun('a');
+    await turn();
+    batches.next().finish(['A']);
+    expect(await again).toBe('A');
+  });
+
+  it('[7.1] need no room in the queue once the first has it', async () => {
+    const [serving, batches] = await held({ batchSize: 1, maxQueue: 1 });
+    const running = serving.batchedRun('running');
+    await turn();
+    const replies = ['a', 'a', 'a'].map((input) => serving.batchedRun(input));
+    await expect(serving.batchedRun('b')).rejects.toThrow(OverloadedError);
+    await turn();
+    batches.next().finish(['ran']);
+    await turn();
+    batches.next().finish(['A']);
+    expect(await Promise.all([running, ...replies])).toEqual(['ran', 'A', 'A', 'A']);
+  });
+
+  it('[4.10] do not join across origins, where the serving separates them', async () => {
+    const [serving, batches] = await held({ separateOrigins: true });
+    const replies = ['http', 'ws', 'http'].map((origin) => serving.batchedRun('a', { origin }));
+    await turn();
+    batches.next().finish(['over http']);
+    await turn();
+    batches.next().finish(['over ws']);
+    expect(await Promise.all(replies)).toEqual(['over http', 'over ws', 'over http']);
+  });
+
+  it('[3.1] [8.2] run by themselves as run and as stream', async () => {
+    const [serving, batches] = await held();
+    const calls = [serving.run('a'), serving.run('a')];
+    await turn();
+    batches.next().finish([1]);
+    await turn();
+    batches.next().finish([2]);
+    expect(await Promise.all(calls)).toEqual([1, 2]);
+  });
+
+  it('[4.10] do not join where only what separates origin and identity differs', async () => {
+    const [serving, batches] = await held({ separateOrigins: true, identify: String });
+    const replies = [serving.batchedRun('b:c', { origin: 'a' }), serving.batchedRun('c', { origin: 'a:b' })];
+    await turn();
+    batches.next().finish([1]);
+    await turn();
+    batches.next().finish([2]);
+    expect(await Promise.all(replies)).toEqual([1, 2]);
+  });
+
+  it('fail alone where what identifies them is at fault', async () => {
+    const [serving, batches] = await held();
+    await expect(serving.batchedRun(() => 1)).rejects.toThrow(InvalidInputError);
+    const [odd] = await held({ name: 'odd', identify: (() => 7) as never });
+    await expect(odd.batchedRun('a')).rejects.toThrow(
+      new InvalidServingError(
+        'Serving "odd": identify must return a string, or undefined for an input that shares with no other; it returned 7',
+      ),
+    );
+    expect(batches.batches).toEqual([]);
+  });
+
+  it('refuse a reply that could not be copied, whether or not another has joined', async () => {
+    const [serving, batches] = await held();
+    const reply = serving.batchedRun('a');
+    await turn();
+    batches.next().finish([new URL('https://example.com')]);
+    await expect(reply).rejects.toThrow(InvalidOutputError);
+  });
+
+  it('[9.3] are all answered at shutdown', async () => {
+    const [serving, batches] = await held({ batchTimeout: 1000 });
+    const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
+    const closed = serving.close();
+    await turn();
+    batches.next().finish(['A']);
+    expect(await Promise.all(replies)).toEqual(['A', 'A']);
+    await closed;
+  });
+
+  it('[12.1] are told of: who joined has no rows, and is named with the batch that ran for him', async () => {
+    const [serving, batches] = await held();
+    const ends: Partial<CallEndEvent>[] = [];
+    const inBatches: (readonly number[])[] = [];
+    serving
+      .eventsOf('call:end')
+      .subscribe(({ call, rows, stage, answeredBy, preprocessing, waiting, running }) =>
+        ends.push({ call, rows, stage, answeredBy, preprocessing, waiting, running }),
+      );
+    serving.eventsOf('batch:start').subscribe(({ calls }) => inBatches.push(calls));
+    const busy = serving.batchedRun('busy');
+    await turn();
+    const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
+    await later(2);
+    replies.push(serving.batchedRun('a'));
+    await later(3);
+    batches.next().finish(['done']);
+    await turn();
+    const late = serving.batchedRun('a');
+    await later(7);
+    batches.next().finish(['A']);
+    await Promise.all([busy, ...replies, late]);
+
+    const common = { stage: 'postprocessing', preprocessing: 0 };
+    expect(inBatches).toEqual([[1], [2, 3, 4]]);
+    expect(ends).toEqual([
+      { ...common, call: 1, rows: 1, answeredBy: undefined, waiting: 0, running: 5 },
+      { ...common, call: 2, rows: 1, answeredBy: undefined, waiting: 5, running: 7 },
+      { ...common, call: 3, rows: 0, answeredBy: 'flight', waiting: 5, running: 7 },
+      { ...common, call: 4, rows: 0, answeredBy: 'flight', waiting: 3, running: 7 },
+      { ...common, call: 5, rows: 0, answeredBy: 'flight', waiting: 0, running: 7 },
+    ]);
+  });
+});
+
+describe('The options of calls that ask the same', () => {
+  it.each([
+    [{ singleFlight: 1 }, 'option "singleFlight" is 1; allowed is true or false'],
+    [{ identify: 'id' }, 'option "identify" is "id"; allowed is a function'],
+    [{ cache: true }, 'option "cache" is true; allowed is an object of ttl and timeout, in milliseconds'],
+    [{ cache: {} }, 'option "cache" is {}; allowed is an object of ttl and timeout, in milliseconds'],
+    [{ cache: { ttl: 0 } }, 'option "ttl" is 0; allowed is a whole number from 1 to'],
+    [{ cache: { ttl: 1, timeout: 0 } }, 'option "timeout" is 0; allowed is a whole number from 1 to'],
+    [{ cache: { ttl: 1, store: 'redis' } }, 'unknown option "store"'],
+    [{ cache: { ttl: 1 } }, 'cache needs the application that has the cache manager; use ServingModule'],
+  ])('[1.9] are checked at once: %j', (options, message) => {
+    const create = (): unknown =>
+      createServing({ name: 'wrong', useFactory: () => (rows) => rows, ...options } as ServingDefinition);
+    expect(create).toThrow(InvalidServingError);
+    expect(create).toThrow(message);
+  });
+});
+
+const depthOf = (serving: LocalServing): number => serving.queueDepths().get(serving.name)!;

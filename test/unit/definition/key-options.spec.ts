@@ -1,0 +1,264 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, createServing, InvalidServingError } from 'nestjs-serving';
+import { HeldFunction } from '../../fixtures/batching/held-function.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+const keyed = (key: string, rows: string): Batch => Batch.stack(rows.split('')).withKey(key);
+const upper = () => (rows: string[]) => rows.map((row) => row.toUpperCase());
+
+describe('Options of keys', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  it('[4.7] give the rows of a key a batch size of their own', async () => {
+    const batches: string[] = [];
+    const serving = await start({
+      name: 'held',
+      batchSize: 4,
+      batchKeys: ['long', 'short'],
+      keyOptions: { long: { batchSize: 2 } },
+      useFactory: ({ key }) => {
+        return (rows: string[]) => (batches.push(`${key}: ${rows.join('')}`), rows);
+      },
+    });
+
+    await Promise.all([serving.batchedRun(keyed('long', 'abc')), serving.batchedRun(keyed('short', 'defgh'))]);
+
+    expect(batches).toEqual(['long: ab', 'long: c', 'short: defg', 'short: h']);
+  });
+
+  it('[4.7] give the windows of a key a timeout of their own', async () => {
+    const held = new HeldFunction();
+    const serving = await start({
+      name: 'held',
+      batchTimeout: 10,
+      partitions: 3,
+      batchKeys: ['patient', 'hasty', 'other'],
+      keyOptions: { patient: { batchTimeout: 100 }, hasty: { batchTimeout: 0 } },
+      useFactory: held.useFactory,
+    });
+
+    const replies = ['patient', 'other', 'hasty'].map((key) => serving.batchedRun(keyed(key, key[0]!)));
+    await turn();
+    expect(held.rows).toEqual([['h']]);
+    await later(10);
+    expect(held.rows).toEqual([['h'], ['o']]);
+    await later(90);
+    expect(held.rows).toEqual([['h'], ['o'], ['p']]);
+
+    held.batches.forEach(({ rows, finish }) => finish(rows));
+    await Promise.all(replies);
+  });
+
+  it('[4.7] [3.1] cut what runs alone into pieces of the size of its key', async () => {
+    const batches: string[][] = [];
+    const serving = createServing({
+      name: 'upper',
+      batchKeys: ['long', 'short'],
+      keyOptions: { long: { batchSize: 2 } },
+      useFactory: () => (rows: string[]) => (batches.push(rows), rows),
+    });
+
+    await serving.run(keyed('long', 'abc'));
+    await serving.run(keyed('short', 'def'));
+
+    expect(batches).toEqual([['a', 'b'], ['c'], ['d', 'e', 'f']]);
+  });
+
+  it('[4.7] [3.1] are not asked of what runs alone: any key will do', async () => {
+    const serving = await start<string[]>({ name: 'upper', batchKeys: ['en', 'de'], useFactory: upper });
+
+    expect(await serving.run(keyed('fr', 'ab'))).toEqual(['A', 'B']);
+    expect(await serving.run(Batch.stack(['a']))).toEqual(['A']);
+  });
+
+  it('[4.7] [1.9] name a key of the serving', () => {
+    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long', 'short'], keyOptions: { lang: {} } };
+
+    expect(() => createServing(definition)).toThrow(
+      new InvalidServingError(
+        'Serving "upper" with "useFactory": keyOptions name "lang", which is none of its keys: long, short',
+      ),
+    );
+  });
+
+  it.each([
+    [{ batchSize: 0 }, 'option "batchSize" is 0; allowed is a whole number from 1 to 1048576'],
+    [{ batchTimeout: -1 }, 'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647'],
+    [{ pad: 'yes' }, 'option "pad" is "yes"; allowed is true or false'],
+    [{ maxQueue: 3 }, 'unknown option "maxQueue" (3); known are allowedSizes, batchSize, batchTimeout, pad'],
+    [{ batchsize: 3 }, 'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, pad'],
+  ])('[4.7] [1.9] are refused with the names of serving and key: %p', (own, message) => {
+    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: own as never } };
+
+    expect(() => createServing(definition)).toThrow(InvalidServingError);
+    expect(() => createServing(definition)).toThrow(`Serving "upper" with "useFactory", key "long": ${message}`);
+  });
+
+  it('[4.7] [7.1] leave no key with batches that the queue cannot hold', () => {
+    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: { batchSize: 50 } } };
+
+    expect(() => createServing({ ...definition, maxQueue: 50 })).not.toThrow();
+    expect(() => createServing({ ...definition, maxQueue: 40 })).toThrow(
+      'Serving "upper" with "useFactory", key "long": batchSize 50 is more than maxQueue 40, so no batch could ever fill',
+    );
+  });
+});
+
+describe('setBatchSize and setBatchTimeout', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  it.each([
+    { whose: 'all keys', key: undefined, batches: [['a', 'b'], ['c'], ['d', 'e'], ['f']] },
+    { whose: 'one key', key: 'long', batches: [['a', 'b'], ['c'], ['d', 'e', 'f']] },
+  ])('[4.8] change the size of the batches of $whose, and of the pieces of what runs alone', async ({ key, batches }) => {
+    const seen: string[][] = [];
+    const useFactory = () => (rows: string[]) => (seen.push(rows), rows);
+    const serving = await start({ name: 'upper', batchKeys: ['long', 'short'], batchSize: 9, useFactory });
+
+    serving.setBatchSize(2, key);
+
+    await serving.batchedRun(keyed('long', 'abc'));
+    await serving.batchedRun(keyed('short', 'def'));
+    expect(seen.splice(0)).toEqual(batches);
+    await serving.run(keyed('long', 'abc'));
+    await serving.run(keyed('short', 'def'));
+    expect(seen).toEqual(batches);
+  });
+
+  it('[4.8] leave an open window the size that it opened with', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', batchSize: 3, batchTimeout: 10, partitions: 2, useFactory: held.useFactory });
+    const replies = [serving.batchedRun(keyed('default', 'a'))];
+    await turn();
+
+    serving.setBatchSize(2);
+    replies.push(serving.batchedRun(keyed('default', 'bcde')));
+    await turn();
+
+    expect(held.rows).toEqual([
+      ['a', 'b', 'c'],
+      ['d', 'e'],
+    ]);
+    held.batches.forEach(({ rows, finish }) => finish(rows));
+    expect(await Promise.all(replies)).toEqual([['a'], ['b', 'c', 'd', 'e']]);
+  });
+
+  it('[4.8] leave an open window the timeout that it opened with', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', batchTimeout: 10, partitions: 2, useFactory: held.useFactory });
+    const replies = [serving.batchedRun('a')];
+    await turn();
+
+    serving.setBatchTimeout(100);
+    await later(10);
+    expect(held.rows).toEqual([['a']]);
+    replies.push(serving.batchedRun('b'));
+    await later(99);
+    expect(held.rows).toEqual([['a']]);
+    await later(1);
+
+    expect(held.rows).toEqual([['a'], ['b']]);
+    held.batches.forEach(({ rows, finish }) => finish(rows));
+    await Promise.all(replies);
+  });
+
+  it('[4.8] change the timeout of one key alone', async () => {
+    const held = new HeldFunction();
+    const serving = await start({
+      name: 'held',
+      batchTimeout: 10,
+      partitions: 2,
+      batchKeys: ['other', 'hasty'],
+      useFactory: held.useFactory,
+    });
+
+    serving.setBatchTimeout(0, 'hasty');
+    const replies = ['other', 'hasty'].map((key) => serving.batchedRun(keyed(key, key[0]!)));
+    await turn();
+    expect(held.rows).toEqual([['h']]);
+    await later(10);
+
+    expect(held.rows).toEqual([['h'], ['o']]);
+    held.batches.forEach(({ rows, finish }) => finish(rows));
+    await Promise.all(replies);
+  });
+
+  it('[4.8] change it before the start, too', async () => {
+    const seen: string[][] = [];
+    const serving = createServing({ name: 'upper', useFactory: () => (rows: string[]) => (seen.push(rows), rows) });
+
+    serving.setBatchSize(2);
+    await serving.start();
+    await serving.batchedRun(keyed('default', 'abc'));
+
+    expect(seen).toEqual([['a', 'b'], ['c']]);
+    await serving.close();
+  });
+
+  it('[4.8] change this serving, and none of the same definition', async () => {
+    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: { batchSize: 4 } } };
+    const [changed, other] = [await start(definition), await start(definition)];
+
+    changed.setBatchSize(1, 'long');
+
+    const sizes: number[] = [];
+    other.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
+    await other.batchedRun(keyed('long', 'abcd'));
+    expect(sizes).toEqual([4]);
+    expect(definition.keyOptions.long.batchSize).toBe(4);
+  });
+
+  it.each([
+    ['setBatchSize', 0, 'option "batchSize" is 0; allowed is a whole number from 1 to 1048576'],
+    ['setBatchSize', 1.5, 'option "batchSize" is 1.5; allowed is a whole number from 1 to 1048576'],
+    ['setBatchSize', '8', 'option "batchSize" is "8"; allowed is a whole number from 1 to 1048576'],
+    ['setBatchTimeout', -1, 'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647'],
+    ['setBatchTimeout', NaN, 'option "batchTimeout" is NaN; allowed is milliseconds from 0 to 2147483647'],
+  ] as const)('[4.8] [1.9] refuse what cannot be: %s to %p', async (method, value, message) => {
+    const seen: string[][] = [];
+    const serving = await start({ name: 'upper', batchSize: 2, useFactory: () => (rows: string[]) => (seen.push(rows), rows) });
+
+    expect(() => serving[method](value as number)).toThrow(new InvalidServingError(`Serving "upper": ${message}`));
+
+    await serving.batchedRun(keyed('default', 'abc'));
+    expect(seen).toEqual([['a', 'b'], ['c']]);
+  });
+
+  it.each(['setBatchSize', 'setBatchTimeout'] as const)(
+    '[4.8] [4.7] refuse an unknown key with the sorted list of those that are known: %s',
+    (method) => {
+      const serving = createServing({ name: 'upper', useFactory: upper, batchKeys: ['en', 'de'] });
+
+      expect(() => serving[method](8, 'fr')).toThrow(
+        new InvalidServingError('Serving "upper" has no key "fr"; its keys are de, en'),
+      );
+    },
+  );
+
+  it('[4.8] [2.4] refuse a size for which there is no allowed one, of any key', () => {
+    const serving = createServing({
+      name: 'upper',
+      useFactory: upper,
+      batchKeys: ['free', 'padded'],
+      keyOptions: { padded: { allowedSizes: [2, 4] } },
+    });
+
+    const message = 'Serving "upper": a batch size of 5 is more than the largest of the allowed sizes, 4';
+    expect(() => serving.setBatchSize(5, 'padded')).toThrow(new InvalidServingError(message));
+    expect(() => serving.setBatchSize(5)).toThrow(new InvalidServingError(message));
+    expect(() => serving.setBatchSize(5, 'free')).not.toThrow();
+    expect(() => serving.setBatchSize(3, 'padded')).not.toThrow();
+  });
+
+  it('[4.8] [7.1] refuse a size that the queue cannot hold', () => {
+    const [small, large] = [40, 20_000].map((maxQueue) => createServing({ name: 'upper', useFactory: upper, maxQueue }));
+
+    expect(() => small!.setBatchSize(41)).toThrow(
+      'Serving "upper": batchSize 41 is more than maxQueue 40, so no batch could ever fill',
+    );
+    expect(() => large!.setBatchSize(20_000)).not.toThrow();
+  });
+});

@@ -1,0 +1,256 @@
+import { describe, expect, it } from '@jest/globals';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { InvalidServingError } from '../../../lib/errors.js';
+import { modelOf, moduleOf, resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import type { ServingDefinition } from '../../../lib/definition/serving-definition.js';
+
+class Handler {}
+
+const useFactory = () => (rows: unknown[]) => rows;
+const valid = { name: 'embedder', useFactory };
+const model = { name: 'embedder', model: 'model.onnx' };
+const circular: Record<string, unknown> = {};
+circular['self'] = circular;
+
+/** Also what no TypeScript caller could pass. */
+const resolve = (definition: object) => resolveDefinition(definition as ServingDefinition);
+
+describe('resolveDefinition', () => {
+  it('[4.12] fills in every default', () => {
+    const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
+    expect(resolve(valid)).toEqual({
+      name: 'embedder',
+      distribution: {
+        isShared: true,
+        weight: 1,
+        idempotent: false,
+        saturation: 64,
+        preprocess: undefined,
+        postprocess: undefined,
+      },
+      maxQueue: 10_000,
+      maxRows: 10_000,
+      maxBytes: undefined,
+      order: { ageing: 1000, weights: new Map() },
+      idempotent: false,
+      isolateFailures: false,
+      retries: 2,
+      keys: new Map([['default', limits]]),
+      otherKeys: limits,
+      separateOrigins: false,
+      warmUp: [],
+      restartDelay: 100,
+      maxRestarts: 5,
+      restartTimeout: 600_000,
+      partitions: [{}],
+      drain: true,
+      shutdown: 30_000,
+    });
+  });
+
+  it('[1.9] takes what is given', () => {
+    const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
+    const given = {
+      maxQueue: 8,
+      maxRows: 5,
+      maxBytes: 4096,
+      separateOrigins: true,
+      warmUp: ['a'],
+      runTimeout: 500,
+      drain: false,
+      shutdown: 0,
+    };
+
+    const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
+
+    const limits = { ...ofKeys, runSize: 8 };
+    expect(resolved).toMatchObject({ ...given, otherKeys: limits });
+    expect(Object.fromEntries(resolved.keys)).toEqual({ en: limits, de: limits });
+  });
+
+  it('[1.9] [5.6] takes how what runs apart is started again', () => {
+    const given = { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 };
+
+    expect(resolve({ ...model, ...given })).toMatchObject(given);
+    expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
+  });
+
+  it('[1.9] takes an option that is undefined as not given', () => {
+    const options = {
+      batchSize: undefined,
+      batchTimeout: undefined,
+      partitions: undefined,
+      batchKeys: undefined,
+      drain: undefined,
+    };
+
+    expect(resolve({ ...valid, ...options })).toEqual(resolve(valid));
+  });
+
+  it.each([
+    ['a number', { ...valid, partitions: 3 }, [{}, {}, {}]],
+    ['a list of options', { ...valid, partitions: [{ deviceId: 1 }, {}] }, [{ deviceId: 1 }, {}]],
+    ['true', { ...valid, partitions: true }, Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}))],
+    [
+      'a list, whose options win over those of the session',
+      {
+        ...model,
+        session: { intraOpNumThreads: 4, graphOptimizationLevel: 'all' },
+        partitions: [{ intraOpNumThreads: 2 }, {}],
+      },
+      [
+        { intraOpNumThreads: 2, graphOptimizationLevel: 'all' },
+        { intraOpNumThreads: 4, graphOptimizationLevel: 'all' },
+      ],
+    ],
+    [
+      'as many sessions of a model as share all cores but one',
+      { ...model, partitions: 1000 },
+      Array.from({ length: 1000 }, () => ({ intraOpNumThreads: 1 })),
+    ],
+  ])('[5.1] gives each partition its options: %s', (_, definition, partitions) => {
+    expect(resolve(definition).partitions).toEqual(partitions);
+  });
+
+  it('[1.9] is changed by nothing that happens to the definition later', () => {
+    const partitions = [{ deviceId: 0 }];
+    const batchKeys = ['en'];
+    const allowedSizes = [4, 8];
+    const warmUp = ['a'];
+    const resolved = resolve({ ...valid, partitions, batchKeys, allowedSizes, warmUp });
+
+    partitions[0]!.deviceId = 1;
+    partitions.push({ deviceId: 2 });
+    batchKeys.push('de');
+    allowedSizes.push(16);
+    warmUp.push('b');
+
+    expect(resolved).toMatchObject({ partitions: [{ deviceId: 0 }], warmUp: ['a'] });
+    expect([...resolved.keys]).toEqual([['en', expect.objectContaining({ allowedSizes: [4, 8] })]]);
+  });
+
+  it('[1.9] takes a definition that is frozen, and one that is derived from it', () => {
+    const base = Object.freeze({ ...valid, batchSize: 8 });
+
+    expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({ name: 'other', otherKeys: { batchSize: 4 } });
+    expect(resolve(base)).toMatchObject({ name: 'embedder', otherKeys: { batchSize: 8 } });
+  });
+
+  const positive = 'allowed is a whole number from 1 to 1048576';
+  const milliseconds = 'allowed is milliseconds from 0 to 2147483647';
+  const partitions = 'allowed is a number from 1 to 1024, true, or a list of options, one per partition';
+  const axes = 'allowed is an object of { batchAxis: number | null } by name';
+  it.each([
+    [{ batchSize: 0 }, `option "batchSize" is 0; ${positive}`],
+    [{ batchSize: 1.5 }, `option "batchSize" is 1.5; ${positive}`],
+    [{ batchSize: NaN }, `option "batchSize" is NaN; ${positive}`],
+    [{ batchSize: Infinity }, `option "batchSize" is Infinity; ${positive}`],
+    [{ batchSize: '8' }, `option "batchSize" is "8"; ${positive}`],
+    [{ batchSize: 8n }, `option "batchSize" is 8n; ${positive}`],
+    [{ batchSize: null }, `option "batchSize" is null; ${positive}`],
+    [{ batchSize: 2 ** 21 }, `option "batchSize" is 2097152; ${positive}`],
+    [{ batchSize: 64, maxQueue: 63 }, 'batchSize 64 is more than maxQueue 63, so no batch could ever fill'],
+    [{ maxRows: 101, maxQueue: 100 }, 'maxRows 101 is more than maxQueue 100, so no such call could ever wait'],
+    [{ maxRows: 0 }, 'option "maxRows" is 0; allowed is a whole number from 1 to'],
+    [{ maxBytes: 1.5 }, 'option "maxBytes" is 1.5; allowed is a whole number from 1 to'],
+    [{ maxQueue: 31 }, 'batchSize 32 is more than maxQueue 31, so no batch could ever fill'],
+    [{ maxQueue: 0 }, 'option "maxQueue" is 0; allowed is a whole number from 1 to'],
+    [{ batchTimeout: -1 }, `option "batchTimeout" is -1; ${milliseconds}`],
+    [{ batchTimeout: NaN }, `option "batchTimeout" is NaN; ${milliseconds}`],
+    [{ batchTimeout: 2 ** 31 }, `option "batchTimeout" is 2147483648; ${milliseconds}`],
+    [{ shutdown: '30s' }, `option "shutdown" is "30s"; ${milliseconds}`],
+    [{ runTimeout: 0 }, 'option "runTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
+    [{ drain: 'no' }, 'option "drain" is "no"; allowed is true or false'],
+    [{ partitions: 0 }, `option "partitions" is 0; ${partitions}`],
+    [{ partitions: false }, `option "partitions" is false; ${partitions}`],
+    [{ partitions: [] }, `option "partitions" is []; ${partitions}`],
+    [{ partitions: [1, 2] }, `option "partitions" is [ 1, 2 ]; ${partitions}`],
+    [{ batchKeys: [] }, 'option "batchKeys" is []; allowed is a list of different strings'],
+    [{ batchKeys: ['en', 'en'] }, `option "batchKeys" is [ 'en', 'en' ]; allowed is a list of different strings`],
+    [{ batchKeys: [''] }, `option "batchKeys" is [ '' ]; allowed is a list of different strings`],
+    [{ batchKeys: 'en' }, 'option "batchKeys" is "en"; allowed is a list of different strings'],
+    [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
+    [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
+    [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
+    [
+      { batchsize: 8 },
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distributed,',
+    ],
+    [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
+    [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],
+    [{ restartTimeout: 3 }, 'option "restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from'],
+    [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
+    [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
+    [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
+    [{ retries: -1 }, 'option "retries" is -1; allowed is a whole number from 0 to 100'],
+    [{ retries: 1.5 }, 'option "retries" is 1.5; allowed is a whole number from 0 to 100'],
+    [{ retries: 3 }, 'retries says how often a batch runs again whose partition was lost, and needs idempotent: true'],
+    [{ identify: String }, 'identify tells which calls share an answer, and needs singleFlight: true or cache'],
+    [{ identify: String, singleFlight: false }, 'identify tells which calls share an answer, and needs singleFlight'],
+  ])('[1.9] [M8] refuses %p', (options, message) => {
+    const resolving = (): unknown => resolve({ ...valid, ...options });
+
+    expect(resolving).toThrow(InvalidServingError);
+    expect(resolving).toThrow(`Serving "embedder" with "useFactory": ${message}`);
+  });
+
+  it.each([
+    [{ name: '', useFactory }, 'Serving "" with "useFactory": option "name" is ""; allowed is a string that is not empty'],
+    [{ useFactory }, 'Serving undefined with "useFactory": option "name" is undefined; allowed is a string that is not empty'],
+    [
+      { name: 'a' },
+      'Serving "a" has nothing to run its batches; give exactly one of model, useFactory, useFile, useClass, useExisting',
+    ],
+    [{ ...valid, model: 'a.onnx' }, 'Serving "embedder" has model and useFactory; give exactly one of'],
+    [
+      { name: 'a', model: '' },
+      'Serving "a" with "model": option "model" is ""; allowed is a path, a file: URL, or the bytes of an ONNX file',
+    ],
+    [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
+    [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
+    [{ ...model, restartDelay: 30_001 }, 'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000'],
+    [{ ...model, maxRestarts: -1 }, 'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991'],
+    [{ ...model, restartTimeout: 0 }, 'option "restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
+    [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
+    [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
+    [{ ...model, isolation: 'fork' }, 'option "isolation" is "fork"; allowed is "thread" or "process"'],
+    [{ name: 'a', useFile: 'a.js', isolation: true }, 'option "isolation" is true; allowed is "thread" or "process"'],
+    [{ name: 'a', useClass: Handler, isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
+    [{ name: 'a', useFile: 3 }, 'option "useFile" is 3; allowed is an absolute path or file: URL of a module'],
+    [{ name: 'a', useClass: new Handler() }, 'option "useClass" is Handler {}; allowed is a function'],
+    [{ name: 'a', useExisting: null }, 'option "useExisting" is null; allowed is an injection token'],
+  ])('[1.9] refuses the definition %p', (definition, message) => {
+    const resolving = (): unknown => resolve(definition);
+
+    expect(resolving).toThrow(InvalidServingError);
+    expect(resolving).toThrow(message);
+  });
+});
+
+describe('modelOf and moduleOf', () => {
+  const here = join(import.meta.dirname, 'resolve-definition.spec.ts');
+
+  it('[1.3] take a file by path or URL, and a model by its bytes', () => {
+    const bytes = Uint8Array.of(1);
+
+    expect(modelOf('a', bytes)).toBe(bytes);
+    for (const file of [here, pathToFileURL(here), pathToFileURL(here).href]) {
+      expect(modelOf('a', file)).toBe(here);
+      expect(moduleOf('a', file)).toBe(pathToFileURL(here).href);
+    }
+  });
+
+  it.each([
+    ['/no/such.onnx', 'Serving "a": there is no file /no/such.onnx'],
+    [
+      'no/such.onnx',
+      `Serving "a": there is no file ${join(process.cwd(), 'no/such.onnx')} (a relative path counts from ${process.cwd()})`,
+    ],
+    [new URL('file:///no/such.onnx'), 'Serving "a": there is no file /no/such.onnx'],
+  ])('[9.1] name the file that is not there: %s', (file, message) => {
+    expect(() => modelOf('a', file)).toThrow(new InvalidServingError(message));
+    expect(() => moduleOf('a', file)).toThrow(new InvalidServingError(message));
+  });
+});

@@ -1,0 +1,157 @@
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { createServing, type FunctionServingDefinition, OverloadedError, type Serving, ServingClosedError } from 'nestjs-serving';
+import { firstValueFrom, from, type Observable, toArray } from 'rxjs';
+import { Incoming } from '../../../../lib/distribution/calls/inbound-calls.js';
+import { Offers } from '../../../../lib/distribution/calls/exported-servings.js';
+import { plainHandlersOf } from '../../../../lib/distribution/json/json-handlers.js';
+import { Post } from '../../../../lib/distribution/wire/messenger.js';
+import { MemoryNetwork } from '../../../../lib/testing/memory-network.js';
+import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
+import { failureOf } from '../../../fixtures/async/failure-of.js';
+import { HeldFunction } from '../../../fixtures/batching/held-function.js';
+import { until } from '../../../fixtures/async/streams.js';
+
+const started: { close(): Promise<void> }[] = [];
+
+afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close())));
+
+const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
+
+/** The doors of a node with one serving of the name `m`. */
+async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most = 10) {
+  const serving = createServing({ name: 'm', ...definition });
+  started.push(serving);
+  await serving.start();
+  const limits = defaultWireLimits;
+  const post = new Post({
+    address: 'a',
+    transport: new MemoryNetwork().transport(),
+    limits,
+    secret: undefined,
+    read: () => {},
+    refuse: () => {},
+    unreadable: () => {},
+  });
+  const offers = new Offers(() => new Map<string, Serving>([['m', serving]]));
+  const incoming = new Incoming({ post, limits, window: { messages: 1, bytes: 1 }, most, offer: (name) => offers.find(name) });
+  const handlers = plainHandlersOf(offers, { incoming, limits });
+  const call = (message: object): Observable<unknown> => from(handlers.get('m')!(message));
+  return { serving, incoming, handlers, call };
+}
+
+/** Yields without end, and tells when it is left. */
+class Endless {
+  isLeft = false;
+
+  readonly useFactory = () => () => this.yields();
+
+  private async *yields(): AsyncGenerator<unknown[], void> {
+    try {
+      for (;;) {
+        yield [1];
+        await new Promise(setImmediate);
+      }
+    } finally {
+      this.isLeft = true;
+    }
+  }
+}
+
+describe('the door for clients that are no nodes', () => {
+  it('[11] counts their calls, those that fail and streams too, and drain waits for them', async () => {
+    const held = new HeldFunction();
+    const { incoming, call } = await doorOf({ batchSize: 1, partitions: 3, useFactory: held.useFactory });
+    const replies = [
+      firstValueFrom(call({ input: 'a' })),
+      failureOf(firstValueFrom(call({ input: 'b' }))),
+      firstValueFrom(call({ input: 'c', method: 'stream' }).pipe(toArray())),
+    ];
+    await until(() => held.batches.length === 3);
+    expect(incoming.count('m')).toBe(3);
+    let isDrained = false;
+
+    const drained = incoming.drain().then(() => (isDrained = true));
+    expect(await failureOf(firstValueFrom(call({ input: 'd' })))).toBeInstanceOf(ServingClosedError);
+    held.next().finish([1]);
+    held.next().fail(new RangeError('b'));
+    await replies[1];
+    expect(incoming.count('m')).toBe(1);
+    expect(isDrained).toBe(false);
+    held.next().finish([3]);
+    await drained;
+
+    expect(await Promise.all(replies)).toMatchObject([1, { code: 'SERVING_BATCH_FAILED' }, [{ output: 3 }]]);
+    expect(incoming.count('m')).toBe(0);
+  });
+
+  it('[11] refuses more calls than may be under way', async () => {
+    const held = new HeldFunction();
+    const { call } = await doorOf({ useFactory: held.useFactory }, 1);
+    const reply = firstValueFrom(call({ input: 'a' }));
+
+    expect(await failureOf(firstValueFrom(call({ input: 'b' })))).toBeInstanceOf(OverloadedError);
+    await until(() => held.batches.length === 1);
+    held.next().finish([1]);
+    expect(await reply).toBe(1);
+  });
+
+  it('[11] counts a message that cannot be read no longer than it is read', async () => {
+    const { incoming, call } = await doorOf(echo);
+
+    await failureOf(firstValueFrom(call({ inputs: 1 })));
+
+    expect(incoming.count('m')).toBe(0);
+    await incoming.drain();
+  });
+
+  it.each(['batchedRun', 'stream'])(
+    '[11] ends a call by %s whose client leaves, and its row gives up its place',
+    async (method) => {
+      const held = new HeldFunction();
+      const { serving, incoming, call } = await doorOf({ batchSize: 1, useFactory: held.useFactory });
+      call({ input: 'a' }).subscribe();
+      await until(() => held.batches.length === 1);
+      const waiting = call({ input: 'b', method }).subscribe();
+      await until(() => serving.queueDepths().get('m') === 1);
+
+      waiting.unsubscribe();
+      await until(() => incoming.count('m') === 1);
+
+      expect(serving.queueDepths().get('m')).toBe(0);
+      held.next().finish([1]);
+      await incoming.drain();
+    },
+  );
+
+  it('[11] ends a stream whose client leaves', async () => {
+    const endless = new Endless();
+    const { incoming, call } = await doorOf({ useFactory: endless.useFactory });
+    let events = 0;
+
+    const stream = call({ input: 1, method: 'stream' }).subscribe(() => events++);
+    await until(() => events === 3);
+    stream.unsubscribe();
+    await until(() => endless.isLeft);
+    await incoming.drain();
+
+    expect(events).toBe(3);
+  });
+
+  it('[11] is there for servings that are distributed, and no others', async () => {
+    expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
+    expect([...(await doorOf({ ...echo, distributed: false })).handlers.keys()]).toEqual([]);
+  });
+
+  it('[11] says of its calls that they come by RPC', async () => {
+    const { call } = await doorOf({
+      separateOrigins: true,
+      useFactory:
+        () =>
+        (rows: readonly unknown[], { origin }) =>
+          rows.map(() => origin),
+    });
+
+    expect(await firstValueFrom(call({ input: 1 }))).toBe('rpc');
+    expect(await firstValueFrom(call({ input: 1, method: 'run' }))).toBe('rpc');
+  });
+});

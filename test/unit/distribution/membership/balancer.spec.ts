@@ -1,0 +1,240 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import * as fc from 'fast-check';
+import {
+  type Balance,
+  balancerOf,
+  leastLoaded,
+  pickWeighted,
+  type Owner,
+  Owners,
+} from '../../../../lib/distribution/membership/balancer.js';
+import { Members } from '../../../../lib/distribution/membership/members.js';
+import type { ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { randomFrom } from '../../../chaos/random.js';
+import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+
+const nobody = new Set<string>();
+const never = (): number => 0;
+
+/** The owners of serving `m` among nodes a, b, c, ..., as the table of members makes them. */
+function ownersOf(...served: Partial<ServedInfo>[]): Owners {
+  const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
+  served.forEach((one, index) => {
+    members.hear(nodeInfo({ id: String.fromCharCode(97 + index), servings: [servedInfo(one)] }), 0);
+  });
+  return members.owners('m');
+}
+
+/** How often each node is picked. */
+function countsOf(pick: () => Owner | undefined, draws: number): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (let i = 0; i < draws; i++) {
+    const id = pick()?.id ?? 'nobody';
+    counts[id] = (counts[id] ?? 0) + 1;
+  }
+  return counts;
+}
+
+function weighted(owners: Owners, excluded = nobody, draws = 100_000): Record<string, number> {
+  const random = randomFrom(1);
+  return countsOf(() => pickWeighted(owners, excluded, random), draws);
+}
+
+function least(owners: Owners, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
+  const random = randomFrom(1);
+  return countsOf(() => leastLoaded(owners, excluded, random, (address) => underWay[address] ?? 0), draws);
+}
+
+function chiSquared(counts: Record<string, number>, chances: Record<string, number>): number {
+  const draws = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const unexpected = Object.keys(counts).filter((id) => !(id in chances));
+  expect(unexpected).toEqual([]);
+  return Object.entries(chances).reduce(
+    (sum, [id, chance]) => sum + ((counts[id] ?? 0) - draws * chance) ** 2 / (draws * chance),
+    0,
+  );
+}
+
+/** What chi-squared exceeds once in ten thousand times, by its degrees of freedom. */
+const RARE = [0, 15.14, 18.42, 21.11, 23.51];
+
+describe('pickWeighted', () => {
+  it.each([
+    ['weights of 1:2:2', [{ weight: 1 }, { weight: 2 }, { weight: 2 }], { a: 0.2, b: 0.4, c: 0.4 }],
+    ['partitions × weight', [{}, { weight: 2, partitions: 3 }, { partitions: 2 }], { a: 1 / 9, b: 6 / 9, c: 2 / 9 }],
+    ['weights of 0, which is never', [{ weight: 0 }, {}, { partitions: 0 }, { weight: 3 }], { b: 0.25, d: 0.75 }],
+    [
+      'fractions of weights',
+      [{ weight: 0.25 }, { weight: 0.125, partitions: 2 }, { weight: 1.5 }],
+      { a: 1 / 8, b: 1 / 8, c: 6 / 8 },
+    ],
+    ['who is ready', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
+  ] as [string, Partial<ServedInfo>[], Record<string, number>][])('[11] draws by %s', (_, served, chances) => {
+    const counts = weighted(ownersOf(...served));
+
+    expect(chiSquared(counts, chances)).toBeLessThan(RARE[Object.keys(chances).length - 1]!);
+  });
+
+  it('[11] leaves the chances of the others to each other as they are when some are excluded', () => {
+    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 96 }, { weight: 0.5 }, { weight: 0.5 });
+
+    const counts = weighted(owners, new Set(['c-1', 'd-1', 'stranger']));
+
+    expect(chiSquared(counts, { a: 1 / 3.5, b: 2 / 3.5, e: 0.5 / 3.5 })).toBeLessThan(RARE[2]!);
+  });
+
+  it('[11] sees with its bound that chances are a little off', () => {
+    const counts = weighted(ownersOf({ weight: 1.05 }, { weight: 2 }, { weight: 2 }));
+
+    expect(chiSquared(counts, { a: 0.2, b: 0.4, c: 0.4 })).toBeGreaterThan(RARE[2]!);
+  });
+
+  it('[11] picks nobody where there is nobody, or all have weight 0 or are excluded', () => {
+    expect(pickWeighted(ownersOf(), nobody, never)).toBeUndefined();
+    expect(pickWeighted(ownersOf({ weight: 0 }, { weight: 0 }), nobody, never)).toBeUndefined();
+    expect(pickWeighted(ownersOf({}, {}), new Set(['a-1', 'b-1']), never)).toBeUndefined();
+  });
+
+  it('[11] picks one who is not excluded whenever there is one, whatever the weights and the numbers drawn', () => {
+    const weight = fc.oneof(fc.double({ min: 0, max: 1e6, noNaN: true }), fc.constantFrom(0, Number.MIN_VALUE, 1e-300, 1e6));
+    const number = fc.oneof(fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }), fc.constantFrom(0, 1 - 2 ** -53));
+    fc.assert(
+      fc.property(
+        fc.array(weight, { maxLength: 8 }),
+        fc.subarray([0, 1, 2, 3, 4, 5, 6, 7]),
+        number,
+        (weights, indexes, drawn) => {
+          const owners = ownersOf(...weights.map((one) => ({ weight: one })));
+          const excluded = new Set(indexes.map((index) => `${String.fromCharCode(97 + index)}-1`));
+          const left = owners.list.filter(({ address }) => !excluded.has(address));
+
+          const picked = pickWeighted(owners, excluded, () => drawn);
+
+          expect(picked === undefined).toBe(left.length === 0);
+          expect(picked === undefined || left.includes(picked)).toBe(true);
+        },
+      ),
+    );
+  });
+
+  it('[11] goes through no list of all when nobody is excluded', () => {
+    const without = jest.spyOn(Owners.prototype, 'without');
+
+    weighted(ownersOf({}, {}, {}), nobody, 1000);
+
+    expect(without).not.toHaveBeenCalled();
+    without.mockRestore();
+  });
+
+  it('[11] finds the one in whose part of the whole the number lies', () => {
+    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
+    const at = (number: number): string | undefined => pickWeighted(owners, nobody, () => number)?.id;
+
+    expect([0, 0.124, 0.125, 0.374, 0.375, 0.999].map(at)).toEqual(['a', 'a', 'b', 'b', 'c', 'c']);
+  });
+});
+
+describe('leastLoaded', () => {
+  it('[11] takes, of two, the one with fewer calls under way', () => {
+    expect(least(ownersOf({}, {}), { 'a-1': 1 })).toEqual({ b: 1000 });
+    expect(least(ownersOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
+  });
+
+  it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+  });
+
+  it('[11] takes a small difference for noise', () => {
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual(['a', 'b']);
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
+  });
+
+  it('[11] goes by calls alone where one has answered none yet: neither all nor none of them go there', () => {
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'b-1': 1 })).toEqual({ a: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'a-1': 1 })).toEqual({ b: 1000 });
+  });
+
+  it('[11] draws the two by their weights, and two different ones: of three, the worst is never picked', () => {
+    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
+
+    const counts = least(owners, { 'a-1': 1, 'b-1': 2, 'c-1': 3 }, nobody, 100_000);
+
+    // a is one of the two unless b and c are: first b, then c, or the other way.
+    const both = (2 / 8) * (5 / 6) + (5 / 8) * (2 / 3);
+    expect(chiSquared(counts, { a: 1 - both, b: both })).toBeLessThan(RARE[1]!);
+  });
+
+  it('[11] draws by weights where all are alike', () => {
+    const counts = least(ownersOf({ weight: 1 }, { weight: 3 }), {}, nobody, 100_000);
+
+    expect(chiSquared(counts, { a: 0.25, b: 0.75 })).toBeLessThan(RARE[1]!);
+  });
+
+  it('[11] never picks who is excluded or has weight 0, and takes the only one that is left', () => {
+    const owners = ownersOf({}, { weight: 0 }, {});
+
+    expect(least(owners, { 'c-1': 9 }, new Set(['a-1']))).toEqual({ c: 1000 });
+    expect(least(owners, {}, new Set(['a-1', 'c-1']))).toEqual({ nobody: 1000 });
+  });
+
+  it('[11] sees the load that the last beat tells, without a change of the owners', () => {
+    const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 8 });
+    const beat = (id: string, seq: number, ewmaMs: number): void =>
+      members.hear(nodeInfo({ id, seq, servings: [servedInfo({ ewmaMs })] }), 0);
+    beat('a', 1, 10);
+    beat('b', 1, 20);
+    const owners = members.owners('m');
+    expect(least(owners, {})).toEqual({ a: 1000 });
+
+    beat('a', 2, 30);
+
+    expect(members.owners('m')).toBe(owners);
+    expect(least(owners, {})).toEqual({ b: 1000 });
+  });
+});
+
+describe('balancerOf', () => {
+  const context = { serving: 'm', underWay: (address: string) => (address === 'a-1' ? 1 : 0) };
+  const picksOf = (balance: Balance): Record<string, number> => {
+    const pick = balancerOf(balance, randomFrom(1));
+    const owners = ownersOf({ weight: 3 }, { weight: 1 });
+    return countsOf(() => pick(owners, nobody, context), 10_000);
+  };
+
+  it('[11] picks by weight, or by load, as it is told', () => {
+    expect(chiSquared(picksOf('weighted'), { a: 0.75, b: 0.25 })).toBeLessThan(RARE[1]!);
+    expect(picksOf('least-loaded')).toEqual({ b: 10_000 });
+  });
+
+  it('[11] asks a function of the user, with those who are not excluded', () => {
+    const choose = jest.fn((candidates: readonly Owner[]) => candidates.at(-1));
+    const pick = balancerOf(choose);
+    const owners = ownersOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
+
+    expect(pick(owners, nobody, context)).toMatchObject({ id: 'd', address: 'd-1', share: 1 });
+    expect(pick(owners, new Set(['d-1']), context)).toMatchObject({ id: 'c', share: 2, served: { ewmaMs: 7 } });
+    expect(choose.mock.calls).toEqual([
+      [[owners.list[0], owners.list[1], owners.list[2]], context],
+      [[owners.list[0], owners.list[1]], context],
+    ]);
+  });
+
+  it('[11] picks nobody when the function does, and does not ask it when there is nobody', () => {
+    const choose = jest.fn(() => undefined);
+
+    expect(balancerOf(choose)(ownersOf({}), nobody, context)).toBeUndefined();
+    expect(balancerOf(choose)(ownersOf(), nobody, context)).toBeUndefined();
+    expect(choose).toHaveBeenCalledTimes(1);
+  });
+
+  it('[11] refuses what a function gives that is no candidate', () => {
+    const other = ownersOf({}).list[0]!;
+
+    expect(() => balancerOf(() => other)(ownersOf({}, {}), nobody, context)).toThrow(
+      /^Serving "m": the function in option "balance" returned .*; allowed is one of its candidates$/,
+    );
+    expect(() => balancerOf(([first]) => first && { ...first })(ownersOf({}), nobody, context)).toThrow('allowed is one of');
+  });
+});

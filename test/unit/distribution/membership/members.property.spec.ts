@@ -1,0 +1,175 @@
+import { expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import * as fc from 'fast-check';
+import { Members } from '../../../../lib/distribution/membership/members.js';
+import type { NodeInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+
+const options = { suspectAfter: 2000, downAfter: 3000, maxNodes: 3 };
+
+const served = fc
+  .record({
+    name: fc.constantFrom('m', 'n'),
+    weight: fc.constantFrom(0, 0.5, 1),
+    partitions: fc.constantFrom(1, 1, 2),
+    isReady: fc.constantFrom(true, true, true, false),
+    queued: fc.nat({ max: 3 }),
+  })
+  .map(servedInfo);
+
+const beat = fc
+  .record({
+    id: fc.constantFrom('a', 'b', 'c', 'd'),
+    epoch: fc.integer({ min: 1, max: 3 }),
+    outages: fc.constantFrom(0, 0, 0, 1),
+    seq: fc.integer({ min: 1, max: 20 }),
+    state: fc.constantFrom('up' as const, 'up' as const, 'draining' as const),
+    servings: fc.uniqueArray(served, { maxLength: 2, selector: ({ name }) => name }),
+    misplaced: fc.constantFrom(...Array.from({ length: 9 }, () => undefined), 'a-1'),
+  })
+  .map(({ misplaced, ...rest }) => nodeInfo({ ...rest, ...(misplaced !== undefined && { address: misplaced }) }));
+
+const anything = fc.oneof(
+  { weight: 6, arbitrary: fc.record({ what: fc.constant('hear' as const), info: beat }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({ what: fc.constant('check' as const), after: fc.constantFrom(0, 300, 700, 1000, 2000, 2001) }),
+  },
+  fc.record({ what: fc.constant('gone' as const), info: beat }),
+  fc.record({ what: fc.constant('freeze' as const), isFrozen: fc.boolean() }),
+);
+
+type Happening = typeof anything extends fc.Arbitrary<infer One> ? One : never;
+
+it('[11] knows and picks whom a list of what was heard would, tells of each change, and builds nothing anew without one', () => {
+  const silent = (['warn', 'error'] as const).map((level) => jest.spyOn(Logger.prototype, level).mockReturnValue());
+  fc.assert(
+    fc.property(fc.array(anything, { maxLength: 60 }), (happenings) => {
+      const history = new History();
+      for (const one of happenings) {
+        history.play(one);
+      }
+    }),
+    { numRuns: 500 },
+  );
+  silent.forEach((each) => each.mockRestore());
+});
+
+const byAddress = (a: { address: string }, b: { address: string }): number => (a.address < b.address ? -1 : 1);
+
+/** One incarnation of a node, and since when it is silent. */
+interface Heard {
+  info: NodeInfo;
+  since: number;
+  isSuspect: boolean;
+}
+
+/** What happens, and beside it a list that is searched from its beginning to its end each time. */
+class History {
+  private readonly members = new Members(options);
+  private list: Heard[] = [];
+  private now = 0;
+  private checkedAt: number | undefined;
+  private isFrozen = false;
+  /** Who should be there, by what was told. */
+  private readonly told = new Set<string>();
+  private changed = 0;
+
+  constructor() {
+    this.members.changes$.subscribe(({ type, address, info }) => {
+      expect(this.told.has(address)).toBe(type !== 'joined');
+      expect(info.address).toBe(address);
+      this.changed++;
+      if (type === 'left') {
+        this.told.delete(address);
+      } else {
+        this.told.add(address);
+      }
+    });
+  }
+
+  play(happening: Happening): void {
+    const owners = ['m', 'n'].map((name) => this.members.owners(name));
+    const { changed } = this;
+    if (happening.what === 'hear') {
+      this.members.hear(happening.info, this.now);
+      this.hear(happening.info);
+    } else if (happening.what === 'gone') {
+      this.members.gone(happening.info.address);
+      this.list = this.list.filter(({ info }) => info.address !== happening.info.address);
+    } else if (happening.what === 'freeze') {
+      this.members.freeze(happening.isFrozen, this.now);
+      this.freeze(happening.isFrozen);
+    } else {
+      this.now += happening.after;
+      this.members.check(this.now);
+      this.check();
+    }
+    if (changed === this.changed) {
+      expect(['m', 'n'].map((name) => this.members.owners(name) === owners.shift())).toEqual([true, true]);
+    }
+    this.compare();
+  }
+
+  private hear(info: NodeInfo): void {
+    const former = this.list.find((one) => one.info.id === info.id);
+    if (this.list.some((one) => one !== former && one.info.address === info.address)) {
+      return;
+    }
+    if (!former && this.list.length >= options.maxNodes) {
+      return;
+    }
+    const heard = { info, since: this.now, isSuspect: false };
+    const isSame = former?.info.epoch === info.epoch && former.info.address === info.address;
+    if (!former || former.info.epoch < info.epoch || (isSame && former.info.outages < info.outages)) {
+      this.list = [...this.list.filter((one) => one !== former), heard];
+    } else if (isSame && former.info.outages === info.outages && former.info.seq < info.seq) {
+      Object.assign(former, heard);
+    }
+  }
+
+  private freeze(isFrozen: boolean): void {
+    if (!isFrozen && this.isFrozen) {
+      this.list.forEach((one) => Object.assign(one, { since: this.now, isSuspect: true }));
+    }
+    this.isFrozen = isFrozen;
+  }
+
+  private check(): void {
+    const sinceCheck = this.now - (this.checkedAt ?? this.now);
+    this.checkedAt = this.now;
+    if (this.isFrozen) {
+      return;
+    }
+    if (sinceCheck > options.suspectAfter) {
+      this.list.forEach((one) => Object.assign(one, { since: this.now, isSuspect: false }));
+    }
+    this.list = this.list.filter(({ since }) => this.now - since < options.downAfter);
+    this.list.forEach((one) => (one.isSuspect ||= this.now - one.since >= options.suspectAfter));
+  }
+
+  private compare(): void {
+    const { members, list } = this;
+    const expected = list
+      .map(({ info, since, isSuspect }) => ({ address: info.address, info, since, isSuspect }))
+      .toSorted(byAddress);
+    const known = members.all.map(({ info, heardAt, isSuspect }) => ({ address: info.address, info, since: heardAt, isSuspect }));
+    expect(known.toSorted(byAddress)).toEqual(expected);
+    expect([...this.told].toSorted()).toEqual(expected.map(({ address }) => address));
+    expect(expected.map(({ address }) => members.get(address)?.info)).toEqual(expected.map(({ info }) => info));
+
+    for (const name of ['m', 'n']) {
+      const picked = list
+        .filter(({ info, isSuspect }) => info.state === 'up' && !isSuspect)
+        .flatMap(({ info: { id, address, servings } }) =>
+          servings
+            .filter((one) => one.name === name && one.isReady && one.weight > 0)
+            .map((one) => ({ id, address, share: one.weight * one.partitions, served: one })),
+        );
+      const owners = members
+        .owners(name)
+        .list.map(({ id, address, share, served: now }) => ({ id, address, share, served: now }));
+      expect(owners.toSorted(byAddress)).toEqual(picked.toSorted(byAddress));
+    }
+  }
+}

@@ -1,0 +1,351 @@
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { Members } from '../../../../lib/distribution/membership/members.js';
+import type { NodeInfo, ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+
+let members: Members;
+let changes: string[];
+
+beforeEach(() => {
+  ({ members, changes } = watched(4));
+});
+
+function watched(maxNodes: number): { members: Members; changes: string[] } {
+  const table = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes });
+  const told: string[] = [];
+  table.changes$.subscribe(({ type, address }) => told.push(`${address} ${type}`));
+  return { members: table, changes: told };
+}
+
+/** A beat of a node that serves `m`. */
+function beat(id: string, seq: number, now: number, rest: Partial<NodeInfo> = {}): void {
+  members.hear(nodeInfo({ id, seq, servings: [servedInfo()], ...rest }), now);
+}
+
+/** Checks as often as is asked for, up to a time. */
+function checkUntil(now: number, from = now - 1500): void {
+  for (let time = from; time < now; time += 500) {
+    members.check(time);
+  }
+  members.check(now);
+}
+
+const picked = (serving = 'm'): string[] => members.owners(serving).list.map(({ id, share }) => `${id} ${share}`);
+const known = (): string[] => members.all.map(({ info }) => info.address);
+const serving = (rest: Partial<ServedInfo>): Partial<NodeInfo> => ({ servings: [servedInfo(rest)] });
+
+describe('Members', () => {
+  it('[11] knows who has been heard, and picks those who serve', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0, { servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })] });
+    beat('c', 1, 0, { role: 'client', servings: [] });
+
+    expect(known()).toEqual(['a-1', 'b-1', 'c-1']);
+    expect([picked('m'), picked('n'), picked('other')]).toEqual([['a 1', 'b 1.5'], ['b 1'], []]);
+    expect(members.get('b-1')?.info).toMatchObject({ id: 'b', seq: 1 });
+    expect(members.get('b-2')).toBeUndefined();
+    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'c-1 joined']);
+  });
+
+  it('[11] tells with each change what the node said last', () => {
+    const infos: (readonly [string, number])[] = [];
+    members.changes$.subscribe(({ type, info }) => infos.push([type, info.seq]));
+    beat('a', 1, 0);
+    beat('a', 2, 0, serving({ weight: 2 }));
+    beat('a', 3, 0, serving({ weight: 2, queued: 5 }));
+    members.gone('a-1');
+
+    expect(infos).toEqual([
+      ['joined', 1],
+      ['changed', 2],
+      ['left', 3],
+    ]);
+  });
+
+  it.each([
+    ['its weight', serving({ weight: 2 }), ['a 2']],
+    ['its partitions', serving({ partitions: 3 }), ['a 3']],
+    ['whether it is ready', serving({ isReady: false }), []],
+    ['whether it is idempotent', serving({ idempotent: false }), ['a 1']],
+    ['what it serves', serving({ name: 'n' }), []],
+    ['that it serves nothing', { servings: [] }, []],
+    ['that it drains', { state: 'draining' as const }, []],
+  ])('[11] tells of a node that changes %s', (_, rest, expected) => {
+    beat('a', 1, 0);
+    const before = members.owners('m');
+
+    beat('a', 2, 0, rest);
+
+    expect(picked()).toEqual(expected);
+    expect(before.list.map(({ id, share }) => `${id} ${share}`)).toEqual(['a 1']);
+    expect(changes).toEqual(['a-1 joined', 'a-1 changed']);
+    beat('a', 3, 0);
+    expect(picked()).toEqual(['a 1']);
+    expect(changes).toHaveLength(3);
+  });
+
+  it('[11] builds nothing anew for beats that bring only another load, nor for what is served elsewhere', () => {
+    beat('a', 1, 0);
+    const owners = members.owners('m');
+
+    beat('a', 2, 0, serving({ inflight: 8, queued: 100, ewmaMs: 12 }));
+    beat('b', 1, 0, serving({ name: 'n' }));
+    members.gone('b-1');
+
+    expect(members.owners('m')).toBe(owners);
+    expect(owners.list[0]?.served).toMatchObject({ inflight: 8, queued: 100, ewmaMs: 12 });
+    expect(members.get('a-1')?.info.seq).toBe(2);
+    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'b-1 left']);
+  });
+
+  it('[11] keeps nothing of names that nobody serves any more', () => {
+    beat('a', 1, 0);
+    beat('a', 2, 0, serving({ name: 'n' }));
+
+    expect(picked('m')).toEqual([]);
+    expect(members.owners('m')).toBe(members.owners('never served'));
+  });
+
+  it('[11] ignores beats that are older than the last, or the same: they do not show that the node is there', () => {
+    beat('a', 5, 0);
+    beat('a', 4, 1900, serving({ weight: 9 }));
+    beat('a', 5, 1900, serving({ weight: 9 }));
+    expect(picked()).toEqual(['a 1']);
+
+    checkUntil(2000);
+
+    expect(picked()).toEqual([]);
+  });
+
+  it('[11] ends the old incarnation with a new epoch, and ignores what the old one still says', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 10, { epoch: 2 });
+    beat('a', 8, 20);
+
+    expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-2 joined']);
+    expect(known()).toEqual(['a-2']);
+    expect(members.get('a-1')).toBeUndefined();
+    expect(members.owners('m').list.map(({ address }) => address)).toEqual(['a-2']);
+    members.gone('a-1');
+    expect(known()).toEqual(['a-2']);
+  });
+
+  it('[11] shows the new incarnation to those who hear that the old one has left', () => {
+    beat('a', 1, 0);
+    const seen: string[][] = [];
+    members.changes$.subscribe(({ type }) => type === 'left' && seen.push(picked(), known()));
+
+    beat('a', 1, 10, { epoch: 2 });
+
+    expect(seen).toEqual([['a 1'], ['a-2']]);
+  });
+
+  it('[11] ignores a node with the address of another, and another address in the same epoch', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0, { address: 'a-1', ...serving({ weight: 100 }) });
+    beat('a', 2, 0, { address: 'b-1', ...serving({ weight: 100 }) });
+
+    expect([picked(), known()]).toEqual([['a 1'], ['a-1']]);
+    expect(changes).toEqual(['a-1 joined']);
+  });
+
+  it('[11] picks nobody who has been silent for two beats, and counts them as gone after the time for that', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0, { role: 'client', servings: [] });
+    checkUntil(1999);
+    expect(picked()).toEqual(['a 1']);
+
+    members.check(2000);
+    expect([picked(), members.get('a-1')?.isSuspect]).toEqual([[], true]);
+    members.check(2999);
+    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'b-1 changed']);
+
+    members.check(3000);
+    expect(changes.slice(4)).toEqual(['a-1 left', 'b-1 left']);
+    expect(known()).toEqual([]);
+  });
+
+  it('[11] picks who was silent again once it is heard', () => {
+    beat('a', 1, 0);
+    checkUntil(2000);
+    beat('a', 2, 2500);
+    checkUntil(4499, 2500);
+
+    expect(picked()).toEqual(['a 1']);
+    expect(changes).toEqual(['a-1 joined', 'a-1 changed', 'a-1 changed']);
+    beat('a', 3, 5000, { state: 'draining' });
+    expect(picked()).toEqual([]);
+  });
+
+  it('[11] removes at once who is gone, and takes it back when the very same address is heard again', () => {
+    beat('a', 1, 0);
+    members.gone('a-1');
+    members.gone('a-1');
+    members.gone('stranger');
+    expect([picked(), known()]).toEqual([[], []]);
+
+    beat('a', 2, 10);
+
+    expect(picked()).toEqual(['a 1']);
+    expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-1 joined']);
+  });
+
+  it('[11] lets nobody expire while the broker is away, gives everyone a fresh time after that, and picks nobody before it is heard', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 1500);
+    checkUntil(2000);
+    expect(picked()).toEqual(['b 1']);
+
+    members.freeze(true, 2100);
+    checkUntil(60_000, 2500);
+    expect([picked(), known()]).toEqual([['b 1'], ['a-1', 'b-1']]);
+
+    members.freeze(false, 60_100);
+    members.freeze(false, 60_200);
+    expect([picked(), known()]).toEqual([[], ['a-1', 'b-1']]);
+    beat('b', 2, 60_500);
+    expect(picked()).toEqual(['b 1']);
+    checkUntil(63_099, 61_000);
+    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'b-1 changed', 'b-1 changed', 'b-1 changed']);
+    expect(known()).toEqual(['a-1', 'b-1']);
+    members.check(63_100);
+    expect(known()).toEqual(['b-1']);
+  });
+
+  it('[11] takes who comes back from an outage for one who has left and come', () => {
+    beat('a', 5, 0, { outages: 1 });
+
+    beat('a', 6, 10, { outages: 2 });
+    beat('a', 7, 10, { outages: 1, ...serving({ weight: 9 }) });
+    beat('a', 6, 10, { outages: 2, ...serving({ weight: 9 }) });
+
+    expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-1 joined']);
+    expect([picked(), known()]).toEqual([['a 1'], ['a-1']]);
+    beat('a', 7, 10, { outages: 2, ...serving({ weight: 2 }) });
+    expect(picked()).toEqual(['a 2']);
+  });
+
+  it('[11] hears and loses nodes also while it is frozen', () => {
+    beat('a', 1, 0);
+    members.freeze(true, 10);
+    beat('b', 1, 20);
+    members.gone('a-1');
+
+    expect(picked()).toEqual(['b 1']);
+  });
+
+  it('[11] takes no silence for theirs that may be its own: when nothing was checked for long, everyone gets a fresh time', () => {
+    beat('a', 1, 0);
+    members.check(500);
+    members.check(10_000);
+    expect(picked()).toEqual(['a 1']);
+
+    checkUntil(12_000);
+    expect([picked(), known()]).toEqual([[], ['a-1']]);
+    checkUntil(13_000);
+    expect(known()).toEqual([]);
+  });
+
+  it('[11] goes on when nodes leave or come while others are told of a silence', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0);
+    beat('c', 1, 0);
+    members.changes$.subscribe(({ type, address }) => {
+      if (type === 'left' && address === 'a-1') {
+        members.gone('b-1');
+        beat('d', 1, 3000);
+      }
+    });
+
+    checkUntil(3000);
+
+    expect(changes.slice(6)).toEqual(['a-1 left', 'b-1 left', 'd-1 joined', 'c-1 left']);
+    expect(known()).toEqual(['d-1']);
+  });
+
+  it('[11] keeps draining nodes, and picks them for nothing', () => {
+    beat('a', 1, 0, { state: 'draining' });
+
+    expect([picked(), known()]).toEqual([[], ['a-1']]);
+    expect(changes).toEqual(['a-1 joined']);
+    beat('a', 2, 0, { state: 'draining', ...serving({ queued: 3 }) });
+    expect(changes).toEqual(['a-1 joined']);
+  });
+});
+
+describe('Members with one id', () => {
+  let error: jest.SpiedFunction<Logger['error']>;
+
+  beforeEach(() => {
+    error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
+  });
+
+  afterEach(() => error.mockRestore());
+
+  it('[11] are told of once, when both go on', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    for (let now = 1500; now < 6000; now += 500) {
+      beat('a', now, now, { epoch: 1 });
+      beat('a', now, now, { epoch: 2 });
+      expect(error).toHaveBeenCalledTimes(now < 4000 ? 0 : 1);
+    }
+
+    expect(error.mock.calls).toEqual([
+      [
+        'Two nodes have the nodeId "a": a-2 and a-1. The latter gets no calls, as it started before the other. ' +
+          'Each node needs a nodeId of its own, or none, which makes one up',
+      ],
+    ]);
+    expect(known()).toEqual(['a-2']);
+  });
+
+  it('[11] are told of when they started at the same time', () => {
+    beat('a', 1, 0);
+    beat('a', 1, 3000, { address: 'a-other' });
+
+    expect(error).toHaveBeenCalledTimes(1);
+  });
+
+  it('[11] are no mistake where one takes the place of the other, ends while it is there, or comes late', () => {
+    beat('a', 7, 0);
+    beat('a', 1, 1000, { epoch: 2 });
+    beat('a', 8, 3999);
+    beat('a', 9, 4000, { state: 'draining' });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 2, 9000, { epoch: 2 });
+    beat('a', 1, 10_000, { epoch: 3 });
+    beat('a', 3, 10_000, { epoch: 2 });
+
+    expect(error).not.toHaveBeenCalled();
+  });
+});
+
+describe('Members who are too many', () => {
+  let warn: jest.SpiedFunction<Logger['warn']>;
+
+  beforeEach(() => {
+    warn = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    ({ members, changes } = watched(2));
+  });
+
+  afterEach(() => warn.mockRestore());
+
+  it('[11] are ignored, which is said once; a restart of one who is known is not one more', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 0);
+    expect(warn).not.toHaveBeenCalled();
+    beat('c', 1, 0);
+    beat('d', 1, 0);
+    beat('b', 1, 0, { epoch: 2 });
+
+    expect(known()).toEqual(['a-1', 'b-2']);
+    expect(warn.mock.calls).toEqual([
+      ['Node "c" (c-1) is ignored, as will be others: there are 2 nodes already, which is the limit'],
+    ]);
+    members.gone('a-1');
+    beat('d', 2, 0);
+    expect(known()).toEqual(['b-2', 'd-1']);
+  });
+});

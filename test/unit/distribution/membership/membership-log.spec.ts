@@ -1,0 +1,26 @@
+import { expect, it } from '@jest/globals';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { Complaints } from '../../../../lib/distribution/membership/membership-log.js';
+
+it('[11] What comes again and again is complained of every ten seconds, and counted meanwhile', async () => {
+  const time = await VirtualTime.install();
+  try {
+    const lines: string[] = [];
+    const complaints = new Complaints({ warn: (line: string) => lines.push(line) });
+
+    for (let second = 0; second < 11; second++) {
+      complaints.warn('A packet without a signature');
+      await time.advance(1000);
+    }
+    await time.advance(10_000);
+    complaints.warn('A packet of 7 bytes');
+
+    expect(lines).toEqual([
+      'A packet without a signature',
+      'A packet without a signature (and 9 more since the last line about that)',
+      'A packet of 7 bytes',
+    ]);
+  } finally {
+    time.restore();
+  }
+});

@@ -1,0 +1,111 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { type NodeInfo, readNodeInfo, type ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
+import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+
+const long = 'x'.repeat(257);
+const numbers: unknown[] = [-1, NaN, Infinity, '1', null, undefined, 2 ** 60];
+const wholes: unknown[] = [...numbers, 0.5];
+const flags: unknown[] = ['true', 1, null, undefined];
+
+const oddInNode: Record<keyof NodeInfo, unknown[]> = {
+  id: ['', long, 1, null, undefined, ['a']],
+  epoch: wholes,
+  address: ['', long, 'a.b', 'a b', 'a*', 'a>', 'ä', 'a\n', 1, undefined],
+  outages: wholes,
+  seq: wholes,
+  role: ['server', '', 1, undefined, 'constructor'],
+  state: ['down', 'UP', 0, undefined],
+  servings: [undefined, null, {}, 'm', [null], [[]], ['m'], Array.from({ length: 1025 }, (_, i) => servedInfo({ name: `${i}` }))],
+};
+
+const oddInServing: Record<keyof ServedInfo, unknown[]> = {
+  name: ['', long, 1, undefined],
+  weight: [...numbers, 1e6 + 1],
+  partitions: [...wholes, 2 ** 16 + 1],
+  inflight: wholes,
+  queued: wholes,
+  ewmaMs: numbers,
+  idempotent: flags,
+  isReady: flags,
+};
+
+/** The values with which a beat is read all the same. */
+function readAll(values: readonly unknown[], beatWith: (value: unknown) => unknown): unknown[] {
+  return values.filter((value) => {
+    try {
+      return readNodeInfo(beatWith(value));
+    } catch (error) {
+      expect(error).toBeInstanceOf(FrameError);
+      return false;
+    }
+  });
+}
+
+describe('readNodeInfo', () => {
+  it('[11] reads what a node says of itself, also at the limits, and leaves out what it does not know', () => {
+    const servings = Array.from({ length: 1023 }, (_, i) => servedInfo({ name: `serving ${i}` }));
+    const limits = { weight: 1e6, partitions: 2 ** 16, queued: Number.MAX_SAFE_INTEGER, ewmaMs: 0.125, idempotent: false };
+    const info = nodeInfo({
+      id: 'x'.repeat(256),
+      address: `${'Az09_-'.repeat(42)}abcd`,
+      epoch: Number.MAX_SAFE_INTEGER,
+      state: 'draining',
+      servings: [...servings, servedInfo({ name: 'ä.*>', ...limits, isReady: false })],
+    });
+
+    const header: unknown = JSON.parse(
+      JSON.stringify({ ...info, servings: info.servings.map((one) => ({ ...one, colour: 1 })) }),
+    );
+    expect(readNodeInfo({ ...(header as object), kind: 32 })).toEqual(info);
+    expect(readNodeInfo(nodeInfo({ role: 'client' }))).toEqual(nodeInfo({ role: 'client' }));
+  });
+
+  it.each(Object.entries(oddInNode))('[11] refuses a beat whose %s is odd', (name, values) => {
+    expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
+  });
+
+  it.each(Object.entries(oddInServing))('[11] refuses a beat with a serving whose %s is odd', (name, values) => {
+    expect(readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] }))).toEqual([]);
+  });
+
+  it('[11] refuses a name that comes twice, and a client that serves', () => {
+    const servings = [servedInfo(), servedInfo()];
+
+    expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A beat that names a serving twice');
+    expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servedInfo()] }))).toThrow(FrameError);
+  });
+
+  it('[11] says what is odd, in few words', () => {
+    expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow('A beat with -1 for its seq');
+    expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
+      /^A beat with "x{200}\.\.\. \(1000000 characters\)" for its id$/,
+    );
+    expect(() => readNodeInfo([])).toThrow('[] is not a beat');
+  });
+
+  it('[11] reads a beat or throws a FrameError, whatever comes', () => {
+    const odd = fc.oneof(fc.jsonValue(), fc.double(), fc.constantFrom(...Object.values(oddInNode).flat()));
+    const partly = (whole: object): fc.Arbitrary<unknown> =>
+      fc.dictionary(fc.constantFrom(...Object.keys(whole)), odd, { maxKeys: 2 }).map((changes) => ({ ...whole, ...changes }));
+    const servings = fc.array(fc.oneof(partly(servedInfo()), odd), { maxLength: 3 });
+    const header = fc.oneof(
+      odd,
+      partly(nodeInfo()),
+      servings.map((list) => ({ ...nodeInfo(), servings: list })),
+    );
+    fc.assert(
+      fc.property(header, (value) => {
+        try {
+          const info = readNodeInfo(value);
+          expect(readNodeInfo(info)).toEqual(info);
+          const shares = info.servings.map(({ weight, partitions }) => weight * partitions);
+          expect(shares.every((share) => share >= 0 && share < 1e12)).toBe(true);
+        } catch (error) {
+          expect(error).toBeInstanceOf(FrameError);
+        }
+      }),
+    );
+  });
+});

@@ -1,0 +1,123 @@
+import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { ClientNats, ServerNats } from '@nestjs/microservices';
+import { BehaviorSubject } from 'rxjs';
+import { NatsTransport } from '../../../../../lib/distribution/transports/nats/nats.transport.js';
+import { Heard, numbered, stationOf } from '../../../../fixtures/async/heard.js';
+import { turn } from '../../../../fixtures/async/virtual-time.js';
+
+/** A connection of the NATS client that closes for good when the test says so. */
+class ClosableConnection {
+  readonly info = { max_payload: 2 ** 20 };
+  isClosed = false;
+  published = 0;
+
+  publish(): void {
+    this.refuseOnceClosed();
+    this.published++;
+  }
+
+  subscribe(): void {}
+
+  async flush(): Promise<void> {}
+
+  refuseOnceClosed(): void {
+    if (this.isClosed) {
+      throw new Error('CONNECTION_CLOSED');
+    }
+  }
+}
+
+async function start(): Promise<{ readonly transport: NatsTransport; readonly heard: Heard }> {
+  const heard = new Heard();
+  const transport = new NatsTransport();
+  await transport.start(stationOf('a', heard));
+  return { transport, heard };
+}
+
+describe('A node on NATS whose connection closes for good', () => {
+  let connection: ClosableConnection;
+  let status: BehaviorSubject<string>;
+  let strays: unknown[];
+  const stray = (error: unknown): unknown => strays.push(error);
+
+  beforeEach(() => {
+    Logger.overrideLogger(false);
+    connection = new ClosableConnection();
+    status = new BehaviorSubject('connected');
+    strays = [];
+    process.on('uncaughtException', stray).on('unhandledRejection', stray);
+    jest.spyOn(ServerNats.prototype, 'listen').mockImplementation(async (started) => started());
+    jest.spyOn(ServerNats.prototype, 'close').mockResolvedValue(undefined);
+    jest.spyOn(ClientNats.prototype, 'connect').mockResolvedValue(undefined);
+    jest.spyOn(ClientNats.prototype, 'close').mockResolvedValue(undefined);
+    for (const { prototype } of [ServerNats, ClientNats]) {
+      jest.spyOn(prototype, 'unwrap').mockImplementation(() => connection);
+      jest.spyOn(prototype, 'status', 'get').mockImplementation(() => status as never);
+    }
+  });
+
+  afterEach(() => {
+    process.off('uncaughtException', stray).off('unhandledRejection', stray);
+    jest.restoreAllMocks();
+  });
+
+  it('[S4] reports a packet that cannot be published as a lost link', async () => {
+    const { transport, heard } = await start();
+    transport.send('b', numbered(1));
+    await turn();
+    connection.isClosed = true;
+    transport.send('b', numbered(2));
+    transport.broadcast(numbered(3));
+    await turn();
+
+    expect(heard.events).toEqual(['offline']);
+    expect(connection.published).toBe(1);
+    expect(strays).toEqual([]);
+  });
+
+  it('[S4] reports it once, and sends nothing more', async () => {
+    const { transport, heard } = await start();
+    connection.isClosed = true;
+    transport.send('b', numbered(1));
+    await turn();
+    transport.send('b', numbered(2));
+    status.next('disconnected');
+    await turn();
+
+    expect(heard.events).toEqual(['offline']);
+    expect(strays).toEqual([]);
+  });
+
+  it('[S4] stops without an error when the client of NATS throws', async () => {
+    const { transport } = await start();
+    connection.isClosed = true;
+    // As the client does where there is no connection any more.
+    connection.flush = () => {
+      throw new Error('CONNECTION_CLOSED');
+    };
+    for (let i = 0; i < 3; i++) {
+      transport.send('b', numbered(i, 500_000));
+    }
+    await turn();
+    await transport.stop();
+
+    expect(strays).toEqual([]);
+  });
+
+  it('[S4] goes on when the connection is there again', async () => {
+    const { transport, heard } = await start();
+    connection.isClosed = true;
+    transport.send('b', numbered(1));
+    await turn();
+    status.next('disconnected');
+    connection.isClosed = false;
+    status.next('connected');
+    await turn();
+    transport.send('b', numbered(2));
+    await turn();
+
+    expect(heard.events).toEqual(['offline', 'online']);
+    expect(connection.published).toBe(1);
+  });
+});

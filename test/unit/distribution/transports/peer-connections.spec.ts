@@ -1,0 +1,143 @@
+import { once } from 'node:events';
+import { Socket } from 'node:net';
+import { expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Links } from '../../../../lib/distribution/transports/peer-connections.js';
+import { TcpLink } from '../../../../lib/distribution/transports/tcp/tcp-link.js';
+import { Heard, numbered } from '../../../fixtures/async/heard.js';
+import { turn } from '../../../fixtures/async/virtual-time.js';
+
+/** One end of a connection that carries nothing but its end. */
+class End extends Socket {
+  other!: End;
+
+  static pair(): readonly [End, End] {
+    const ends = [new End(), new End()] as const;
+    ends.forEach((end, i) => {
+      end.other = ends[1 - i]!;
+      end.once('close', () => end.other.destroy());
+    });
+    return ends;
+  }
+}
+
+function nodes(...addresses: readonly string[]) {
+  return addresses.map((address) => {
+    const heard = new Heard();
+    return { address, heard, links: new Links<Socket, TcpLink>(address, heard, (...parts) => new TcpLink(...parts)) };
+  });
+}
+
+it('[11] two nodes that dial each other have one link, however their words cross', async () => {
+  const dials = fc.array(fc.boolean(), { minLength: 1, maxLength: 5 });
+
+  await fc.assert(
+    fc.asyncProperty(dials, fc.scheduler(), async (ways, scheduler) => {
+      const both = nodes('a', 'b');
+      const dialling = ways.map(async (isForth) => {
+        const [from, to] = isForth ? [both[0]!, both[1]!] : [both[1]!, both[0]!];
+        const [near, far] = End.pair();
+        await scheduler.schedule(Promise.resolve());
+        const link = await from.links.propose(to.address, near, async () => {
+          await scheduler.schedule(Promise.resolve());
+          const isAccepted = to.links.accept(from.address, far);
+          await scheduler.schedule(Promise.resolve());
+          return isAccepted;
+        });
+        if (!link) {
+          near.destroy();
+        }
+      });
+      await scheduler.waitFor(Promise.all(dialling));
+      await turn();
+
+      const [a, b] = both.map(({ links }) => [...links.all]);
+      expect([a!.length, b!.length]).toEqual([1, 1]);
+      const { socket } = a![0]!;
+      expect(socket instanceof End && socket.other === b![0]!.socket).toBe(true);
+      expect(both.map(({ heard }) => heard.events)).toEqual([['found b'], ['found a']]);
+      socket.destroy();
+      await turn();
+      expect(both.map(({ heard }) => heard.events.slice(1))).toEqual([['gone b'], ['gone a']]);
+    }),
+  );
+});
+
+it('[11] packets that come before the answer are heard once there is a link, and in their order', async () => {
+  const [a] = nodes('a');
+  const [near] = End.pair();
+
+  const link = await a!.links.propose('b', near, async () => {
+    near.emit('packet', numbered(1));
+    near.emit('packet', numbered(2));
+    expect(a!.heard.packets).toEqual([]);
+    return true;
+  });
+  near.emit('packet', numbered(3));
+
+  expect(a!.heard.numbers).toEqual([1, 2, 3]);
+  expect(a!.links.get('b')).toBe(link);
+});
+
+it('[11] a connection that was not wanted, or ended while it was asked for, is no link', async () => {
+  const [a] = nodes('a');
+  const [near] = End.pair();
+
+  await expect(a!.links.propose('b', near, async () => false)).resolves.toBeUndefined();
+  await expect(a!.links.propose('b', near, () => Promise.reject(new Error('closed')))).rejects.toThrow('closed');
+  expect(near.listenerCount('packet')).toBe(0);
+  expect(a!.heard.events).toEqual([]);
+  await a!.links.propose('b', near, async () => {
+    await once(near.destroy(), 'close');
+    return true;
+  });
+  await turn();
+  expect(a!.heard.events).toEqual(['found b', 'gone b']);
+});
+
+it('[11] the greater address takes a new link for the last one, of which it hears no more', async () => {
+  const [b] = nodes('b');
+  const [[first], [second]] = [End.pair(), End.pair()];
+
+  expect(b!.links.accept('a', first)).toBe(true);
+  expect(b!.links.accept('a', second)).toBe(true);
+  first.emit('packet', numbered(1));
+  second.emit('packet', numbered(2));
+  await turn();
+
+  expect(first.destroyed).toBe(true);
+  expect(b!.heard.events).toEqual(['found a', 'gone a', 'found a']);
+  expect(b!.heard.numbers).toEqual([2]);
+});
+
+it('[11] there are no new links while a node ends, and nothing is told', async () => {
+  const [a] = nodes('a');
+  const [near] = End.pair();
+  a!.links.accept('b', near);
+
+  const open = a!.links.close();
+  near.destroy();
+  await turn();
+
+  expect(open.map(({ address }) => address)).toEqual(['b']);
+  expect(a!.links.get('b')).toBeUndefined();
+  expect(a!.links.accept('b', near)).toBe(false);
+  await expect(a!.links.propose('b', near, async () => true)).resolves.toBeUndefined();
+  expect(a!.heard.events).toEqual(['found b']);
+});
+
+it('[L7] a node that sends more than 4 MiB before it answers a proposal gets no link', async () => {
+  const [a] = nodes('a');
+  const [near] = End.pair();
+  const answer = async (): Promise<boolean> => {
+    for (let i = 0; i < 10; i++) {
+      near.emit('packet', numbered(i, 1024 * 1024));
+    }
+    return true;
+  };
+
+  await expect(a!.links.propose('b', near, answer)).rejects.toThrow('before it answered; at most 4194304 are allowed');
+  expect(a!.heard.events).toEqual([]);
+  expect(a!.heard.packets).toEqual([]);
+  near.destroy();
+});

@@ -1,0 +1,30 @@
+import { expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import { VirtualTime } from 'nestjs-serving/testing';
+import { of } from 'rxjs';
+import { Dials } from '../../../../lib/distribution/transports/reconnector.js';
+
+it('[11] whoever is away for long is dialled more often than the 2 seconds that calls wait for him', async () => {
+  const log = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+  const time = await VirtualTime.install();
+  const dialledAt: number[] = [];
+  const dial = () => {
+    dialledAt.push(performance.now());
+    return { opened: Promise.reject(new Error('refused')), failure: undefined, end: () => {} };
+  };
+  const dials = new Dials(of([{ host: 'model', port: 1 }]), 'web', dial, () => undefined);
+  try {
+    for (let second = 0; second < 60; second++) {
+      await time.advance(1_000);
+    }
+
+    const pauses = dialledAt.slice(1).map((at, i) => at - dialledAt[i]!);
+    expect(Math.max(...pauses)).toBeGreaterThan(1_000);
+    expect(Math.max(...pauses)).toBeLessThan(2_000);
+    expect(log).toHaveBeenCalledTimes(1);
+  } finally {
+    dials.stop();
+    time.restore();
+    log.mockRestore();
+  }
+});

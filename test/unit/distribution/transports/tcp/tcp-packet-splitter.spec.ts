@@ -1,0 +1,107 @@
+import { expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packet-splitter.js';
+import { FrameError } from '../../../../../lib/distribution/wire/prelude.js';
+import { numbered } from '../../../../fixtures/async/heard.js';
+
+function split(limit = 1000, mostText = Infinity) {
+  const pieces: Buffer[] = [];
+  const splitter = new PacketSplitter({
+    text: (bytes) => {
+      pieces.push(Buffer.from(bytes));
+    },
+    packet: (bytes) => pieces.push(Buffer.from(bytes)),
+    limit: () => limit,
+    mostText,
+  });
+  return { pieces, splitter };
+}
+
+/** Texts may come in pieces, packets may not. */
+function packetsIn(pieces: readonly Buffer[]): string[] {
+  return pieces.filter((piece) => piece[0] === 0).map((piece) => piece.toString('hex'));
+}
+
+/** As Nest writes it. */
+function message(value: unknown): Buffer {
+  const text = JSON.stringify(value);
+  return Buffer.from(`${text.length}#${text}`);
+}
+
+it('[11] packets and messages of Nest on one connection come apart, wherever its chunks end', () => {
+  const messages = fc.string({ unit: 'binary', maxLength: 30 }).map((text) => message({ pattern: 'p', data: text }));
+  const packets = fc
+    .record({ number: fc.nat(0xffff_ffff), bytes: fc.integer({ min: 20, max: 200 }) })
+    .map(({ number, bytes }) => Buffer.from(numbered(number, bytes)));
+  const streams = fc.array(fc.oneof(messages, packets), { minLength: 1, maxLength: 20 });
+
+  fc.assert(
+    fc.property(streams, fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 1 }), (sent, chunks) => {
+      const { pieces, splitter } = split();
+      const all = Buffer.concat(sent);
+      for (let at = 0, i = 0; at < all.byteLength; i++) {
+        const end = at + chunks[i % chunks.length]!;
+        splitter.push(all.subarray(at, end));
+        at = end;
+      }
+
+      expect(Buffer.concat(pieces).equals(all)).toBe(true);
+      expect(packetsIn(pieces)).toEqual(packetsIn(sent));
+    }),
+    { numRuns: 300 },
+  );
+});
+
+it('[11] a packet that lies in one chunk is not copied', () => {
+  const heard: Uint8Array[] = [];
+  const splitter = new PacketSplitter({
+    text: () => {},
+    packet: (bytes) => heard.push(bytes),
+    limit: () => 1000,
+    mostText: 0,
+  });
+  const chunk = Buffer.from(numbered(1, 100));
+
+  splitter.push(chunk);
+
+  expect(heard[0]!.buffer).toBe(chunk.buffer);
+});
+
+it('[11] a packet over the limit is refused by its prelude, before any more of it comes', () => {
+  const { splitter } = split(100);
+
+  splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 15));
+  expect(() => splitter.push(Buffer.from(numbered(1, 101)).subarray(15, 16))).toThrow(
+    new FrameError('A packet of 101 bytes, where 100 are the most'),
+  );
+  expect(() => split(100).splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 16))).toThrow('A packet of 101 bytes');
+});
+
+it.each([
+  ['what begins with 0x00 and is no packet', Buffer.alloc(16), 'These bytes are no frame'],
+  ['a packet of another version', Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(12)]), 'A frame of version 9'],
+  ['more digits than a length has', Buffer.from('12345678901234567#'), 'Neither a packet nor a message begins like this'],
+  ['a text that is no message', Buffer.from('GET / HTTP/1.1\r\n\r\n'), 'Neither a packet nor a message begins like this'],
+])('[11] %s is refused', (_, bytes, reason) => {
+  expect(() => split().splitter.push(bytes)).toThrow(reason);
+});
+
+it('[L7] text is refused beyond the limit of the connection, however many messages it comes in', () => {
+  const { pieces, splitter } = split(1000, 30);
+
+  splitter.push(Buffer.from('10#0123456789'));
+  splitter.push(Buffer.from('10#0123456789'));
+  expect(() => splitter.push(Buffer.from('10#0123456789'))).toThrow('More than 30 bytes of text');
+  expect(Buffer.concat(pieces).toString()).toBe('10#012345678910#0123456789');
+  expect(() => split(1000, 30).splitter.push(Buffer.from(`120000000#${'a'.repeat(30)}`))).toThrow(FrameError);
+});
+
+it('[L7] packets do not count against the limit of text', () => {
+  const { pieces, splitter } = split(1000, 30);
+
+  for (let i = 0; i < 10; i++) {
+    splitter.push(Buffer.from(numbered(i, 100)));
+  }
+
+  expect(pieces).toHaveLength(10);
+});

@@ -1,0 +1,106 @@
+import { describe, expect, it } from '@jest/globals';
+import { type Letter, Post } from '../../../../lib/distribution/wire/messenger.js';
+import type { ServingTransport } from '../../../../lib/distribution/transport.js';
+import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
+import { decodeFrame } from '../../../../lib/distribution/wire/frame.js';
+import { type FrameError, Kind } from '../../../../lib/distribution/wire/prelude.js';
+import { encodeValue } from '../../../../lib/distribution/wire/values.js';
+import { turn } from '../../../fixtures/async/virtual-time.js';
+
+/** A post whose packets go nowhere, and lie here. */
+function postOf(address: string) {
+  const packets: Uint8Array[] = [];
+  const letters: Letter[] = [];
+  const errors: FrameError[] = [];
+  const keep = (packet: Uint8Array): void => void packets.push(packet.slice());
+  const transport = {
+    maxPacket: 1 << 18,
+    start: async () => {},
+    send: async (_, packet) => {
+      await turn();
+      keep(packet);
+    },
+    broadcast: keep,
+    stop: async () => {},
+  } satisfies ServingTransport;
+  const post = new Post({
+    address,
+    transport,
+    limits: defaultWireLimits,
+    secret: 'known to all of the nodes',
+    read: (letter) => letters.push(letter),
+    refuse: () => {},
+    unreadable: (error) => errors.push(error),
+  });
+  return { post, transport, packets, letters, errors };
+}
+
+const bytes = (count: number) => encodeValue(new Uint8Array(count), defaultWireLimits);
+
+describe('Post', () => {
+  it('[11] reads what is for its own node, and not what was signed for another', async () => {
+    const [sender, receiver, other] = [postOf('sender'), postOf('receiver'), postOf('other')];
+    await sender.post.send('receiver', Kind.cancel, { call: 1 });
+    const [packet] = sender.packets;
+
+    other.post.hear(packet!.slice());
+    receiver.post.hear(packet!.slice());
+
+    expect(other.letters).toEqual([]);
+    expect(other.errors).toMatchObject([{ message: 'A frame is for another node' }]);
+    expect(receiver.letters).toMatchObject([{ kind: Kind.cancel, from: 'sender', header: { call: 1 } }]);
+  });
+
+  it('[11] takes from a broadcast what nodes say of themselves, and nothing of a call', async () => {
+    const [sender, receiver] = [postOf('sender'), postOf('receiver')];
+    await sender.post.broadcast(Kind.who, {});
+    await sender.post.broadcast(Kind.cancel, { call: 1 });
+
+    sender.packets.forEach((packet) => receiver.post.hear(packet));
+
+    expect(receiver.letters).toMatchObject([{ kind: Kind.who }]);
+    expect(receiver.errors).toMatchObject([{ message: 'A frame is for another node' }]);
+  });
+
+  it('[11] sends what is larger than a packet one after the other to each node, which has to keep only one that is not whole', async () => {
+    const { post, packets } = postOf('sender');
+    const large = ['one', 'one', 'other', 'one'].map((to, call) => post.send(to, Kind.reply, { call }, bytes(1 << 19)));
+    await Promise.all([...large, post.send('one', Kind.reply, { call: 4 }, bytes(8))]);
+
+    const kinds = packets.map((packet) => {
+      const { kind, header } = decodeFrame(packet, defaultWireLimits);
+      return kind === Kind.fragment ? header['id'] : 'whole';
+    });
+    const first = [0, 1, 2, 3].map((id) => kinds.indexOf(id));
+    const last = [0, 1, 2, 3].map((id) => kinds.lastIndexOf(id));
+
+    // Their numbers are those of the order in which they begin: 1 is the one for the other node.
+    expect(kinds.filter((kind) => kind === 1)).toHaveLength(3);
+    expect([first[2]! > last[0]!, first[3]! > last[2]!, first[1]! < last[0]!]).toEqual([true, true, true]);
+    expect(kinds.indexOf('whole')).toBeLessThan(last[0]!);
+  });
+
+  it('[11] goes on where a frame in fragments could not be sent', async () => {
+    const { post, transport, packets } = postOf('sender');
+    const { send } = transport;
+    transport.send = async (to, packet) => {
+      if (decodeFrame(packet, defaultWireLimits).header['id'] === 0) {
+        throw new Error('no way');
+      }
+      await send(to, packet);
+    };
+    const failed = expect(post.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow('no way');
+    await Promise.all([failed, post.send('one', Kind.reply, {}, bytes(1 << 19))]);
+
+    expect(packets).toHaveLength(3);
+  });
+
+  it('[11] makes smaller packets when the transport takes no larger ones any more', async () => {
+    const { post, transport, packets } = postOf('sender');
+    await post.send('one', Kind.reply, {}, bytes(1 << 17));
+    transport.maxPacket = 1 << 16;
+    await post.send('one', Kind.reply, {}, bytes(1 << 17));
+
+    expect(packets.map(({ byteLength }) => byteLength > 1 << 16)).toEqual([true, false, false, false]);
+  });
+});

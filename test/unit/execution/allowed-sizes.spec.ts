@@ -1,0 +1,380 @@
+import { describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import {
+  Batch,
+  type BatchContext,
+  type Container,
+  createServing,
+  type FunctionServingDefinition,
+  InvalidInputError,
+  UnknownKeyError,
+  InvalidServingError,
+  type ServingHandler,
+  ServingLoadError,
+} from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+
+/** `count` rows of two numbers: n and -n. */
+const rowsFrom = (first: number, count: number): Tensor =>
+  floats([count, 2], Array.from({ length: count }, (_, i) => [first + i, -first - i]).flat());
+const zeros = (count: number): number[] => Array.from({ length: count }, () => 0);
+
+const nest = (x: Tensor): Container => ({ y: x, more: [x, { again: x }] });
+
+interface Seen extends Pick<BatchContext, 'size' | 'padding' | 'key' | 'partition'> {
+  readonly data: number[];
+}
+
+/** Gives its rows back, and notes what it gets. */
+function echo(options: Partial<FunctionServingDefinition> = {}): { definition: FunctionServingDefinition; seen: Seen[] } {
+  const seen: Seen[] = [];
+  const useFactory =
+    () =>
+    (x: Tensor, { size, padding, key, partition }: BatchContext) => {
+      seen.push({ data: [...(x.data as Float32Array)], size, padding, key, partition });
+      return x;
+    };
+  return { seen, definition: { name: 'echo', useFactory, ...options } };
+}
+
+const threeKeys = { batchKeys: ['default', 'b', 'c'], allowedSizes: [2] };
+const keyed = (key: string): Batch => Batch.concatenate([rowsFrom(1, 1)]).withKey(key);
+
+describe('allowedSizes and pad', () => {
+  const start = useServings();
+
+  it.each([
+    { rows: 1, padded: 2 },
+    { rows: 2, padded: 2 },
+    { rows: 3, padded: 4 },
+    { rows: 5, padded: 8 },
+    { rows: 8, padded: 8 },
+  ])('[2.4] pad $rows rows up to $padded, and cut the output back', async ({ rows, padded }) => {
+    const { definition, seen } = echo({ allowedSizes: [2, 4, 8] });
+    const serving = await start(definition);
+
+    expect(await serving.batchedRun(rowsFrom(1, rows))).toEqual(rowsFrom(1, rows));
+
+    const data = [...(rowsFrom(1, rows).data as Float32Array), ...zeros(2 * (padded - rows))];
+    expect(seen).toEqual([{ data, size: rows, padding: padded - rows, key: 'default', partition: 0 }]);
+  });
+
+  it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
+    ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
+    ['pad', { pad: true, batchSize: 4 }, ['default']],
+    ['a key of three that no example has', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] }, ['c']],
+    ['examples for every key', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b'), keyed('c')] }, []],
+    ['no sizes', {}, []],
+  ])('[M5] are warned of at boot where they cannot be run before the serving is ready: %s', async (_, options, cold) => {
+    const warnings: unknown[] = [];
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
+
+    await start(echo(options).definition);
+    warn.mockRestore();
+
+    const warning = `Serving "echo" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no example`;
+    expect(warnings).toEqual(cold.length > 0 ? [expect.stringContaining(warning)] : []);
+  });
+
+  it('[2.4] let the largest of them be the batch size where none is given', async () => {
+    const { definition, seen } = echo({ allowedSizes: [2, 4] });
+    const serving = await start(definition);
+
+    expect(await serving.batchedRun(rowsFrom(1, 9))).toEqual(rowsFrom(1, 9));
+    expect(await serving.run(rowsFrom(1, 9))).toEqual(rowsFrom(1, 9));
+
+    expect(seen.map(({ size, padding }) => [size, padding])).toEqual([
+      [4, 0],
+      [4, 0],
+      [1, 1],
+      [4, 0],
+      [4, 0],
+      [1, 1],
+    ]);
+  });
+
+  it('[2.4] pad up beyond the batch size where it is not among them', async () => {
+    const { definition, seen } = echo({ allowedSizes: [2, 4], batchSize: 3 });
+    const serving = await start(definition);
+
+    expect(await serving.batchedRun(rowsFrom(1, 5))).toEqual(rowsFrom(1, 5));
+
+    expect(seen.map(({ size, padding }) => [size, padding])).toEqual([
+      [3, 1],
+      [2, 0],
+    ]);
+  });
+
+  it('[2.4] pad every batch to the batch size: pad', async () => {
+    const { definition, seen } = echo({ pad: true, batchSize: 4 });
+    const serving = await start(definition);
+
+    const replies = await Promise.all([1, 2].map((n) => serving.batchedRun(rowsFrom(10 * n, n))));
+
+    expect(replies).toEqual([rowsFrom(10, 1), rowsFrom(20, 2)]);
+    expect(seen).toMatchObject([{ size: 3, padding: 1, data: [10, -10, 20, -20, 21, -21, 0, 0] }]);
+  });
+
+  it('[2.4] [4.7] are those of the key', async () => {
+    const { definition, seen } = echo({
+      pad: true,
+      batchSize: 4,
+      batchKeys: ['shared', 'own', 'free'],
+      keyOptions: { own: { allowedSizes: [3, 6] }, free: { pad: false } },
+    });
+    const serving = await start(definition);
+
+    const call = (key: string): Promise<unknown> => serving.batchedRun(Batch.concatenate([rowsFrom(1, 2)]).withKey(key));
+    await Promise.all(['shared', 'own', 'free'].map(call));
+
+    expect(seen.map(({ key, padding }) => [key, padding])).toEqual([
+      ['shared', 2],
+      ['own', 1],
+      ['free', 0],
+    ]);
+  });
+
+  it('[2.4] replace the padding that callers ask for', async () => {
+    const { definition, seen } = echo({ allowedSizes: [4, 8] });
+    const serving = await start(definition);
+
+    expect(await serving.batchedRun(Batch.concatenate([rowsFrom(1, 3)]).pad(4))).toEqual(rowsFrom(1, 3));
+
+    expect(seen).toMatchObject([{ size: 3, padding: 1 }]);
+  });
+
+  it('[2.4] [2.2] cut every leaf of the output back: nested, and lists', async () => {
+    const serving = await start({ name: 'nest', pad: true, batchSize: 4, useFactory: () => (x: Tensor) => nest(x) });
+    const list = await start({
+      name: 'list',
+      pad: true,
+      batchSize: 4,
+      useFactory: () => (x: Tensor) => Array.from({ length: x.dims[0]! }, (_, i) => i),
+    });
+
+    expect(await serving.batchedRun(rowsFrom(1, 3))).toEqual(nest(rowsFrom(1, 3)));
+    expect(await list.batchedRun(rowsFrom(1, 3))).toEqual([0, 1, 2]);
+  });
+
+  it('[2.4] [6.3] ask for results of the padding, too', async () => {
+    const serving = await start({ name: 'short', pad: true, batchSize: 4, useFactory: () => () => rowsFrom(1, 3) });
+
+    await expect(serving.batchedRun(rowsFrom(1, 3))).rejects.toThrow('axis 0 must have the 4 rows of the batch');
+  });
+
+  it('[2.4] refuse plain values at the door, of which there is no zero', async () => {
+    const { definition, seen } = echo({ allowedSizes: [2, 4] });
+    const serving = await start(definition);
+
+    for (const call of [serving.batchedRun('a'), serving.run(Batch.stack(['a', 'b']))]) {
+      await expect(call).rejects.toThrow(
+        new InvalidInputError('Serving "echo" pads its batches to 2, 4 rows, and plain values cannot be padded; give tensors'),
+      );
+    }
+    expect(seen).toEqual([]);
+  });
+
+  it.each([
+    [
+      { allowedSizes: [] },
+      'option "allowedSizes" is []; allowed is a list of whole numbers from 1 on, each larger than the one before',
+    ],
+    [{ allowedSizes: [0, 2] }, 'option "allowedSizes" is [ 0, 2 ]; allowed is'],
+    [{ allowedSizes: [4, 2] }, 'option "allowedSizes" is [ 4, 2 ]; allowed is'],
+    [{ allowedSizes: [2, 2] }, 'option "allowedSizes" is [ 2, 2 ]; allowed is'],
+    [{ allowedSizes: [1.5] }, 'option "allowedSizes" is [ 1.5 ]; allowed is'],
+    [{ allowedSizes: 4 }, 'option "allowedSizes" is 4; allowed is'],
+    [{ pad: 4 }, 'option "pad" is 4; allowed is true or false'],
+    [{ warmUp: rowsFrom(1, 1) }, 'option "warmUp" is'],
+    [
+      { allowedSizes: [2], pad: true },
+      'pad is short for allowedSizes [batchSize] and contradicts the allowedSizes given; drop one',
+    ],
+    [
+      { allowedSizes: [2, 4], batchSize: 5 },
+      'batchSize 5 is more than the largest of allowedSizes, 4; lower the one or extend the other',
+    ],
+  ])('[2.4] [1.9] are refused at boot: %p', (options, message) => {
+    const create = (): unknown => createServing(echo(options as never).definition);
+
+    expect(create).toThrow(InvalidServingError);
+    expect(create).toThrow(`Serving "echo" with "useFactory": ${message}`);
+  });
+
+  it('[2.4] [4.7] [1.9] are refused at boot where they contradict the options of a key', () => {
+    const shared = { batchSize: 8, batchKeys: ['own'] };
+    const create = (own: object): unknown => createServing(echo({ ...shared, keyOptions: { own } }).definition);
+
+    expect(() => create({ allowedSizes: [2, 4] })).toThrow(
+      'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
+    );
+    expect(() => create({ allowedSizes: [2, 4], pad: true })).toThrow('key "own": pad is short for allowedSizes [batchSize]');
+    expect(() => create({ allowedSizes: [2, 4], batchSize: 4 })).not.toThrow();
+  });
+});
+
+const keysOf = (...keys: string[]): Batch[] => keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
+
+describe('warmUp', () => {
+  const start = useServings();
+
+  it('[2.4] [9.2] runs every allowed size of every key once on every partition, with the first row of the example', async () => {
+    const { definition, seen } = echo({
+      allowedSizes: [1, 3],
+      batchKeys: ['a', 'b'],
+      keyOptions: { b: { allowedSizes: [2] } },
+      partitions: 2,
+      warmUp: keysOf('a', 'b'),
+    });
+
+    await start(definition);
+
+    const runs = seen.map(({ partition, key, size, padding }) => ({ partition, key, size, padding }));
+    const expected = [0, 1].flatMap((partition) => [
+      { partition, key: 'a', size: 1, padding: 0 },
+      { partition, key: 'a', size: 3, padding: 0 },
+      { partition, key: 'b', size: 2, padding: 0 },
+    ]);
+    expect(runs).toHaveLength(expected.length);
+    expect(runs).toEqual(expect.arrayContaining(expected));
+    expect(seen.every(({ data }) => data.every((value, i) => value === (i % 2 === 0 ? 7 : -7)))).toBe(true);
+  });
+
+  it('[2.4] runs a full batch where there are no allowed sizes', async () => {
+    const { definition, seen } = echo({ batchSize: 5, warmUp: [rowsFrom(7, 1)] });
+
+    await start(definition);
+
+    expect(seen).toMatchObject([{ size: 5, padding: 0 }]);
+  });
+
+  it('[2.4] takes inputs as callers give them, plain ones too', async () => {
+    const seen: string[][] = [];
+    await start({
+      name: 'upper',
+      batchSize: 2,
+      warmUp: ['text'],
+      preprocess: (text) => ({ batch: Batch.stack([`<${String(text)}>`]) }),
+      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+      postprocess: () => {
+        throw new Error('nobody is to be answered');
+      },
+    });
+
+    expect(seen).toEqual([['<text>', '<text>']]);
+  });
+
+  it('[2.4] [9.2] is over when the serving is ready, and tells of no batch', async () => {
+    const steps: string[] = [];
+    const serving = createServing({
+      name: 'slow',
+      pad: true,
+      batchSize: 2,
+      warmUp: [rowsFrom(1, 1)],
+      useFactory: () => async (x: Tensor) => {
+        steps.push(serving.state);
+        await Promise.resolve();
+        return x;
+      },
+    });
+    serving.events$.subscribe(({ type }) => steps.push(type));
+
+    await serving.start();
+
+    expect([...steps, serving.state]).toEqual(['starting', 'ready']);
+    await serving.close();
+  });
+
+  it('[2.4] [1.2] runs batches of a class, too', async () => {
+    const journal: unknown[] = [];
+    class Echo implements ServingHandler {
+      init(kind: string): void {
+        journal.push(kind);
+      }
+
+      handleBatch(batch: Batch, partition: number): { output: unknown } {
+        journal.push([batch.size, partition]);
+        return { output: batch.consume() };
+      }
+    }
+
+    await start({ name: 'echo', useClass: Echo, allowedSizes: [1, 2], warmUp: [rowsFrom(1, 1)] });
+
+    expect(journal).toEqual(['process', [1, 0], [2, 0]]);
+  });
+
+  it.each<[string, () => unknown, string]>([
+    ['a throw', () => Promise.reject(new RangeError('no such kernel')), 'no such kernel'],
+    ['a wrong output', () => undefined, 'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows'],
+  ])('[2.4] [9.1] fails the start with the size and the key: %s', async (_, fault, message) => {
+    const serving = createServing({
+      name: 'faulty',
+      batchKeys: ['a', 'b'],
+      allowedSizes: [1, 2],
+      warmUp: keysOf('a', 'b'),
+      useFactory:
+        () =>
+        (x: Tensor, { key, size }: BatchContext) =>
+          key === 'b' && size === 2 ? fault() : x,
+    });
+
+    const started = serving.start();
+
+    await expect(started).rejects.toThrow(ServingLoadError);
+    await expect(started).rejects.toThrow(`Serving "faulty": The warm-up with 2 rows of key "b" failed: `);
+    await expect(started).rejects.toThrow(message);
+    expect(serving.state).not.toBe('ready');
+    await expect(serving.batchedRun(keysOf('a')[0]!)).rejects.toThrow('has not been started');
+    await serving.close();
+  });
+
+  it.each<[string, unknown]>([
+    ['without rows', Batch.empty()],
+    ['that is a sequence', [Batch.stack(['a'])].values()],
+  ])('[2.4] [1.9] fails the start for an example %s', async (_, example) => {
+    const serving = createServing(echo({ warmUp: [example] }).definition);
+
+    await expect(serving.start()).rejects.toThrow(
+      new InvalidServingError('Serving "echo": each input of warmUp must give a batch with rows'),
+    );
+    await serving.close();
+  });
+
+  it('[2.4] [4.7] fails the start for an example of an unknown key', async () => {
+    const serving = createServing(echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition);
+
+    await expect(serving.start()).rejects.toThrow(new UnknownKeyError('Serving "echo" has no key "fr"; its keys are de, en'));
+    await serving.close();
+  });
+});
+
+describe('The padding that callers ask for', () => {
+  const start = useServings();
+
+  it.each([
+    { batchSize: 8, rows: 2, pads: [3, 2], padding: 4, promise: 'adds up only as far as the batch size' },
+    { batchSize: 16, rows: 2, pads: [3, 2], padding: 5, promise: 'adds up' },
+    { batchSize: 4, rows: 2, pads: [9, 9], padding: 0, promise: 'is none where the batch is full' },
+  ])('[2.2] $promise', async ({ batchSize, rows, pads, padding }) => {
+    const { definition, seen } = echo({ batchSize });
+    const serving = await start(definition);
+
+    const replies = await Promise.all(
+      pads.map((pad, n) => serving.batchedRun(Batch.concatenate([rowsFrom(10 * n, rows)]).pad(pad))),
+    );
+
+    expect(replies).toEqual(pads.map((_, n) => rowsFrom(10 * n, rows)));
+    expect(seen).toMatchObject([{ size: 4, padding }]);
+  });
+
+  it('[2.2] [3.1] is capped where it runs alone, too', async () => {
+    const { definition, seen } = echo({ batchSize: 4 });
+    const serving = await start(definition);
+
+    expect(await serving.run(Batch.concatenate([rowsFrom(1, 3)]).pad(7))).toEqual(rowsFrom(1, 3));
+
+    expect(seen).toMatchObject([{ size: 3, padding: 1 }]);
+  });
+});

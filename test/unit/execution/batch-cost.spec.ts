@@ -1,0 +1,192 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, OverloadedError, RequestTooLargeError, type ServingOptions } from 'nestjs-serving';
+import { BatchScript, settle } from 'nestjs-serving/testing';
+import { Tensor } from 'onnxruntime-common';
+import { costOf } from '../../../lib/execution/validate-batch.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { floats } from '../../fixtures/values/tensors.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+
+const limited = { name: 'dear', maxQueueCost: 100 };
+const bytesOf = (batch: Batch): number => costOf(limited, batch);
+
+describe('costOf', () => {
+  it.each([
+    { of: 'floats', batch: Batch.concatenate([floats([3, 2], [1, 2, 3, 4, 5, 6])]), cost: 24 },
+    {
+      of: 'a half of them',
+      batch: Batch.concatenate([
+        floats(
+          [4, 2],
+          Array.from({ length: 8 }, () => 1),
+        ),
+      ]).slice(1, 3),
+      cost: 16,
+    },
+    {
+      of: 'rows of several tensors',
+      batch: Batch.concatenate([{ a: floats([2, 1], [1, 2]), b: floats([2, 3], [1, 2, 3, 4, 5, 6]) }]),
+      cost: 32,
+    },
+    { of: 'rows that were put together', batch: Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]), cost: 16 },
+    { of: 'bytes', batch: Batch.concatenate([new Tensor('uint8', Uint8Array.of(1, 2, 3), [3, 1])]), cost: 3 },
+    { of: 'long numbers', batch: Batch.concatenate([new Tensor('int64', BigInt64Array.of(1n, 2n), [2])]), cost: 16 },
+    {
+      of: 'strings, each as one',
+      batch: Batch.concatenate([new Tensor('string', ['long', 'longer', 'x', 'y'], [2, 2])]),
+      cost: 4,
+    },
+    {
+      of: 'rows behind an item without rows',
+      batch: Batch.concatenate([floats([0, 2], []), floats([2, 2], [1, 2, 3, 4])]),
+      cost: 16,
+    },
+    { of: 'an item without rows, none', batch: Batch.concatenate([floats([0, 2], [])]), cost: 0 },
+    { of: 'plain values, none', batch: Batch.stack(['a', 'b']), cost: 0 },
+  ])('[7.1] [H11] counts the bytes of $of', ({ batch, cost }) => {
+    expect(bytesOf(batch)).toBe(cost);
+  });
+
+  it('[7.1] asks the serving where that says what rows cost', () => {
+    expect(costOf({ ...limited, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) }, Batch.stack(['a', 'b']))).toBe(14);
+  });
+
+  it('[7.1] asks nobody where nothing is limited', () => {
+    let asked = 0;
+
+    expect(costOf({ name: 'free', cost: () => ++asked }, Batch.stack(['a']))).toBe(0);
+    expect(asked).toBe(0);
+  });
+
+  it.each([-1, NaN, '5', undefined, null, 3n])('[7.1] [1.9] refuses what is no cost: %p', (cost) => {
+    const bad = { ...limited, cost: () => cost as number };
+
+    expect(() => costOf(bad, Batch.stack(['a']))).toThrow('Serving "dear": cost must return a number of 0 or more, it returned ');
+  });
+});
+
+describe('A serving that limits what its queue costs', () => {
+  const startServing = useServings();
+
+  /** A serving whose one partition runs a batch. */
+  async function busy(options: Partial<ServingOptions>) {
+    const script = new BatchScript();
+    const serving = await startServing<unknown>(script.createServing<unknown, unknown>({ name: 'dear', ...options }));
+    const first = serving.batchedRun('first');
+    await script.next();
+    return { serving, script, first };
+  }
+
+  it('[7.1] refuses tensors of too many bytes, and counts those that run no more', async () => {
+    const { serving, script } = await busy({ maxQueueCost: 20 });
+    const call = (rows: number) =>
+      serving.batchedRun(
+        floats(
+          [rows, 1],
+          Array.from({ length: rows }, () => 1),
+        ),
+      );
+    const waiting = call(4);
+
+    await expect(call(2)).rejects.toThrow(
+      new OverloadedError(
+        'Serving "dear" has rows in its queue that cost 16 of at most 20 and no room for 8 more; call again later, or raise maxQueueCost',
+      ),
+    );
+    await expect(call(6)).rejects.toThrow(RequestTooLargeError);
+    const fits = call(1);
+
+    script.release((rows) => rows);
+    await Promise.all([waiting, fits]);
+    await call(5);
+  });
+
+  it('[7.1] counts as its own function says, the rows of calls that have left no more', async () => {
+    const { serving, script, first } = await busy({
+      maxQueueCost: 10,
+      cost: (batch) => (batch.consume() as string[]).join('').length,
+    });
+    const leaving = new AbortController();
+    const left = serving.batchedRun('12345678', leaving);
+    const refused = serving.batchedRun('123');
+    await expect(refused).rejects.toMatchObject({ code: 'SERVING_OVERLOADED' });
+
+    leaving.abort(new Error('gone'));
+    await expect(left).rejects.toThrow('gone');
+    const reply = serving.batchedRun('123');
+
+    script.release((rows) => rows);
+    expect(await reply).toBe('123');
+    await first;
+  });
+
+  it('[7.1] [4.5] counts of a call that is split the part that still waits', async () => {
+    const { serving, script } = await busy({ maxQueueCost: 8, batchSize: 2, cost: ({ size }) => size * 2 });
+    const split = serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']));
+    await expect(serving.batchedRun('e')).rejects.toThrow('cost 8 of at most 8');
+
+    script.batches[0]!.finish(['FIRST']);
+    await settle();
+    const reply = serving.batchedRun(Batch.stack(['e', 'f']));
+    await expect(serving.batchedRun('g')).rejects.toThrow('cost 8 of at most 8');
+
+    script.release((rows) => rows);
+    expect(await Promise.all([split, reply])).toEqual([
+      ['a', 'b', 'c', 'd'],
+      ['e', 'f'],
+    ]);
+  });
+
+  it.each(['a reply', 'a stream'])(
+    '[7.1] [8.1] pulls a sequence for %s no further ahead than it has room for',
+    async (answer) => {
+      const costs: number[] = [];
+      const { serving, script, first } = await busy({
+        maxQueueCost: 10,
+        batchSize: 8,
+        cost: (batch) => {
+          costs.push(batch.size);
+          return 4;
+        },
+      });
+      const rows = ['a', 'b', 'c', 'd', 'e'];
+      costs.length = 0;
+      const sequence = rows.values();
+      const reply = answer === 'a reply' ? serving.batchedRun(sequence) : iterated(serving.stream(sequence)).then(outputsOf);
+      await settle();
+
+      expect([serving.queueDepths().get('dear'), costs]).toEqual([2, [1, 1, 1]]);
+      script.release((batch) => batch);
+
+      expect((await reply) as unknown[]).toEqual(answer === 'a reply' ? rows : rows.map((row) => [row]));
+      expect(costs).toHaveLength(rows.length);
+      await first;
+    },
+  );
+
+  it('[7.1] fails the calls for which its function gives no cost, or throws, and no others', async () => {
+    const { serving, script } = await busy({
+      maxQueueCost: 10,
+      cost: (batch) => {
+        const [row] = batch.consume() as string[];
+        if (row === 'throws') {
+          throw new RangeError('no such row');
+        }
+        return row === 'nothing' ? (undefined as unknown as number) : 1;
+      },
+    });
+    const fine = serving.batchedRun('fine');
+
+    await expect(serving.batchedRun('throws')).rejects.toThrow(RangeError);
+    await expect(serving.batchedRun('nothing')).rejects.toMatchObject({ code: 'SERVING_INVALID' });
+    await expect(serving.stream('throws')[Symbol.asyncIterator]().next()).rejects.toThrow(RangeError);
+
+    script.release((rows) => rows);
+    expect(await fine).toBe('fine');
+    expect(serving.queueDepths().get('dear')).toBe(0);
+  });
+
+  it.each([0, -5, NaN, '10'])('[7.1] [1.9] cannot limit it to %p', async (maxQueueCost) => {
+    await expect(busy({ maxQueueCost: maxQueueCost as number })).rejects.toThrow('option "maxQueueCost" is');
+  });
+});

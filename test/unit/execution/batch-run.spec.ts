@@ -1,0 +1,181 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, DONE, InvalidOutputError } from 'nestjs-serving';
+import type { Tensor } from 'onnxruntime-common';
+import { STEPPED } from '../../../lib/partitions/partition.js';
+import { BatchRun } from '../../../lib/execution/batch-run.js';
+import type { ServingLane } from '../../../lib/execution/lanes.js';
+import { releaseOutput } from '../../../lib/execution/output.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { StreamRequest } from '../../../lib/execution/stream-request.js';
+import { floats } from '../../fixtures/values/tensors.js';
+
+const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
+const padded: ServingLane = { ...lane, limits: { ...lane.limits, allowedSizes: [4] } };
+
+/** A stream of so many rows, alone or as part of a batch. */
+function streamOf(rows: readonly unknown[], hooks?: readonly string[]): StreamRequest {
+  return new StreamRequest(Batch.stack(rows), lane, undefined, hooks);
+}
+
+function runOf(...requests: readonly StreamRequest[]): BatchRun {
+  return new BatchRun(
+    requests.map((request) => ({ request, offset: 0, count: request.size })),
+    { logits: 1 },
+    4,
+  );
+}
+
+/** What the streams have heard by now: names of hooks with values, and lists of rows. */
+function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
+  return Promise.all(
+    requests.map(async ({ events }) => {
+      const values: unknown[] = [];
+      while (events.size > 0) {
+        const { value } = await events.next();
+        values.push('hook' in value! ? { [value.hook]: value.value } : releaseOutput(value!.rows));
+      }
+      return values;
+    }),
+  );
+}
+
+describe('BatchRun', () => {
+  it.each([
+    { own: true, what: 'hands on output that belongs to nobody else without a copy' },
+    { own: false, what: 'copies output whose memory a function may write to again' },
+  ])('[W4] $what', async ({ own }) => {
+    const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
+    const run = new BatchRun([{ request, offset: 0, count: 2 }], {}, 4);
+    const output = floats([2, 1], [1, 2]);
+
+    run.end({ output, own });
+
+    const { data } = releaseOutput((await request.reply).rows) as Tensor;
+    expect(data).toEqual(output.data);
+    expect((data as Float32Array).buffer === (output.data as Float32Array).buffer).toBe(own);
+  });
+
+  it('[8.3] knows the hooks that somebody waits for, each once', () => {
+    const run = runOf(streamOf(['a'], ['x', 'y']), streamOf(['b']), streamOf(['c'], ['y', 'z']));
+
+    expect(run.hooks).toEqual(['x', 'y', 'z']);
+    expect(run.info(3)).toMatchObject({ hooks: ['x', 'y', 'z'], size: 3, partition: 3 });
+    expect(runOf(streamOf(['a'])).hooks).toEqual([]);
+  });
+
+  it('[8.3] gives each caller its own rows of the hooks that he asked for', async () => {
+    const requests = [streamOf(['a', 'b'], ['x', 'y']), streamOf(['c']), streamOf(['d'], ['y'])];
+    const run = runOf(...requests);
+
+    run.hook('x', [1, 2, 3, 4]);
+    run.hook('y', floats([4, 2], [1, 2, 3, 4, 5, 6, 7, 8]));
+    run.hook('z', [1, 2, 3, 4]);
+
+    expect(await heard(...requests)).toEqual([
+      [{ x: [1, 2] }, { y: floats([2, 2], [1, 2, 3, 4]) }],
+      [],
+      [{ y: floats([1, 2], [7, 8]) }],
+    ]);
+  });
+
+  it('[8.3] finds the rows of an output of a model where the model has them', async () => {
+    const requests = [streamOf(['a'], ['logits']), streamOf(['b'], ['logits'])];
+
+    runOf(...requests).hook('logits', floats([3, 2], [1, 2, 3, 4, 5, 6]));
+
+    expect(await heard(...requests)).toEqual([[{ logits: floats([3, 1], [1, 3, 5]) }], [{ logits: floats([3, 1], [2, 4, 6]) }]]);
+  });
+
+  it.each<[string, unknown]>([
+    ['too few values', [1, 2]],
+    ['too many', [1, 2, 3, 4]],
+    ['one value', 1],
+    ['nothing', undefined],
+    ['tensors with too few rows', floats([2], [1, 2])],
+    ['tensors with a name that has too many', { x: floats([3], [1, 2, 3]), y: floats([4], [1, 2, 3, 4]) }],
+  ])('[8.3] refuses %s for a hook, and tells nobody', async (_, value) => {
+    const requests = [streamOf(['a', 'b'], ['x']), streamOf(['c'], ['x'])];
+
+    expect(() => runOf(...requests).hook('x', value)).toThrow(InvalidOutputError);
+    expect(() => runOf(...requests).hook('x', value)).toThrow('Hook "x": ');
+
+    expect(await heard(...requests)).toEqual([[], []]);
+  });
+
+  it.each<[string, unknown, string]>([
+    ['too few values', [1, 2], 'the 3 rows of its batch; it yielded a list of 2'],
+    ['too many', [1, 2, 3, 4], 'it yielded a list of 4'],
+    ['one value', 'abc', 'it yielded'],
+    ['nothing', undefined, 'it yielded undefined'],
+    ['tensors', floats([3], [1, 2, 3]), 'it yielded'],
+  ])('[8.4] refuses %s for a step, and tells nobody', async (_, value, message) => {
+    const requests = [streamOf(['a', 'b']), streamOf(['c'])];
+
+    expect(() => runOf(...requests).step(value, undefined)).toThrow(InvalidOutputError);
+    expect(() => runOf(...requests).step(value, undefined)).toThrow(message);
+
+    expect(await heard(...requests)).toEqual([[], []]);
+  });
+
+  it('[8.4] gives each caller its own rows of a step', async () => {
+    const requests = [streamOf(['a', 'b']), streamOf(['c'])];
+    const run = runOf(...requests);
+
+    run.step([1, DONE, 3], undefined);
+    run.step([4, 5, DONE], undefined);
+    run.end(STEPPED);
+
+    expect(await heard(...requests)).toEqual([
+      [
+        [1, undefined],
+        [4, undefined],
+      ],
+      [[3]],
+    ]);
+    expect(requests.map(({ isOver }) => isOver)).toEqual([true, true]);
+  });
+
+  it('[8.4] knows of each row whether somebody waits for it', () => {
+    const requests = [streamOf(['a', 'b']), streamOf(['c'])];
+    const run = runOf(...requests);
+    const waiting = (): boolean[] => [0, 1, 2, 3, -1].map((row) => run.isWaiting(row));
+
+    expect(waiting()).toEqual([true, true, true, false, false]);
+    run.step([DONE, 2, 3], undefined);
+    expect(waiting()).toEqual([false, true, true, false, false]);
+    requests[1]!.fail(new Error('left'));
+    expect(waiting()).toEqual([false, true, false, false, false]);
+    run.end(STEPPED);
+    expect(waiting()).toEqual([false, false, false, false, false]);
+  });
+
+  it('[8.4] counts the rows that fill a batch up for a step, and asks for nobody of them', () => {
+    const request = new StreamRequest(Batch.concatenate([floats([3], [1, 2, 3])]), padded);
+    const run = new BatchRun([{ request, offset: 0, count: 3 }], {}, 4);
+
+    expect(() => run.step([1, 2, 3], undefined)).toThrow('the 4 rows of its batch');
+    run.step([1, 2, 3, DONE], undefined);
+
+    expect([run.batch.padding, run.isWaiting(2), run.isWaiting(3)]).toEqual([1, true, false]);
+  });
+
+  it('[8.4] [6.1] fails only those of whose rows something was still to come', async () => {
+    const error = new Error('out of memory');
+    const split = new ReplyRequest(Batch.stack(['a', 'b']), lane);
+    const [done, waiting] = [streamOf(['c']), streamOf(['d'])];
+    const run = new BatchRun(
+      [split, done, waiting].map((request) => ({ request, offset: 0, count: 1 })),
+      {},
+      4,
+    );
+
+    run.step([DONE, DONE, 'd1'], undefined);
+    run.fail(error);
+    split.answer(1, Batch.stack(['B']), undefined);
+
+    expect(releaseOutput((await split.reply).rows)).toEqual([[], 'B']);
+    expect(await done.events.next()).toEqual({ done: true, value: undefined });
+    expect(await heard(waiting)).toEqual([[['d1']]]);
+    await expect(waiting.events.next()).rejects.toBe(error);
+  });
+});

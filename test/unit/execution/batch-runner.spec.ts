@@ -1,0 +1,50 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch } from '../../../lib/batch/batch.js';
+import { BatchFailedError, InvalidBatchError } from '../../../lib/errors.js';
+import type { Partition } from '../../../lib/partitions/partition.js';
+import { BatchRunner } from '../../../lib/execution/batch-runner.js';
+import type { ServingLane } from '../../../lib/execution/lanes.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { ServingEvents } from '../../../lib/events/event-hub.js';
+
+const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
+
+/** A runner of one partition, which may run its batches twice. */
+function runnerOn(partition: Partition): BatchRunner {
+  const recovery = { idempotent: true, isolateFailures: true, retries: 2 };
+  return new BatchRunner('pairs', recovery, { partitions: [partition] }, new ServingEvents());
+}
+
+/** A partition that gives every row back, and what it has got. */
+function echo(): { partition: Partition; batches: unknown[] } {
+  const batches: unknown[] = [];
+  const run: Partition['run'] = async (batch) => {
+    const rows = batch.consume() as unknown[];
+    batches.push(rows);
+    return { output: rows };
+  };
+  return { partition: { prefetch: 0, run, close: async () => {} }, batches };
+}
+
+describe('BatchRunner', () => {
+  it('[6.1] [6.5] fails the callers of rows that cannot be put into one batch, and never rejects', async () => {
+    const { partition, batches } = echo();
+    const requests = ['one', 'another'].map((key) => new ReplyRequest(Batch.stack([key]).withKey(key), lane));
+    const parts = requests.map((request) => ({ request, offset: 0, count: 1 }));
+    const replies = Promise.allSettled(requests.map(({ reply }) => reply));
+
+    const outcome = await runnerOn(partition).dispatch({ lane, parts, size: 4, reason: 'idle' }, 0);
+
+    const error = expect.any(BatchFailedError);
+    expect(outcome).toEqual({ error });
+    expect(await replies).toEqual([
+      { status: 'rejected', reason: error },
+      { status: 'rejected', reason: error },
+    ]);
+    expect(outcome.error).toMatchObject({
+      message: 'Serving "pairs": a batch of 2 rows failed: Cannot merge batches of different keys: "one" and "another"',
+      cause: expect.any(InvalidBatchError),
+    });
+    expect(batches).toEqual([]);
+  });
+});

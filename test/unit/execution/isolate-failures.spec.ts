@@ -1,0 +1,363 @@
+import { describe, expect, it } from '@jest/globals';
+import {
+  Batch,
+  type BatchContext,
+  BatchFailedError,
+  createServing,
+  InvalidOutputError,
+  type LocalServing,
+  type ServingDefinition,
+} from 'nestjs-serving';
+import { BatchScript, recordBatches, settle } from 'nestjs-serving/testing';
+import { floats } from '../../fixtures/values/tensors.js';
+import { iterated, outputsOf } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+const rowsOf = (...rows: unknown[]): Batch => Batch.stack(rows);
+
+const settled = (serving: LocalServing, rows: readonly string[]) =>
+  Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
+
+describe('A batch that fails', () => {
+  useVirtualTime();
+  const startServing = useServings();
+
+  /** A serving that cannot take rows that start with "bad", and notes what it runs. */
+  async function start(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, string[][]]> {
+    const ran: string[][] = [];
+    const serving = await startServing<unknown>({
+      name: 'picky',
+      idempotent: true,
+      useFactory: () => (rows: string[]) => {
+        ran.push(rows);
+        const bad = rows.find((row) => row.startsWith('bad'));
+        if (bad) {
+          throw new Error(`${bad} is no good`);
+        }
+        return rows.map((row) => row.toUpperCase());
+      },
+      ...options,
+    });
+    return [serving, ran];
+  }
+
+  it('[6.4] fails the caller of the row at fault alone', async () => {
+    const [serving, ran] = await start();
+
+    const replies = await settled(serving, ['a', 'b', 'c', 'bad', 'e', 'f']);
+
+    expect(replies.filter(({ status }) => status === 'fulfilled')).toHaveLength(5);
+    expect(replies[3]).toMatchObject({ reason: expect.any(BatchFailedError) });
+    expect(replies[3]).toMatchObject({
+      reason: { message: 'Serving "picky": a batch of 1 rows failed: bad is no good', cause: new Error('bad is no good') },
+    });
+    expect(ran).toEqual([
+      ['a', 'b', 'c', 'bad', 'e', 'f'],
+      ['a', 'b', 'c'],
+      ['bad', 'e', 'f'],
+      ['bad', 'e'],
+      ['f'],
+      ['bad'],
+      ['e'],
+    ]);
+  });
+
+  it('[6.4] fails the callers of two rows at fault', async () => {
+    const [serving] = await start();
+    const rows = Array.from({ length: 32 }, (_, i) => ([5, 27].includes(i) ? `bad ${i}` : `${i}`));
+
+    const replies = await settled(serving, rows);
+
+    expect(replies.flatMap(({ status }, i) => (status === 'rejected' ? [i] : []))).toEqual([5, 27]);
+  });
+
+  it('[6.4] fails all callers where no row runs, in a number of runs that is bounded by the logarithm of the rows', async () => {
+    const [serving, ran] = await start();
+
+    const replies = await settled(
+      serving,
+      Array.from({ length: 32 }, () => 'bad'),
+    );
+
+    expect(replies.every(({ status }) => status === 'rejected')).toBe(true);
+    expect(ran.length).toBeLessThanOrEqual(1 + 4 * 5);
+  });
+
+  it('[6.4] of rows of one call, fails that call', async () => {
+    const [serving, ran] = await start();
+
+    const replies = await Promise.allSettled([
+      serving.batchedRun(rowsOf('a', 'bad', 'c', 'd')),
+      serving.batchedRun(rowsOf('e', 'f')),
+    ]);
+
+    expect(replies).toMatchObject([{ status: 'rejected' }, { status: 'fulfilled', value: ['E', 'F'] }]);
+    // What is left of a call that has failed does not run again.
+    expect(ran.at(-1)).not.toContain('d');
+  });
+
+  it('[6.4] [4.5] joins the rows of a call in their order, in whatever batches they ran at last', async () => {
+    const [serving] = await start({ batchSize: 8 });
+
+    const replies = await Promise.allSettled([
+      serving.batchedRun(rowsOf(...'abcde'.split(''))),
+      serving.batchedRun('bad'),
+      serving.batchedRun(rowsOf(...'fghijkl'.split(''))),
+    ]);
+
+    expect(replies).toMatchObject([{ value: 'ABCDE'.split('') }, { status: 'rejected' }, { value: 'FGHIJKL'.split('') }]);
+  });
+
+  it('[6.4] of tensors, runs again with the rows of each half', async () => {
+    const sizes: number[] = [];
+    const serving = await startServing<unknown>({
+      name: 'picky',
+      idempotent: true,
+      useFactory: () => (x: ReturnType<typeof floats>) => {
+        sizes.push(x.dims[0]!);
+        if ((x.data as Float32Array).includes(-1)) {
+          throw new RangeError('negative');
+        }
+        return x;
+      },
+    });
+
+    const replies = await Promise.allSettled(
+      [1, 2, -1, 4].map((value) => serving.batchedRun(Batch.concatenate([floats([1, 1], [value])]))),
+    );
+
+    expect(replies.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected', 'fulfilled']);
+    expect(replies[3]).toMatchObject({ value: floats([1, 1], [4]) });
+    expect(sizes).toEqual([4, 2, 2, 1, 1]);
+  });
+
+  it('[6.4] [6.3] does not run again where the output was of the wrong length: no row is at fault', async () => {
+    const [serving] = await start({
+      useFactory: () => (rows: string[]) => (rows.includes('bad') ? [] : rows),
+    });
+
+    const replies = await settled(serving, ['a', 'bad', 'c']);
+
+    expect(replies.map((reply) => (reply as PromiseRejectedResult).reason as unknown)).toEqual(
+      replies.map(() => expect.any(InvalidOutputError)),
+    );
+  });
+
+  it('[6.2] does not run again where rows have errors of their own in place of results', async () => {
+    const ran: number[] = [];
+    const [serving] = await start({
+      useFactory: () => (rows: string[]) => {
+        ran.push(rows.length);
+        return rows.map((row) => (row === 'bad' ? new RangeError(row) : row));
+      },
+    });
+
+    expect(await settled(serving, ['a', 'bad'])).toMatchObject([{ value: 'a' }, { reason: expect.any(RangeError) }]);
+    expect(ran).toEqual([2]);
+  });
+
+  it.each([{ idempotent: false }, { idempotent: undefined }, { isolateFailures: false }])(
+    '[6.4] [6.1] fails all its callers in a serving with %j',
+    async (options) => {
+      const [serving, ran] = await start(options);
+
+      const replies = await settled(serving, ['a', 'bad']);
+
+      expect(replies.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+      expect(ran).toEqual([['a', 'bad']]);
+    },
+  );
+
+  it('[6.4] [1.9] cannot be isolated in a serving whose batches must not run twice', () => {
+    const isolating = { name: 'once', isolateFailures: true, useFactory: () => () => [] };
+
+    expect(() => createServing(isolating)).toThrow('isolateFailures runs batches again, and needs idempotent: true');
+    expect(() => createServing({ ...isolating, idempotent: true })).not.toThrow();
+  });
+
+  it('[6.4] [7.1] lets its rows wait ahead of what came later, beyond what may wait', async () => {
+    const script = new BatchScript<string>();
+    const serving = await startServing<unknown>(
+      script.createServing({ name: 'picky', idempotent: true, batchSize: 2, maxQueue: 2 }),
+    );
+    const replies = settled(serving, ['a', 'b']);
+    const batch = await script.next();
+    await later(1);
+    const after = settled(serving, ['c', 'd']);
+    await settle();
+
+    batch.fail(new Error('no good'));
+    await settle();
+
+    expect(script.rows).toEqual([['a']]);
+    expect(serving.queueDepths().get('picky')).toBe(3);
+    script.release((rows) => rows);
+    expect([await replies, await after].flat().map(({ status }) => status)).toEqual(Array.from({ length: 4 }, () => 'fulfilled'));
+    expect(serving.queueDepths().get('picky')).toBe(0);
+  });
+
+  it('[6.4] [12.2] is told with its error, and those that run again as such', async () => {
+    const [serving] = await start();
+    const batches = recordBatches(serving);
+
+    await settled(serving, ['a', 'bad']);
+
+    expect(batches.map(({ reason, rows }) => `${reason} ${rows}`)).toEqual(['idle 2', 'retry 1', 'retry 1']);
+    expect(batches.map(({ error }) => error !== undefined)).toEqual([true, false, true]);
+  });
+
+  it('[7.3] runs no row again whose caller has left', async () => {
+    const script = new BatchScript<string>();
+    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+    const leaving = new AbortController();
+    const left = [serving.batchedRun('a', leaving), serving.batchedRun('b', leaving)];
+    const reply = serving.batchedRun('c');
+    const batch = await script.next();
+    leaving.abort(new Error('gone'));
+    expect((await Promise.allSettled(left)).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+
+    batch.fail(new Error('no good'));
+    const again = await script.next();
+
+    expect([again.rows, script.batches]).toEqual([['c'], [again]]);
+    again.finish(['C']);
+    expect(await reply).toBe('C');
+  });
+
+  it('[9.3] runs again before the serving has closed', async () => {
+    const script = new BatchScript<string>();
+    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+    const replies = settled(serving, ['a', 'b']);
+    const batch = await script.next();
+    const closed = serving.close();
+
+    batch.fail(new Error('no good'));
+    (await script.next()).finish(['A']);
+    (await script.next()).finish(['B']);
+
+    expect(await replies).toMatchObject([{ value: 'A' }, { value: 'B' }]);
+    await closed;
+  });
+
+  it('[9.3] fails with the error of closing where the serving does not drain', async () => {
+    const script = new BatchScript<string>();
+    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true, drain: false }));
+    const replies = settled(serving, ['a', 'b']);
+    const batch = await script.next();
+    const closed = serving.close();
+
+    batch.fail(new Error('no good'));
+
+    const reason = expect.objectContaining({ code: 'SERVING_CLOSED' });
+    expect(await replies).toMatchObject([{ reason }, { reason }]);
+    expect(script.batches).toEqual([]);
+    await closed;
+  });
+
+  describe('of a stream', () => {
+    it('[6.4] [8.2] runs again, and gives the output in the order of the rows', async () => {
+      const [serving] = await start({ batchSize: 8 });
+
+      const events = iterated(serving.stream(rowsOf(...'abc'.split(''))));
+      const bad = serving.batchedRun('bad');
+
+      await expect(bad).rejects.toThrow('no good');
+      expect(outputsOf(await events).flat()).toEqual('ABC'.split(''));
+    });
+
+    it('[6.4] [8.3] does not run again once hooks have been sent', async () => {
+      const script = new BatchScript<string>();
+      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const events = iterated(serving.stream('a', { hooks: ['layer'] }));
+      const other = serving.batchedRun('b');
+      const batch = await script.next();
+      batch.emit('layer', [1, 2]);
+
+      batch.fail(new Error('no good'));
+
+      await expect(events).rejects.toThrow('no good');
+      await expect(other).rejects.toThrow('no good');
+      expect(script.batches).toEqual([]);
+    });
+
+    it('[6.4] [8.4] does not run again once a step was sent', async () => {
+      const script = new BatchScript<string>();
+      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const replies = settled(serving, ['a', 'b']);
+      const batch = await script.next();
+      batch.step(['A', 'B']);
+
+      batch.fail(new Error('no good'));
+
+      expect(await replies).toMatchObject([{ status: 'rejected' }, { status: 'rejected' }]);
+      expect(script.batches).toEqual([]);
+    });
+
+    it('[6.4] [8.3] is never cut where hooks were asked for, and is from others, before any were sent', async () => {
+      const sizes: string[] = [];
+      const serving = await startServing<unknown>({
+        name: 'picky',
+        idempotent: true,
+        useFactory:
+          () =>
+          (rows: string[], { emit }: BatchContext) => {
+            sizes.push(rows.join(''));
+            if (rows.includes('x')) {
+              throw new Error('x is no good');
+            }
+            emit('layer', rows);
+            return rows;
+          },
+      });
+
+      const alone = serving.batchedRun('x');
+      const hooked = iterated(serving.stream(rowsOf(...'abc'.split('')), { hooks: ['layer'] }));
+
+      await expect(alone).rejects.toThrow('x is no good');
+      expect(outputsOf(await hooked)).toEqual([{ layer: ['a', 'b', 'c'] }, ['a', 'b', 'c']]);
+      expect(sizes).toEqual(['xabc', 'x', 'abc']);
+    });
+  });
+
+  describe('inline', () => {
+    it('[6.4] [3.1] runs again in halves, and answers with the error of the row at fault', async () => {
+      const [serving, ran] = await start();
+
+      await expect(serving.run(rowsOf('a', 'b', 'bad'))).rejects.toThrow('bad is no good');
+      expect(ran.slice(0, 2)).toEqual([
+        ['a', 'b', 'bad'],
+        ['a', 'b'],
+      ]);
+    });
+
+    it('[6.4] [3.1] answers where a part is not too much', async () => {
+      const [serving] = await start({
+        useFactory: () => (rows: string[]) => {
+          if (rows.length > 2) {
+            throw new Error('out of memory');
+          }
+          return rows;
+        },
+        isolateFailures: false,
+      });
+
+      expect(await serving.run(rowsOf(...'abcdefg'.split('')))).toEqual('abcdefg'.split(''));
+    });
+
+    it('[7.3] [3.1] runs nothing again once its caller has left', async () => {
+      const script = new BatchScript<string>();
+      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const leaving = new AbortController();
+      const left = serving.run(rowsOf('a', 'b'), leaving);
+      const batch = await script.next();
+      leaving.abort(new Error('gone'));
+      await expect(left).rejects.toThrow('gone');
+
+      batch.fail(new Error('no good'));
+      await settle();
+
+      expect(script.batches).toEqual([]);
+    });
+  });
+});

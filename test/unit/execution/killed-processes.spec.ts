@@ -1,0 +1,59 @@
+import { describe, expect, it } from '@jest/globals';
+import { LocalServing, ServingClosedError } from 'nestjs-serving';
+import { SupervisedPartition } from '../../../lib/partitions/worker/supervised.partition.js';
+import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import { FakeProcess, FakeWorker } from '../../fixtures/partitions/fake-worker.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+/** A serving of one partition, whose batches run until the test ends them. */
+function servingOf(worker: FakeWorker): LocalServing {
+  const options = resolveDefinition({ name: 'held', batchSize: 1, shutdown: 1000, useFactory: () => () => [] });
+  return new LocalServing(options, { name: 'held' }, async (_kind, _partitions, _keys, supervision) => ({
+    partitions: [
+      new SupervisedPartition(
+        0,
+        worker,
+        async () => new FakeProcess(),
+        supervision,
+        () => 1,
+      ),
+    ],
+  }));
+}
+
+describe('A process at shutdown', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  it('[5.6] [9.3] is killed once its time is over, and not started again; who waits for it hears of the shutdown', async () => {
+    const worker = new FakeProcess();
+    const serving = await start(servingOf(worker));
+    const replies = Promise.allSettled(['running', 'ahead', 'queued'].map((row) => serving.batchedRun(row)));
+    await turn();
+
+    const closed = serving.close();
+    await later(999);
+    expect(worker.kills).toBe(0);
+    await later(1);
+    await closed;
+
+    expect([worker.kills, timers(), serving.partitions()]).toEqual([1, 0, [{ state: 'up', restarts: 0 }]]);
+    expect(await replies).toEqual(
+      Array.from({ length: 3 }, () => ({ status: 'rejected', reason: expect.any(ServingClosedError) })),
+    );
+  });
+
+  it('[5.6] [9.3] is not killed when it ends in time', async () => {
+    const worker = new FakeProcess();
+    const serving = await start(servingOf(worker));
+    const reply = serving.batchedRun('running');
+    await turn();
+
+    const closed = serving.close();
+    worker.batches[0]!.finish(['done']);
+    await closed;
+
+    expect([await reply, worker.kills, worker.isClosed]).toEqual(['done', 0, true]);
+  });
+});

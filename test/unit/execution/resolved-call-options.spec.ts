@@ -1,0 +1,188 @@
+import { getEventListeners } from 'node:events';
+import { describe, expect, it } from '@jest/globals';
+import { type CallOptions, DeadlineExceededError, InvalidInputError } from 'nestjs-serving';
+import { type CallTerms, NOTHING_ASKED, onStop, termsOf } from '../../../lib/execution/resolved-call-options.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+
+const callbacks = { name: 'polite' };
+const terms = (options: CallOptions, timeout?: number): CallTerms => termsOf(callbacks, 'input', options, timeout);
+/** What nobody who minds the types can say. */
+const wrong = (options: object): CallOptions => options;
+
+describe('termsOf', () => {
+  useVirtualTime();
+
+  it('gives one and the same where nothing is asked for', () => {
+    expect(terms({})).toBe(NOTHING_ASKED);
+    expect(terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' })).toBe(NOTHING_ASKED);
+    expect(NOTHING_ASKED).toMatchObject({ priority: 0, tenant: '', deadline: Infinity, signal: undefined });
+  });
+
+  it('[7.4] gives what is asked for', () => {
+    const { signal } = new AbortController();
+
+    expect(terms({ priority: -10, tenant: 'a', signal })).toMatchObject({
+      priority: -10,
+      tenant: 'a',
+      signal,
+      deadline: Infinity,
+    });
+    expect(terms({ priority: 10 })).toMatchObject({ priority: 10, tenant: '' });
+  });
+
+  it('[7.2] counts the time from now, that of the call before that of the serving', () => {
+    const now = performance.now();
+
+    expect(terms({ timeout: 20 }).deadline).toBe(now + 20);
+    expect(terms({}, 30).deadline).toBe(now + 30);
+    expect(terms({ timeout: 40 }, 30).deadline).toBe(now + 40);
+    expect(terms({ timeout: 0 }, 30).deadline).toBe(now);
+  });
+
+  it.each([Infinity, 2 ** 31])('[7.2] knows no deadline where the time is longer than a timer: %s', (timeout) => {
+    expect(terms({ timeout }).deadline).toBe(Infinity);
+    expect(terms({ timeout: 2 ** 31 - 1 }).deadline).toBeLessThan(Infinity);
+  });
+
+  it('[7.4] asks the serving for the tenant where the call names none', () => {
+    const inputs: unknown[] = [];
+    const asking = { ...callbacks, tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined) };
+
+    expect(termsOf(asking, 'known', {}).tenant).toBe('a');
+    expect(termsOf(asking, 'unknown', {})).toBe(NOTHING_ASKED);
+    expect(termsOf(asking, 'known', { tenant: 'b' }).tenant).toBe('b');
+    expect(inputs).toEqual(['known', 'unknown']);
+  });
+
+  it.each([
+    { options: { priority: 11 }, message: 'priority 11; allowed is a whole number from -10 to 10' },
+    { options: { priority: -11 }, message: 'priority -11; allowed is a whole number from -10 to 10' },
+    { options: { priority: 0.5 }, message: 'priority 0.5; allowed is a whole number from -10 to 10' },
+    { options: { priority: NaN }, message: 'priority NaN; allowed is a whole number from -10 to 10' },
+    { options: { priority: '1' }, message: 'priority "1"; allowed is a whole number from -10 to 10' },
+    { options: { priority: null }, message: 'priority null; allowed is a whole number from -10 to 10' },
+    { options: { tenant: 7 }, message: 'tenant 7; allowed is a string' },
+    { options: { tenant: null }, message: 'tenant null; allowed is a string' },
+    { options: { timeout: -1 }, message: 'timeout -1; allowed is milliseconds of 0 or more' },
+    { options: { timeout: NaN }, message: 'timeout NaN; allowed is milliseconds of 0 or more' },
+    { options: { timeout: '10' }, message: 'timeout "10"; allowed is milliseconds of 0 or more' },
+    { options: { timeout: null }, message: 'timeout null; allowed is milliseconds of 0 or more' },
+  ])('[7.2] [7.4] refuses $message', ({ options, message }) => {
+    expect(() => terms(wrong(options))).toThrow(InvalidInputError);
+    expect(() => terms(wrong(options))).toThrow(`A call to serving "polite" has ${message}`);
+  });
+
+  it('[7.2] tells whoever is late how much time he had', () => {
+    expect(terms({ timeout: 25 }).late()).toEqual(
+      new DeadlineExceededError('Serving "polite" did not answer within the 25 ms that the call had'),
+    );
+    expect(NOTHING_ASKED.late()).toBeInstanceOf(DeadlineExceededError);
+  });
+});
+
+describe('onStop', () => {
+  useVirtualTime();
+
+  it('[7.2] calls back at the deadline, once', async () => {
+    const reasons: unknown[] = [];
+    onStop(terms({ timeout: 10 }), (reason) => reasons.push(reason));
+    await later(9);
+    expect(reasons).toEqual([]);
+
+    await later(1);
+    await later(100);
+
+    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
+    expect(timers()).toBe(0);
+  });
+
+  it('[7.2] calls back at once where the deadline has passed', async () => {
+    const reasons: unknown[] = [];
+    const asked = terms({ timeout: 10 });
+    await later(10);
+
+    onStop(asked, (reason) => reasons.push(reason))();
+
+    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
+  });
+
+  it('[7.3] calls back when the signal aborts, or at once where it has', () => {
+    const reasons: unknown[] = [];
+    const leaving = new AbortController();
+    onStop(terms(leaving), (reason) => reasons.push(reason));
+    leaving.abort('gone');
+    onStop(terms(leaving), (reason) => reasons.push(`already ${String(reason)}`));
+
+    expect(reasons).toEqual(['gone', 'already gone']);
+  });
+
+  it('[7.2] [7.3] hears of nothing once it is told to, and leaves no timer and no listener', async () => {
+    const reasons: unknown[] = [];
+    const leaving = new AbortController();
+    const late = terms({ timeout: 5, signal: leaving.signal });
+    await later(5);
+
+    [terms({ signal: leaving.signal, timeout: 10 }), terms(leaving), terms({ timeout: 10 }), late, NOTHING_ASKED].forEach(
+      (asked) => onStop(asked, (reason) => reasons.push(reason))(),
+    );
+
+    expect([timers(), getEventListeners(leaving.signal, 'abort')]).toEqual([0, []]);
+    await later(20);
+    leaving.abort();
+    expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
+  });
+});
+
+describe('A call', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.2] [7.4] with options that cannot be is refused by %s before anything is done',
+    async (method) => {
+      const steps: string[] = [];
+      const serving = await start<unknown>({
+        name: 'polite',
+        preprocess: (row) => (steps.push('preprocess'), { batch: row }),
+        useFactory: () => (rows: string[]) => (steps.push('batch'), rows),
+      });
+
+      for (const options of [{ timeout: -1 }, { priority: 99 }, { tenant: 5 }]) {
+        await expect(serving[method]('a', wrong(options))).rejects.toThrow(InvalidInputError);
+      }
+      expect(steps).toEqual([]);
+    },
+  );
+
+  it('[7.2] [7.4] with options that cannot be is refused where a stream is read', async () => {
+    const serving = await start<unknown>({ name: 'polite', useFactory: () => (rows: string[]) => rows });
+
+    const events = serving.stream('a', wrong({ priority: 'high' }))[Symbol.asyncIterator]();
+
+    await expect(events.next()).rejects.toThrow(
+      'A call to serving "polite" has priority "high"; allowed is a whole number from -10 to 10',
+    );
+  });
+
+  it('[7.4] fails alone where the serving cannot say in whose name it is made', async () => {
+    const serving = await start<unknown>({
+      name: 'polite',
+      tenant: (input) => {
+        if (input === 'nobody') {
+          throw new RangeError('no such user');
+        }
+        return input === 'number' ? (5 as unknown as string) : 'somebody';
+      },
+      useFactory: () => (rows: string[]) => rows,
+    });
+
+    const replies = await Promise.allSettled(['nobody', 'number', 'a'].map((row) => serving.batchedRun(row)));
+
+    expect(replies).toMatchObject([
+      { reason: expect.any(RangeError) },
+      { reason: { message: 'A call to serving "polite" has tenant 5; allowed is a string' } },
+      { value: 'a' },
+    ]);
+  });
+});

@@ -1,0 +1,304 @@
+import { describe, expect, it } from '@jest/globals';
+import * as fc from 'fast-check';
+import { Batch } from '../../../lib/batch/batch.js';
+import type { Part } from '../../../lib/batching/queued-request.js';
+import { BatchFailedError, PartitionLostError, RunTimeoutError, ServingLoadError } from '../../../lib/errors.js';
+import { LostOnTheWayError, NotStartedError, OutputLostError, TooLargeToSendError } from '../../../lib/partitions/partition.js';
+import { type History, retriesOf } from '../../../lib/execution/retry-policy.js';
+import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import type { BatchRequest } from '../../../lib/execution/request.js';
+import { StreamRequest } from '../../../lib/execution/stream-request.js';
+import type { RecoveryOptions } from '../../../lib/definition/resolved-serving.js';
+
+const options: RecoveryOptions = { idempotent: true, isolateFailures: true, retries: 2 };
+const limits = { batchSize: 1024, batchTimeout: 0, runSize: 1024 };
+const lane = { limits, key: 'default', origin: undefined };
+const failed = new BatchFailedError('one of the rows is at fault');
+const lost = new PartitionLostError('the process has ended');
+
+function requestOf(rows: number, whole = false): BatchRequest {
+  const batch = Batch.stack(Array.from({ length: rows }, (_, i) => i));
+  return whole ? new StreamRequest(batch, lane, undefined, ['hook']) : new ReplyRequest(batch, lane);
+}
+
+const allOf = (request: BatchRequest): Part<BatchRequest> => ({ request, offset: 0, count: request.size });
+const partsOf = (...sizes: number[]): Part<BatchRequest>[] => sizes.map((size) => allOf(requestOf(size)));
+/** The offset and the count of each part of each batch that is to run. */
+const shapeOf = (retries: ReturnType<typeof retriesOf>): number[][][] =>
+  retries.map(({ parts }) => parts.map(({ offset, count }) => [offset, count]));
+
+/** What becomes of the rows, of which some are at fault, and in how many runs. */
+function play(
+  parts: readonly Part<BatchRequest>[],
+  errorOf: (rows: readonly (readonly [BatchRequest, number])[]) => unknown,
+  own: Partial<RecoveryOptions> = {},
+): { readonly runs: number; readonly failed: number; readonly answered: number } {
+  const left: { readonly parts: readonly Part<BatchRequest>[]; readonly history?: unknown }[] = [{ parts }];
+  const outcome = { runs: 0, failed: 0, answered: 0 };
+  for (let batch = left.shift(); batch; batch = left.shift()) {
+    outcome.runs++;
+    const rows = batch.parts.flatMap(({ request, offset, count }) =>
+      Array.from({ length: count }, (_, i) => [request, offset + i] as const),
+    );
+    const error = errorOf(rows);
+    const retries = error === undefined ? [] : retriesOf(error, batch.parts, batch.history as History, { ...options, ...own });
+    left.push(...retries);
+    if (retries.length === 0) {
+      outcome[error === undefined ? 'answered' : 'failed'] += rows.length;
+    }
+  }
+  return outcome;
+}
+
+/** Fails every batch in which there is one of these rows, counted over all parts. */
+function atFault(parts: readonly Part<BatchRequest>[], faulty: readonly number[]) {
+  const all = parts.flatMap(({ request, count }) => Array.from({ length: count }, (_, i) => [request, i] as const));
+  return (rows: readonly (readonly [BatchRequest, number])[]): unknown =>
+    rows.some(([request, index]) => faulty.some((i) => all[i]![0] === request && all[i]![1] === index)) ? failed : undefined;
+}
+
+describe('retriesOf', () => {
+  it('[6.4] gives the rows of a batch that has failed in halves, in their order, whoever they belong to', () => {
+    expect(shapeOf(retriesOf(failed, partsOf(2, 3, 1), undefined, options))).toEqual([
+      [
+        [0, 2],
+        [0, 1],
+      ],
+      [
+        [1, 2],
+        [0, 1],
+      ],
+    ]);
+    expect(shapeOf(retriesOf(failed, [{ ...partsOf(9)[0]!, offset: 4, count: 3 }], undefined, options))).toEqual([
+      [[4, 2]],
+      [[6, 1]],
+    ]);
+  });
+
+  it('[6.4] gives a row none that has failed alone', () => {
+    expect(retriesOf(failed, partsOf(1), undefined, options)).toEqual([]);
+  });
+
+  it.each([{ idempotent: false, isolateFailures: false }, { isolateFailures: false }])(
+    '[6.4] gives none to batches that must not run twice, or are not to: %j',
+    (own) => {
+      expect(retriesOf(failed, partsOf(4), undefined, { ...options, ...own })).toEqual([]);
+    },
+  );
+
+  it('[6.4] gives none where something could not be loaded, for which no row is at fault', () => {
+    expect(retriesOf(new ServingLoadError('no such file'), partsOf(4), undefined, options)).toEqual([]);
+  });
+
+  it('[6.4] finds one or two rows at fault, wherever they are, and answers all others', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 12 }),
+        fc.nat(),
+        fc.nat(),
+        (sizes, first, second) => {
+          const parts = partsOf(...sizes);
+          const rows = sizes.reduce((sum, size) => sum + size, 0);
+          const faulty = [...new Set([first % rows, second % rows])];
+
+          const { answered, failed: without } = play(parts, atFault(parts, faulty));
+
+          expect([answered, without]).toEqual([rows - faulty.length, faulty.length]);
+        },
+      ),
+    );
+  });
+
+  it.each([2, 3, 32, 100, 1000])('[6.4] ends soon where all of %s rows are at fault', (rows) => {
+    const parts = partsOf(rows);
+
+    const { runs, failed: without, answered } = play(parts, () => failed);
+
+    expect([without, answered]).toEqual([rows, 0]);
+    expect(runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
+  });
+
+  it('[6.4] ends soon, and answers every row once, however many are at fault', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 200 }), fc.array(fc.nat(199), { maxLength: 200 }), (rows, faulty) => {
+        const parts = partsOf(rows);
+
+        const outcome = play(
+          parts,
+          atFault(
+            parts,
+            faulty.filter((row) => row < rows),
+          ),
+        );
+
+        expect(outcome.answered + outcome.failed).toBe(rows);
+        expect(outcome.runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
+      }),
+    );
+  });
+
+  it('[8.3] [6.4] cuts no request that must run whole, and none off from the others where it can go apart', () => {
+    const [before, whole, after] = [allOf(requestOf(1)), allOf(requestOf(3, true)), allOf(requestOf(2))];
+
+    expect(retriesOf(failed, [before, whole], undefined, options).map(({ parts }) => parts)).toEqual([[before], [whole]]);
+    expect(retriesOf(failed, [whole, before], undefined, options).map(({ parts }) => parts)).toEqual([[whole], [before]]);
+    expect(retriesOf(failed, [before, whole, after], undefined, options).map(({ parts }) => parts)).toEqual([
+      [before, whole],
+      [after],
+    ]);
+    expect(retriesOf(failed, [whole], undefined, options)).toEqual([]);
+  });
+
+  it('[8.3] [6.4] finds the request at fault among those that must run whole', () => {
+    const aCall = fc.record({ rows: fc.integer({ min: 1, max: 8 }), whole: fc.boolean() });
+    fc.assert(
+      fc.property(fc.array(aCall, { minLength: 1, maxLength: 8 }), fc.nat(), (calls, index) => {
+        const requests = calls.map(({ rows, whole }) => requestOf(rows, whole));
+        const culprit = requests[index % requests.length]!;
+
+        const { failed: without } = play(requests.map(allOf), (rows) => {
+          expect(
+            requests
+              .filter(({ whole }) => whole)
+              .every((request) => [0, request.size].includes(rows.filter(([own]) => own === request).length)),
+          ).toBe(true);
+          return rows.some(([request, row]) => request === culprit && row === 0) ? failed : undefined;
+        });
+
+        expect(without).toBe(culprit.whole ? culprit.size : 1);
+      }),
+    );
+  });
+
+  it.each([lost, new RunTimeoutError('too long')])(
+    '[5.6] gives a batch whole after one %s, and in halves after another',
+    (error) => {
+      const parts = partsOf(3, 1);
+      const [first] = retriesOf(error, parts, undefined, options);
+      expect(first?.parts).toEqual(parts);
+
+      const halves = retriesOf(error, parts, first?.history as History, options);
+      expect(shapeOf(halves)).toEqual([
+        [[0, 2]],
+        [
+          [2, 1],
+          [0, 1],
+        ],
+      ]);
+
+      expect(halves.map(({ parts: half, history }) => retriesOf(error, half, history as History, options))).toEqual([[], []]);
+    },
+  );
+
+  it.each([0, 1, 2, 5])('[5.6] gives it so often as `retries` says: %s', (retries) => {
+    const parts = partsOf(64);
+
+    const { runs, failed: without } = play(parts, () => lost, { retries });
+
+    // Whole, whole again, and then in halves, each of which has its own number of losses.
+    const halvings = Math.max(0, retries - 1);
+    expect(runs).toBe(1 + (retries > 0 ? 1 : 0) + 2 ** (halvings + 1) - 2);
+    expect(without).toBe(64);
+  });
+
+  it('[5.6] finds, with as many retries as it takes, the row that no partition survives', () => {
+    const parts = partsOf(5, 11);
+
+    const deadly = atFault(parts, [7]);
+    const { answered, failed: without } = play(parts, (rows) => deadly(rows) && lost, { retries: 6 });
+
+    expect([answered, without]).toEqual([15, 1]);
+  });
+
+  it('[5.6] gives a row that was lost alone again, and no half of it', () => {
+    const parts = partsOf(1);
+    const [first] = retriesOf(lost, parts, undefined, options);
+    expect(first?.parts).toEqual(parts);
+
+    expect(retriesOf(lost, parts, first?.history as History, options).map((retry) => retry.parts)).toEqual([parts]);
+  });
+
+  it('[5.6] gives none to lost batches of a serving that is not idempotent, nor without retries', () => {
+    expect(retriesOf(lost, partsOf(4), undefined, { ...options, idempotent: false, isolateFailures: false })).toEqual([]);
+    expect(retriesOf(lost, partsOf(4), undefined, { ...options, retries: 0 })).toEqual([]);
+  });
+
+  it('[5.6] gives lost batches of a serving that does not isolate failures', () => {
+    expect(retriesOf(lost, partsOf(4), undefined, { ...options, isolateFailures: false })).toHaveLength(1);
+  });
+
+  it.each([true, false])(
+    '[H7] runs a batch whose partition ended before it had begun it, and may have died of it, as often as retries says: idempotent %p',
+    (idempotent) => {
+      const outcome = play(partsOf(1, 1), () => new LostOnTheWayError('gone'), { idempotent, isolateFailures: idempotent });
+
+      expect(outcome).toEqual({ runs: 4, failed: 2, answered: 0 });
+    },
+  );
+
+  it('[H7] runs a batch that is too large to send in halves, down to the row that is, whatever the options say', () => {
+    const parts = partsOf(3, 5);
+    const large = allOf(parts[1]!.request).request;
+    const tooLarge = (rows: readonly (readonly [BatchRequest, number])[]): unknown =>
+      rows.length > 4 || rows.some(([request, row]) => request === large && row === 4)
+        ? new TooLargeToSendError('large')
+        : undefined;
+
+    const outcome = play(parts, tooLarge, { idempotent: false, isolateFailures: false, retries: 0 });
+
+    expect(outcome).toMatchObject({ failed: 1, answered: 7 });
+  });
+
+  it('[5.6] gives a batch that was not begun with, as it is and however often, also of a serving that is not idempotent', () => {
+    const parts = partsOf(3, 2);
+    const careful = { idempotent: false, isolateFailures: false, retries: 0 };
+    let history: History | undefined;
+
+    for (let i = 0; i < 20; i++) {
+      const [retry, ...others] = retriesOf(new NotStartedError('gone'), parts, history, careful);
+      expect([retry?.parts, others]).toEqual([parts, []]);
+      history = retry?.history as History;
+    }
+
+    expect(retriesOf(lost, parts, history, careful)).toEqual([]);
+    expect(retriesOf(lost, parts, history, options)).toHaveLength(1);
+  });
+
+  it('[5.6] gives what had ended when its output was lost once more, whole and however often, where it may run twice', () => {
+    const parts = partsOf(2, 3);
+    const error = new OutputLostError('gone');
+    let history: History | undefined;
+
+    for (let i = 0; i < 20; i++) {
+      const [retry, ...others] = retriesOf(error, parts, history, { ...options, retries: 1 });
+      expect([retry?.parts, others]).toEqual([parts, []]);
+      history = retry?.history as History;
+    }
+
+    expect(retriesOf(lost, parts, history, { ...options, retries: 1 })).toHaveLength(1);
+    expect(retriesOf(error, parts, undefined, { ...options, idempotent: false })).toEqual([]);
+  });
+
+  it.each([
+    'CUDA error: out of memory',
+    'std::bad_alloc',
+    'Failed to allocate memory for requested buffer',
+    'JavaScript heap Out Of Memory',
+  ])('[5.6] gives a batch for which there was no memory in halves, where failures are not isolated: %s', (message) => {
+    const own = { ...options, isolateFailures: false };
+    const error = new BatchFailedError(`Serving "large": a batch of 4 rows failed: ${message}`);
+
+    expect(shapeOf(retriesOf(error, partsOf(4), undefined, own))).toEqual([[[0, 2]], [[2, 2]]]);
+    expect(retriesOf(error, partsOf(4), undefined, { ...own, idempotent: false })).toEqual([]);
+    expect(retriesOf(error, partsOf(1), undefined, own)).toEqual([]);
+  });
+
+  it('[5.6] [6.4] answers all rows of a batch for which there was no memory, if there is for a part of them', () => {
+    const parts = partsOf(20, 44);
+    const error = new BatchFailedError('out of memory');
+
+    const { answered } = play(parts, (rows) => (rows.length > 32 ? error : undefined), { isolateFailures: false });
+
+    expect(answered).toBe(64);
+  });
+});

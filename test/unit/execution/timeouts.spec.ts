@@ -1,0 +1,314 @@
+import { describe, expect, it } from '@jest/globals';
+import { Batch, DeadlineExceededError, type LocalServing, type ServingOptions } from 'nestjs-serving';
+import { BatchScript } from 'nestjs-serving/testing';
+import { iterated } from '../../fixtures/async/streams.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { watched } from '../../fixtures/async/watched.js';
+
+const letters = (text: string): Batch => Batch.stack(text.split(''));
+const upper = (rows: readonly string[]): string[] => rows.map((row) => row.toUpperCase());
+
+const late = (ms: number) =>
+  expect.objectContaining({
+    code: 'SERVING_DEADLINE_EXCEEDED',
+    statusCode: 504,
+    message: `Serving "timed" did not answer within the ${ms} ms that the call had`,
+  });
+
+describe('A call with a timeout', () => {
+  useVirtualTime();
+  const startServing = useServings();
+
+  async function start(options: Partial<ServingOptions> = {}): Promise<[LocalServing, BatchScript<string, string>]> {
+    const script = new BatchScript<string, string>();
+    const serving = await startServing<unknown>(script.createServing<unknown, unknown>({ name: 'timed', ...options }));
+    return [serving, script];
+  }
+
+  /** A serving whose one partition runs a batch. */
+  async function busy(options: Partial<ServingOptions> = {}): Promise<[LocalServing, BatchScript<string, string>]> {
+    const [serving, script] = await start(options);
+    void serving.batchedRun('first');
+    await script.next();
+    return [serving, script];
+  }
+
+  it('[7.2] is answered at its deadline while all partitions are busy; its rows take no slot and never run', async () => {
+    const [serving, script] = await busy({ batchSize: 4 });
+    const call = watched(serving.batchedRun(letters('abc'), { timeout: 50 }));
+    const other = watched(serving.batchedRun('d'));
+    await later(49);
+    expect([call.outcome, serving.queueDepths().get('timed')]).toEqual([undefined, 4]);
+
+    await later(1);
+    expect([call.outcome, serving.queueDepths().get('timed')]).toEqual([late(50), 1]);
+    expect(call.outcome).toBeInstanceOf(DeadlineExceededError);
+
+    script.release(upper);
+    await turn();
+    expect(other.outcome).toBe('D');
+    expect(script.batches).toEqual([]);
+  });
+
+  it('[7.2] gives up its slot to rows that come later', async () => {
+    const [serving, script] = await busy({ batchSize: 2 });
+    const calls = ['a', 'b'].map((row) => watched(serving.batchedRun(row, { timeout: 10 })));
+    await later(10);
+    ['c', 'd'].forEach((row) => void serving.batchedRun(row));
+
+    script.batches[0]!.finish(upper);
+    await turn();
+
+    expect(script.rows).toEqual([['c', 'd']]);
+    expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(10)]);
+    script.release(upper);
+  });
+
+  it('[7.2] is answered at its deadline while it runs; the others of its batch get their results', async () => {
+    const [serving, script] = await start();
+    const call = watched(serving.batchedRun('a', { timeout: 10 }));
+    const other = watched(serving.batchedRun('b'));
+    const batch = await script.next();
+
+    await later(10);
+    expect([call.outcome, batch.isWaiting(0), batch.isWaiting(1)]).toEqual([late(10), false, true]);
+
+    batch.finish(upper);
+    await turn();
+    expect(other.outcome).toBe('B');
+  });
+
+  it('[7.2] leaves no timer once it is answered', async () => {
+    const [serving, script] = await start();
+    const calls = [serving.batchedRun('a', { timeout: 1000 }), serving.run('b', { timeout: 1000 })].map(watched);
+    await turn();
+
+    script.release(upper);
+    await turn();
+
+    expect([calls.map(({ outcome }) => outcome), timers()]).toEqual([['A', 'B'], 0]);
+  });
+
+  it('[7.2] leaves no timer where it is refused', async () => {
+    const [serving, script] = await busy({ maxQueue: 32 });
+
+    await expect(serving.batchedRun(letters('x'.repeat(33)), { timeout: 1000 })).rejects.toThrow('takes at most');
+    await expect(serving.batchedRun(Batch.empty(), { timeout: 1000 })).rejects.toThrow('without rows');
+
+    expect(timers()).toBe(0);
+    script.release(upper);
+  });
+
+  it('[7.2] of 0 ms is answered at once', async () => {
+    const [serving, script] = await start();
+
+    await expect(serving.batchedRun('a', { timeout: 0 })).rejects.toEqual(late(0));
+
+    await turn();
+    expect(script.batches).toEqual([]);
+  });
+
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.2] [1.5] whose preprocess takes all of it never reaches a batch by %s',
+    async (method) => {
+      const [serving, script] = await start({
+        preprocess: async (row) => {
+          await later(20);
+          return { batch: row };
+        },
+      });
+
+      await expect(serving[method]('a', { timeout: 20 })).rejects.toEqual(late(20));
+
+      await turn();
+      expect([script.batches, timers()]).toEqual([[], 0]);
+    },
+  );
+
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.2] [1.5] is answered at its deadline by %s while its preprocess goes on, whose rows do not run',
+    async (method) => {
+      let prepare!: (prepared: { batch: string }) => void;
+      const [serving, script] = await start({ preprocess: () => new Promise((resolve) => (prepare = resolve)) });
+      const call = watched(serving[method]('a', { timeout: 10 }));
+      await later(10);
+      expect(call.outcome).toEqual(late(10));
+
+      prepare({ batch: 'a' });
+      await turn();
+
+      expect([script.batches, timers()]).toEqual([[], 0]);
+    },
+  );
+
+  it('[7.2] [1.5] is answered at its deadline while its postprocess goes on', async () => {
+    let shape!: (output: string) => void;
+    const [serving, script] = await start({ postprocess: () => new Promise((resolve) => (shape = resolve as never)) });
+    const call = watched(serving.batchedRun('a', { timeout: 10 }));
+    await turn();
+    script.release(upper);
+    await later(10);
+
+    expect(call.outcome).toEqual(late(10));
+    shape('too late');
+    await turn();
+  });
+
+  it('[7.3] [1.5] with a signal is ended by it while its preprocess goes on', async () => {
+    const leaving = new AbortController();
+    const [serving] = await start({ preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)) });
+    const call = watched(serving.batchedRun('a', leaving));
+    await turn();
+
+    leaving.abort('gone');
+    await turn();
+
+    expect(call.outcome).toBe('gone');
+    await later(50);
+  });
+
+  it('[7.2] [4.5] that is split over batches runs no more of them after its deadline', async () => {
+    const [serving, script] = await start({ batchSize: 2 });
+    const call = watched(serving.batchedRun(letters('abcde'), { timeout: 10 }));
+    await turn();
+    script.batches[0]!.finish(upper);
+    await later(10);
+    expect([call.outcome, script.rows]).toEqual([late(10), [['c', 'd']]]);
+
+    script.batches[0]!.finish(upper);
+    await turn();
+
+    expect(script.batches).toEqual([]);
+  });
+
+  it('[7.2] [3.1] that runs alone runs no more pieces after its deadline', async () => {
+    const [serving, script] = await start({ batchSize: 2 });
+    const call = watched(serving.run(letters('abcde'), { timeout: 10 }));
+    await turn();
+    expect(script.rows).toEqual([['a', 'b']]);
+
+    await later(10);
+    script.batches[0]!.finish(upper);
+    await turn();
+
+    expect([call.outcome, script.batches]).toEqual([late(10), []]);
+  });
+
+  it('[7.2] [8.1] whose rows come one after the other is answered at its deadline, and its sequence ended', async () => {
+    const [serving, script] = await start();
+    let ended = false;
+    async function* endless(): AsyncGenerator<Batch> {
+      try {
+        for (;;) {
+          await new Promise((resolve) => setTimeout(resolve, 4));
+          yield letters('a');
+        }
+      } finally {
+        ended = true;
+      }
+    }
+    const call = watched(serving.batchedRun(endless(), { timeout: 10 }));
+    script.release(upper);
+
+    await later(16);
+
+    expect([call.outcome, ended, timers()]).toEqual([late(10), true, 0]);
+  });
+
+  describe('of the serving', () => {
+    it.each(['batchedRun', 'run'] as const)('[7.2] holds for a %s that names none itself', async (method) => {
+      const [serving, script] = await start({ timeout: 10 });
+      const calls = [serving[method]('a'), serving[method]('b', { timeout: 5 }), serving[method]('c', { timeout: 15 })].map(
+        watched,
+      );
+
+      await later(5);
+      expect(calls.map(({ outcome }) => outcome)).toEqual([undefined, late(5), undefined]);
+      await later(5);
+      expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), undefined]);
+      await later(5);
+      expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), late(15)]);
+      script.release(upper);
+    });
+
+    it('[7.2] does not hold for streams', async () => {
+      const [serving, script] = await start({ timeout: 10 });
+      const call = watched(iterated(serving.stream('a')));
+      await later(1000);
+      expect(call.outcome).toBeUndefined();
+
+      script.release(upper);
+      await turn();
+      expect(call.outcome).toMatchObject([{ output: 'A' }]);
+    });
+
+    it.each([-1, NaN, '10', 2 ** 31])('[7.2] [1.9] cannot be %p', async (timeout) => {
+      await expect(start({ timeout: timeout as number })).rejects.toThrow('option "timeout" is');
+    });
+  });
+
+  describe('for a stream', () => {
+    it('[7.2] [8.2] ends it at its deadline, after what it has given', async () => {
+      const [serving, script] = await start({ batchSize: 1 });
+      const events: unknown[] = [];
+      const reading = (async () => {
+        for await (const { output } of serving.stream(letters('abc'), { timeout: 10 })) {
+          events.push(output);
+        }
+      })();
+      const call = watched(reading);
+      await turn();
+      script.batches[0]!.finish(upper);
+      await later(9);
+      expect([events, call.outcome]).toEqual([[['A']], undefined]);
+
+      await later(1);
+      expect([events, call.outcome]).toEqual([[['A']], late(10)]);
+      expect(serving.queueDepths().get('timed')).toBe(0);
+      script.release(upper);
+    });
+
+    it('[7.2] [8.2] ends it also where its reader is the one who is slow, after what had come by then', async () => {
+      const [serving, script] = await start({ batchSize: 1 });
+      script.release(upper);
+      const reader = serving.stream(letters('abcdefgh'), { timeout: 10 })[Symbol.asyncIterator]();
+      const outputs = [await reader.next()];
+      await later(10);
+
+      await expect(
+        (async () => {
+          for (;;) {
+            outputs.push(await reader.next());
+          }
+        })(),
+      ).rejects.toEqual(late(10));
+
+      expect(outputs.length).toBeLessThanOrEqual(3);
+      expect(timers()).toBe(0);
+    });
+
+    it('[7.2] [8.2] leaves no timer once it has ended, or its reader has left', async () => {
+      const [serving, script] = await start({ batchSize: 1 });
+      script.release(upper);
+
+      await iterated(serving.stream(letters('abc'), { timeout: 1000 }));
+      expect(timers()).toBe(0);
+      for await (const _ of serving.stream(letters('abc'), { timeout: 1000 })) {
+        break;
+      }
+      expect(timers()).toBe(0);
+    });
+
+    it('[7.2] [1.5] ends it while its preprocess goes on', async () => {
+      const [serving] = await start({
+        preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
+      });
+      const call = watched(iterated(serving.stream('a', { timeout: 10 })));
+
+      await later(10);
+      expect(call.outcome).toEqual(late(10));
+      await later(40);
+    });
+  });
+});

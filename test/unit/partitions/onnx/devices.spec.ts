@@ -1,0 +1,43 @@
+import { availableParallelism } from 'node:os';
+import { afterEach, describe, expect, it } from '@jest/globals';
+import { partitionPerDevice } from '../../../../lib/partitions/onnx/devices.js';
+
+const allButOneCore = Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}));
+
+describe('partitionPerDevice', () => {
+  const { CUDA_VISIBLE_DEVICES } = process.env;
+
+  afterEach(() => {
+    delete process.env['CUDA_VISIBLE_DEVICES'];
+    Object.assign(process.env, CUDA_VISIBLE_DEVICES === undefined ? {} : { CUDA_VISIBLE_DEVICES });
+  });
+
+  it.each<[string, object, object[]]>([
+    ['on the CPU, one for each core but one', {}, allButOneCore],
+    ['on the CPU by name too', { executionProviders: ['cpu'] }, allButOneCore],
+    ['on the CPU with options too', { executionProviders: [{ name: 'cpu', useArena: false }] }, allButOneCore],
+    ['on WebGPU, which offers one device', { executionProviders: ['webgpu', 'cpu'] }, [{}]],
+    [
+      'on CUDA, one for each visible device, with the options and fallbacks of the serving',
+      { executionProviders: [{ name: 'cuda', gpuMemoryLimit: 9 }, 'cpu'] },
+      [0, 1, 2].map((deviceId) => ({ executionProviders: [{ name: 'cuda', gpuMemoryLimit: 9, deviceId }, 'cpu'] })),
+    ],
+    [
+      'on TensorRT likewise',
+      { executionProviders: ['tensorrt'] },
+      [0, 1, 2].map((deviceId) => ({ executionProviders: [{ name: 'tensorrt', deviceId }] })),
+    ],
+  ])('[5.1] gives the options of partitions: %s', (_, session, expected) => {
+    process.env['CUDA_VISIBLE_DEVICES'] = '4,5,7';
+
+    expect(partitionPerDevice({ intraOpNumThreads: 2, ...session })).toEqual(expected);
+  });
+
+  it('[5.7] asks for one CUDA device where none is visible, so that opening it says what is missing', () => {
+    process.env['CUDA_VISIBLE_DEVICES'] = '';
+
+    expect(partitionPerDevice({ executionProviders: ['cuda'] })).toEqual([
+      { executionProviders: [{ name: 'cuda', deviceId: 0 }] },
+    ]);
+  });
+});

@@ -1,0 +1,103 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { ServingLoadError } from '../../../../lib/errors.js';
+import { contentForProcess, type ModelContent, ModelSource, sessionOf } from '../../../../lib/partitions/onnx/model-content.js';
+import { echoModel, value, weightsApartModel } from '../../../fixtures/models/models.js';
+
+const model = echoModel({ x: value('float32', 'batch', 2) });
+const other = echoModel({ x: value('float32', 'batch', 3) });
+
+/** What the session is made of: the path, or the bytes. */
+async function madeOf(content: ModelContent, meanwhile = async (): Promise<void> => {}): Promise<unknown> {
+  const releases: unknown[] = [];
+  let made: unknown;
+  await sessionOf(content, async (from) => {
+    made = typeof from === 'string' ? from : Buffer.from(from);
+    await meanwhile();
+    return { session: { release: async () => void releases.push(from) } };
+  });
+  return releases.length > 0 ? { made, released: releases } : made;
+}
+
+describe('The content of a model', () => {
+  let folder: string;
+  let path: string;
+
+  beforeEach(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'content-'));
+    path = join(folder, 'model.onnx');
+    await writeFile(path, model);
+  });
+
+  afterEach(() => rm(folder, { recursive: true }));
+
+  it('[W8] a file is read once, and anew only when it was forgotten', async () => {
+    const source = new ModelSource(path);
+    const first = await source.read();
+    await writeFile(path, other);
+
+    expect(await source.read()).toBe(first);
+    source.forget();
+    expect(Buffer.from((await source.read()).bytes!)).toEqual(other);
+  });
+
+  it('[W8] a session is made of the file as long as it is the same, and of the bytes in memory from then on', async () => {
+    const content = await new ModelSource(path).read();
+
+    expect(await madeOf(content)).toBe(path);
+    await writeFile(path, other);
+    expect(await madeOf(content)).toEqual(model);
+    await rm(path);
+    expect(await madeOf(content)).toEqual(model);
+    await writeFile(path, model);
+    expect(await madeOf(content)).toBe(path);
+  });
+
+  it('[W8] a session is made again of the bytes in memory where the file changes while it is loaded', async () => {
+    const content = await new ModelSource(path).read();
+
+    expect(await madeOf(content, () => writeFile(path, other))).toEqual({ made: model, released: [path] });
+  });
+
+  it('[W8] a process gets the bytes only where the file has changed', async () => {
+    const content = await new ModelSource(path).read();
+
+    expect((await contentForProcess(content)).bytes).toBeUndefined();
+    await writeFile(path, Buffer.concat([model, Buffer.alloc(1)]));
+    expect(await contentForProcess(content)).toBe(content);
+  });
+
+  it('[W8] bytes are copied, so that their owner can go on with them', async () => {
+    const bytes = Uint8Array.from(model);
+    const content = await new ModelSource(bytes).read();
+    bytes.fill(0);
+
+    expect(await madeOf(content)).toEqual(model);
+    expect(await contentForProcess(content)).toBe(content);
+  });
+
+  it.each(['weights.data', `${'w'.repeat(200)}.data`])(
+    '[W8] a model with weights in another file is pinned to both, and refused when either has changed: %#',
+    async (name) => {
+      const weights = join(folder, name);
+      await writeFile(path, weightsApartModel(name));
+      await writeFile(weights, 'weights');
+      const content = await new ModelSource(path).read();
+
+      expect([...content.files.keys()]).toEqual([path, weights]);
+      expect(content.bytes).toBeUndefined();
+      expect(await madeOf(content)).toBe(path);
+      await writeFile(weights, 'WEIGHTS');
+      await expect(madeOf(content)).rejects.toThrow(ServingLoadError);
+      await expect(madeOf(content)).rejects.toThrow(`The file ${weights} has changed since the serving started`);
+    },
+  );
+
+  it('[W8] a file that is gone is named, with the reason', async () => {
+    await rm(path);
+
+    await expect(new ModelSource(path).read()).rejects.toThrow(`Cannot read the model ${path}: ENOENT`);
+  });
+});

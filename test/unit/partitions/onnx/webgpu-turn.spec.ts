@@ -1,0 +1,65 @@
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from '@jest/globals';
+import { PartitionLostError } from '../../../../lib/errors.js';
+import { inTurn, webgpuTurn } from '../../../../lib/partitions/onnx/webgpu-turn.js';
+import { useGates } from '../../../fixtures/batching/gate.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
+import { worker } from '../../../fixtures/partitions/worker.js';
+
+/** No thread has this number. */
+const ANOTHER = -1;
+
+describe('inTurn', () => {
+  const gate = useGates();
+  const serve = useServings();
+
+  it('[5.7] lets one thread at a time work', async () => {
+    const serving = await serve({ name: 'turns', useFile: worker('turns'), partitions: 2, batchSize: 1 });
+    const row = { turn: new Int32Array(new SharedArrayBuffer(4)), counter: new Int32Array(new SharedArrayBuffer(4)), times: 500 };
+
+    await Promise.all([serving.batchedRun(row), serving.batchedRun(row)]);
+
+    expect(row.counter[0]).toBe(1000);
+  });
+
+  it('[5.7] [5.6] lets the next one work when a thread ends in the middle of its turn', async () => {
+    const serving = await serve({ name: 'turns', useFile: worker('turns'), partitions: 2, batchSize: 1 });
+    const held = gate();
+    const row = { turn: new Int32Array(webgpuTurn), counter: new Int32Array(new SharedArrayBuffer(4)), times: 1 };
+    const dying = expect(serving.batchedRun({ ...row, exits: held.row.gate })).rejects.toThrow(PartitionLostError);
+    await held.entered();
+
+    const next = serving.batchedRun(row);
+    held.open();
+
+    await dying;
+    expect(await next).toBe('counted');
+    expect([row.counter[0], row.turn[0]]).toEqual([1, 0]);
+  });
+
+  it('[5.7] frees a session in its turn', async () => {
+    const model = fileURLToPath(new URL('../../../../sample/01-digits/model/digits.onnx', import.meta.url));
+    const turn = new Int32Array(webgpuTurn);
+    const ends: string[] = [];
+    // Where there is no GPU it takes turns all the same.
+    const gpu = await serve({ name: 'gpu', model, partitions: [{ executionProviders: ['webgpu', 'cpu'] }] });
+    turn[0] = ANOTHER;
+
+    const closing = gpu.close().then(() => ends.push('on WebGPU'));
+    const cpu = await serve({ name: 'cpu', model });
+    await cpu.close().then(() => ends.push('on the CPU'));
+    Atomics.store(turn, 0, 0);
+    Atomics.notify(turn, 0);
+    await closing;
+
+    expect(ends).toEqual(['on the CPU', 'on WebGPU']);
+    expect(turn[0]).toBe(0);
+  });
+
+  it('[5.7] passes the turn on after a failure, and says what failed', async () => {
+    const turn = new Int32Array(new SharedArrayBuffer(4));
+
+    await expect(inTurn(turn, () => Promise.reject(new RangeError('lost the device')))).rejects.toThrow('lost the device');
+    expect(await inTurn(turn, () => Promise.resolve('next'))).toBe('next');
+  });
+});

@@ -1,0 +1,52 @@
+import { deserialize, serialize } from 'node:v8';
+import { describe, expect, it } from '@jest/globals';
+import { decode, encode, owned } from '../../../../lib/partitions/worker/codec.js';
+import { sixOfEachType } from '../../../fixtures/values/tensors.js';
+
+/** The value as it comes out of another process. */
+const cross = (value: unknown): unknown => decode(owned(deserialize(serialize(encode(value)))));
+
+describe('encode and decode', () => {
+  it.each(sixOfEachType)('[5.4] bring over the elements of a tensor, in memory of their own: $type', ({ data }) => {
+    const [came, same] = cross([data, data]) as [typeof data, typeof data];
+
+    expect(came).toEqual(data);
+    expect(same).toBe(came);
+    if (ArrayBuffer.isView(came)) {
+      expect(came.buffer.byteLength).toBe(came.byteLength);
+    }
+  });
+
+  it('[5.4] leave behind what is in the same buffer', () => {
+    const large = new Float32Array(1e6).fill(7);
+
+    const packet = encode({ left: large.subarray(3, 5), right: large.subarray(4, 5) });
+
+    expect(serialize(packet).length).toBeLessThan(200);
+    expect(cross({ view: large.subarray(3, 5) })).toEqual({ view: Float32Array.of(7, 7) });
+  });
+
+  it('[5.4] make a Buffer, which shares its memory, the typed array that it is in threads', () => {
+    const came = cross(Buffer.from([1, 2])) as Uint8Array;
+
+    expect([Buffer.isBuffer(came), came.buffer.byteLength, ...came]).toEqual([false, 2, 1, 2]);
+  });
+
+  it('[1.7] bring over what JSON cannot', () => {
+    const value = {
+      at: new Date(0),
+      by: new Map([[1n, /x/]]),
+      view: new DataView(new ArrayBuffer(2)),
+      nothing: undefined,
+      not: NaN,
+      less: -0,
+      words: ['ß'],
+    };
+
+    expect(cross(value)).toEqual(value);
+  });
+
+  it('[6.1] refuse what cannot be cloned', () => {
+    expect(() => encode({ f: () => 1 })).toThrow('could not be cloned');
+  });
+});

@@ -1,0 +1,214 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
+import {
+  createServing,
+  RunTimeoutError,
+  type ServingDefinition,
+  type ServingEvent,
+  type ServingHandler,
+  ServingUnavailableError,
+} from 'nestjs-serving';
+import { filter } from 'rxjs';
+import { HeldFunction } from '../../../fixtures/batching/held-function.js';
+import { useServings } from '../../../fixtures/serving/use-servings.js';
+import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+
+/** A class whose batches run until the test ends them. */
+class HeldHandler implements ServingHandler {
+  static held = new HeldFunction();
+  private readonly run = HeldHandler.held.useFactory();
+
+  init(): void {}
+
+  async handleBatch(batch: { consume(): unknown }): Promise<{ output: unknown }> {
+    return { output: await this.run(batch.consume() as string[]) };
+  }
+}
+
+const kinds: [string, (held: HeldFunction) => ServingDefinition][] = [
+  ['function', (held) => ({ name: 'held', batchSize: 1, runTimeout: 50, useFactory: held.useFactory })],
+  [
+    'class',
+    (held) => {
+      HeldHandler.held = held;
+      return { name: 'held', batchSize: 1, runTimeout: 50, useClass: HeldHandler };
+    },
+  ],
+];
+
+describe('runTimeout', () => {
+  useVirtualTime();
+  const start = useServings();
+
+  afterEach(() => {
+    jest.restoreAllMocks();
+  });
+
+  it.each(kinds)('[5.6] reports a %s that hangs, and gives it no more until it returns', async (_, definition) => {
+    const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+    const held = new HeldFunction();
+    const serving = await start(definition(held));
+
+    const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
+    await later(49);
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    await later(1);
+
+    expect(await replies).toEqual([
+      { status: 'rejected', reason: expect.any(RunTimeoutError) },
+      { status: 'rejected', reason: expect.any(ServingUnavailableError) },
+    ]);
+    const reason = 'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
+    expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
+    expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
+    await expect(serving.batchedRun('early')).rejects.toThrow(reason);
+    expect(held.rows).toEqual([['a']]);
+
+    held.next().finish(['A']);
+    await turn();
+    const next = serving.batchedRun('c');
+    await turn();
+    held.next().finish(['C']);
+
+    expect(await next).toBe('C');
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    expect(warnings).toHaveBeenCalledTimes(1);
+  });
+
+  it.each(['one partition', 'two, which hang at the same time'])(
+    '[5.6] [6.5] tells the callers of a batch that could run again, and of no other, that it took too long: %s',
+    async (partitions) => {
+      const held = new HeldFunction();
+      const options = { name: 'held', batchSize: 1, runTimeout: 50, idempotent: true, useFactory: held.useFactory };
+      const rows = partitions === 'one partition' ? ['a'] : ['a', 'b'];
+      const serving = await start({ ...options, partitions: rows.length });
+
+      const replies = Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
+      await turn();
+      const waiting = expect(serving.batchedRun('waiting')).rejects.toMatchObject({ statusCode: 503 });
+      await later(50);
+
+      expect(await replies).toEqual(rows.map(() => ({ status: 'rejected', reason: expect.any(RunTimeoutError) })));
+      await waiting;
+      await expect(serving.batchedRun('late')).rejects.toThrow(ServingUnavailableError);
+      expect(held.rows).toEqual(rows.map((row) => [row]));
+      rows.forEach(() => held.next().finish(['in the end']));
+    },
+  );
+
+  it('[5.6] [6.5] [3.1] tells so also of an inline run that could run again', async () => {
+    const held = new HeldFunction();
+    const serving = createServing({ name: 'held', runTimeout: 50, idempotent: true, useFactory: held.useFactory });
+
+    const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
+    await later(50);
+    await reply;
+
+    held.next().finish(['A']);
+    await serving.close();
+  });
+
+  it('[5.6] [12.3] is told on the events and on the channel of node:diagnostics_channel', async () => {
+    const published: unknown[] = [];
+    const note = (event: unknown): unknown => published.push(event);
+    subscribe('nestjs-serving:partition:change', note);
+    const seen: ServingEvent[] = [];
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
+    serving.events$.pipe(filter(({ type }) => type === 'partition:change')).subscribe((event) => seen.push(event));
+
+    const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
+    await later(50);
+    await reply;
+    held.next().finish(['A']);
+    await turn();
+    unsubscribe('nestjs-serving:partition:change', note);
+
+    const about = { type: 'partition:change', serving: 'held', kind: 'process', partition: 0, restarts: 0 };
+    expect(seen).toEqual([
+      { ...about, state: 'hung', reason: expect.stringContaining('for more than 50 ms') },
+      { ...about, state: 'up' },
+    ]);
+    expect(published).toEqual(seen);
+  });
+
+  it('[5.6] [8.4] counts the steps of a generator together, and ends it at the next', async () => {
+    let ended = false;
+    const steps: (() => void)[] = [];
+    const serving = await start({
+      name: 'steps',
+      runTimeout: 50,
+      useFactory: () =>
+        async function* (rows: string[]) {
+          try {
+            for (;;) {
+              yield rows;
+              await new Promise<void>((resolve) => steps.push(resolve));
+            }
+          } finally {
+            ended = true;
+          }
+        },
+    });
+    const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
+
+    await later(30);
+    steps.pop()!();
+    await later(20);
+    await reply;
+    expect([ended, serving.partitions()[0]!.state]).toEqual([false, 'hung']);
+    steps.pop()!();
+    await turn();
+
+    expect([ended, serving.partitions()[0]!.state]).toEqual([true, 'up']);
+  });
+
+  it('[5.6] [3.1] holds for `run` too', async () => {
+    const held = new HeldFunction();
+    const serving = createServing({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
+
+    const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
+    await later(50);
+    await reply;
+    held.next().finish(['A']);
+    await serving.close();
+  });
+
+  it('[5.6] [2.4] does not hold for the warm-up, which may have something to compile', async () => {
+    const held = new HeldFunction();
+    const serving = createServing({ name: 'held', batchSize: 1, runTimeout: 50, warmUp: ['a'], useFactory: held.useFactory });
+    const started = serving.start();
+
+    await later(10_000);
+    held.next().finish(['A']);
+    await started;
+
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    await serving.close();
+  });
+
+  it('[5.6] costs a serving without it no timer', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', useFactory: held.useFactory });
+
+    const reply = serving.batchedRun('a');
+    await turn();
+    expect(timers()).toBe(0);
+    held.next().finish(['A']);
+
+    expect(await reply).toBe('A');
+  });
+
+  it('[5.6] [9.3] closes, within `shutdown`, a serving whose function never returns', async () => {
+    const held = new HeldFunction();
+    const serving = await start({ name: 'held', runTimeout: 50, shutdown: 1000, useFactory: held.useFactory });
+    const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
+    await later(50);
+    await reply;
+
+    await serving.close();
+
+    expect(serving.state).toBe('closed');
+  });
+});

@@ -1,0 +1,393 @@
+import { describe, expect, it } from '@jest/globals';
+import { PartitionLostError, ServingUnavailableError } from '../../../../lib/errors.js';
+import { NotStartedError, type Partition, type PartitionStatus } from '../../../../lib/partitions/partition.js';
+import { SupervisedPartition, type Supervision } from '../../../../lib/partitions/worker/supervised.partition.js';
+import { runRows } from '../../../fixtures/batching/batches.js';
+import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
+import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+
+/** A partition, the workers that it has had, and what has become of it. */
+class Scene {
+  readonly workers: FakeWorker[];
+  readonly seen: PartitionStatus[] = [];
+  /** What the next start does. */
+  next: (end: AbortSignal) => Promise<FakeWorker> = async () => new FakeWorker();
+  readonly partition: SupervisedPartition;
+
+  constructor(supervision: Partial<Supervision> = {}, random = () => 1, first = new FakeWorker()) {
+    this.workers = [first];
+    this.partition = new SupervisedPartition(
+      3,
+      this.workers[0]!,
+      async (end) => {
+        const worker = await this.next(end);
+        this.workers.push(worker);
+        return worker;
+      },
+      { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000, ...supervision },
+      random,
+    );
+    this.partition.onChange(() => this.seen.push(this.partition.status));
+  }
+
+  get worker(): FakeWorker {
+    return this.workers.at(-1)!;
+  }
+
+  get states(): string[] {
+    return this.seen.map(({ state }) => state);
+  }
+
+  async die(reason = 'out of memory'): Promise<void> {
+    this.worker.die(reason);
+    await turn();
+  }
+
+  /** Runs a batch, whose end is awaited. */
+  async serve(): Promise<unknown> {
+    const output = runRows(this.partition, ['a']);
+    this.worker.batches[0]!.finish(['A']);
+    return output;
+  }
+}
+
+const broken = () => Promise.reject(new Error('no such file'));
+
+/** A start that hangs, until it is killed. */
+const hanging = (end: AbortSignal) =>
+  new Promise<never>((_, reject) => end.addEventListener('abort', () => reject(new Error('killed'))));
+
+const tooLate = 'Partition 3 was not ready 5000 ms after it was started again';
+
+describe('A supervised partition', () => {
+  useVirtualTime();
+
+  it('[5.6] is as its worker, as long as that lives', async () => {
+    const scene = new Scene();
+
+    expect(await scene.serve()).toEqual(['A']);
+
+    const { prefetch, away, lost, status } = scene.partition;
+    expect({ prefetch, away, lost, status, seen: scene.seen }).toEqual({
+      prefetch: 1,
+      away: undefined,
+      lost: undefined,
+      status: { state: 'up', restarts: 0 },
+      seen: [],
+    });
+  });
+
+  it('[5.6] starts another worker when its own has ended, and is away until then', async () => {
+    const scene = new Scene();
+    const held = runRows(scene.partition, ['held']);
+    const ahead = runRows(scene.partition, ['ahead']);
+
+    await Promise.all([
+      expect(held).rejects.toThrow(new PartitionLostError('out of memory')),
+      expect(ahead).rejects.toThrow(NotStartedError),
+      scene.die(),
+    ]);
+    expect(scene.partition.away).toMatchObject({ code: 'SERVING_PARTITION_LOST', retryAfter: 1 });
+    await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.away);
+    await later(99);
+    expect(scene.workers).toHaveLength(1);
+    await later(1);
+
+    expect(await scene.serve()).toEqual(['A']);
+    expect(scene.partition.away).toBeUndefined();
+    expect(scene.seen).toEqual([
+      { state: 'restarting', restarts: 0, reason: 'Partition 3 is being restarted: out of memory' },
+      { state: 'up', restarts: 1 },
+    ]);
+  });
+
+  it('[5.6] waits at random, at most twice as long after each failure in a row; a start that fails is one', async () => {
+    const drawn = [1, 0.5, 1];
+    const scene = new Scene({ maxRestarts: 5 }, () => drawn.shift()!);
+    scene.next = broken;
+
+    await scene.die();
+    await later(99);
+    expect(scene.states).toEqual(['restarting']);
+    await later(1);
+    expect(scene.partition.status).toEqual({
+      state: 'restarting',
+      restarts: 1,
+      reason: 'Partition 3 is being restarted: no such file',
+    });
+    await later(99);
+    expect(scene.partition.status.restarts).toBe(1);
+    await later(1);
+    expect(scene.partition.status.restarts).toBe(2);
+    scene.next = async () => new FakeWorker();
+    await later(399);
+    expect(scene.partition.status.state).toBe('restarting');
+    await later(1);
+
+    expect(scene.partition.status).toEqual({ state: 'up', restarts: 3 });
+  });
+
+  it('[5.6] begins anew after a batch that has run, and not after one that has failed', async () => {
+    const scene = new Scene();
+    await scene.die();
+    await later(100);
+    const failing = runRows(scene.partition, ['bad']);
+    scene.worker.batches[0]!.fail(new RangeError('a bad row'));
+    await expect(failing).rejects.toThrow('a bad row');
+    await scene.die();
+    await later(100);
+    expect(scene.partition.status.state).toBe('restarting');
+    await later(100);
+    expect(scene.partition.status.state).toBe('up');
+
+    await scene.serve();
+    await scene.die();
+    await later(100);
+
+    expect(scene.partition.status).toEqual({ state: 'up', restarts: 3 });
+  });
+
+  it('[5.6] is lost after too many failures in a row, with the reason, and tries once every 30 s', async () => {
+    const scene = new Scene();
+    scene.next = broken;
+
+    await scene.die();
+    await later(100);
+    expect(scene.partition.lost).toBeUndefined();
+    await later(200);
+    const { lost } = scene.partition;
+    expect(lost).toBeInstanceOf(ServingUnavailableError);
+    expect(lost).toMatchObject({
+      message: 'Partition 3 has failed 3 times in a row, and is tried again every 30 s: no such file',
+      retryAfter: 30,
+    });
+    expect(scene.partition.status).toEqual({ state: 'lost', restarts: 2, reason: lost!.message });
+    await expect(runRows(scene.partition, ['early'])).rejects.toBe(lost);
+
+    await later(29_999);
+    expect(scene.partition.status.restarts).toBe(2);
+    await later(1);
+    expect(scene.partition.status).toMatchObject({ state: 'lost', restarts: 3 });
+    await later(29_999);
+    expect(scene.partition.status.restarts).toBe(3);
+    await later(1);
+    expect(scene.partition.status.restarts).toBe(4);
+    await scene.partition.close();
+  });
+
+  it('[5.6] is up again when such a start has succeeded, and lost again if that worker ends without having run a batch', async () => {
+    const scene = new Scene({ maxRestarts: 0 });
+    await scene.die('first');
+    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed once, and is tried again') });
+
+    await later(30_000);
+    expect(scene.partition).toMatchObject({ lost: undefined, away: undefined, status: { state: 'up', restarts: 1 } });
+    await scene.die('second');
+    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed 2 times in a row') });
+
+    await later(30_000);
+    await scene.serve();
+    await scene.die('third');
+    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed once, and is tried again') });
+    expect(scene.states).toEqual(['lost', 'up', 'lost', 'up', 'lost']);
+    await scene.partition.close();
+  });
+
+  it('[5.6] [2.4] [9.2] warms up every worker before it is up', async () => {
+    const scene = new Scene();
+    const warmed: unknown[] = [];
+    const warm = async (runner: Partition): Promise<void> => void warmed.push(await runRows(runner, ['warm-up']));
+    const first = scene.partition.warmUp(warm);
+    scene.worker.batches[0]!.finish(['first']);
+    await first;
+
+    await scene.die();
+    await later(100);
+    expect([scene.workers.length, scene.states]).toEqual([2, ['restarting']]);
+    await expect(runRows(scene.partition, ['early'])).rejects.toThrow(NotStartedError);
+    scene.worker.batches[0]!.finish(['second']);
+    await turn();
+
+    expect([warmed, scene.states]).toEqual([
+      [['first'], ['second']],
+      ['restarting', 'up'],
+    ]);
+  });
+
+  it('[5.6] [2.4] closes a worker whose warm-up fails, and starts another', async () => {
+    const scene = new Scene();
+    const first = scene.partition.warmUp(async (runner) => void (await runRows(runner, ['warm-up'])));
+    scene.worker.batches[0]!.finish([]);
+    await first;
+    await scene.die();
+    await later(100);
+
+    const cold = scene.worker;
+    cold.batches[0]!.fail(new Error('no kernel for this device'));
+    await turn();
+    expect([cold.isClosed, scene.partition.status.reason]).toEqual([
+      true,
+      'Partition 3 is being restarted: no kernel for this device',
+    ]);
+    await later(200);
+    scene.worker.batches[0]!.finish([]);
+    await turn();
+
+    expect(scene.partition.status).toEqual({ state: 'up', restarts: 2 });
+  });
+
+  it('[5.6] kills a process that does not come up in time, which has failed to start', async () => {
+    const scene = new Scene({ maxRestarts: 1 }, () => 1, new FakeProcess());
+    scene.next = hanging;
+    await scene.die();
+    await later(100 + 4999);
+    expect(scene.states).toEqual(['restarting']);
+
+    await later(1);
+
+    const reason = `${tooLate}; raise restartTimeout if that may take so long`;
+    expect(scene.partition.status).toEqual({
+      state: 'lost',
+      restarts: 1,
+      reason: `Partition 3 has failed 2 times in a row, and is tried again every 30 s: ${reason}`,
+    });
+    scene.next = async () => new FakeProcess();
+    await later(30_000);
+    expect([scene.states, timers()]).toEqual([['restarting', 'lost', 'up'], 0]);
+  });
+
+  it('[5.6] [2.4] kills a process that is not warm in time', async () => {
+    const scene = new Scene({}, () => 1, new FakeProcess());
+    scene.next = async (end) => {
+      const process = new FakeProcess();
+      end.addEventListener('abort', () => process.kill());
+      return process;
+    };
+    const warmed = scene.partition.warmUp(async (runner) => void (await runRows(runner, ['warm-up'])));
+    scene.worker.batches[0]!.finish([]);
+    await warmed;
+    await scene.die();
+
+    await later(100 + 5000);
+
+    expect(scene.worker).toMatchObject({ kills: 1, isClosed: true });
+    expect(scene.partition.status).toMatchObject({ state: 'restarting', restarts: 1, reason: expect.stringContaining(tooLate) });
+    await scene.partition.close();
+  });
+
+  it('[5.6] reports a thread that does not come up in time as hung, and starts no other beside it', async () => {
+    const scene = new Scene();
+    let open!: (worker: FakeWorker) => void;
+    scene.next = () => new Promise((resolve) => (open = resolve));
+    await scene.die();
+    await later(100 + 5000);
+
+    const reason = `${tooLate}, and takes no batch until it is; raise restartTimeout if that may take so long`;
+    expect(scene.partition.status).toEqual({ state: 'hung', restarts: 1, reason });
+    expect(scene.partition.lost).toBeInstanceOf(ServingUnavailableError);
+    await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.lost);
+    expect(timers()).toBe(0);
+
+    open(new FakeWorker());
+    await turn();
+    expect(await scene.serve()).toEqual(['A']);
+    expect(scene.states).toEqual(['restarting', 'hung', 'up']);
+  });
+
+  it('[5.6] starts another thread when one that hung has failed in the end', async () => {
+    const scene = new Scene();
+    let fail!: (error: Error) => void;
+    scene.next = () => new Promise((_, reject) => (fail = reject));
+    await scene.die();
+    await later(100 + 5000);
+
+    fail(new Error('no such file'));
+    await turn();
+
+    const reason = 'Partition 3 is being restarted: no such file';
+    expect(scene.partition.status).toEqual({ state: 'restarting', restarts: 1, reason });
+    expect(scene.partition.lost).toBeUndefined();
+    await scene.partition.close();
+  });
+
+  it('[5.6] [9.3] kills also a process that is only starting', async () => {
+    const scene = new Scene({}, () => 1, new FakeProcess());
+    scene.next = hanging;
+    await scene.die();
+    await later(100);
+
+    const closed = scene.partition.close();
+    scene.partition.kill!();
+    await closed;
+
+    expect([scene.states, timers()]).toEqual([['restarting'], 0]);
+  });
+
+  it('[5.6] can be killed if its workers can', async () => {
+    const process = new FakeProcess();
+    const supervision = { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 };
+    const partition = new SupervisedPartition(0, process, async () => new FakeProcess(), supervision);
+
+    partition.kill!();
+    await turn();
+
+    expect([process.kills, partition.status.state]).toEqual([1, 'restarting']);
+    partition.kill!();
+    expect(new Scene().partition.kill).toBeUndefined();
+    await partition.close();
+  });
+
+  it('[5.6] [9.3] closes its worker, whose end is then no failure', async () => {
+    const scene = new Scene();
+
+    await scene.partition.close();
+    expect(scene.worker.isClosed).toBe(true);
+    await scene.die();
+
+    expect([scene.seen, timers()]).toEqual([[], 0]);
+    await expect(runRows(scene.partition, ['late'])).rejects.toThrow('Partition 3 is closed');
+  });
+
+  it('[5.6] [9.3] starts nothing any more once it is closed', async () => {
+    const scene = new Scene();
+    await scene.die();
+
+    await scene.partition.close();
+
+    expect(timers()).toBe(0);
+    await later(1000);
+    expect(scene.workers).toHaveLength(1);
+  });
+
+  it('[5.6] [9.3] closes a worker that opens after it was closed, and waits for that', async () => {
+    const scene = new Scene();
+    let open!: (worker: FakeWorker) => void;
+    scene.next = () => new Promise((resolve) => (open = resolve));
+    await scene.die();
+    await later(100);
+
+    let hasEnded = false;
+    const closed = scene.partition.close().then(() => (hasEnded = true));
+    await turn();
+    expect(hasEnded).toBe(false);
+    const worker = new FakeWorker();
+    open(worker);
+    await closed;
+
+    expect([worker.isClosed, scene.states, timers()]).toEqual([true, ['restarting'], 0]);
+  });
+
+  it('[5.6] [9.3] does not try again when a start fails after it was closed', async () => {
+    const scene = new Scene();
+    let fail!: (error: Error) => void;
+    scene.next = () => new Promise((_, reject) => (fail = reject));
+    await scene.die();
+    await later(100);
+
+    const closed = scene.partition.close();
+    fail(new Error('too late'));
+    await closed;
+
+    expect([scene.states, timers()]).toEqual([['restarting'], 0]);
+  });
+});

@@ -1,0 +1,217 @@
+import { describe, expect, it } from '@jest/globals';
+import { RunTimeoutError, ServingUnavailableError } from '../../../../lib/errors.js';
+import { NotStartedError, type PartitionStatus } from '../../../../lib/partitions/partition.js';
+import { SupervisedPartition } from '../../../../lib/partitions/worker/supervised.partition.js';
+import { TimedPartition } from '../../../../lib/partitions/worker/timed.partition.js';
+import { runRows, silent } from '../../../fixtures/batching/batches.js';
+import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
+import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
+
+/** A partition that gives each batch 50 ms, and what has become of it. */
+function timed(worker: FakeWorker): { partition: TimedPartition; seen: PartitionStatus[] } {
+  const seen: PartitionStatus[] = [];
+  const supervised = new SupervisedPartition(
+    1,
+    worker,
+    async () => new FakeProcess(),
+    { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 },
+    () => 1,
+  );
+  const partition = new TimedPartition(1, supervised, 50);
+  partition.onChange(() => seen.push(partition.status));
+  return { partition, seen };
+}
+
+/** What the promise has come to by now. */
+function outcomeOf(promise: Promise<unknown>): { result?: unknown; error?: unknown } {
+  const outcome: { result?: unknown; error?: unknown } = {};
+  promise.then(
+    (result) => (outcome.result = result),
+    (error: unknown) => (outcome.error = error),
+  );
+  return outcome;
+}
+
+describe('A partition with a time for each batch', () => {
+  useVirtualTime();
+
+  it('[5.6] is as it would be without, as long as the batches end in time', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    const outcome = outcomeOf(runRows(partition, ['a']));
+    await later(49);
+    worker.batches[0]!.finish(['A']);
+    await turn();
+    const failing = outcomeOf(runRows(partition, ['b']));
+    worker.batches[0]!.fail(new RangeError('no'));
+    await later(1000);
+
+    expect([outcome.result, failing.error, seen, timers()]).toEqual([['A'], new RangeError('no'), [], 0]);
+    expect([partition.prefetch, partition.lost, partition.away]).toEqual([1, undefined, undefined]);
+    expect(partition.status).toEqual({ state: 'up', restarts: 0 });
+  });
+
+  it('[5.6] tells what its worker tells', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    worker.die('out of memory');
+    await turn();
+
+    expect(seen).toMatchObject([{ state: 'restarting', restarts: 0 }]);
+    expect(partition.away).toMatchObject({ message: 'Partition 1 is being restarted: out of memory' });
+    await partition.close();
+  });
+
+  it('[5.6] gives a batch that was handed ahead its time from the end of the one before', async () => {
+    const worker = new FakeWorker();
+    const { partition } = timed(worker);
+
+    const outcomes = ['first', 'ahead'].map((row) => outcomeOf(runRows(partition, [row])));
+    await later(40);
+    worker.batches[0]!.finish(['FIRST']);
+    await later(40);
+    expect(outcomes[1]).toEqual({});
+    worker.batches[0]!.finish(['AHEAD']);
+    await turn();
+
+    expect(outcomes).toEqual([{ result: ['FIRST'] }, { result: ['AHEAD'] }]);
+  });
+
+  it('[5.6] fails the callers of a batch that hangs, takes back what was handed ahead, and runs nothing until it has returned', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    const outcomes = [['a', 'b', 'c'], ['ahead']].map((rows) => outcomeOf(runRows(partition, rows)));
+    await later(49);
+    expect([outcomes, seen]).toEqual([[{}, {}], []]);
+    await later(1);
+
+    const facts = 'Partition 1 has run a batch of 3 rows for more than 50 ms';
+    expect(outcomes).toEqual([
+      { error: new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`) },
+      { error: expect.any(NotStartedError) },
+    ]);
+    expect(partition.lost).toBeInstanceOf(ServingUnavailableError);
+    expect(partition.lost).toMatchObject({ message: `${facts}, and takes no other until that returns`, retryAfter: 1 });
+    const hung = { state: 'hung', restarts: 0, reason: partition.lost!.message };
+    expect([partition.status, seen]).toEqual([hung, [hung]]);
+    await expect(runRows(partition, ['early'])).rejects.toBe(partition.lost);
+    expect(worker.batches.map(({ rows }) => rows)).toEqual([['a', 'b', 'c']]);
+
+    worker.batches[0]!.finish(['A', 'B', 'C']);
+    await turn();
+
+    const up = { state: 'up', restarts: 0 };
+    expect([partition.lost, partition.status, seen, timers()]).toEqual([undefined, up, [hung, up], 0]);
+    const next = outcomeOf(runRows(partition, ['next']));
+    worker.batches[0]!.finish(['NEXT']);
+    await turn();
+    expect(next).toEqual({ result: ['NEXT'] });
+  });
+
+  it('[5.6] is up again also when the batch that hung has failed in the end', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    const outcome = outcomeOf(runRows(partition, ['a']));
+    await later(50);
+    worker.batches[0]!.fail(new Error('too late'));
+    await turn();
+
+    expect([outcome.error, seen.map(({ state }) => state)]).toEqual([expect.any(RunTimeoutError), ['hung', 'up']]);
+  });
+
+  it('[5.6] is restarted when its worker ends while a batch hangs', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    outcomeOf(runRows(partition, ['a']));
+    await later(50);
+    worker.die('out of memory');
+    await later(100);
+
+    expect(seen.map(({ state }) => state)).toEqual(['hung', 'restarting', 'up']);
+    expect(partition.status).toEqual({ state: 'up', restarts: 1 });
+  });
+
+  it('[5.6] kills a process, which is restarted', async () => {
+    const worker = new FakeProcess();
+    const { partition, seen } = timed(worker);
+
+    const outcomes = [['a'], ['ahead']].map((rows) => outcomeOf(runRows(partition, rows)));
+    await later(50);
+
+    expect([worker.kills, outcomes]).toEqual([
+      1,
+      [
+        {
+          error: new RunTimeoutError(
+            'Partition 1 has run a batch of 1 rows for more than 50 ms, and is restarted; raise runTimeout if batches may take so long',
+          ),
+        },
+        { error: expect.any(NotStartedError) },
+      ],
+    ]);
+    expect(partition.lost).toBeUndefined();
+    await later(100);
+    expect(seen).toMatchObject([{ state: 'restarting' }, { state: 'up', restarts: 1 }]);
+    expect(timers()).toBe(0);
+  });
+
+  it('[5.6] hears nothing any more of a batch that has taken too long', async () => {
+    const worker = new FakeWorker();
+    const { partition } = timed(worker);
+    const heard: unknown[] = [];
+    const listener = {
+      ...silent,
+      hooks: ['score'],
+      hook: (...said: unknown[]) => void heard.push(said),
+      step: (...said: unknown[]) => void heard.push(said),
+    };
+
+    outcomeOf(runRows(partition, ['a'], listener));
+    const inside = worker.batches[0]!.listener;
+    inside.hook('score', [1], true);
+    inside.step(['A'], 'metadata');
+    expect([inside.hooks, inside.isWaiting(0)]).toEqual([['score'], true]);
+    await later(50);
+    inside.hook('score', [2], true);
+    inside.step(['B'], 'metadata');
+
+    expect(inside.isWaiting(0)).toBe(false);
+    expect(heard).toEqual([
+      ['score', [1], true],
+      [['A'], 'metadata'],
+    ]);
+    worker.batches[0]!.finish([]);
+    await turn();
+  });
+
+  it('[5.6] [2.4] gives the warm-up any time', async () => {
+    const worker = new FakeWorker();
+    const { partition, seen } = timed(worker);
+
+    const warming = outcomeOf(partition.warmUp(async (runner) => expect(await runRows(runner, ['a'])).toEqual(['A'])));
+    await later(10_000);
+    expect(warming).toEqual({});
+    worker.batches[0]!.finish(['A']);
+    await turn();
+
+    expect([Object.keys(warming), seen]).toEqual([['result'], []]);
+  });
+
+  it('[5.6] forgets a batch that could not even be handed over', async () => {
+    const worker = new FakeWorker();
+    worker.run = () => {
+      throw new TypeError('no such rows');
+    };
+    const { partition, seen } = timed(worker);
+
+    await expect(runRows(partition, ['a'])).rejects.toThrow('no such rows');
+    await later(1000);
+
+    expect([seen, timers()]).toEqual([[], 0]);
+  });
+});

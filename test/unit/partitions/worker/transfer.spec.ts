@@ -1,0 +1,120 @@
+import { describe, expect, it } from '@jest/globals';
+import { Tensor } from 'onnxruntime-common';
+import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
+import { isRowList, pack, unpack } from '../../../../lib/partitions/worker/transfer.js';
+import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
+
+/** The value as it comes out of another thread. */
+function cross(value: unknown, plainRows = true): unknown {
+  const [wire, transfer] = pack(value, plainRows);
+  return unpack(structuredClone(wire, { transfer }));
+}
+
+describe('pack and unpack', () => {
+  it.each(sixOfEachType)('[5.4] move a tensor and its buffer: $type', (tensor) => {
+    const { type, dims, data } = tensor;
+    const moving = new Tensor(type, data.slice(), dims);
+
+    const moved = cross(moving, false);
+
+    expect(moved).toEqual(tensor);
+    expect(moved).toBeInstanceOf(Tensor);
+    expect(moving.data).toHaveLength(type === 'string' ? 6 : 0);
+  });
+
+  it.each<[string, unknown, boolean]>([
+    ['a named map of tensors', { x: floats([1], [1]), y: floats([1], [2]) }, false],
+    ['a tuple of tensors', [floats([1], [1]), floats([1], [2])], false],
+    ['a list with a tensor for each row', [floats([1], [1]), floats([2], [2, 3])], true],
+    [
+      'a list of all kinds',
+      ['text', 7n, null, undefined, { x: floats([1], [1]) }, [floats([1], [2])], { at: new Date(0) }],
+      true,
+    ],
+    [
+      'rows that hold tensors beside other things',
+      [{ x: floats([1], [1]), of: { y: floats([1], [2]) }, name: 'a' }, { name: 'b' }],
+      true,
+    ],
+    ['an empty list', [], true],
+    ['what is no list and no tensor', { rows: 1 }, true],
+    ['nothing', undefined, true],
+  ])('[1.7] bring over %s', (_, value, plainRows) => {
+    const [wire] = pack(value, plainRows);
+
+    expect(unpack(structuredClone(wire))).toEqual(value);
+  });
+
+  it('[1.7] leave tensors what they are where they stand beside other things', () => {
+    const row = { image: floats([2], [1, 2]), label: 'a' };
+
+    const [moved] = unpack(structuredClone(pack([row], true)[0])) as [typeof row];
+
+    expect(moved.image).toBeInstanceOf(Tensor);
+    expect(moved).toEqual(row);
+  });
+
+  it('[1.7] change no prototype by a tensor of that name', () => {
+    const row = JSON.parse('{"n": 1, "__proto__": {"type": "string", "dims": [1], "data": ["a"], "size": 1}}') as object;
+
+    const [moved] = cross([row]) as [object];
+
+    expect(Object.getPrototypeOf(Object.getPrototypeOf(moved))).toBeNull();
+    expect(Object.getOwnPropertyDescriptor(moved, '__proto__')?.value).toEqual(new Tensor('string', ['a'], [1]));
+    expect(Object.keys(moved)).toEqual(['n', '__proto__']);
+  });
+
+  it('[6.5] bring over errors among the rows, with class, code and cause', () => {
+    const own = Object.assign(new RangeError('too far', { cause: new Error('9 > 8') }), { code: 'TOO_FAR' });
+
+    const [first, second, third] = cross(['fine', new BatchFailedError('broken'), own]) as [string, Error, Error];
+
+    expect(first).toBe('fine');
+    expect(second).toBeInstanceOf(BatchFailedError);
+    expect(third).toMatchObject({ name: 'RangeError', message: 'too far', code: 'TOO_FAR', cause: { message: '9 > 8' } });
+  });
+
+  it.each<[string, (elements: Uint8Array) => Uint8Array]>([
+    ['a view of a part', (elements) => elements.subarray(1, 3)],
+    ['a Buffer in the pool', () => Buffer.from([2, 3])],
+    ['shared memory', () => new Uint8Array(new SharedArrayBuffer(2)).fill(2)],
+  ])('[5.4] copy %s and leave the rest of its memory where it is', (_, viewOf) => {
+    const elements = Uint8Array.of(1, 2, 3, 4);
+    const view = viewOf(elements);
+    const before = [...view];
+
+    const { data } = cross(new Tensor('uint8', view, [2])) as { data: Uint8Array };
+
+    expect([...data]).toEqual(before);
+    expect(data.buffer.byteLength).toBe(2);
+    expect([[...view], [...elements]]).toEqual([before, [1, 2, 3, 4]]);
+  });
+
+  it('[5.4] give each of two tensors that share a buffer its own', () => {
+    const shared = floats([2], [1, 2]);
+
+    const [left, right] = cross([shared, shared]) as [Tensor, Tensor];
+
+    expect([left, right]).toEqual([floats([2], [1, 2]), floats([2], [1, 2])]);
+    expect((left.data as Float32Array).buffer).not.toBe((right.data as Float32Array).buffer);
+  });
+
+  it('[5.4] refuse a tensor whose buffer has moved before', () => {
+    const tensor = floats([2], [1, 2]);
+    cross({ scores: tensor });
+
+    expect(() => cross({ scores: tensor })).toThrow(InvalidOutputError);
+    expect(() => cross({ scores: tensor })).toThrow('"scores" of shape [2] holds 0 elements');
+  });
+});
+
+describe('isRowList', () => {
+  it.each<[string, unknown, boolean, boolean]>([
+    ['a list', ['a'], false, true],
+    ['a tuple of tensors for rows that are tensors', [floats([1], [1])], false, false],
+    ['a tensor per row for plain rows', [floats([1], [1])], true, true],
+    ['a map', { x: 1 }, true, false],
+  ])('[1.7] tells results row by row from a container: %s', (_, value, plainRows, expected) => {
+    expect(isRowList(value, plainRows)).toBe(expected);
+  });
+});

@@ -1,0 +1,87 @@
+import { setImmediate as endOfTurn } from 'node:timers/promises';
+import { describe, expect, it } from '@jest/globals';
+import { type Port, WorkerHost } from '../../../../lib/partitions/worker/worker-host.js';
+import type { WorkerRequest } from '../../../../lib/partitions/worker/worker-protocol.js';
+import { pack } from '../../../../lib/partitions/worker/transfer.js';
+import { worker } from '../../../fixtures/partitions/worker.js';
+
+describe('WorkerHost', () => {
+  it('[8.4] goes on with a generator when its steps are heard, and never far ahead', async () => {
+    const application = new Application(worker('endless').href);
+    const run = application.run(['a']);
+
+    await application.turns(200);
+    expect(application.steps).toBe(64);
+
+    application.say({ batch: 0, heard: 16 });
+    await application.turns(200);
+    expect(application.steps).toBe(80);
+
+    application.say({ batch: 0, over: [0] });
+    application.say({ end: true });
+    await run;
+    expect(application.steps).toBe(80);
+    expect(application.messages.at(-1)).toEqual({ batch: 0, stepped: true });
+  });
+
+  it('[8.4] owes the next batch nothing for steps that were never heard', async () => {
+    const application = new Application(worker('endless').href);
+    const run = application.run(['a']);
+    await application.turns(200);
+    application.say({ batch: 0, over: [0] });
+    application.give(['b']);
+
+    await application.turns(200);
+    expect(application.steps).toBe(128);
+
+    application.say({ batch: 1, over: [0] });
+    application.say({ end: true });
+    await run;
+  });
+});
+
+/** The other side, which hears when the test says so. */
+class Application implements Port {
+  readonly messages: Parameters<Port['post']>[0][] = [];
+  isEnded = false;
+  say: (request: WorkerRequest) => void = () => {};
+
+  constructor(private readonly file: string) {}
+
+  get steps(): number {
+    return this.messages.filter((message) => 'step' in message).length;
+  }
+
+  async run(rows: string[]): Promise<void> {
+    const end = new WorkerHost({ partition: 0, keys: ['default'], options: {}, file: this.file }, this).run();
+    this.give(rows);
+    await end;
+  }
+
+  exit(): void {
+    this.isEnded = true;
+  }
+
+  give(rows: string[]): void {
+    const info = { key: 'default', size: rows.length, padding: 0, partition: 0, hooks: [] };
+    this.say({ rows: pack(rows, true)[0], info });
+  }
+
+  async turns(count: number): Promise<void> {
+    for (let i = 0; i < count; i++) {
+      await endOfTurn();
+    }
+  }
+
+  listen(hear: (request: WorkerRequest) => void): void {
+    this.say = hear;
+  }
+
+  post(message: Parameters<Port['post']>[0]): void {
+    this.messages.push(message);
+  }
+
+  begin(): boolean {
+    return true;
+  }
+}

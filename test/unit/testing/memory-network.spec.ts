@@ -1,0 +1,167 @@
+import { beforeEach, describe, expect, it } from '@jest/globals';
+import { NodeGoneError, type Station } from '../../../lib/distribution/transport.js';
+import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
+import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
+import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import { turn } from '../../fixtures/async/virtual-time.js';
+
+async function join(network: MemoryNetwork, address: string, parts?: Partial<Station>) {
+  const heard = new Heard();
+  const transport = network.transport();
+  await transport.start(stationOf(address, heard, parts));
+  return { heard, transport };
+}
+
+async function two(network: MemoryNetwork) {
+  const nodes = [await join(network, 'a'), await join(network, 'b')] as const;
+  await turn();
+  return nodes;
+}
+
+it('[11] carries packets in their order, in a later turn, as bytes of their own', async () => {
+  const [a, b] = await two(new MemoryNetwork());
+  const packet = numbered(1);
+
+  a.transport.send('b', packet);
+  a.transport.send('b', numbered(2));
+  await Promise.resolve();
+  expect(b.heard.packets).toEqual([]);
+  await turn();
+
+  expect(b.heard.numbers).toEqual([1, 2]);
+  expect(b.heard.packets[0]).toEqual(new Uint8Array(packet));
+  expect(b.heard.packets[0]!.buffer).not.toBe(packet.buffer);
+  expect(a.heard.packets).toEqual([]);
+});
+
+it('[11] tells nodes of each other, and clients of nodes alone', async () => {
+  const network = new MemoryNetwork();
+  const [a] = await two(network);
+  const client = await join(network, 'c', { role: 'client' });
+  const other = await join(network, 'd', { role: 'client' });
+  await join(network, 'e', { namespace: 'another' });
+  await turn();
+
+  expect(a.heard.events).toEqual(['found b', 'found c', 'found d']);
+  expect(client.heard.events).toEqual(['found a', 'found b']);
+  expect(() => client.transport.send('d', numbered(1))).toThrow(NodeGoneError);
+  expect(() => client.transport.send('e', numbered(1))).toThrow(NodeGoneError);
+  expect(other.heard.events).toEqual(['found a', 'found b']);
+});
+
+it('[11] broadcasts to all but the sender', async () => {
+  const network = new MemoryNetwork();
+  const [a, b] = await two(network);
+  const client = await join(network, 'c', { role: 'client' });
+
+  a.transport.broadcast(numbered(7));
+  await turn();
+
+  expect([a, b, client].map(({ heard }) => heard.numbers)).toEqual([[], [7], [7]]);
+});
+
+it('[11] delivers what was sent before it stops, and then is gone', async () => {
+  const [a, b] = await two(new MemoryNetwork());
+
+  a.transport.send('b', numbered(1));
+  await a.transport.stop();
+  await turn();
+
+  expect(b.heard.numbers).toEqual([1]);
+  expect(b.heard.events).toEqual(['found a', 'gone a']);
+  expect(() => b.transport.send('a', numbered(1))).toThrow('There is no node a');
+});
+
+it('[11] loses what a killed node has sent and was sent', async () => {
+  const network = new MemoryNetwork();
+  const [a, b] = await two(network);
+
+  a.transport.send('b', numbered(1));
+  b.transport.send('a', numbered(2));
+  network.disconnect('a', 'b');
+  network.kill('a');
+  expect(() => b.transport.send('a', numbered(3))).toThrow(NodeGoneError);
+  await turn();
+
+  expect([a.heard.numbers, b.heard.numbers]).toEqual([[], []]);
+  expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a', 'gone a']]);
+});
+
+it('[11] loses what crosses a cut, or goes to or from a node that hangs, and tells nobody', async () => {
+  const network = new MemoryNetwork();
+  const [a, b] = await two(network);
+  const both = async (number: number): Promise<void> => {
+    a.transport.send('b', numbered(number));
+    b.transport.send('a', numbered(number));
+    await turn();
+  };
+
+  network.cut('b', 'a');
+  await both(1);
+  network.mend('a', 'b');
+  await both(2);
+  network.hang('a');
+  await both(3);
+  network.resume('a');
+  await both(4);
+
+  expect([a.heard.numbers, b.heard.numbers]).toEqual([
+    [2, 4],
+    [2, 4],
+  ]);
+  expect(a.heard.events).toEqual(['found b']);
+});
+
+it('[11] tells both ends of a connection that breaks', async () => {
+  const network = new MemoryNetwork();
+  const [a, b] = await two(network);
+
+  network.disconnect('a', 'b');
+  expect(() => a.transport.send('b', numbered(1))).toThrow(NodeGoneError);
+  network.mend('a', 'b');
+  await turn();
+
+  expect(a.heard.events).toEqual(['found b', 'gone b', 'found b']);
+  expect(b.heard.events).toEqual(['found a', 'gone a', 'found a']);
+});
+
+it('[11] with a broker tells nobody of anybody, loses what is sent to nobody, and answers probes', async () => {
+  const network = new MemoryNetwork({ connections: false });
+  const [a, b] = await two(network);
+
+  a.transport.send('nobody', numbered(1));
+  a.transport.send('b', numbered(2));
+  await turn();
+
+  expect(b.heard.numbers).toEqual([2]);
+  expect(a.heard.events).toEqual([]);
+  await expect(a.transport.probe!('b')).resolves.toBe(true);
+  await expect(a.transport.probe!('nobody')).resolves.toBe(false);
+  network.hang('b');
+  await expect(a.transport.probe!('b')).rejects.toThrow('There was no answer from b');
+  network.kill('b');
+  await expect(a.transport.probe!('b')).resolves.toBe(false);
+  expect(new MemoryNetwork().transport().probe).toBeUndefined();
+});
+
+it('[11] tells all when the broker goes and comes', async () => {
+  const network = new MemoryNetwork({ connections: false });
+  const [a, b] = await two(network);
+
+  network.broker(false);
+  a.transport.send('b', numbered(1));
+  await expect(a.transport.probe!('b')).rejects.toThrow('no answer');
+  network.broker(true);
+  a.transport.send('b', numbered(2));
+  await turn();
+
+  expect(b.heard.numbers).toEqual([2]);
+  expect(a.heard.events).toEqual(['offline', 'online']);
+});
+
+describe.each([true, false])('with connections: %s', (connections) => {
+  let network: MemoryNetwork;
+  beforeEach(() => void (network = new MemoryNetwork({ connections })));
+
+  describeTransport({ name: 'memory', connections, join: useNodes(() => network.transport()) });
+});

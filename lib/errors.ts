@@ -1,5 +1,5 @@
 import { types } from 'node:util';
-import { show } from './format.js';
+import { formatValue } from './format.js';
 
 export interface ServingErrorOptions extends ErrorOptions {
   /** Whole seconds after which the call may be worth another try. */
@@ -109,9 +109,9 @@ export class DeadlineExceededError extends ServingError {
 }
 
 /** Refused on arrival: by what the serving has learned of itself, the call could not be answered within its `timeout`. */
-export class DeadlineUnreachableError extends ServingError {
-  override readonly name = 'DeadlineUnreachableError';
-  override readonly code = 'SERVING_DEADLINE_UNREACHABLE';
+export class DeadlineTooShortError extends ServingError {
+  override readonly name = 'DeadlineTooShortError';
+  override readonly code = 'SERVING_DEADLINE_TOO_SHORT';
   override readonly statusCode = 503;
 }
 
@@ -203,7 +203,7 @@ function hasMessage(value: unknown): value is { readonly message: unknown } {
 const UNREADABLE = 'an error that cannot be read';
 
 function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : show(value);
+  return typeof value === 'string' ? value : formatValue(value);
 }
 
 /** What was thrown, or stands in a row, may itself throw when it is read. */
@@ -238,7 +238,7 @@ const classes = new Map(
     RequestTooLargeError,
     CallCancelledError,
     DeadlineExceededError,
-    DeadlineUnreachableError,
+    DeadlineTooShortError,
     OverloadedError,
     ServingClosedError,
     SlowConsumerError,

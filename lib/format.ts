@@ -14,19 +14,19 @@ const oneLine: InspectOptions = {
 const MOST_NAMES = 100;
 
 /** A value as error messages show it: short, whatever it is. */
-export function show(value: unknown): string {
+export function formatValue(value: unknown): string {
   if (typeof value === 'string') {
-    return `"${clip(value)}"`;
+    return `"${truncate(value)}"`;
   }
   try {
-    return clip(shown(value));
+    return truncate(shown(value));
   } catch {
     return 'a value that cannot be shown';
   }
 }
 
 /** The text, or its beginning and how long it is. */
-export function clip(text: string, most = 200): string {
+export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;
 }
 
@@ -59,7 +59,7 @@ function namesOf(value: unknown): readonly string[] {
 }
 
 /** What a value is rather than what it holds: for errors that may be read by strangers. */
-export function kindOf(value: unknown): string {
+export function typeName(value: unknown): string {
   if (typeof value !== 'object' || value === null) {
     return `a ${typeof value}`;
   }

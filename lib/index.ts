@@ -4,14 +4,14 @@ export type { Fill } from './batch/resize.js';
 export type { BatchAxes } from './batch/template.js';
 export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
-export { type Caller, caller } from './batched/as-caller.js';
+export { type Caller, asCaller } from './batched/as-caller.js';
 export type { CloseReason } from './batching/ready-queue.js';
 export type { DistributionOptions } from './distribution/options.js';
 export {
   BatchFailedError,
   CallCancelledError,
   DeadlineExceededError,
-  DeadlineUnreachableError,
+  DeadlineTooShortError,
   InvalidBatchError,
   InvalidInputError,
   InvalidOutputError,
@@ -69,7 +69,7 @@ export {
   type KeyServingOptions,
   type ModelServingDefinition,
   type PostprocessContext,
-  type Prepared,
+  type PreprocessResult,
   type ReplyCacheOptions,
   type ServingDefinition,
   type ServingOptions,
@@ -95,7 +95,7 @@ export {
   type BatchContext,
   type BatchFunction,
   type BatchFunctionFactory,
-  type BatchFunctionSite,
+  type BatchFunctionContext,
   type BatchOutput,
   type BatchResult,
   DONE,

@@ -5,7 +5,7 @@ import { InvalidServingError } from './errors.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { ServingRegistry } from './serving.registry.js';
-import { show } from './format.js';
+import { formatValue } from './format.js';
 
 /** The injection token of this node among the others; there is none where the module has no option `distribution`. */
 export const CLUSTER = Symbol('serving cluster');
@@ -27,7 +27,7 @@ function nameOf(remote: unknown): string {
 
 function refuse(remote: unknown): never {
   throw new InvalidServingError(
-    `ServingModule, option "distribution": "remotes" is a list of names, or of objects with a name, not ${show(remote)}`,
+    `ServingModule, option "distribution": "remotes" is a list of names, or of objects with a name, not ${formatValue(remote)}`,
   );
 }
 

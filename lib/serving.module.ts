@@ -1,7 +1,7 @@
 import { type BeforeApplicationShutdown, type DynamicModule, Inject, Module, Optional, type Provider } from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
-import { tellCallers } from './context/caller-context.interceptor.js';
+import { registerCallerContext } from './context/caller-context.interceptor.js';
 import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError } from './errors.js';
 import { CLUSTER, clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
@@ -27,7 +27,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     @Optional() @Inject(CLUSTER) private readonly cluster?: Cluster,
   ) {
     super();
-    tellCallers(application, host);
+    registerCallerContext(application, host);
   }
 
   /**

@@ -3,7 +3,7 @@ import { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
 import type { Serving } from './serving/serving.js';
-import { show } from './format.js';
+import { formatValue } from './format.js';
 
 /** Finds the handles of all servings of the application, whichever module registers them and whatever overrides them. */
 @Injectable()
@@ -25,7 +25,7 @@ export class ServingRegistry implements OnModuleInit {
     const serving = this.find(name);
     if (!serving) {
       const known = [...this.all.keys()].toSorted().join(', ') || 'none';
-      throw new UnknownServingError(`There is no serving ${show(name)}; registered are: ${known}`);
+      throw new UnknownServingError(`There is no serving ${formatValue(name)}; registered are: ${known}`);
     }
     return serving;
   }

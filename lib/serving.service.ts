@@ -15,7 +15,7 @@ import type { Serving } from './serving/serving.js';
 import type { ServingEvent } from './events/serving-event.js';
 import type { EventOf } from './events/event-hub.js';
 import type { StreamEvent } from './definition/reply.js';
-import { show } from './format.js';
+import { formatValue } from './format.js';
 import type { ServingStream } from './streaming/serving-stream.js';
 
 /** Calls servings by name. */
@@ -161,11 +161,11 @@ export class ServingService implements OnModuleInit {
 }
 
 function unknownHere(name: string): never {
-  throw new UnknownServingError(`There is no serving ${show(name)} in this application; other nodes own it`);
+  throw new UnknownServingError(`There is no serving ${formatValue(name)} in this application; other nodes own it`);
 }
 
 function noCluster(name: string): never {
   throw new InvalidServingError(
-    `Serving ${show(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
+    `Serving ${formatValue(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
   );
 }

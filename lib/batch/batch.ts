@@ -1,5 +1,5 @@
 import { InvalidBatchError } from '../errors.js';
-import { clip, show } from '../format.js';
+import { truncate, formatValue } from '../format.js';
 import { type Container, isContainer, leavesOf, mapLeaves, read } from './container.js';
 import { ListRows, type Rows } from './list-rows.js';
 import { asRow } from './tensor.js';
@@ -71,11 +71,11 @@ export class Batch {
     let padding = 0;
     for (const { key, rows: more, padding: morePadding } of batches) {
       if (key !== batch.key) {
-        throw new InvalidBatchError(`Cannot merge batches of different keys: ${show(batch.key)} and ${show(key)}`);
+        throw new InvalidBatchError(`Cannot merge batches of different keys: ${formatValue(batch.key)} and ${formatValue(key)}`);
       }
       if (more && rows[0] && more.signature !== rows[0].signature) {
         throw new InvalidBatchError(
-          `Cannot merge rows of different templates: [${clip(rows[0].signature)}] and [${clip(more.signature)}]`,
+          `Cannot merge rows of different templates: [${truncate(rows[0].signature)}] and [${truncate(more.signature)}]`,
         );
       }
       if (more) {
@@ -125,7 +125,9 @@ export class Batch {
   /** The same rows in another lane. */
   withKey(key: string): Batch {
     if (typeof key !== 'string' || key.length > LONGEST_KEY) {
-      throw new InvalidBatchError(`The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ${show(key)}`);
+      throw new InvalidBatchError(
+        `The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ${formatValue(key)}`,
+      );
     }
     return new Batch(this.rows, key, this.padding);
   }
@@ -133,7 +135,7 @@ export class Batch {
   /** The same rows with `count` zero rows at the end of what {@link consume} gives; replaces an earlier padding. */
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
-      throw new InvalidBatchError(`Cannot pad with ${show(count)} rows; give a whole number of 0 or more`);
+      throw new InvalidBatchError(`Cannot pad with ${formatValue(count)} rows; give a whole number of 0 or more`);
     }
     return new Batch(this.rows, this.key, count);
   }
@@ -145,7 +147,7 @@ export class Batch {
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
-      throw new InvalidBatchError(`Cannot split after ${show(count)} rows; give a whole number of 1 or more`);
+      throw new InvalidBatchError(`Cannot split after ${formatValue(count)} rows; give a whole number of 1 or more`);
     }
     const middle = Math.min(count, this.size);
     const filling = Math.min(this.padding, count - middle);
@@ -217,8 +219,8 @@ export class Batch {
   }
 
   /** As {@link release}, to be read at once by whom copies the rows elsewhere: they may be views of those of others. */
-  lend(): Container | unknown[] {
-    return this.filled().lend();
+  view(): Container | unknown[] {
+    return this.filled().view();
   }
 
   private filled(): Rows {
@@ -246,7 +248,7 @@ function checkNames(item: Container, axes: BatchAxes = {}): void {
   const unknown = Object.keys(axes).find((path) => !paths.includes(path));
   if (unknown !== undefined) {
     throw new InvalidBatchError(
-      `The axes name "${unknown}", and the item has no such leaf; it has ${clip(paths.join(', ')) || 'one without a name'}`,
+      `The axes name "${unknown}", and the item has no such leaf; it has ${truncate(paths.join(', ')) || 'one without a name'}`,
     );
   }
 }
@@ -261,7 +263,7 @@ function withRows(rows: TensorRows): TensorRows {
 /** The items in a list of their own. */
 function itemsOf(items: readonly unknown[]): unknown[] {
   if (!Array.isArray(items) || items.length > MOST_ITEMS) {
-    const given = Array.isArray(items) ? `a list of ${items.length}` : show(items);
+    const given = Array.isArray(items) ? `a list of ${items.length}` : formatValue(items);
     throw new InvalidBatchError(`A batch is made of a list of at most ${MOST_ITEMS} items, and not of ${given}`);
   }
   return [...(items as unknown[])];

@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError, isServingError, messageOf } from '../errors.js';
-import { clip } from '../format.js';
+import { truncate } from '../format.js';
 import { isTensor } from './tensor.js';
 
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
@@ -36,7 +36,9 @@ export function read<T>(of: () => T): T {
   try {
     return of();
   } catch (cause) {
-    throw isServingError(cause) ? cause : new InvalidBatchError(`A value cannot be read: ${clip(messageOf(cause))}`, { cause });
+    throw isServingError(cause)
+      ? cause
+      : new InvalidBatchError(`A value cannot be read: ${truncate(messageOf(cause))}`, { cause });
   }
 }
 

@@ -5,7 +5,7 @@ import { Batch } from './batch.js';
 import { isPlainObject } from './container.js';
 import { isTensor } from './tensor.js';
 import { InvalidInputError } from '../errors.js';
-import { kindOf } from '../format.js';
+import { typeName } from '../format.js';
 
 /** With more levels than this a value is taken for one that holds itself. */
 export const DEEPEST = 200;
@@ -49,7 +49,7 @@ class Content {
       case 'object':
         return value === null ? this.write('null;') : this.addObject(value, depth + 1);
       default:
-        throw notComparable(kindOf(value));
+        throw notComparable(typeName(value));
     }
   }
 
@@ -82,7 +82,7 @@ class Content {
       const entries = [...value].map((entry: unknown) => new Content().add(entry, depth).digest());
       return this.write(`${types.isMap(value) ? 'map' : 'set'}${entries.length}:${entries.toSorted().join('')}`);
     }
-    throw notComparable(kindOf(value));
+    throw notComparable(typeName(value));
   }
 
   private addList(list: readonly unknown[], depth: number): this {

@@ -2,7 +2,7 @@ import { types } from 'node:util';
 import { isPlainObject } from './container.js';
 import { copyOf, copyOfData, isTensor, type TypedData } from './tensor.js';
 import { InvalidOutputError } from '../errors.js';
-import { kindOf } from '../format.js';
+import { typeName } from '../format.js';
 import { DEEPEST } from './content-hash.js';
 import { Batch } from './batch.js';
 
@@ -13,9 +13,9 @@ import { Batch } from './batch.js';
  * @throws InvalidOutputError for what may have a part that no copy would have: functions, symbols, instances of other classes; and for
  * what holds itself
  */
-export function ownCopy(value: unknown, leafOf: (leaf: object) => unknown = ownLeaf, depth = 0): unknown {
+export function deepCopy(value: unknown, leafOf: (leaf: object) => unknown = copyLeaf, depth = 0): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') {
-    throw notCopyable(kindOf(value));
+    throw notCopyable(typeName(value));
   }
   if (typeof value !== 'object' || value === null) {
     return value;
@@ -23,7 +23,7 @@ export function ownCopy(value: unknown, leafOf: (leaf: object) => unknown = ownL
   if (depth === DEEPEST) {
     throw new InvalidOutputError(`The reply is nested deeper than ${DEEPEST} levels, or holds itself`);
   }
-  const copied = (part: unknown): unknown => ownCopy(part, leafOf, depth + 1);
+  const copied = (part: unknown): unknown => deepCopy(part, leafOf, depth + 1);
   if (Array.isArray(value)) {
     return value.map(copied);
   }
@@ -40,7 +40,7 @@ export function ownCopy(value: unknown, leafOf: (leaf: object) => unknown = ownL
 }
 
 /** A copy of what has no parts of its own. */
-export function ownLeaf(leaf: object): unknown {
+export function copyLeaf(leaf: object): unknown {
   if (isTensor(leaf)) {
     return copyOf(leaf);
   }
@@ -59,7 +59,7 @@ export function ownLeaf(leaf: object): unknown {
   if (types.isDate(leaf)) {
     return new Date(leaf);
   }
-  throw notCopyable(kindOf(leaf));
+  throw notCopyable(typeName(leaf));
 }
 
 function notCopyable(part: string): Error {
@@ -73,9 +73,9 @@ function notCopyable(part: string): Error {
  *
  * An input with a part that cannot be copied, such as an instance of a class, is given back as it is.
  */
-export function ownInput(input: unknown): unknown {
+export function copyInput(input: unknown): unknown {
   try {
-    return ownCopy(input, (leaf) => (leaf instanceof Batch ? copyOfBatch(leaf) : ownLeaf(leaf)));
+    return deepCopy(input, (leaf) => (leaf instanceof Batch ? copyOfBatch(leaf) : copyLeaf(leaf)));
   } catch {
     return input;
   }
@@ -86,5 +86,5 @@ function copyOfBatch(batch: Batch): Batch {
     return batch.copy();
   }
   const values = batch.release() as readonly unknown[];
-  return Batch.ofValues(values.map(ownInput)).withKey(batch.key);
+  return Batch.ofValues(values.map(copyInput)).withKey(batch.key);
 }

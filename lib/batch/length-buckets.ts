@@ -3,7 +3,7 @@ import { Batch } from './batch.js';
 import { type Container, type Leaf, withLeaves } from './container.js';
 import { type Fill, resize } from './resize.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 
 export interface LengthBucketsOptions {
   /**
@@ -59,7 +59,7 @@ export class LengthBuckets {
    */
   fit(length: number): LengthBucket {
     if (!Number.isInteger(length) || length < 0) {
-      throw new InvalidInputError(`${show(length)} is no length; give a whole number of 0 or more`);
+      throw new InvalidInputError(`${formatValue(length)} is no length; give a whole number of 0 or more`);
     }
     const bucket = this.buckets.find((candidate) => length <= candidate.length);
     if (!bucket && this.tooLong === 'refuse') {
@@ -100,13 +100,13 @@ export class LengthBuckets {
 export function lengthBuckets(lengths: readonly number[], { tooLong = 'refuse' }: LengthBucketsOptions = {}): LengthBuckets {
   const wrong = lengths.findIndex((length, i) => !Number.isSafeInteger(length) || length <= (lengths[i - 1] ?? 0));
   if (wrong >= 0 || lengths.length === 0) {
-    const reason = wrong >= 0 ? `${show(lengths[wrong])} cannot stand at ${wrong}` : 'there is none';
+    const reason = wrong >= 0 ? `${formatValue(lengths[wrong])} cannot stand at ${wrong}` : 'there is none';
     throw new InvalidServingError(
-      `Length buckets ${show(lengths)}: ${reason}; give whole numbers above 0, each larger than the one before`,
+      `Length buckets ${formatValue(lengths)}: ${reason}; give whole numbers above 0, each larger than the one before`,
     );
   }
   if (tooLong !== 'refuse' && tooLong !== 'truncate') {
-    throw new InvalidServingError(`Length buckets with tooLong: ${show(tooLong)}; give 'refuse' or 'truncate'`);
+    throw new InvalidServingError(`Length buckets with tooLong: ${formatValue(tooLong)}; give 'refuse' or 'truncate'`);
   }
   return new LengthBuckets(lengths, tooLong);
 }

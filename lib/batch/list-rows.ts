@@ -38,7 +38,7 @@ export class ListRows implements Rows {
     return this.values as unknown[];
   }
 
-  lend(): unknown[] {
+  view(): unknown[] {
     return this.release();
   }
 }
@@ -63,5 +63,5 @@ export interface Rows {
   /** All rows, handed over without a copy where they are the whole of one source. */
   release(): Container | unknown[];
   /** All rows to be read at once, by whom copies them elsewhere: views of their source where they lie together in one. */
-  lend(): Container | unknown[];
+  view(): Container | unknown[];
 }

@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import type { Leaf } from './container.js';
 import { copyRows, zerosLike } from './tensor.js';
 
@@ -15,7 +15,9 @@ export function resize({ path, tensor }: Leaf, axis: number, length: number, fil
   }
   const target = zerosLike(tensor, tensor.dims.with(axis, length));
   if (fill !== undefined && target.size > 0 && !filled(target, fill)) {
-    throw new InvalidBatchError(`"${path}" cannot be filled with ${show(fill)}: it is no element of a ${tensor.type} tensor`);
+    throw new InvalidBatchError(
+      `"${path}" cannot be filled with ${formatValue(fill)}: it is no element of a ${tensor.type} tensor`,
+    );
   }
   copyRows(target, 0, tensor, 0, Math.min(length, present), axis);
   return target;

@@ -1,5 +1,5 @@
 import { InvalidBatchError } from '../errors.js';
-import { clip } from '../format.js';
+import { truncate } from '../format.js';
 import { type Container, type Leaf, mapLeaves, read } from './container.js';
 import { soundTensor } from './tensor.js';
 
@@ -59,7 +59,7 @@ export function templateOf(
   const signature = leaves.map((leaf, i) => describe(leaf, leafAxes[i]!, isWhole ? 'alike' : shared)).join(', ');
   if (signature.length > LONGEST_SIGNATURE) {
     throw new InvalidBatchError(
-      `What the rows of an item have in common takes ${signature.length} characters to say, and at most ${LONGEST_SIGNATURE} are allowed: ${clip(signature)}`,
+      `What the rows of an item have in common takes ${signature.length} characters to say, and at most ${LONGEST_SIGNATURE} are allowed: ${truncate(signature)}`,
     );
   }
   return { template: { signature, structure: own, leaves, axes: leafAxes }, rows };
@@ -117,5 +117,5 @@ function describe({ path, label, tensor }: Leaf, axis: number | null, shared: Sh
 }
 
 function named(path: string): string {
-  return path === '' ? 'The tensor' : `"${clip(path)}"`;
+  return path === '' ? 'The tensor' : `"${truncate(path)}"`;
 }

@@ -103,7 +103,7 @@ export class TensorRows implements Rows {
     return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
   }
 
-  lend(): Container {
+  view(): Container {
     const [chunk, ...others] = this.chunks;
     const { structure, axes } = this.template;
     if (!chunk || others.length > 0 || axes.some((axis) => axis !== 0 && axis !== null)) {

@@ -1,6 +1,6 @@
 import { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
-import { clip, show } from '../format.js';
+import { truncate, formatValue } from '../format.js';
 
 /** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];
@@ -52,7 +52,7 @@ function shapeOf(dims: readonly number[], name: string): number[] {
   }
   const shape = [...dims];
   if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
-    throw new InvalidBatchError(`${name} has the shape ${show(shape)}; its axes must be whole numbers of 0 or more`);
+    throw new InvalidBatchError(`${name} has the shape ${formatValue(shape)}; its axes must be whole numbers of 0 or more`);
   }
   return shape;
 }
@@ -63,7 +63,7 @@ function stringsOf(data: readonly string[], name: string): string[] {
   for (let i = 0; i < data.length; i++) {
     const element: unknown = data[i];
     if (typeof element !== 'string') {
-      throw new InvalidBatchError(`${name} is a string tensor and holds ${show(element)} at ${i}; give strings`);
+      throw new InvalidBatchError(`${name} is a string tensor and holds ${formatValue(element)} at ${i}; give strings`);
     }
     strings.push(element);
   }
@@ -74,7 +74,9 @@ function viewOf(type: Tensor.Type, data: TypedData, name: string): TypedData {
   const storage = storageClasses.get(type);
   // Half floats may be there as their bits.
   if (!storage || !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))) {
-    throw new InvalidBatchError(`${name} is a ${clip(type)} tensor and its data is ${show(data)}; make it with new Tensor()`);
+    throw new InvalidBatchError(
+      `${name} is a ${truncate(type)} tensor and its data is ${formatValue(data)}; make it with new Tensor()`,
+    );
   }
   return new storage(data.buffer, data.byteOffset, data.length);
 }

@@ -12,6 +12,6 @@ export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
  * Gives the object back as it is, with the types its callers need: a decorator cannot tell TypeScript that callers of a
  * `@Batched()` method pass single values. `await caller(scorer).score(dto)`.
  */
-export function caller<T extends object>(instance: T): Caller<T> {
+export function asCaller<T extends object>(instance: T): Caller<T> {
   return instance as Caller<T>;
 }

@@ -93,8 +93,8 @@ const ofMethods: Rules = {
   priority: aFunction,
   tenant: aFunction,
   partitions: whole(1, 1024),
-  drain: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
-  shutdown: delay,
+  drainOnShutdown: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  drainTimeout: delay,
   separateOrigins: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
   types: {
     check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),

@@ -1,16 +1,16 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
 import { Batcher, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import type { Lane, Part, Request } from '../batching/queued-request.js';
+import type { Lane, Part, QueuedRequest } from '../batching/queued-request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import { settledRows } from '../partitions/settled-rows.js';
-import type { CallTerms } from '../execution/resolved-call-options.js';
+import type { ResolvedCallOptions } from '../execution/resolved-call-options.js';
 import type { Counters } from '../events/counters.js';
-import type { CallWatch } from '../events/call-recorder.js';
+import type { CallRecorder } from '../events/call-recorder.js';
 import { batchingOf, DEFAULT_AGEING } from '../definition/option-rules.js';
 import { inOriginOf, type Origin } from '../context/caller-context.js';
-import { batchObserver, type ServingEvents } from '../events/event-hub.js';
+import { batchObserver, type EventHub } from '../events/event-hub.js';
 import type { BatchLabels } from '../events/serving-event.js';
 
 /** What is to be said of a call, by the single arguments that its caller passes. */
@@ -38,7 +38,7 @@ export interface BatchedOptions {
   readonly maxQueue?: number;
   /**
    * Milliseconds in which a call must be answered; else it fails with a DeadlineExceededError, and does not run if it has not yet. One that
-   * could not be answered in time, by what was learned of the method, is refused at once with a DeadlineUnreachableError.
+   * could not be answered in time, by what was learned of the method, is refused at once with a DeadlineTooShortError.
    *
    * @default no limit
    */
@@ -68,13 +68,13 @@ export interface BatchedOptions {
    *
    * @default true
    */
-  readonly drain?: boolean;
+  readonly drainOnShutdown?: boolean;
   /**
    * Milliseconds from the beginning of shutdown after which every call that is left is answered with a ServingClosedError.
    *
    * @default 30000
    */
-  readonly shutdown?: number;
+  readonly drainTimeout?: number;
   /**
    * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; in the method
    * `currentOrigin()` then tells that of its batch.
@@ -103,7 +103,7 @@ export interface MethodLane extends Lane {
 }
 
 /** One call of a batched method. */
-export class MethodCall implements Request {
+export class MethodCall implements QueuedRequest {
   readonly size = 1;
   readonly whole = false;
   readonly priority: number;
@@ -125,8 +125,8 @@ export class MethodCall implements Request {
     readonly lane: MethodLane,
     readonly instance: object,
     readonly args: readonly unknown[],
-    readonly watch: CallWatch | undefined,
-    private readonly terms: CallTerms,
+    readonly watch: CallRecorder | undefined,
+    private readonly terms: ResolvedCallOptions,
   ) {
     this.priority = terms.priority;
     this.tenant = terms.tenant;
@@ -151,7 +151,7 @@ export class MethodCall implements Request {
   }
 
   expire(): void {
-    this.fail(this.terms.late());
+    this.fail(this.terms.deadlineError());
   }
 }
 
@@ -159,17 +159,17 @@ export class MethodCall implements Request {
 export function batcherOf(
   name: string,
   { original, options = {} }: BatchedMethod,
-  events: ServingEvents,
+  events: EventHub,
   counters: Counters,
 ): Batcher<MethodCall> {
-  const slots = Array.from({ length: options.partitions ?? 1 }, () => ({ prefetch: 0 }));
+  const targets = Array.from({ length: options.partitions ?? 1 }, () => ({ prefetch: 0 }));
   const { maxQueue } = batchingOf(options);
   return new Batcher({
     name,
     maxQueue,
     order: { ageing: DEFAULT_AGEING, weights: new Map() },
     nextBatch: () => events.nextBatch(),
-    slots,
+    targets,
     observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record), counters),
     dispatch: ({ parts }) => runMethod(name, original, parts),
   });

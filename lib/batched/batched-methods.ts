@@ -3,16 +3,16 @@ import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { UnknownServingError } from '../errors.js';
 import { ServingRegistry } from '../serving.registry.js';
-import { CallWatch } from '../events/call-recorder.js';
+import { CallRecorder } from '../events/call-recorder.js';
 import type { AbortSignalLike, CallOptions } from '../context/call-options.js';
 import { Counters, type ServingCounters } from '../events/counters.js';
-import { termsOf, untilStop } from '../execution/resolved-call-options.js';
+import { resolveCallOptions, untilCancelled } from '../execution/resolved-call-options.js';
 import { currentOrigin } from '../context/caller-context.js';
 import { shutdownOf } from '../definition/option-rules.js';
-import { ServingEvents } from '../events/event-hub.js';
+import { EventHub } from '../events/event-hub.js';
 import { Shutdown } from '../serving/shutdown.js';
 import { Waits } from '../serving/waits.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import {
   type BatchedMethod,
   type BatchedOptions,
@@ -36,17 +36,17 @@ interface Running {
 }
 
 /** A call as it comes. */
-interface Arrival {
+interface MethodCallOptions {
   readonly instance: object;
   readonly args: readonly unknown[];
   readonly signal: AbortSignalLike | undefined;
-  readonly watch: CallWatch | undefined;
+  readonly watch: CallRecorder | undefined;
 }
 
 /** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
 @Injectable()
 export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
-  readonly events = new ServingEvents();
+  readonly events = new EventHub();
   /** By class and method: classes that inherit a method share nothing else of it. */
   private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
   /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
@@ -126,7 +126,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
     }
     const running = this.runningFor(method, instance);
-    const watch = CallWatch.over(this.events, running.name, 'batched', signal);
+    const watch = CallRecorder.start(this.events, running.name, 'batched', signal);
     const answer = this.answer(running, method.options ?? {}, { instance, args, signal, watch });
     try {
       const result = await (watch ? watch.follow(answer) : answer);
@@ -141,10 +141,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   private async answer(
     { name, batcher, lanes }: Running,
     { separateOrigins, timeout, priority, tenant }: BatchedOptions,
-    { instance, args, signal, watch }: Arrival,
+    { instance, args, signal, watch }: MethodCallOptions,
   ): Promise<unknown> {
     const asked = { signal, timeout, priority: saidOf(args, priority), tenant: saidOf(args, tenant) };
-    const terms = termsOf({ name }, undefined, asked);
+    const terms = resolveCallOptions({ name }, undefined, asked);
     signal?.throwIfAborted();
     const owner = this.alike.has(instance.constructor) ? instance.constructor : instance;
     const lane = lanes.laneOf(owner, separateOrigins ? currentOrigin() : undefined);
@@ -154,7 +154,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       batcher.submit(call);
       call.queue = batcher;
     };
-    return untilStop(terms, call, submit, call.answer);
+    return untilCancelled(terms, call, submit, call.answer);
   }
 
   private checkServing(method: string, serving: string): void {
@@ -163,7 +163,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     } catch (cause) {
       throw cause instanceof UnknownServingError
         ? new UnknownServingError(
-            `${method} is @Batched(${show(serving)}). ${cause.message}; those of other nodes are named in "remotes" of the option "distribution"`,
+            `${method} is @Batched(${formatValue(serving)}). ${cause.message}; those of other nodes are named in "remotes" of the option "distribution"`,
             { cause },
           )
         : cause;
@@ -185,7 +185,7 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       const batcher = batcherOf(name, method, this.events, counters);
       const limits = shutdownOf(options);
       const shutdown = new Shutdown(name, limits, batcher);
-      running = { name, batcher, lanes: new MethodLanes(options), counters, shutdown, shutdownLimit: limits.shutdown };
+      running = { name, batcher, lanes: new MethodLanes(options), counters, shutdown, shutdownLimit: limits.drainTimeout };
       this.running.set(constructor, ofClass.set(method, running));
       if (this.isClosing) {
         shutdown.begin();

@@ -1,12 +1,6 @@
-import {
-  DeadlineExceededError,
-  DeadlineUnreachableError,
-  OverloadedError,
-  RequestTooLargeError,
-  withoutStack,
-} from '../errors.js';
-import { Pace } from './batch-time-model.js';
-import type { Limits, Request } from './queued-request.js';
+import { DeadlineExceededError, DeadlineTooShortError, OverloadedError, RequestTooLargeError, withoutStack } from '../errors.js';
+import { BatchTimeModel } from './batch-time-model.js';
+import type { Limits, QueuedRequest } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;
@@ -25,7 +19,7 @@ export interface AdmissionOptions {
 const BATCHES_TO_SPARE = 1;
 
 /** What the partitions have to do. */
-export interface Work {
+export interface PoolLoad {
   /** The partitions that take batches. */
   readonly partitions: number;
   /** Those of them that wait for a batch. */
@@ -35,7 +29,7 @@ export interface Work {
 }
 
 /** The rows of one priority that wait. */
-interface Waiting {
+interface QueuedAhead {
   readonly priority: number;
   rows: number;
   /** Those of tenants that have a name. */
@@ -44,9 +38,9 @@ interface Waiting {
 }
 
 /** What is known of all lanes with the same limits. */
-interface Known {
+interface LaneModel {
   readonly limits: Limits;
-  readonly pace: Pace;
+  readonly model: BatchTimeModel;
   rows: number;
 }
 
@@ -61,11 +55,11 @@ export class Admission {
   private rows = 0;
   private cost = 0;
   private readonly tenants = new Map<string, number>();
-  private readonly priorities = new Map<number, Waiting>();
-  private readonly known = new Map<Limits, Known>();
+  private readonly priorities = new Map<number, QueuedAhead>();
+  private readonly known = new Map<Limits, LaneModel>();
   /** Asked for last, and most often asked for next. */
-  private lastWaiting: Waiting | undefined;
-  private lastKnown: Known | undefined;
+  private lastWaiting: QueuedAhead | undefined;
+  private lastKnown: LaneModel | undefined;
 
   constructor(private readonly options: AdmissionOptions) {}
 
@@ -80,16 +74,16 @@ export class Admission {
    * @throws RequestTooLargeError for more rows than there is ever room for
    * @throws OverloadedError when there is no room
    * @throws DeadlineExceededError when its deadline has passed
-   * @throws DeadlineUnreachableError when it could not be answered in time
+   * @throws DeadlineTooShortError when it could not be answered in time
    */
-  enter(request: Request, now: number, work: Work): void {
+  enter(request: QueuedRequest, now: number, work: PoolLoad): void {
     this.checkRoom(request, work);
     this.checkDeadline(request, now, work);
     this.count(request, request.size);
   }
 
   /** So many rows of the request wait again. */
-  count(request: Request, rows: number): void {
+  count(request: QueuedRequest, rows: number): void {
     const { lane, priority, tenant, cost, size } = request;
     this.rows += rows;
     this.cost = this.rows === 0 ? 0 : this.cost + (cost * rows) / size;
@@ -104,21 +98,21 @@ export class Admission {
   }
 
   /** So many rows of the request wait no more. */
-  leave(request: Request, rows: number): void {
+  leave(request: QueuedRequest, rows: number): void {
     this.count(request, -rows);
   }
 
   /** A batch has run. */
   learn(limits: Limits, rows: number, milliseconds: number): void {
-    this.knownOf(limits).pace.learn(rows, milliseconds);
+    this.knownOf(limits).model.learn(rows, milliseconds);
   }
 
   /** Milliseconds that a batch will take, as far as is known. */
   timeOf(limits: Limits, rows: number): number | undefined {
-    return this.knownOf(limits).pace.timeOf(rows);
+    return this.knownOf(limits).model.predict(rows);
   }
 
-  private checkRoom(request: Request, work: Work): void {
+  private checkRoom(request: QueuedRequest, work: PoolLoad): void {
     const { maxQueue, maxQueueCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
     const half = Math.floor(maxQueue / 2);
@@ -156,7 +150,7 @@ export class Admission {
   }
 
   /** The rows that wait, without those that idle partitions take at the end of the turn, where that decides whether there is room. */
-  private queuedBehind({ size, cost }: Request, { idle }: Work): number {
+  private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
     const { maxQueue, maxQueueCost = Infinity, takenBy } = this.options;
     const isClose = 2 * (this.rows + size) > maxQueue || this.cost + cost > maxQueueCost;
     return isClose && idle > 0 ? this.rows - takenBy(idle) : this.rows;
@@ -168,13 +162,13 @@ export class Admission {
     );
   }
 
-  private overloaded(why: string, excess: number, request: Request, work: Work): Error {
+  private overloaded(why: string, excess: number, request: QueuedRequest, work: PoolLoad): Error {
     const retryAfter = this.secondsFor(excess, request, work);
     return withoutStack(() => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }));
   }
 
   /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
-  private checkDeadline(request: Request, now: number, work: Work): void {
+  private checkDeadline(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, lane, size } = request;
     if (deadline <= now) {
       const late = Math.ceil(now - deadline);
@@ -200,12 +194,12 @@ export class Admission {
       const why = `would need about ${Math.ceil(needed)} ms to answer and the call has ${Math.floor(left)} ms`;
       const message = `Serving "${this.options.name}" ${why}; call again later, or with a longer timeout`;
       const retryAfter = Math.max(1, Math.ceil((needed - left) / 1000));
-      throw withoutStack(() => new DeadlineUnreachableError(message, { retryAfter }));
+      throw withoutStack(() => new DeadlineTooShortError(message, { retryAfter }));
     }
   }
 
   /** The rows that would run before those of the request. */
-  private rowsAhead({ priority, tenant, size }: Request): number {
+  private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
       if (level > priority) {
@@ -222,8 +216,8 @@ export class Admission {
   /** Milliseconds in which one partition would run all that waits. */
   private timeOfQueue(): number | undefined {
     let time = 0;
-    for (const [{ batchSize }, { pace, rows }] of this.known) {
-      const full = rows > 0 ? pace.timeOf(batchSize) : 0;
+    for (const [{ batchSize }, { model, rows }] of this.known) {
+      const full = rows > 0 ? model.predict(batchSize) : 0;
       if (full === undefined) {
         return undefined;
       }
@@ -233,21 +227,21 @@ export class Admission {
   }
 
   /** Whole seconds in which so many rows will have run; unknown until a batch has run. */
-  private secondsFor(rows: number, { lane }: Request, { partitions }: Work): number | undefined {
+  private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number | undefined {
     const { batchSize } = lane.limits;
-    const full = this.knownOf(lane.limits).pace.estimate(batchSize);
+    const full = this.knownOf(lane.limits).model.estimate(batchSize);
     return full === undefined ? undefined : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
   }
 
-  private knownOf(limits: Limits): Known {
+  private knownOf(limits: Limits): LaneModel {
     if (this.lastKnown?.limits !== limits) {
-      this.lastKnown = this.known.get(limits) ?? { limits, pace: new Pace(), rows: 0 };
+      this.lastKnown = this.known.get(limits) ?? { limits, model: new BatchTimeModel(), rows: 0 };
       this.known.set(limits, this.lastKnown);
     }
     return this.lastKnown;
   }
 
-  private waitingOf(priority: number): Waiting {
+  private waitingOf(priority: number): QueuedAhead {
     if (this.lastWaiting?.priority !== priority) {
       this.lastWaiting = this.priorities.get(priority) ?? { priority, rows: 0, named: 0, tenants: new Map() };
       this.priorities.set(priority, this.lastWaiting);
@@ -257,7 +251,7 @@ export class Admission {
 }
 
 /** The most rows of a queue that one call could ever have: the half of it, where it must leave the other to others. */
-export function mostRowsOf({ priority, tenant }: Pick<Request, 'priority' | 'tenant'>, maxQueue: number): number {
+export function mostRowsOf({ priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>, maxQueue: number): number {
   return priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
 }
 

@@ -8,7 +8,7 @@ const BATCHES_TO_BELIEVE = 8;
  * How long batches take by their size: a straight line `ms = a + b * rows` through those that have run, fitted by least squares, of which
  * older ones count less and less.
  */
-export class Pace {
+export class BatchTimeModel {
   private batches = 0;
   private weight = 0;
   private rows = 0;
@@ -26,11 +26,11 @@ export class Pace {
   }
 
   /** Milliseconds that a batch of so many rows will take, once enough of them have run to rely on it. */
-  timeOf(rows: number): number | undefined {
+  predict(rows: number): number | undefined {
     return this.batches < BATCHES_TO_BELIEVE ? undefined : this.estimate(rows);
   }
 
-  /** As {@link timeOf}, from the first batch on. */
+  /** As {@link predict}, from the first batch on. */
   estimate(rows: number): number | undefined {
     if (this.batches === 0) {
       return undefined;

@@ -1,16 +1,16 @@
 import { Subject } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
-import type { RunOrder } from './priority-queue.js';
-import { type Load, Pool, type Slot } from './pool.js';
-import { type Lane, type Part, type Request, sizeOf } from './queued-request.js';
+import type { QueueOrder } from './priority-queue.js';
+import { type TargetLoad, Pool, type Target } from './pool.js';
+import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 import { OpenWindow } from './open-window.js';
-import { outsideOfCalls } from '../context/caller-context.js';
-import { type CloseReason, WaitingLine, type Window } from './ready-queue.js';
+import { outsideCallContext } from '../context/caller-context.js';
+import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 import { windowsBy } from './windows-by.js';
 
 /** How one batch came about. */
-export interface BatchRecord<R extends Request> {
+export interface BatchRecord<R extends QueuedRequest> {
   readonly id: number;
   readonly parts: readonly Part<R>[];
   readonly rows: number;
@@ -24,18 +24,18 @@ export interface BatchRecord<R extends Request> {
 }
 
 /** Rows that are to run again, by themselves. */
-export interface Retry<R extends Request> {
+export interface Retry<R extends QueuedRequest> {
   readonly parts: readonly Part<R>[];
   /** Handed on to the dispatch of the new batch. */
-  readonly history?: unknown;
+  readonly retryState?: unknown;
 }
 
 /** How one batch went. */
-export interface BatchOutcome<R extends Request> {
+export interface BatchOutcome<R extends QueuedRequest> {
   /** Why it failed, if it did. */
   readonly error?: unknown;
   /** It was taken back before it began; its rows are to run again. */
-  readonly takenBack?: true;
+  readonly revoked?: true;
   /** The rows that were added to fill it up. */
   readonly padding?: number;
   /** How often it yielded, where it was run by a generator. */
@@ -45,17 +45,17 @@ export interface BatchOutcome<R extends Request> {
 }
 
 /** Hears of every batch when a partition gets it and when it has ended. */
-export interface BatchObserver<R extends Request> {
+export interface BatchObserver<R extends QueuedRequest> {
   batchStarted(record: BatchRecord<R>): void;
   /** `runTime` is in milliseconds, the way to the partition and back included. */
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
 }
 
-export interface BatcherOptions<R extends Request> extends Omit<AdmissionOptions, 'takenBy'> {
-  readonly order: RunOrder;
+export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
+  readonly order: QueueOrder;
   /** A number for one more batch. */
   readonly nextBatch: () => number;
-  readonly slots: readonly Slot[];
+  readonly targets: readonly Target[];
   readonly observer: BatchObserver<R>;
   /** Runs the rows and settles their requests, but for those that are to run again; never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
@@ -71,12 +71,12 @@ const TIME_TO_SPARE = 1.5;
  * window closes (`windowsBy`), its rows get their place in the line. Nothing here calls out while a row is pushed: batches leave at the end of the event loop's
  * turn, so rows of one turn share a batch, and whoever pushes from a reply or a batch function can lose nothing.
  */
-export class Batcher<R extends Request> {
+export class Batcher<R extends QueuedRequest> {
   /** The lane of each row that takes a new place in an open window. */
   private readonly lanes$ = new Subject<Lane>();
   protected readonly windows = new Map<Lane, OpenWindow<R>>();
   private readonly admission: Admission;
-  private readonly line: WaitingLine<R>;
+  private readonly ready: ReadyQueue<R>;
   private readonly pool: Pool;
   /** The batches that run or were handed ahead, with their partitions. */
   private readonly executing = new Map<Window<R>, number>();
@@ -89,10 +89,10 @@ export class Batcher<R extends Request> {
   private abandoned: Error | undefined;
 
   constructor(private readonly options: BatcherOptions<R>) {
-    const { slots, order } = options;
-    this.line = new WaitingLine(order);
-    this.admission = new Admission({ ...options, takenBy: (idle) => this.line.takenBy(idle) });
-    this.pool = new Pool(slots);
+    const { targets, order } = options;
+    this.ready = new ReadyQueue(order);
+    this.admission = new Admission({ ...options, takenBy: (idle) => this.ready.takenBy(idle) });
+    this.pool = new Pool(targets);
     this.drained = new Promise((resolve) => (this.finish = resolve));
     this.lanes$
       .pipe(
@@ -104,7 +104,7 @@ export class Batcher<R extends Request> {
         }),
       )
       .subscribe(({ lane }) => this.queue(this.windows.get(lane)!));
-    slots.forEach((slot) => slot.onChange?.(() => this.runAtEndOfTurn()));
+    targets.forEach((slot) => slot.onChange?.(() => this.runAtEndOfTurn()));
   }
 
   /** The rows that no partition has taken yet. */
@@ -128,9 +128,9 @@ export class Batcher<R extends Request> {
     request.arrivedAt = now;
     this.makeRoomFor(request);
     for (let offset = 0; offset < size;) {
-      const ready = Math.min(this.line.roomIn(lane), size - offset);
+      const ready = Math.min(this.ready.roomIn(lane), size - offset);
       if (ready > 0) {
-        this.line.grow({ request, offset, count: ready }, now);
+        this.ready.extend({ request, offset, count: ready }, now);
       }
       offset += ready > 0 ? ready : this.addToWindow(request, offset);
     }
@@ -159,7 +159,7 @@ export class Batcher<R extends Request> {
     if (request.open > 0) {
       this.windows.get(request.lane)!.leave(request);
     }
-    this.line.leave(request);
+    this.ready.leave(request);
     this.runAtEndOfTurn();
   }
 
@@ -167,7 +167,7 @@ export class Batcher<R extends Request> {
   abandon(error: Error): void {
     this.abandoned = error;
     void this.close();
-    this.giveUp(error);
+    this.expire(error);
   }
 
   /** As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether there was anything to fail. */
@@ -201,7 +201,7 @@ export class Batcher<R extends Request> {
   private open(lane: Lane): OpenWindow<R> {
     const window = new OpenWindow<R>(lane, this.draining ? 0 : lane.limits.batchTimeout);
     this.windows.set(lane, window);
-    this.line.open(lane);
+    this.ready.openWindow(lane);
     return window;
   }
 
@@ -210,7 +210,7 @@ export class Batcher<R extends Request> {
     const { lane, parts, size } = window;
     this.windows.delete(lane);
     parts.forEach(({ request }) => (request.open = 0));
-    this.line.join({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
+    this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
     this.runAtEndOfTurn();
   }
 
@@ -218,8 +218,8 @@ export class Batcher<R extends Request> {
     [...this.windows.values()].forEach((window) => window.close());
   }
 
-  private giveUp(error: Error): void {
-    for (const request of this.line.clear()) {
+  private expire(error: Error): void {
+    for (const request of this.ready.clear()) {
       this.leave(request);
       request.fail(error);
     }
@@ -234,8 +234,8 @@ export class Batcher<R extends Request> {
     if (window && window.room < size) {
       window.flush();
     }
-    if (this.line.roomIn(lane) < size) {
-      this.line.seal(lane);
+    if (this.ready.roomIn(lane) < size) {
+      this.ready.closeWindow(lane);
     }
   }
 
@@ -261,12 +261,12 @@ export class Batcher<R extends Request> {
   }
 
   private runAtEndOfTurn(): void {
-    if (!this.turnEnds && (this.closed || !this.line.isEmpty || this.pool.isUneven)) {
+    if (!this.turnEnds && (this.closed || !this.ready.isEmpty || this.pool.isUneven)) {
       this.turnEnds = true;
       setImmediate(() => {
         this.turnEnds = false;
         this.turnTime = undefined;
-        outsideOfCalls(() => this.run());
+        outsideCallContext(() => this.run());
       });
     }
   }
@@ -274,15 +274,15 @@ export class Batcher<R extends Request> {
   private run(): void {
     const hopeless = this.abandoned ?? this.pool.lost;
     if (hopeless) {
-      this.giveUp(hopeless);
+      this.expire(hopeless);
     }
     const now = performance.now();
-    for (let next = this.line.next(now); next; next = this.line.next(now)) {
+    for (let next = this.ready.next(now); next; next = this.ready.next(now)) {
       const load = this.pool.next(next, now);
       if (!load) {
         break;
       }
-      const window = this.line.take(
+      const window = this.ready.take(
         now,
         ({ limits }, rows) => this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
       );
@@ -290,15 +290,15 @@ export class Batcher<R extends Request> {
         void this.execute(window, load);
       }
     }
-    if (this.line.isEmpty) {
-      this.pool.takeBack(now);
+    if (this.ready.isEmpty) {
+      this.pool.revoke(now);
     }
-    if (this.closed && this.line.isEmpty && this.pool.isQuiet) {
+    if (this.closed && this.ready.isEmpty && this.pool.isIdle) {
       this.finish();
     }
   }
 
-  private async execute(window: Window<R>, load: Load): Promise<void> {
+  private async execute(window: Window<R>, load: TargetLoad): Promise<void> {
     const { dispatch, observer, nextBatch } = this.options;
     const { parts, lane, size: batchSize, reason } = window;
     const { partition } = load;
@@ -318,7 +318,7 @@ export class Batcher<R extends Request> {
     const endedAt = performance.now();
     this.executing.delete(window);
     const startedAt = this.pool.end(load, handed, endedAt);
-    if (outcome.error === undefined && !outcome.takenBack) {
+    if (outcome.error === undefined && !outcome.revoked) {
       this.admission.learn(lane.limits, rows + (outcome.padding ?? 0), endedAt - startedAt);
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
@@ -326,14 +326,14 @@ export class Batcher<R extends Request> {
     this.runAtEndOfTurn();
   }
 
-  private runAgain({ parts, history }: Retry<R>, size: number): void {
+  private runAgain({ parts, retryState }: Retry<R>, size: number): void {
     const live = parts.filter(({ request }) => !request.isOver);
     for (const { request, count } of live) {
       request.waiting += count;
       this.admission.count(request, count);
     }
     if (live.length > 0) {
-      this.line.again(live, history, size);
+      this.ready.retry(live, retryState, size);
     }
   }
 }

@@ -1,9 +1,9 @@
 import TinyQueue from 'tinyqueue';
 import { Fifo } from './fifo.js';
-import type { Part, Request } from './queued-request.js';
+import type { Part, QueuedRequest } from './queued-request.js';
 
 /** The rows of one tenant, first come, first served. */
-interface Flow<R extends Request> {
+interface Flow<R extends QueuedRequest> {
   readonly tenant: string;
   readonly weight: number;
   /** The rows that it has had, by weight: who has had least is next. */
@@ -19,7 +19,7 @@ interface Flow<R extends Request> {
  * Start-time fair queueing (Goyal, Vin and Cheng, 1996): who comes starts where the others are by now, and so is owed nothing for the
  * time in which it asked for nothing. Every operation takes constant time per row, and the logarithm of the tenants.
  */
-export class FairQueue<R extends Request> {
+export class FairQueue<R extends QueuedRequest> {
   private readonly flows = new Map<string, Flow<R>>();
   private next = new TinyQueue<Flow<R>>([], byPass);
   private pass = 0;
@@ -128,12 +128,12 @@ export class FairQueue<R extends Request> {
   }
 }
 
-function byPass(a: Flow<Request>, b: Flow<Request>): number {
+function byPass(a: Flow<QueuedRequest>, b: Flow<QueuedRequest>): number {
   return a.pass - b.pass || a.turn - b.turn;
 }
 
 /** Whether there are rows for which somebody waits; those before them are forgotten. */
-function hasRows<R extends Request>(parts: Fifo<Part<R>>, now: number): boolean {
+function hasRows<R extends QueuedRequest>(parts: Fifo<Part<R>>, now: number): boolean {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
     if (!request.isOver && request.deadline > now) {

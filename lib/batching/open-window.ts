@@ -1,11 +1,11 @@
 import { type Observable, Subject } from 'rxjs';
-import type { Lane, Part, Request } from './queued-request.js';
+import type { Lane, Part, QueuedRequest } from './queued-request.js';
 
 /** A window keeps up to this many parts whose rows have left. */
 const LEFT_KEPT = 64;
 
 /** The rows of a lane whose window is open. Rows that leave free their places, which the next rows take. */
-export class OpenWindow<R extends Request> {
+export class OpenWindow<R extends QueuedRequest> {
   /** The number of rows at which it is full, as the lane had it when the window opened. */
   readonly size: number;
   /** Milliseconds from its first row after which it closes. */

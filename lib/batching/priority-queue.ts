@@ -1,15 +1,15 @@
 import { FairQueue } from './fair-queue.js';
-import type { Part, Request } from './queued-request.js';
+import type { Part, QueuedRequest } from './queued-request.js';
 
 /** What decides which rows run first. */
-export interface RunOrder {
+export interface QueueOrder {
   /** Milliseconds of waiting that count as much as one level of priority. */
   readonly ageing: number;
   /** The shares of tenants, by name; of all others 1. */
   readonly weights: ReadonlyMap<string, number>;
 }
 
-interface Level<R extends Request> {
+interface Level<R extends QueuedRequest> {
   readonly priority: number;
   readonly rows: FairQueue<R>;
 }
@@ -23,14 +23,14 @@ const LEFT_KEPT = 64;
  * A level of priority is worth so much waiting that nobody starves: a row that has waited `ageing` ms longer than another goes before it
  * although it is a level lower.
  */
-export class Backlog<R extends Request> {
+export class PriorityQueue<R extends QueuedRequest> {
   /** Those that have rows; most often one. */
   private levels: Level<R>[] = [];
   private rows = 0;
   /** The requests that have left since those were last looked for. */
   private left = 0;
 
-  constructor(private readonly order: RunOrder) {}
+  constructor(private readonly order: QueueOrder) {}
 
   /** The rows for which somebody waits. */
   get size(): number {

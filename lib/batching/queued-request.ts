@@ -12,7 +12,7 @@ export interface Limits {
 }
 
 /** One call: some rows that wait for a batch, and somebody who waits for them. */
-export interface Request {
+export interface QueuedRequest {
   /** Rows batch only with rows of the same lane. */
   readonly lane: Lane;
   /** The number of its rows. */
@@ -42,7 +42,7 @@ export interface Request {
 }
 
 /** Consecutive rows of one request. */
-export interface Part<R extends Request> {
+export interface Part<R extends QueuedRequest> {
   readonly request: R;
   /** Where they start in their request. */
   readonly offset: number;
@@ -50,13 +50,13 @@ export interface Part<R extends Request> {
 }
 
 /** Whether somebody waits for it; from its deadline on nobody does. */
-export function isWanted(request: Request, now: number): boolean {
+export function isWanted(request: QueuedRequest, now: number): boolean {
   if (!request.isOver && request.deadline <= now) {
     request.expire();
   }
   return !request.isOver;
 }
 
-export function sizeOf<R extends Request>(parts: readonly Part<R>[]): number {
+export function sizeOf<R extends QueuedRequest>(parts: readonly Part<R>[]): number {
   return parts.reduce((rows, { count }) => rows + count, 0);
 }

@@ -1,23 +1,23 @@
 import TinyQueue from 'tinyqueue';
-import { Backlog, type RunOrder } from './priority-queue.js';
-import { isWanted, type Lane, type Part, type Request, sizeOf } from './queued-request.js';
+import { PriorityQueue, type QueueOrder } from './priority-queue.js';
+import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
 /** Why a window closed, or was taken as it stood. */
 export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
 
 /** Rows of one lane that run as one batch. */
-export interface Window<R extends Request> {
+export interface Window<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly parts: readonly Part<R>[];
   /** The number of rows at which it is full. */
   readonly size: number;
   readonly reason: CloseReason;
   /** What is known of earlier runs of these rows, which now run by themselves. */
-  readonly history?: unknown;
+  readonly retryState?: unknown;
 }
 
 /** The right to one batch of the rows that are ready in a lane, of whichever it is to have when its turn comes. */
-interface Ticket<R extends Request> {
+interface BatchSlot<R extends QueuedRequest> {
   readonly queue: LaneQueue<R>;
   readonly size: number;
   /** What it stands for when it comes to the room in its lane. */
@@ -30,21 +30,21 @@ interface Ticket<R extends Request> {
   /** It was given for rows of its priority, and is void without them. */
   readonly isExpress?: boolean;
   /** The rows that run again, by themselves. */
-  readonly again?: Pick<Window<R>, 'parts' | 'history'>;
+  readonly again?: Pick<Window<R>, 'parts' | 'retryState'>;
 }
 
-interface LaneQueue<R extends Request> {
+interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
-  readonly backlog: Backlog<R>;
+  readonly rows: PriorityQueue<R>;
   /** It has a window that is open, whose rows go before all that come later. */
   isOpen: boolean;
   /** The rows that its tickets stand for. */
   capacity: number;
   /** Those that are never void; at least one while there are rows. */
-  tickets: number;
-  newest: Ticket<R> | undefined;
+  slots: number;
+  newest: BatchSlot<R> | undefined;
   /** Of its tickets the newest of the highest priority, as far as known. */
-  first: Ticket<R> | undefined;
+  first: BatchSlot<R> | undefined;
 }
 
 /** With more lanes than this, and twice as many as have rows, the others are forgotten. */
@@ -56,45 +56,45 @@ const LANES_REMEMBERED = 1024;
  * A window that has closed is a ticket, and which rows it gets is decided only when a partition takes it. So a window that is not full
  * keeps its place and goes on growing, the places of rows that have left are refilled, and urgent rows go ahead, all by themselves.
  */
-export class WaitingLine<R extends Request> {
-  private readonly tickets = new TinyQueue<Ticket<R>>([], (a, b) => a.turn - b.turn || a.id - b.id);
+export class ReadyQueue<R extends QueuedRequest> {
+  private readonly slots = new TinyQueue<BatchSlot<R>>([], (a, b) => a.turn - b.turn || a.id - b.id);
   private queues = new Map<Lane, LaneQueue<R>>();
   /** Asked for last, and most often asked for next. */
   private last: LaneQueue<R> | undefined;
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
-  constructor(private readonly order: RunOrder) {}
+  constructor(private readonly order: QueueOrder) {}
 
   /** A window of the lane has closed with these rows. */
-  join({ lane, parts, size, reason }: Window<R>, now: number): void {
+  addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
     const queue = this.queueOf(lane);
     queue.isOpen = false;
     const live = parts.filter(({ request }) => !request.isOver);
     if (live.length > 0) {
       const priority = live.reduce((highest, { request }) => Math.max(highest, request.priority), -Infinity);
-      live.forEach((part) => queue.backlog.add(part));
+      live.forEach((part) => queue.rows.add(part));
       const room = reason === 'flush' ? sizeOf(live) : size;
       this.admit({ queue, size, room, reason, priority, turn: this.turn(now, priority), id: this.lastId++ });
     }
   }
 
   /** A row of the lane is in an open window. */
-  open(lane: Lane): void {
+  openWindow(lane: Lane): void {
     this.queueOf(lane).isOpen = true;
   }
 
   /** How many rows can still be added to the tickets of the lane. */
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
-    return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.backlog.size);
+    return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
   }
 
   /** Adds rows for which there is room. */
-  grow(part: Part<R>, now: number): void {
+  extend(part: Part<R>, now: number): void {
     const { lane, priority } = part.request;
     const queue = this.queueOf(lane);
-    queue.backlog.add(part);
+    queue.rows.add(part);
     if (!queue.first || priority > queue.first.priority) {
       const size = lane.limits.batchSize;
       const turn = this.turn(now, priority);
@@ -103,12 +103,12 @@ export class WaitingLine<R extends Request> {
   }
 
   /** There is no more room in the lane. */
-  seal(lane: Lane): void {
+  closeWindow(lane: Lane): void {
     const queue = this.queues.get(lane);
     const room = this.roomIn(lane);
     if (queue && room > 0) {
       // The newest may have been taken before the others.
-      const ticket = queue.newest ?? this.tickets.data.find((other) => other.queue === queue && isOrdinary(other))!;
+      const ticket = queue.newest ?? this.slots.data.find((other) => other.queue === queue && isOrdinary(other))!;
       ticket.reason = 'flush';
       ticket.room -= room;
       queue.capacity -= room;
@@ -116,10 +116,10 @@ export class WaitingLine<R extends Request> {
   }
 
   /** These rows have run in a batch that failed, and are to run again, ahead of all that came later. */
-  again(parts: readonly Part<R>[], history: unknown, size: number): void {
+  retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
-    const again = { parts, history };
+    const again = { parts, retryState };
     // Also of those that came at the same time they are the first.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
     this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id, again });
@@ -127,12 +127,12 @@ export class WaitingLine<R extends Request> {
 
   /** The request is over; its rows will not be taken. */
   leave(request: R): void {
-    this.queues.get(request.lane)?.backlog.leave(request);
+    this.queues.get(request.lane)?.rows.leave(request);
   }
 
   /** Whether there is a batch to take, and whether it is full. */
   next(now: number): 'full' | 'growing' | undefined {
-    for (let ticket = this.tickets.peek(); ticket; ticket = this.tickets.peek()) {
+    for (let ticket = this.slots.peek(); ticket; ticket = this.slots.peek()) {
       const rows = this.rowsFor(ticket, now);
       if (rows > 0) {
         return ticket.again || (rows >= ticket.size && ticket.reason !== 'flush') ? 'full' : 'growing';
@@ -145,12 +145,18 @@ export class WaitingLine<R extends Request> {
   /** Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will have run. */
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
     const { queue, size, reason, again, turn, priority } = this.remove();
-    const { lane, backlog } = queue;
+    const { lane } = queue;
     if (again) {
-      return { lane, parts: again.parts.filter(({ request }) => isWanted(request, now)), size, reason, history: again.history };
+      return {
+        lane,
+        parts: again.parts.filter(({ request }) => isWanted(request, now)),
+        size,
+        reason,
+        retryState: again.retryState,
+      };
     }
-    const parts = backlog.take(size, now, endOf(lane, Math.min(size, backlog.size)));
-    if (backlog.size > 0 && queue.tickets === 0) {
+    const parts = queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
+    if (queue.rows.size > 0 && queue.slots === 0) {
       // Those that a request which must run whole has pushed out.
       this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
     }
@@ -162,11 +168,11 @@ export class WaitingLine<R extends Request> {
   /** Empties the line and gives back every request that waited in it. */
   clear(): Set<R> {
     const requests = new Set<R>();
-    for (let ticket = this.tickets.pop(); ticket; ticket = this.tickets.pop()) {
+    for (let ticket = this.slots.pop(); ticket; ticket = this.slots.pop()) {
       ticket.again?.parts.forEach(({ request }) => requests.add(request));
     }
-    for (const { backlog } of this.queues.values()) {
-      for (const { request } of backlog) {
+    for (const { rows } of this.queues.values()) {
+      for (const { request } of rows) {
         request.ready = 0;
         requests.add(request);
       }
@@ -177,16 +183,16 @@ export class WaitingLine<R extends Request> {
   }
 
   get isEmpty(): boolean {
-    return this.tickets.length === 0;
+    return this.slots.length === 0;
   }
 
   /** How many of the rows that are ready so many idle partitions take at once. */
   takenBy(idle: number): number {
     const taken = new Map<LaneQueue<R>, number>();
     // The first tickets of the heap are not always those of the first turns, but nearly.
-    for (const { queue, size, again } of this.tickets.data.slice(0, idle)) {
+    for (const { queue, size, again } of this.slots.data.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
-      taken.set(queue, Math.min(rows, queue.backlog.size));
+      taken.set(queue, Math.min(rows, queue.rows.size));
     }
     return [...taken.values()].reduce((sum, rows) => sum + rows, 0);
   }
@@ -195,13 +201,13 @@ export class WaitingLine<R extends Request> {
     return readyAt - priority * this.order.ageing;
   }
 
-  private admit(ticket: Ticket<R>): void {
+  private admit(ticket: BatchSlot<R>): void {
     const { queue, room, again } = ticket;
-    this.tickets.push(ticket);
+    this.slots.push(ticket);
     if (again) {
       return;
     }
-    queue.tickets += isOrdinary(ticket) ? 1 : 0;
+    queue.slots += isOrdinary(ticket) ? 1 : 0;
     queue.capacity += room;
     if (room > 0) {
       queue.newest = ticket;
@@ -211,21 +217,21 @@ export class WaitingLine<R extends Request> {
     }
   }
 
-  private remove(): Ticket<R> {
-    const ticket = this.tickets.pop()!;
+  private remove(): BatchSlot<R> {
+    const ticket = this.slots.pop()!;
     const { queue, room } = ticket;
-    queue.tickets -= isOrdinary(ticket) ? 1 : 0;
+    queue.slots -= isOrdinary(ticket) ? 1 : 0;
     queue.capacity -= room;
     queue.first = queue.first === ticket ? undefined : queue.first;
     queue.newest = queue.newest === ticket ? undefined : queue.newest;
     return ticket;
   }
 
-  private rowsFor({ again, queue: { backlog }, isExpress, priority }: Ticket<R>, now: number): number {
+  private rowsFor({ again, queue: { rows }, isExpress, priority }: BatchSlot<R>, now: number): number {
     if (again) {
       return sizeOf(again.parts.filter(({ request }) => isWanted(request, now)));
     }
-    return isExpress && !backlog.reaches(priority, now) ? 0 : backlog.size;
+    return isExpress && !rows.reaches(priority, now) ? 0 : rows.size;
   }
 
   /** Kept while there are few: the outgrown tables of a Map that changes with every window keep what was in them alive. */
@@ -236,15 +242,15 @@ export class WaitingLine<R extends Request> {
     let queue = this.queues.get(lane);
     if (!queue) {
       if (this.queues.size === this.lanes) {
-        this.queues = new Map([...this.queues].filter(([, { tickets, isOpen }]) => isOpen || tickets > 0));
+        this.queues = new Map([...this.queues].filter(([, { slots, isOpen }]) => isOpen || slots > 0));
         this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
       }
       queue = {
         lane,
-        backlog: new Backlog(this.order),
+        rows: new PriorityQueue(this.order),
         isOpen: false,
         capacity: 0,
-        tickets: 0,
+        slots: 0,
         newest: undefined,
         first: undefined,
       };
@@ -255,6 +261,6 @@ export class WaitingLine<R extends Request> {
   }
 }
 
-function isOrdinary({ isExpress, again }: Ticket<Request>): boolean {
+function isOrdinary({ isExpress, again }: BatchSlot<QueuedRequest>): boolean {
   return !isExpress && !again;
 }

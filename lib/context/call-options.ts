@@ -22,7 +22,7 @@ export interface CallOptions {
   /**
    * Milliseconds in which the call must be answered, from when it is made; else it rejects with a DeadlineExceededError, and rows that
    * have not run yet do not run. A call that could not be answered in time, by what the serving has learned of itself, is refused at once
-   * with a DeadlineUnreachableError. A stream must have ended by then.
+   * with a DeadlineTooShortError. A stream must have ended by then.
    *
    * @default `timeout` of the serving; of a stream, none
    */

@@ -39,7 +39,7 @@ export class CallerContextInterceptor implements NestInterceptor {
 }
 
 /** Has every request of the application tell of itself; to be called before Nest binds its handlers to interceptors. */
-export function tellCallers(application: ApplicationConfig, host: HttpAdapterHost): void {
+export function registerCallerContext(application: ApplicationConfig, host: HttpAdapterHost): void {
   if (!application.getGlobalInterceptors().some((interceptor) => interceptor instanceof CallerContextInterceptor)) {
     application.addGlobalInterceptor(new CallerContextInterceptor(host));
   }

@@ -17,14 +17,14 @@ export function streamInRequest<Options extends CallOptions>(options: Options): 
 /** Makes a call with these options. */
 export function callInRequest<Reply>(options: CallOptions, call: (options: CallOptions) => Promise<Reply>): Promise<Reply> {
   const inside = inRequest(options);
-  return inside === options ? call(options) : awaitedLater(inside.signal, call(inside));
+  return inside === options ? call(options) : markHandled(inside.signal, call(inside));
 }
 
 /**
  * The same reply. Code that makes a call now and awaits it after something else is right, and must not end the process as an unhandled
  * rejection when the client leaves in between.
  */
-function awaitedLater<Reply>(signal: AbortSignalLike | undefined, given: Promise<Reply>): Promise<Reply> {
+function markHandled<Reply>(signal: AbortSignalLike | undefined, given: Promise<Reply>): Promise<Reply> {
   const follow = async (): Promise<Reply> => {
     try {
       return await given;

@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { messageOf } from '../errors.js';
-import { replyOfText, textOf } from './reply-codec.js';
+import { decodeReply, encodeReply } from './reply-codec.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
 
 /** Where replies are kept: what this package asks of a cache manager. */
@@ -35,7 +35,7 @@ export class ReplyCache {
   /** Keeps the reply for later calls; nobody waits for that. */
   async keep(identity: string, reply: unknown): Promise<void> {
     try {
-      await this.store.set(this.keyOf(identity), textOf(reply), this.options.ttl);
+      await this.store.set(this.keyOf(identity), encodeReply(reply), this.options.ttl);
     } catch (error) {
       this.warn('A reply was not kept', error);
     }
@@ -51,7 +51,7 @@ export class ReplyCache {
   private async lookUp(identity: string): Promise<{ readonly reply: unknown } | undefined> {
     try {
       const text = await within(this.options.timeout, this.store.get(this.keyOf(identity)));
-      return typeof text === 'string' ? { reply: replyOfText(text) } : undefined;
+      return typeof text === 'string' ? { reply: decodeReply(text) } : undefined;
     } catch (error) {
       this.warn('A reply was not found', error);
       return undefined;

@@ -2,7 +2,7 @@ import { deserialize, serialize } from 'node:v8';
 import { types } from 'node:util';
 import { Tensor } from 'onnxruntime-common';
 import { isTensor } from '../batch/tensor.js';
-import { ownCopy, ownLeaf } from '../batch/deep-copy.js';
+import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 
 /** A tensor as V8 writes it. */
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
@@ -13,11 +13,11 @@ type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
  *
  * @throws InvalidOutputError for what cannot be copied
  */
-export function textOf(reply: unknown): string {
+export function encodeReply(reply: unknown): string {
   const tensors: Parts[] = [];
-  const packed = ownCopy(reply, (leaf) => {
+  const packed = deepCopy(reply, (leaf) => {
     if (!isTensor(leaf)) {
-      return ownLeaf(leaf);
+      return copyLeaf(leaf);
     }
     const { type, data, dims } = leaf;
     tensors.push({ type, data, dims });
@@ -28,14 +28,14 @@ export function textOf(reply: unknown): string {
 }
 
 /** The reply of a text, in storage of its own. */
-export function replyOfText(text: string): unknown {
+export function decodeReply(text: string): unknown {
   const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as { packed: unknown; tensors: readonly Parts[] };
-  return ownCopy(packed, (leaf) => {
+  return deepCopy(packed, (leaf) => {
     if (!types.isNumberObject(leaf)) {
       // V8 has read it as a view of the whole text.
-      return ownLeaf(leaf);
+      return copyLeaf(leaf);
     }
     const { type, data, dims } = tensors[Number(leaf)]!;
-    return new Tensor(type, ownCopy(data) as Tensor['data'], dims);
+    return new Tensor(type, deepCopy(data) as Tensor['data'], dims);
   });
 }

@@ -1,10 +1,10 @@
 import { InvalidServingError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import type { Call } from '../execution/call.js';
-import type { CallWatch } from '../events/call-recorder.js';
-import { Flights, type Seat } from './single-flight.js';
+import type { CallRecorder } from '../events/call-recorder.js';
+import { SingleFlight, type JoinedCall } from './single-flight.js';
 import { copyOutput } from '../execution/output.js';
-import { ownCopy, ownInput } from '../batch/deep-copy.js';
+import { deepCopy, copyInput } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
 import type { Reply } from '../execution/reply-request.js';
 import type { CallMetadata } from '../definition/reply.js';
@@ -28,7 +28,7 @@ export interface SharedCall {
   readonly key: string | undefined;
   /** Calls back when the caller waits no more; what it returns ends that. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
-  readonly watch: CallWatch | undefined;
+  readonly watch: CallRecorder | undefined;
   /** Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is called when they are admitted. */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
   /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
@@ -38,14 +38,14 @@ export interface SharedCall {
 }
 
 /** What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that began it, and its input. */
-type Landing =
+type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
   | { readonly refusal: unknown; readonly input: unknown };
 
 /** Answers calls that ask the same by one run while it is under way, and afterwards by what a cache has kept. */
 export class SharedCalls {
-  private readonly flights = new Flights<Landing, CallWatch | undefined>();
+  private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
 
   constructor(
     private readonly serving: string,
@@ -58,7 +58,7 @@ export class SharedCalls {
     const { watch, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
     // The flight runs a copy, made in the same turn as the identity: the caller may change its input later.
-    let seat = this.join(identity, shared, () => ownInput(shared.input));
+    let seat = this.join(identity, shared, () => copyInput(shared.input));
     const own = seat.joined ? prepare?.() : undefined;
     own?.catch(() => {});
     let landing = await seat.reply.finally(onStop(seat.leave));
@@ -72,7 +72,7 @@ export class SharedCalls {
       landing = await seat.reply.finally(onStop(seat.leave));
     }
     if ('found' in landing) {
-      return { answer: ownCopy(landing.found.reply), answeredBy: 'cache' };
+      return { answer: deepCopy(landing.found.reply), answeredBy: 'cache' };
     }
     const { call, reply } = landing.run;
     const output = copyOutput(reply.rows);
@@ -90,17 +90,26 @@ export class SharedCalls {
     await this.cache?.idle();
   }
 
-  private join(identity: string | symbol, shared: SharedCall, inputOf: () => unknown): Seat<Landing, CallWatch | undefined> {
+  private join(
+    identity: string | symbol,
+    shared: SharedCall,
+    inputOf: () => unknown,
+  ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
     const { watch } = shared;
     const flight = this.sharing.singleFlight ? identity : Symbol('alone');
-    const seat = this.flights.join(flight, watch, (left) => this.land(identity, inputOf(), shared, left));
+    const seat = this.singleFlight.join(flight, watch, (left) => this.runShared(identity, inputOf(), shared, left));
     if (seat.joined && watch) {
       seat.first?.joinedBy(watch);
     }
     return seat;
   }
 
-  private async land(identity: string | symbol, input: unknown, { run }: SharedCall, left: AbortSignal): Promise<Landing> {
+  private async runShared(
+    identity: string | symbol,
+    input: unknown,
+    { run }: SharedCall,
+    left: AbortSignal,
+  ): Promise<SharedOutcome> {
     const found = this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
     if (found) {
       return { found };
@@ -126,7 +135,7 @@ export class SharedCalls {
     if (typeof identity !== 'string') {
       throw new InvalidServingError(
         `Serving "${this.serving}": identify must return a string, or undefined for an input that shares with no other; ` +
-          `it returned ${show(identity)}`,
+          `it returned ${formatValue(identity)}`,
       );
     }
     const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;

@@ -1,5 +1,5 @@
 /** The place of one call in a flight. */
-export interface Seat<T, First> {
+export interface JoinedCall<T, First> {
   /** What the flight has given or failed of; or, where its call has left before, the reason for that. */
   readonly reply: Promise<T>;
   /** Whether another call had begun the flight. */
@@ -14,36 +14,36 @@ export interface Seat<T, First> {
  * Joins calls of the same identity while the first of them is under way: the work is done once, and all get what it gives. A call
  * that comes once it is done begins the next flight.
  */
-export class Flights<T, First = undefined> {
-  private readonly flights = new Map<string | symbol, Flight<T, First>>();
+export class SingleFlight<T, First = undefined> {
+  private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();
 
   /** How many are under way. */
   get size(): number {
-    return this.flights.size;
+    return this.calls.size;
   }
 
   /** A seat in the flight that is under way, or else in one that begins with `start`, whose signal says that nobody waits any more. */
-  join(identity: string | symbol, first: First, start: (left: AbortSignal) => Promise<T>): Seat<T, First> {
-    const known = this.flights.get(identity);
+  join(identity: string | symbol, first: First, start: (left: AbortSignal) => Promise<T>): JoinedCall<T, First> {
+    const known = this.calls.get(identity);
     if (known) {
-      return known.seat(true);
+      return known.join(true);
     }
-    const flight = new Flight<T, First>(first, () => this.flights.delete(identity));
-    this.flights.set(identity, flight);
-    const seat = flight.seat(false);
+    const flight = new InFlightCall<T, First>(first, () => this.calls.delete(identity));
+    this.calls.set(identity, flight);
+    const seat = flight.join(false);
     flight.begin(start);
     return seat;
   }
 }
 
 /** What settles the reply of a seat. */
-interface Taker<T> {
+interface Waiter<T> {
   resolve(value: T): void;
   reject(error: unknown): void;
 }
 
-class Flight<T, First> {
-  private readonly takers = new Set<Taker<T>>();
+class InFlightCall<T, First> {
+  private readonly waiters = new Set<Waiter<T>>();
   private readonly left = new AbortController();
 
   constructor(
@@ -55,35 +55,35 @@ class Flight<T, First> {
   begin(start: (left: AbortSignal) => Promise<T>): void {
     const work = new Promise<T>((resolve) => resolve(start(this.left.signal)));
     work.then(
-      (value) => this.land((taker) => taker.resolve(value)),
-      (error: unknown) => this.land((taker) => taker.reject(error)),
+      (value) => this.settle((taker) => taker.resolve(value)),
+      (error: unknown) => this.settle((taker) => taker.reject(error)),
     );
   }
 
-  seat(joined: boolean): Seat<T, First> {
-    let taker!: Taker<T>;
+  join(joined: boolean): JoinedCall<T, First> {
+    let taker!: Waiter<T>;
     const reply = new Promise<T>((resolve, reject) => (taker = { resolve, reject }));
-    this.takers.add(taker);
+    this.waiters.add(taker);
     return { reply, joined, first: this.first, leave: (reason) => this.leave(taker, reason) };
   }
 
-  private leave(taker: Taker<T>, reason: unknown): void {
-    if (!this.takers.delete(taker)) {
+  private leave(taker: Waiter<T>, reason: unknown): void {
+    if (!this.waiters.delete(taker)) {
       return;
     }
     taker.reject(reason);
-    if (this.takers.size === 0) {
+    if (this.waiters.size === 0) {
       this.forget();
       this.left.abort(reason);
     }
   }
 
-  private land(tell: (taker: Taker<T>) => void): void {
-    if (this.takers.size === 0) {
+  private settle(tell: (taker: Waiter<T>) => void): void {
+    if (this.waiters.size === 0) {
       return;
     }
     this.forget();
-    this.takers.forEach(tell);
-    this.takers.clear();
+    this.waiters.forEach(tell);
+    this.waiters.clear();
   }
 }

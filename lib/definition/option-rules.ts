@@ -1,5 +1,5 @@
 import { InvalidServingError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 
 /** What an option may be. */
 export interface Rule {
@@ -54,7 +54,7 @@ export function batchingOf(
 
 /** How long shutdown waits, by the options of a serving or a batched method. */
 export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
-  return { drain: options.drain ?? true, shutdown: options.shutdown ?? 30_000 };
+  return { drainOnShutdown: options.drainOnShutdown ?? true, drainTimeout: options.drainTimeout ?? 30_000 };
 }
 
 /** @throws InvalidServingError naming the owner, the option, its value, and what is allowed */
@@ -63,10 +63,10 @@ export function checkOptions(owner: string, options: object, rules: Rules): void
     const rule = Object.hasOwn(rules, option) ? rules[option] : undefined;
     if (!rule) {
       const known = Object.keys(rules).toSorted().join(', ');
-      throw new InvalidServingError(`${owner}: unknown option "${option}" (${show(value)}); known are ${known}`);
+      throw new InvalidServingError(`${owner}: unknown option "${option}" (${formatValue(value)}); known are ${known}`);
     }
     if ((value !== undefined || option === 'name') && !rule.check(value)) {
-      throw new InvalidServingError(`${owner}: option "${option}" is ${show(value)}; allowed is ${rule.allowed}`);
+      throw new InvalidServingError(`${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`);
     }
   }
 }
@@ -83,7 +83,7 @@ export function checkRoom(owner: string, batchSize: number, maxQueue: number): v
 /** How long shutdown waits. */
 export interface ShutdownOptions {
   /** Whether calls that are queued are run, or answered as closed at once. */
-  readonly drain: boolean;
+  readonly drainOnShutdown: boolean;
   /** Milliseconds from the beginning of shutdown after which every call that is left is answered as closed. */
-  readonly shutdown: number;
+  readonly drainTimeout: number;
 }

@@ -3,12 +3,12 @@ import { availableParallelism } from 'node:os';
 import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
-import type { RunOrder } from '../batching/priority-queue.js';
+import type { QueueOrder } from '../batching/priority-queue.js';
 import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF, type Supervision } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import {
   aFunction,
   batching,
@@ -30,7 +30,7 @@ import { contentHash } from '../batch/content-hash.js';
 import type { KeyServingOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
 import {
   type KeyOptions,
-  type RecoveryOptions,
+  type RetryOptions,
   type Sharing,
   type ResolvedServing,
   type ServingDistribution,
@@ -103,8 +103,8 @@ const common: Rules = {
     check: (value) => isRecord(value) && value['ttl'] !== undefined,
     allowed: 'an object of ttl and timeout, in milliseconds',
   },
-  drain: flag,
-  shutdown: delay,
+  drainOnShutdown: flag,
+  drainTimeout: delay,
   distributed: flag,
   distributionWeight: {
     check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
@@ -158,8 +158,8 @@ const kinds: Readonly<Record<string, Rules>> = {
  * @throws InvalidServingError naming the serving, the option, its value, and what is allowed
  */
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
-  const kind = kindOf(definition);
-  const owner = `Serving ${show(definition.name)} with "${kind}"`;
+  const kind = definitionKind(definition);
+  const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
   const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
   const { maxQueueCost, timeout, runTimeout } = definition;
@@ -209,11 +209,11 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   });
 }
 
-function orderOf({ priorityAgeing = DEFAULT_AGEING, tenantWeights = {} }: ServingDefinition): RunOrder {
+function orderOf({ priorityAgeing = DEFAULT_AGEING, tenantWeights = {} }: ServingDefinition): QueueOrder {
   return { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
 }
 
-function recoveryOf(owner: string, kind: string, definition: ServingDefinition): RecoveryOptions {
+function recoveryOf(owner: string, kind: string, definition: ServingDefinition): RetryOptions {
   const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = definition;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
@@ -226,7 +226,7 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
   return { idempotent, isolateFailures, retries };
 }
 
-function distributionOf(definition: ServingDefinition, { idempotent }: RecoveryOptions, saturation: number): ServingDistribution {
+function distributionOf(definition: ServingDefinition, { idempotent }: RetryOptions, saturation: number): ServingDistribution {
   const { distributed = true, distributionWeight = 1 } = definition;
   return {
     isShared: distributed,
@@ -308,12 +308,12 @@ function existing(name: string, file: string | URL): string {
   return path;
 }
 
-function kindOf(definition: ServingDefinition): string {
+function definitionKind(definition: ServingDefinition): string {
   const options = new Map<string, unknown>(Object.entries(definition));
   const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
   if (given.length !== 1) {
     throw new InvalidServingError(
-      `Serving ${show(definition.name)} has ${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
+      `Serving ${formatValue(definition.name)} has ${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
         `give exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }

@@ -1,6 +1,6 @@
 import type { ReplyCacheOptions } from './serving-definition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
-import type { RunOrder } from '../batching/priority-queue.js';
+import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 
@@ -17,7 +17,7 @@ export interface KeyOptions {
 }
 
 /** Which batches that have failed run again. */
-export interface RecoveryOptions {
+export interface RetryOptions {
   /** A batch can run twice and do no harm. */
   readonly idempotent: boolean;
   /** A batch whose function fails runs again in halves, until the row at fault fails alone. */
@@ -39,7 +39,7 @@ export interface ResolvedServing extends Supervision {
   readonly maxQueue: number;
   readonly maxQueueCost: number | undefined;
   readonly timeout: number | undefined;
-  readonly order: RunOrder;
+  readonly order: QueueOrder;
   readonly idempotent: boolean;
   readonly isolateFailures: boolean;
   readonly retries: number;
@@ -57,8 +57,8 @@ export interface ResolvedServing extends Supervision {
   /** What rows must be like, where that is declared; a model says it itself. */
   readonly template?: readonly ModelPort[] | undefined;
   readonly runTimeout?: number | undefined;
-  readonly drain: boolean;
-  readonly shutdown: number;
+  readonly drainOnShutdown: boolean;
+  readonly drainTimeout: number;
   readonly distribution: ServingDistribution;
 }
 

@@ -10,7 +10,7 @@ import type { RowTemplate } from './row-template.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch-function.js';
 
 /** What `preprocess` makes of a caller's input. */
-export interface Prepared<Info = unknown> {
+export interface PreprocessResult<Info = unknown> {
   /**
    * A Batch, or tensors whose batch axis counts rows, or one plain value, which is one row; or a lazy sequence of these: an async
    * iterable, an Observable, a generator, or an array of batches.
@@ -204,13 +204,13 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    *
    * @default true
    */
-  readonly drain?: boolean;
+  readonly drainOnShutdown?: boolean;
   /**
    * Milliseconds that shutdown waits for queued and running batches.
    *
    * @default 30000
    */
-  readonly shutdown?: number;
+  readonly drainTimeout?: number;
   /**
    * Whether other nodes may call the serving, where the module has the option `distribution`.
    *
@@ -228,7 +228,7 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   /** Makes of the output what is sent to a caller on another node: on this side, after `postprocess`; of a stream, each output. */
   distributedPostprocessing?(output: Output): unknown;
   /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
-  preprocess?(input: Input): Prepared<Info> | Promise<Prepared<Info>>;
+  preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
    * Shapes the reply from the output for the call's own rows: on the caller's side, once per call; of a stream, each output.
    */

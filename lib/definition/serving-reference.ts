@@ -1,6 +1,6 @@
 import { UnknownServingError } from '../errors.js';
 import type { ServingOptions } from './serving-definition.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 
 /** A serving by name, or by its definition, which also gives its types. */
 export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
@@ -31,7 +31,7 @@ export function readReference(reference: unknown): Reference {
   try {
     return sided(reference) ?? named(reference, undefined);
   } catch (cause) {
-    throw new UnknownServingError(`There is no serving ${show(reference)}, whose name cannot be read`, { cause });
+    throw new UnknownServingError(`There is no serving ${formatValue(reference)}, whose name cannot be read`, { cause });
   }
 }
 

@@ -12,23 +12,23 @@ import { firstValueFrom, merge, Subject, timer } from 'rxjs';
 import { ServingClosedError, UnknownServingError } from '../errors.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
-import { show } from '../format.js';
-import { Attendance, Complaints } from './membership/membership-log.js';
-import { type Balancer, balancerOf, type Owner } from './membership/balancer.js';
+import { formatValue } from '../format.js';
+import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
+import { type Balancer, balancerOf, type Candidate } from './membership/balancer.js';
 import { type ClusterNode, clusterNodeOf } from './membership/member.js';
-import { Incoming } from './calls/inbound-calls.js';
+import { InboundCalls } from './calls/inbound-calls.js';
 import { Members } from './membership/members.js';
 import { readNodeInfo, type NodeInfo } from './membership/node-info.js';
-import type { Offers } from './calls/exported-servings.js';
+import type { ExportedServings } from './calls/exported-servings.js';
 import type { ResolvedDistribution } from './options.js';
-import { RoutesElsewhere, type Routes } from './calls/failover.js';
-import { Outgoing } from './calls/outbound-calls.js';
-import { plainHandlersOf } from './json/json-handlers.js';
-import { type Letter, Post } from './wire/messenger.js';
-import { Probes } from './membership/liveness-probes.js';
-import { type DistributedPreprocessing, RemoteServing, type Way } from './calls/remote-serving.js';
+import { RoutesWithoutSelf, type Routes } from './calls/failover.js';
+import { OutboundCalls } from './calls/outbound-calls.js';
+import { jsonHandlersOf } from './json/json-handlers.js';
+import { type Message, Messenger } from './wire/messenger.js';
+import { LivenessProbes } from './membership/liveness-probes.js';
+import { type DistributedPreprocessing, RemoteServing, type RemoteCallOptions } from './calls/remote-serving.js';
 import { ShutdownLimit } from './shutdown-limit.js';
-import type { Address, PlainHandler, Receiver, ServingTransport } from './transport.js';
+import type { Address, JsonHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
 import { namespaceSecret } from './wire/signature.js';
 
@@ -58,14 +58,14 @@ export class Cluster
   private readonly balancer: Balancer;
   private readonly changed = new Subject<void>();
   private readonly remotes = new Map<string, RemoteServing>();
-  private readonly post: Post;
-  private readonly outgoing: Outgoing;
-  private readonly incoming: Incoming;
-  private readonly way: Way;
+  private readonly post: Messenger;
+  private readonly outgoing: OutboundCalls;
+  private readonly incoming: InboundCalls;
+  private readonly way: RemoteCallOptions;
   /** As `way`, but never back here. */
-  private readonly elsewhere: Way;
-  private readonly probes: Probes;
-  private beats: NodeJS.Timeout | undefined;
+  private readonly otherNodes: RemoteCallOptions;
+  private readonly probes: LivenessProbes;
+  private heartbeats: NodeJS.Timeout | undefined;
   /** Nodes that this one has answered since its last heartbeat. */
   private answers = 0;
   private checks: NodeJS.Timeout | undefined;
@@ -80,7 +80,7 @@ export class Cluster
   constructor(
     private readonly options: ResolvedDistribution,
     private readonly transport: ServingTransport,
-    private readonly offers: Offers,
+    private readonly offers: ExportedServings,
   ) {
     const { balance, downAfter, heartbeat, limits, maxNodes, namespace, nodeId, window, secret, probeAfter } = options;
     const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
@@ -91,8 +91,8 @@ export class Cluster
       downAfter,
       maxNodes,
     });
-    const complaints = new Complaints(this.logger);
-    this.post = new Post({
+    const complaints = new RateLimitedLogger(this.logger);
+    this.post = new Messenger({
       address,
       transport,
       limits,
@@ -101,11 +101,11 @@ export class Cluster
       refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
       unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),
     });
-    this.outgoing = new Outgoing(this.post, window, limits.calls);
-    this.incoming = new Incoming({ post: this.post, limits, window, most: limits.calls, offer: (name) => offers.find(name) });
+    this.outgoing = new OutboundCalls(this.post, window, limits.calls);
+    this.incoming = new InboundCalls({ post: this.post, limits, window, most: limits.calls, offer: (name) => offers.find(name) });
     this.way = { ...options, routes: this, outgoing: this.outgoing };
-    this.elsewhere = { ...this.way, routes: new RoutesElsewhere(this, address) };
-    this.probes = new Probes(transport, probeAfter, this.outgoing, (of) => this.gone(of));
+    this.otherNodes = { ...this.way, routes: new RoutesWithoutSelf(this, address) };
+    this.probes = new LivenessProbes(transport, probeAfter, this.outgoing, (of) => this.nodeDisconnected(of));
   }
 
   /**
@@ -115,7 +115,7 @@ export class Cluster
    */
   serving(name: string, preprocess?: DistributedPreprocessing): Serving {
     if (typeof name !== 'string') {
-      throw new UnknownServingError(`There is no serving ${show(name)}`);
+      throw new UnknownServingError(`There is no serving ${formatValue(name)}`);
     }
     if (preprocess) {
       return new RemoteServing(name, this.way, preprocess);
@@ -126,7 +126,7 @@ export class Cluster
     }
     const remote = new RemoteServing(name, this.way, this.options.remotes.get(name) ?? this.offers.preprocessingOf(name));
     // Names may come from a request, and are many only where they are wrong.
-    if (this.members.owners(name).list.length > 0 || this.options.remotes.has(name)) {
+    if (this.members.candidates(name).list.length > 0 || this.options.remotes.has(name)) {
       this.remotes.set(name, remote);
     }
     return remote;
@@ -141,7 +141,7 @@ export class Cluster
     if (!local) {
       return this.serving(name, preprocess);
     }
-    return this.isSaturated(local) ? new RemoteServing(name, this.elsewhere, preprocess) : local;
+    return this.isSaturated(local) ? new RemoteServing(name, this.otherNodes, preprocess) : local;
   }
 
   /** The nodes that are known, this one included. */
@@ -161,7 +161,7 @@ export class Cluster
   async onModuleInit(): Promise<void> {
     const { transport, options, address, role, incoming, offers } = this;
     const { heartbeat, limits, namespace, nodeId, secret } = options;
-    const attendance = new Attendance(address, this.logger);
+    const attendance = new MembershipLog(address, this.logger);
     this.members.changes$.subscribe((change) => {
       if (change.type === 'left') {
         this.forget(change.address);
@@ -173,21 +173,21 @@ export class Cluster
       setImmediate(() => this.changed.next());
     });
     // Plain messages are not signed: where there is a secret, only who knows it may call. And nobody calls a client.
-    const plainHandlers =
-      secret === undefined && role === 'node' ? plainHandlersOf(offers, { incoming, limits }) : new Map<string, PlainHandler>();
-    await transport.start({ namespace, address, role, receiver: this, plainHandlers });
+    const jsonHandlers =
+      secret === undefined && role === 'node' ? jsonHandlersOf(offers, { incoming, limits }) : new Map<string, JsonHandler>();
+    await transport.start({ namespace, address, role, receiver: this, jsonHandlers });
     this.isOnline = true;
-    this.logger.log(`This is ${role} ${show(nodeId)} in the namespace ${show(namespace)}`);
+    this.logger.log(`This is ${role} ${formatValue(nodeId)} in the namespace ${formatValue(namespace)}`);
     this.probes.begin();
     this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
-    await this.post.broadcast(Kind.who, {});
-    this.beat();
+    await this.post.broadcast(Kind.hello, {});
+    this.sendHeartbeat();
   }
 
   /** Now at the latest all servings of this node are ready, and others may know. */
   onApplicationBootstrap(): void {
     this.offers.watch();
-    this.beat();
+    this.sendHeartbeat();
   }
 
   /** Others are to stop calling before anything here ends. */
@@ -209,15 +209,15 @@ export class Cluster
     return (this.ended ??= this.end());
   }
 
-  hear(packet: Uint8Array): void {
+  receive(packet: Uint8Array): void {
     this.post.hear(packet);
   }
 
-  found(address: Address): void {
+  nodeConnected(address: Address): void {
     this.tell(address);
   }
 
-  gone(address: Address): void {
+  nodeDisconnected(address: Address): void {
     this.members.gone(address);
     this.forget(address);
   }
@@ -226,8 +226,8 @@ export class Cluster
     this.isOnline = isOnline;
     this.members.freeze(!isOnline, performance.now());
     if (isOnline) {
-      this.post.broadcast(Kind.who, {}).catch(() => {});
-      this.beat();
+      this.post.broadcast(Kind.hello, {}).catch(() => {});
+      this.sendHeartbeat();
     } else {
       // Answers would come and go by way of the broker, and some may have been lost there already.
       this.outages++;
@@ -237,13 +237,13 @@ export class Cluster
     this.changed.next();
   }
 
-  pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined {
-    const owners = this.members.owners(serving);
+  pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
+    const owners = this.members.candidates(serving);
     return this.balancer(owners, excluded, { serving, underWay: (of) => this.outgoing.underWay(of) });
   }
 
-  owners(serving: string): readonly Owner[] {
-    return this.members.owners(serving).list;
+  owners(serving: string): readonly Candidate[] {
+    return this.members.candidates(serving).list;
   }
 
   async change(milliseconds: number): Promise<void> {
@@ -264,25 +264,25 @@ export class Cluster
     return this.options.role ?? (this.offers.names().length > 0 ? 'node' : 'client');
   }
 
-  private read(letter: Letter): void {
+  private read(letter: Message): void {
     const { kind, from, header } = letter;
-    if (kind === Kind.beat) {
+    if (kind === Kind.heartbeat) {
       const info = readNodeInfo(header['info']);
       if (info.address !== from) {
         throw new FrameError(`Node ${from} gives the beat of ${info.address}`);
       }
       this.members.hear(info, performance.now());
-    } else if (kind === Kind.who) {
+    } else if (kind === Kind.hello) {
       this.answer(from);
-    } else if (kind === Kind.bye) {
+    } else if (kind === Kind.goodbye) {
       if (header['drained'] === true) {
         // All that it has taken it has answered before; what has no answer crossed with its leaving.
         this.outgoing.lose(from, 'no');
       }
-      this.gone(from);
+      this.nodeDisconnected(from);
     } else if (kind < Kind.reply) {
       this.incoming.hear(letter);
-    } else if (kind < Kind.beat) {
+    } else if (kind < Kind.heartbeat) {
       this.outgoing.hear(letter);
     } else {
       throw new FrameError(`A frame of kind ${kind} is unknown here`);
@@ -290,17 +290,17 @@ export class Cluster
   }
 
   /** Tells all how this node is, and does so again and again. */
-  private beat(): void {
+  private sendHeartbeat(): void {
     if (this.isOver || !this.isOnline) {
       return;
     }
-    clearTimeout(this.beats);
+    clearTimeout(this.heartbeats);
     const jitter = 0.9 + Math.random() / 5;
-    this.beats = setTimeout(() => this.beat(), this.options.heartbeat * jitter).unref();
+    this.heartbeats = setTimeout(() => this.sendHeartbeat(), this.options.heartbeat * jitter).unref();
     this.answers = 0;
     const info = this.info();
     this.members.hear(info, performance.now());
-    this.post.broadcast(Kind.beat, { info }).catch(() => {});
+    this.post.broadcast(Kind.heartbeat, { info }).catch(() => {});
   }
 
   /**
@@ -326,7 +326,7 @@ export class Cluster
 
   private tell(address: Address): void {
     if (address !== this.address && !this.isOver) {
-      this.post.send(address, Kind.beat, { info: this.info() }).catch(() => {});
+      this.post.send(address, Kind.heartbeat, { info: this.info() }).catch(() => {});
     }
   }
 
@@ -346,7 +346,7 @@ export class Cluster
     if (!this.drained) {
       this.state = 'draining';
       this.drained = this.incoming.drain();
-      this.beat();
+      this.sendHeartbeat();
     }
     return this.drained;
   }
@@ -386,11 +386,11 @@ export class Cluster
     await limit.within(this.outgoing.idle());
     limit.end();
     this.isOver = true;
-    clearTimeout(this.beats);
+    clearTimeout(this.heartbeats);
     clearInterval(this.checks);
     this.probes.end();
     this.closeCalls();
-    const goodbye = this.post.broadcast(Kind.bye, { drained: this.incoming.isDrained }).catch(() => {});
+    const goodbye = this.post.broadcast(Kind.goodbye, { drained: this.incoming.isDrained }).catch(() => {});
     const patience = Math.min(limit.left, FLUSH) + GRACE;
     await Promise.race([goodbye, pause(patience, undefined, { ref: false })]);
     this.remotes.forEach((remote) => remote.end());

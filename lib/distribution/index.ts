@@ -1,6 +1,6 @@
-export type { Balance, BalanceContext, ChooseOwner } from './membership/balancer.js';
+export type { Balance, BalanceContext, ChooseNode } from './membership/balancer.js';
 export type { ClusterNode } from './membership/member.js';
-export type { ServedInfo } from './membership/node-info.js';
+export type { ServingStatus } from './membership/node-info.js';
 export type {
   ClusterOptions,
   DistributionLimits,
@@ -8,7 +8,7 @@ export type {
   DistributionTransport,
   GrpcDistribution,
   NatsDistribution,
-  OwnDistribution,
+  CustomTransport,
   RedisDistribution,
   RemoteServingOptions,
   TcpDistribution,
@@ -18,15 +18,15 @@ export type { NatsTransportOptions } from './transports/nats/nats.transport.js';
 export type { RedisTransportOptions } from './transports/redis/redis.transport.js';
 export type { Peer, Peers } from './transports/peers.js';
 export type { TcpTransportOptions } from './transports/tcp/tcp.transport.js';
-export type { Owner } from './membership/balancer.js';
+export type { Candidate } from './membership/balancer.js';
 export {
   type Address,
   NodeGoneError,
-  type PlainHandler,
+  type JsonHandler,
   type Receiver,
   type ServingTransport,
-  type Station,
+  type TransportContext,
 } from './transport.js';
 export type { WireLimits } from './wire/limits.js';
 export { packetLength } from './wire/prelude.js';
-export type { WindowLimits } from './calls/flow-control.js';
+export type { FlowControlOptions } from './calls/flow-control.js';

@@ -1,16 +1,16 @@
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
 import type { Serving } from '../serving/serving.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { Cluster } from './cluster.js';
-import { Offers } from './calls/exported-servings.js';
+import { ExportedServings } from './calls/exported-servings.js';
 import { type DistributionOptions, resolveDistribution } from './options.js';
 import type { ServingTransport } from './transport.js';
 
 /** This node, not started yet; Nest does that with its hooks. */
 export async function openCluster(options: DistributionOptions, servings: () => ReadonlyMap<string, Serving>): Promise<Cluster> {
   const resolved = resolveDistribution(options);
-  return new Cluster(resolved, await transportOf(options), new Offers(servings));
+  return new Cluster(resolved, await transportOf(options), new ExportedServings(servings));
 }
 
 /** Each is loaded only where it is used. */
@@ -18,24 +18,24 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
   const { transport, secret } = given;
   switch (given.transport) {
     case Transport.TCP: {
-      refuseMisplaced({ transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true }, given);
+      checkTransportOptions({ transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true }, given);
       const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
     case Transport.GRPC: {
-      refuseMisplaced({ transport: 'Transport.GRPC', options: ['url'], isDialled: true }, given);
+      checkTransportOptions({ transport: 'Transport.GRPC', options: ['url'], isDialled: true }, given);
       const { GrpcTransport } = await import('./transports/grpc/grpc.transport.js');
       const { options, peers, insecure } = given;
       return new GrpcTransport({ options, peers, secret, insecure });
     }
     case Transport.NATS: {
-      refuseMisplaced({ transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false }, given);
+      checkTransportOptions({ transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false }, given);
       const { NatsTransport } = await import('./transports/nats/nats.transport.js');
       return new NatsTransport({ options: given.options });
     }
     case Transport.REDIS: {
-      refuseMisplaced({ transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false }, given);
+      checkTransportOptions({ transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false }, given);
       const { RedisTransport } = await import('./transports/redis/redis.transport.js');
       return new RedisTransport({ options: given.options });
     }
@@ -44,7 +44,7 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
         return transport;
       }
       throw new InvalidServingError(
-        `ServingModule, option "distribution": transport ${show(transport)} does not carry servings; ` +
+        `ServingModule, option "distribution": transport ${formatValue(transport)} does not carry servings; ` +
           'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and objects that are a ServingTransport',
       );
   }
@@ -55,7 +55,7 @@ function isTransport(value: unknown): value is ServingTransport {
 }
 
 /** One of Nest's transports, as its users name it, and the options that tell it where to listen and whom to look for. */
-export interface Whereabouts {
+export interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
   /** Whether its nodes dial each other, instead of meeting at a server. */
@@ -69,7 +69,7 @@ const ALL = ['host', 'port', 'url', 'servers'];
  *
  * @throws InvalidServingError naming what is misplaced
  */
-export function refuseMisplaced({ transport, options, isDialled }: Whereabouts, given: object): void {
+export function checkTransportOptions({ transport, options, isDialled }: TransportOptions, given: object): void {
   const { options: of, ...rest }: { readonly options?: object | undefined } = given;
   const there = namesIn(of ?? {}).filter((name) => ALL.includes(name) && !options.includes(name));
   if (there.length > 0) {
@@ -93,5 +93,5 @@ function namesIn(options: object): readonly string[] {
 }
 
 function inWords(names: readonly string[]): string {
-  return names.map(show).join(' and ');
+  return names.map(formatValue).join(' and ');
 }

@@ -12,7 +12,7 @@ import type { RedisTransportOptions } from './transports/redis/redis.transport.j
 import type { Peers } from './transports/peers.js';
 import type { TcpTransportOptions } from './transports/tcp/tcp.transport.js';
 import { defaultWireLimits, type WireLimits } from './wire/limits.js';
-import type { WindowLimits } from './calls/flow-control.js';
+import type { FlowControlOptions } from './calls/flow-control.js';
 
 /** Nodes that are connected to each other, without a broker. */
 export interface TcpDistribution {
@@ -59,12 +59,12 @@ export interface RedisDistribution {
 }
 
 /** A transport of one's own. */
-export interface OwnDistribution {
+export interface CustomTransport {
   readonly transport: ServingTransport;
 }
 
 /** How nodes reach each other. */
-export type DistributionTransport = TcpDistribution | GrpcDistribution | NatsDistribution | RedisDistribution | OwnDistribution;
+export type DistributionTransport = TcpDistribution | GrpcDistribution | NatsDistribution | RedisDistribution | CustomTransport;
 
 /** A serving that other nodes own, as the callers of this node see it. */
 export interface RemoteServingOptions<Input = unknown> {
@@ -158,7 +158,7 @@ export interface ClusterOptions {
    */
   readonly drainTimeout?: number;
   /** What may be on its way of one stream before its reader has taken some of it. @default 64 messages, 1 MiB */
-  readonly window?: Partial<WindowLimits>;
+  readonly window?: Partial<FlowControlOptions>;
   /** What a frame may hold, and how much may be under way. */
   readonly limits?: Partial<DistributionLimits>;
   /**
@@ -190,7 +190,7 @@ export interface ResolvedDistribution {
   readonly downAfter: number;
   readonly probeAfter: number;
   readonly drainTimeout: number | undefined;
-  readonly window: WindowLimits;
+  readonly window: FlowControlOptions;
   readonly limits: WireLimits & Pick<DistributionLimits, 'calls'>;
   /** The most nodes that are known. */
   readonly maxNodes: number;

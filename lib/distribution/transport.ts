@@ -6,27 +6,27 @@ export type Address = string;
 /** Whom a transport tells what it hears. */
 export interface Receiver {
   /** A packet has come. Who sent it stands in it. */
-  hear(packet: Uint8Array): void;
+  receive(packet: Uint8Array): void;
   /** There is a way to this node now. Only from transports that know, as those with connections do. */
-  found(address: Address): void;
+  nodeConnected(address: Address): void;
   /** There is no way to this node any more: it ended, or its connection did. What it was sent may not have come there. */
-  gone(address: Address): void;
+  nodeDisconnected(address: Address): void;
   /** Whether the transport can reach anybody: false while its broker is away. Without news it can. */
   online(isOnline: boolean): void;
 }
 
 /** Answers the message of a client that speaks no frames, only Nest's own messages: with one value, or with one after the other. */
-export type PlainHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
+export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
 
 /** What a node brings to its transport. */
-export interface Station {
+export interface TransportContext {
   readonly namespace: string;
   readonly address: Address;
   /** A client listens for answers alone: nobody connects to it. */
   readonly role: 'node' | 'client';
   readonly receiver: Receiver;
   /** By the name of the serving; for Nest's own clients, and those of other languages. */
-  readonly plainHandlers: ReadonlyMap<string, PlainHandler>;
+  readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
 }
 
 /**
@@ -38,7 +38,7 @@ export interface ServingTransport {
   /** The bytes of the largest packet that it carries; known from the start on. */
   readonly maxPacket: number;
   /** Resolves when packets can come and go. */
-  start(station: Station): Promise<void>;
+  start(station: TransportContext): Promise<void>;
   /**
    * Sends to one node. The packet may be sent later: its bytes must not change any more.
    *

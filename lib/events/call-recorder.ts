@@ -1,19 +1,19 @@
 import type { AbortSignalLike } from '../context/call-options.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
-import type { ServingEvents } from './event-hub.js';
+import type { EventHub } from './event-hub.js';
 
 /** Notes when a call passes the stages of the line, and tells it at the end. */
-export class CallWatch {
+export class CallRecorder {
   private readonly startedAt = performance.now();
   private queuedAt: number | undefined;
   private ranAt: number | undefined;
   private answeredAt: number | undefined;
   private rows = 0;
   /** Calls that wait for the rows of this one. */
-  private others: CallWatch[] | undefined;
+  private others: CallRecorder[] | undefined;
 
   private constructor(
-    private readonly events: ServingEvents,
+    private readonly events: EventHub,
     private readonly serving: string,
     readonly call: number,
     private readonly mode: CallMode,
@@ -23,13 +23,8 @@ export class CallWatch {
   }
 
   /** A watch over one more call, where somebody observes calls. */
-  static over(
-    events: ServingEvents,
-    serving: string,
-    mode: CallMode,
-    signal: AbortSignalLike | undefined,
-  ): CallWatch | undefined {
-    return events.observesCalls ? new CallWatch(events, serving, events.nextCall(), mode, signal) : undefined;
+  static start(events: EventHub, serving: string, mode: CallMode, signal: AbortSignalLike | undefined): CallRecorder | undefined {
+    return events.observesCalls ? new CallRecorder(events, serving, events.nextCall(), mode, signal) : undefined;
   }
 
   queued(rows: number): void {
@@ -44,7 +39,7 @@ export class CallWatch {
   }
 
   /** What happens to the rows is told of the other call, too, which has none of its own. */
-  joinedBy(other: CallWatch): void {
+  joinedBy(other: CallRecorder): void {
     (this.others ??= []).push(other);
     if (this.queuedAt !== undefined) {
       other.queued(0);

@@ -3,13 +3,13 @@ import { merge, type Observable, Subject } from 'rxjs';
 import { Counters } from './counters.js';
 import { type ServingEvent, batchEnd, type BatchLabels, batchStart } from './serving-event.js';
 import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
-import type { Request } from '../batching/queued-request.js';
+import type { QueuedRequest } from '../batching/queued-request.js';
 
 /** The event of a type. */
 export type EventOf<Type extends ServingEvent['type']> = Extract<ServingEvent, { readonly type: Type }>;
 
 /** Where the events of one type go. */
-class Outlet {
+class EventChannel {
   readonly subject = new Subject<ServingEvent>();
   private readonly channel: Channel;
 
@@ -31,24 +31,24 @@ class Outlet {
  * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`: `nestjs-serving:batch:end` and its
  * like. No event is made that nobody would see.
  */
-export class ServingEvents {
-  private readonly outlets: Readonly<Record<ServingEvent['type'], Outlet>> = {
-    'call:start': new Outlet('call:start'),
-    'call:end': new Outlet('call:end'),
-    'batch:start': new Outlet('batch:start'),
-    'batch:end': new Outlet('batch:end'),
-    'partition:change': new Outlet('partition:change'),
+export class EventHub {
+  private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>> = {
+    'call:start': new EventChannel('call:start'),
+    'call:end': new EventChannel('call:end'),
+    'batch:start': new EventChannel('batch:start'),
+    'batch:end': new EventChannel('batch:end'),
+    'partition:change': new EventChannel('partition:change'),
   };
-  readonly all$: Observable<ServingEvent> = merge(...Object.values(this.outlets).map(({ subject }) => subject));
-  private readonly callStarts = this.outlets['call:start'];
-  private readonly callEnds = this.outlets['call:end'];
+  readonly all$: Observable<ServingEvent> = merge(...Object.values(this.channels).map(({ subject }) => subject));
+  private readonly callStarts = this.channels['call:start'];
+  private readonly callEnds = this.channels['call:end'];
   /** Counted whether or not somebody observes. */
   readonly counters = new Counters();
   private calls = 0;
   private batches = 0;
 
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
-    return this.outlets[type].subject.asObservable() as Observable<never>;
+    return this.channels[type].subject.asObservable() as Observable<never>;
   }
 
   /** Whether somebody observes when calls start or end; asked for every call. */
@@ -58,7 +58,7 @@ export class ServingEvents {
 
   /** Whether somebody observes events of the type. */
   isObserved(type: ServingEvent['type']): boolean {
-    return this.outlets[type].isObserved;
+    return this.channels[type].isObserved;
   }
 
   /** A number for one more call. */
@@ -72,11 +72,11 @@ export class ServingEvents {
   }
 
   emit(event: ServingEvent): void {
-    this.outlets[event.type].emit(event);
+    this.channels[event.type].emit(event);
   }
 
   complete(): void {
-    Object.values(this.outlets).forEach(({ subject }) => subject.complete());
+    Object.values(this.channels).forEach(({ subject }) => subject.complete());
   }
 }
 
@@ -84,8 +84,8 @@ export class ServingEvents {
  * Counts every batch, and emits events when it starts and when it ends, where somebody observes them; only then are its
  * labels made.
  */
-export function batchObserver<R extends Request>(
-  events: ServingEvents,
+export function batchObserver<R extends QueuedRequest>(
+  events: EventHub,
   labelsOf: (record: BatchRecord<R>) => BatchLabels,
   counters = events.counters,
 ): BatchObserver<R> {
@@ -96,7 +96,7 @@ export function batchObserver<R extends Request>(
       }
     },
     batchEnded(record, runTime, outcome) {
-      if (!outcome.takenBack) {
+      if (!outcome.revoked) {
         counters.ran(record.rows, outcome.padding ?? 0, outcome.error !== undefined);
       }
       if (events.isObserved('batch:end')) {

@@ -1,5 +1,5 @@
 import type { BatchOutcome, BatchRecord } from '../batching/batcher.js';
-import { type Request, sizeOf } from '../batching/queued-request.js';
+import { type QueuedRequest, sizeOf } from '../batching/queued-request.js';
 import type { CloseReason } from '../batching/ready-queue.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import type { PartitionStatus } from '../partitions/partition.js';
@@ -93,7 +93,7 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   /** Why it failed, if it did. */
   readonly error?: unknown;
   /** It was handed ahead to a busy partition and taken back before it began, since another one was idle. */
-  readonly takenBack?: true;
+  readonly revoked?: true;
   /** The rows of it that run again, in batches of their own. */
   readonly retried?: number;
 }
@@ -119,12 +119,12 @@ export interface BatchLabels {
   readonly calls: readonly number[];
 }
 
-export function batchStart<R extends Request>(record: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
+export function batchStart<R extends QueuedRequest>(record: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
   const { id, partition, rows, batchSize, reason, wait, queued } = record;
   return { type: 'batch:start', batch: id, partition, rows, batchSize, fill: rows / batchSize, reason, wait, queued, ...labels };
 }
 
-export function batchEnd<R extends Request>(
+export function batchEnd<R extends QueuedRequest>(
   record: BatchRecord<R>,
   labels: BatchLabels,
   runTime: number,

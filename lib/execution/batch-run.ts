@@ -3,8 +3,8 @@ import type { BatchAxes } from '../batch/template.js';
 import type { BatchOutcome } from '../batching/batcher.js';
 import type { Part } from '../batching/queued-request.js';
 import { InvalidBatchError, InvalidOutputError, RunTimeoutError } from '../errors.js';
-import { type PartitionResult, STEPPED, UnfitRows } from '../partitions/partition.js';
-import { show } from '../format.js';
+import { type PartitionResult, STEPPED, RejectedRowsError } from '../partitions/partition.js';
+import { formatValue } from '../format.js';
 import { paddingOf } from './lanes.js';
 import { outputRows } from './output.js';
 import type { BatchRequest } from './request.js';
@@ -57,11 +57,11 @@ export class BatchRun implements BatchListener {
         );
       }
     });
-    throw new UnfitRows(faults);
+    throw new RejectedRowsError(faults);
   }
 
   /** Answers those with rows that are unfit, and gives the parts of the others. */
-  without({ faults }: UnfitRows): Part<BatchRequest>[] {
+  without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const unfit = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
       for (let row = start; row < end; row++) {
@@ -89,7 +89,7 @@ export class BatchRun implements BatchListener {
     const expected = this.batch.size + this.batch.padding;
     this.steps++;
     if (!Array.isArray(output) || output.length !== expected) {
-      const got = Array.isArray(output) ? `a list of ${output.length}` : show(output);
+      const got = Array.isArray(output) ? `a list of ${output.length}` : formatValue(output);
       throw new InvalidOutputError(
         `A generator must yield, step by step, a list with an entry for each of the ${expected} rows of its batch; it yielded ${got}`,
       );

@@ -3,16 +3,16 @@ import type { BatchObserver, BatchOutcome, BatchRecord } from '../batching/batch
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import type { Window } from '../batching/ready-queue.js';
 import { BatchFailedError, isA, isServingError, messageOf, PartitionLostError } from '../errors.js';
-import type { Opened } from '../partitions/engine.js';
+import type { OpenedEngine } from '../partitions/engine.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
-import { type Partition, TakenBackError, UnfitRows } from '../partitions/partition.js';
-import { batchObserver, type ServingEvents } from '../events/event-hub.js';
+import { type Partition, RevokedError, RejectedRowsError } from '../partitions/partition.js';
+import { batchObserver, type EventHub } from '../events/event-hub.js';
 import { BatchRun } from './batch-run.js';
 import { inOriginOf } from '../context/caller-context.js';
-import { type History, retriesOf } from './retry-policy.js';
+import { type RetryState, retriesFor } from './retry-policy.js';
 import type { BatchRequest } from './request.js';
 import type { BatchLabels } from '../events/serving-event.js';
-import type { RecoveryOptions } from '../definition/resolved-serving.js';
+import type { RetryOptions } from '../definition/resolved-serving.js';
 
 type Parts = readonly Part<BatchRequest>[];
 
@@ -25,17 +25,19 @@ export class BatchRunner {
 
   constructor(
     private readonly name: string,
-    private readonly recovery: RecoveryOptions,
-    private readonly opened: Opened,
-    events: ServingEvents,
+    private readonly retryOptions: RetryOptions,
+    private readonly opened: OpenedEngine,
+    events: EventHub,
   ) {
     this.outputAxes = axesOf(opened.signature?.outputs ?? []);
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
 
   /** Runs the window as one batch, which padding makes no larger than that; what failed and may run again is in the outcome. */
-  readonly dispatch = ({ parts, size, history }: Window<BatchRequest>, partition: number): Promise<BatchOutcome<BatchRequest>> =>
-    this.runParts(parts, partition, size, history as History | undefined);
+  readonly dispatch = (
+    { parts, size, retryState }: Window<BatchRequest>,
+    partition: number,
+  ): Promise<BatchOutcome<BatchRequest>> => this.runParts(parts, partition, size, retryState as RetryState | undefined);
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
@@ -46,7 +48,7 @@ export class BatchRunner {
   }
 
   /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
-  cutShort(error: Error): void {
+  terminate(error: Error): void {
     this.cut = error;
   }
 
@@ -54,7 +56,7 @@ export class BatchRunner {
     parts: Parts,
     partition: number,
     largest: number,
-    history?: History,
+    retryState?: RetryState,
     runner: Partition = this.opened.partitions[partition]!,
   ): Promise<BatchOutcome<BatchRequest>> {
     let run: BatchRun;
@@ -65,7 +67,7 @@ export class BatchRunner {
       parts.forEach(({ request, offset, count }) => request.failPart(offset, count, error));
       return Promise.resolve({ error });
     }
-    return this.runBatch(run, parts, partition, runner, history);
+    return this.runBatch(run, parts, partition, runner, retryState);
   }
 
   private async runBatch(
@@ -73,7 +75,7 @@ export class BatchRunner {
     parts: Parts,
     partition: number,
     runner: Partition,
-    history: History | undefined,
+    retryState: RetryState | undefined,
   ): Promise<BatchOutcome<BatchRequest>> {
     const info = run.info(partition);
     const runBatch = () => runner.run(run.batch, info, run);
@@ -82,16 +84,16 @@ export class BatchRunner {
       run.end(await inOriginOf(parts[0]!.request.lane, runBatch));
       return run.outcome;
     } catch (cause) {
-      if (isA(cause, UnfitRows)) {
+      if (isA(cause, RejectedRowsError)) {
         const others = run.without(cause);
         const [error] = cause.faults.values();
-        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, history }] }) };
+        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, retryState }] }) };
       }
-      if (isA(cause, TakenBackError)) {
-        return { ...run.outcome, takenBack: true, retries: [{ parts, history }] };
+      if (isA(cause, RevokedError)) {
+        return { ...run.outcome, revoked: true, retries: [{ parts, retryState }] };
       }
       const error = this.batchError(cause, run.batch.size);
-      const retries = run.hasSpoken || this.cut ? [] : retriesOf(error, parts, history, this.recovery);
+      const retries = run.hasSpoken || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
       if (retries.length > 0) {
         run.runsAgain(error);
         return { ...run.outcome, error, retries };

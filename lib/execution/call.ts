@@ -2,10 +2,10 @@ import { Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { isContainer, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
-import type { PostprocessContext, Prepared, ServingOptions } from '../definition/serving-definition.js';
+import type { PostprocessContext, PreprocessResult, ServingOptions } from '../definition/serving-definition.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
@@ -57,7 +57,7 @@ export function withKey({ name }: Callbacks, call: Call, key: string): Call {
 function keyed(serving: string, batch: Batch, key: string): Batch {
   if (batch.key !== DEFAULT_KEY && batch.key !== key) {
     throw new InvalidInputError(
-      `A call to serving "${serving}" names the key ${show(key)}, and its batch has the key ${show(batch.key)}; name one of them`,
+      `A call to serving "${serving}" names the key ${formatValue(key)}, and its batch has the key ${formatValue(batch.key)}; name one of them`,
     );
   }
   return batch.withKey(key);
@@ -116,7 +116,7 @@ async function* elementsOf(
   const source = sourceOf(sequence);
   if (!source) {
     throw new InvalidServingError(
-      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, it returned ${show(sequence)}`,
+      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, it returned ${formatValue(sequence)}`,
     );
   }
   try {
@@ -130,10 +130,10 @@ async function* elementsOf(
 }
 
 async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
-  const prepared: Prepared | undefined = await callbacks.preprocess!(input);
+  const prepared: PreprocessResult | undefined = await callbacks.preprocess!(input);
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
-      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${show(prepared)}`,
+      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${formatValue(prepared)}`,
     );
   }
   return callOf(prepared.batch, prepared.info, axes);
@@ -176,7 +176,7 @@ function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
 
 function resultIn(result: unknown): IteratorResult<unknown> {
   if (typeof result !== 'object' || result === null) {
-    throw new InvalidBatchError(`A lazy sequence must give { done, value } for every step, it gave ${show(result)}`);
+    throw new InvalidBatchError(`A lazy sequence must give { done, value } for every step, it gave ${formatValue(result)}`);
   }
   return result as IteratorResult<unknown>;
 }

@@ -2,7 +2,7 @@ import type { Batch } from '../batch/batch.js';
 import type { Lane } from '../batching/queued-request.js';
 import { InvalidInputError } from '../errors.js';
 import { hasRows, type ModelSignature } from '../partitions/onnx/model-signature.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import type { Origin } from '../context/caller-context.js';
 import { type KeyOptions } from '../definition/resolved-serving.js';
 
@@ -108,7 +108,7 @@ export class Lanes {
 function checkOrigin(origin: unknown): void {
   if (origin !== undefined && (typeof origin !== 'string' || origin.length > LONGEST_ORIGIN)) {
     throw new InvalidInputError(
-      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ${show(origin)}`,
+      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ${formatValue(origin)}`,
     );
   }
 }

@@ -3,7 +3,7 @@ import { isContainer, leavesOf } from '../batch/container.js';
 import { axisOf, type BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidOutputError, isError } from '../errors.js';
 import { isRowList } from '../partitions/worker/transfer.js';
-import { ownCopy } from '../batch/deep-copy.js';
+import { deepCopy } from '../batch/deep-copy.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
 /**
@@ -63,7 +63,7 @@ export function asOutput(make: () => Batch): Batch {
  * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error that a batch function put in place of a row's result.
  */
 export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
-  const output = isLent ? rows.lend() : rows.release();
+  const output = isLent ? rows.view() : rows.release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;
@@ -77,5 +77,5 @@ export function copyOutput(rows: Batch): BatchOutput {
     return rows.consume();
   }
   const output = releaseOutput(rows);
-  return Array.isArray(output) ? output.map((row) => ownCopy(row)) : output;
+  return Array.isArray(output) ? output.map((row) => deepCopy(row)) : output;
 }

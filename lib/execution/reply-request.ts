@@ -1,6 +1,6 @@
 import { Batch } from '../batch/batch.js';
-import type { CallTerms } from './resolved-call-options.js';
-import type { CallWatch } from '../events/call-recorder.js';
+import type { ResolvedCallOptions } from './resolved-call-options.js';
+import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import type { CallMetadata } from '../definition/reply.js';
 import { asOutput } from './output.js';
@@ -28,7 +28,7 @@ export class ReplyRequest extends BatchRequest {
   private resolve!: (reply: Reply) => void;
   protected reject!: (error: unknown) => void;
 
-  constructor(batch: Batch, lane: ServingLane, watch?: CallWatch, terms?: CallTerms, cost?: number) {
+  constructor(batch: Batch, lane: ServingLane, watch?: CallRecorder, terms?: ResolvedCallOptions, cost?: number) {
     super(batch, lane, watch, undefined, terms, cost);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;

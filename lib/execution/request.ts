@@ -1,13 +1,13 @@
 import type { Batch } from '../batch/batch.js';
-import type { Request } from '../batching/queued-request.js';
+import type { QueuedRequest } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
-import { NOTHING_ASKED } from './resolved-call-options.js';
-import type { CallWatch } from '../events/call-recorder.js';
+import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
+import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
 
 /** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
-export abstract class BatchRequest implements Request {
+export abstract class BatchRequest implements QueuedRequest {
   arrivedAt = 0;
   waiting = 0;
   open = 0;
@@ -24,10 +24,10 @@ export abstract class BatchRequest implements Request {
   constructor(
     readonly batch: Batch,
     readonly lane: ServingLane,
-    readonly watch?: CallWatch,
+    readonly watch?: CallRecorder,
     /** The hooks that the caller asked for; then all rows run in one batch. */
     readonly hooks?: readonly string[],
-    private readonly terms = NOTHING_ASKED,
+    private readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
   ) {
     this.missing = batch.size;
@@ -93,7 +93,7 @@ export abstract class BatchRequest implements Request {
   }
 
   expire(): void {
-    this.fail(this.terms.late());
+    this.fail(this.terms.deadlineError());
   }
 
   /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */

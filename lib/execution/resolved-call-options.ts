@@ -1,11 +1,11 @@
 import { DeadlineExceededError, InvalidInputError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import type { Callbacks } from './call.js';
 import { type AbortSignalLike, type CallOptions, onAbort, type StreamOptions } from '../context/call-options.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 
 /** What a call asks for beside its rows, with every default filled in. */
-export interface CallTerms {
+export interface ResolvedCallOptions {
   readonly priority: number;
   readonly tenant: string;
   /** The key of its rows; that of its batch, if there is none. */
@@ -14,17 +14,17 @@ export interface CallTerms {
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
   /** What its caller is told when the deadline has passed. */
-  readonly late: () => Error;
+  readonly deadlineError: () => Error;
 }
 
 /** The terms of a call that asks for nothing; one for all of them. */
-export const NOTHING_ASKED: CallTerms = {
+export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
   tenant: '',
   key: undefined,
   deadline: Infinity,
   signal: undefined,
-  late: () => new DeadlineExceededError('The deadline of the call has passed'),
+  deadlineError: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
 /** The options that a caller may give, and whether only a stream has them. */
@@ -42,24 +42,24 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
 );
 
 /** The option that only this package gives. */
-const OWN_OPTION: keyof OwnCallOptions = 'lends';
+const OWN_OPTION: keyof InternalCallOptions = 'zeroCopy';
 
 /**
  * The terms of a call to the serving, whose time runs from now.
  *
  * @throws InvalidInputError for an option that is unknown, or cannot be
  */
-export function termsOf(
+export function resolveCallOptions(
   { name, tenant: tenantOf }: Callbacks,
   input: unknown,
   options: CallOptions,
   patience?: number,
   isStream = false,
-): CallTerms {
+): ResolvedCallOptions {
   checkNames(name, options, isStream);
   const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, key, signal } = options;
   if (priority === 0 && tenant === '' && timeout === undefined && key === undefined && signal === undefined) {
-    return NOTHING_ASKED;
+    return DEFAULT_CALL_OPTIONS;
   }
   check(name, 'priority', priority, Number.isInteger(priority) && Math.abs(priority) <= 10, 'a whole number from -10 to 10');
   check(name, 'tenant', tenant, typeof tenant === 'string', 'a string');
@@ -72,22 +72,26 @@ export function termsOf(
     'milliseconds of 0 or more',
   );
   const deadline = timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
-  const late = () => new DeadlineExceededError(`Serving "${name}" did not answer within the ${timeout} ms that the call had`);
-  return { priority, tenant, key, signal, deadline, late };
+  const deadlineError = () =>
+    new DeadlineExceededError(`Serving "${name}" did not answer within the ${timeout} ms that the call had`);
+  return { priority, tenant, key, signal, deadline, deadlineError };
 }
 
 /** Calls back with the reason when the call is to end before its answer, at once if it is; the function that it returns ends that. */
-export function onStop({ signal, deadline, late }: CallTerms, callback: (reason: unknown) => void): () => void {
+export function onCancel(
+  { signal, deadline, deadlineError }: ResolvedCallOptions,
+  callback: (reason: unknown) => void,
+): () => void {
   const unheard = onAbort(signal, callback);
   if (deadline === Infinity) {
     return unheard;
   }
   const left = deadline - performance.now();
   if (left <= 0) {
-    callback(late());
+    callback(deadlineError());
     return unheard;
   }
-  const timer = setTimeout(() => callback(late()), left);
+  const timer = setTimeout(() => callback(deadlineError()), left);
   return () => {
     unheard();
     clearTimeout(timer);
@@ -95,19 +99,24 @@ export function onStop({ signal, deadline, late }: CallTerms, callback: (reason:
 }
 
 /** Whether the call may have to end before its answer. */
-export function mayStop({ signal, deadline }: CallTerms): boolean {
+export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolean {
   return signal !== undefined || deadline < Infinity;
 }
 
 /** What can be answered before its work has come to an end. */
-interface Stoppable {
+interface Cancellable {
   readonly isOver: boolean;
   fail(reason: unknown): void;
 }
 
 /** The answer to the request, which ends when its call is to end, and is not submitted where that is so already. */
-export async function untilStop<T>(terms: CallTerms, request: Stoppable, submit: () => void, answer: Promise<T>): Promise<T> {
-  const stop = onStop(terms, (reason) => request.fail(reason));
+export async function untilCancelled<T>(
+  terms: ResolvedCallOptions,
+  request: Cancellable,
+  submit: () => void,
+  answer: Promise<T>,
+): Promise<T> {
+  const stop = onCancel(terms, (reason) => request.fail(reason));
   try {
     if (!request.isOver) {
       submit();
@@ -119,12 +128,12 @@ export async function untilStop<T>(terms: CallTerms, request: Stoppable, submit:
 }
 
 /** What the work gives, unless the call is to end before. */
-export function inTime<T>(terms: CallTerms, work: Promise<T>): Promise<T> {
-  if (!mayStop(terms)) {
+export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Promise<T> {
+  if (!isCancellable(terms)) {
     return work;
   }
   let unheard!: () => void;
-  const stopped = new Promise<never>((_, reject) => (unheard = onStop(terms, reject)));
+  const stopped = new Promise<never>((_, reject) => (unheard = onCancel(terms, reject)));
   return Promise.race([work, stopped]).finally(unheard);
 }
 
@@ -139,21 +148,23 @@ function checkNames(serving: string, options: CallOptions, isStream: boolean): v
     if ((!known || (known.ofStreams && !isStream)) && option !== OWN_OPTION) {
       const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
       const names = allowed.map(([each]) => each).join(', ');
-      throw new InvalidInputError(`A call to serving "${serving}" has the unknown option ${show(option)}; allowed are ${names}`);
+      throw new InvalidInputError(
+        `A call to serving "${serving}" has the unknown option ${formatValue(option)}; allowed are ${names}`,
+      );
     }
   }
 }
 
 function check(serving: string, option: string, value: unknown, isAllowed: boolean, allowed: string): void {
   if (!isAllowed) {
-    throw new InvalidInputError(`A call to serving "${serving}" has ${option} ${show(value)}; allowed is ${allowed}`);
+    throw new InvalidInputError(`A call to serving "${serving}" has ${option} ${formatValue(value)}; allowed is ${allowed}`);
   }
 }
 
 /** What only this package says of a call. */
-export interface OwnCallOptions extends CallOptions {
+export interface InternalCallOptions extends CallOptions {
   /** Its output is copied before anybody else could do anything with it, and may be views of that of its batch. */
-  readonly lends?: boolean;
+  readonly zeroCopy?: boolean;
   /** Its terms, whose time runs already. */
-  readonly terms?: CallTerms;
+  readonly terms?: ResolvedCallOptions;
 }

@@ -1,12 +1,12 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
 import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
-import { LostOnTheWayError, NotStartedError, OutputLostError, TooLargeToSendError } from '../partitions/partition.js';
+import { LostInTransitError, NotStartedError, OutputLostError, TooLargeToSendError } from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
-import { type RecoveryOptions } from '../definition/resolved-serving.js';
+import { type RetryOptions } from '../definition/resolved-serving.js';
 
 /** What is known of rows that run again. */
-export interface History {
+export interface RetryState {
   /** How many partitions were lost with them. */
   readonly losses: number;
   /** How many more runs the search for the row at fault may take; shared by all batches that look for it. */
@@ -22,26 +22,26 @@ export interface History {
  * since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs as one row at fault
  * can ask for, since then it is not the rows that are at fault.
  */
-export function retriesOf(
+export function retriesFor(
   error: unknown,
   parts: readonly Part<BatchRequest>[],
-  history: History | undefined,
-  options: RecoveryOptions,
+  retryState: RetryState | undefined,
+  options: RetryOptions,
 ): readonly Retry<BatchRequest>[] {
   const rows = sizeOf(parts);
-  const known = history ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(rows)) } };
+  const known = retryState ?? { losses: 0, search: { runs: 4 * Math.ceil(Math.log2(rows)) } };
   if (error instanceof TooLargeToSendError) {
     return inHalves(parts, rows, known);
   }
-  const isOnTheWay = error instanceof LostOnTheWayError;
+  const isOnTheWay = error instanceof LostInTransitError;
   if (error instanceof NotStartedError && !isOnTheWay) {
-    return [{ parts, history: known }];
+    return [{ parts, retryState: known }];
   }
   if (!(options.idempotent || isOnTheWay) || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
     return [];
   }
   if (error instanceof OutputLostError) {
-    return [{ parts, history: known }];
+    return [{ parts, retryState: known }];
   }
   if (error instanceof PartitionLostError || error instanceof RunTimeoutError) {
     const next = { ...known, losses: known.losses + 1 };
@@ -49,7 +49,7 @@ export function retriesOf(
       return [];
     }
     const halves = next.losses === 1 ? [] : inHalves(parts, rows, next);
-    return halves.length > 0 ? halves : [{ parts, history: next }];
+    return halves.length > 0 ? halves : [{ parts, retryState: next }];
   }
   if (rows === 1 || known.search.runs < 2 || !(options.isolateFailures || isOutOfMemory(error))) {
     return [];
@@ -64,7 +64,7 @@ function isOutOfMemory(error: unknown): boolean {
 }
 
 /** Two batches of the rows; nothing where that would cut off rows from those that they must run with. */
-function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: History): readonly Retry<BatchRequest>[] {
+function inHalves(parts: readonly Part<BatchRequest>[], rows: number, retryState: RetryState): readonly Retry<BatchRequest>[] {
   const cut = cutOf(parts, rows);
   const first: Part<BatchRequest>[] = [];
   const second: Part<BatchRequest>[] = [];
@@ -79,7 +79,7 @@ function inHalves(parts: readonly Part<BatchRequest>[], rows: number, history: H
       second.push({ request, offset: offset + before, count: count - before });
     }
   }
-  return first.length === 0 || second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, history }));
+  return first.length === 0 || second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, retryState }));
 }
 
 /** The middle, or where a request lies there that must run whole, the end of it that is inside the batch. */

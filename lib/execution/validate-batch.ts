@@ -2,7 +2,7 @@ import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, RequestTooLargeError, UnknownKeyError, InvalidServingError } from '../errors.js';
 import { describePort, type ModelPort, type ModelSignature } from '../partitions/onnx/model-signature.js';
-import { clip, show } from '../format.js';
+import { truncate, formatValue } from '../format.js';
 import type { Callbacks } from './call.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 
@@ -38,7 +38,7 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
  * @throws UnknownKeyError for a key that the serving does not have
  * @throws InvalidInputError for rows unlike the inputs of the model
  */
-export function checkFit(
+export function validateBatch(
   serving: string,
   batch: Batch,
   { allowedSizes }: KeyOptions,
@@ -52,7 +52,7 @@ export function checkFit(
   if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new UnknownKeyError(
-      `Serving "${serving}" has no key ${show(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+      `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
     );
   }
   if (allowedSizes && batch.isPlain) {
@@ -61,10 +61,10 @@ export function checkFit(
     );
   }
   const inputs = signature?.inputs ?? template;
-  const fault = inputs && misfit(batch, inputs, signature !== undefined);
+  const fault = inputs && mismatch(batch, inputs, signature !== undefined);
   if (fault) {
     const taken = inputs.map(describePort).join(', ');
-    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${clip(batch.signature)}]: ${fault}`);
+    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${truncate(batch.signature)}]: ${fault}`);
   }
 }
 
@@ -77,7 +77,7 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
   const own = read(() => (Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined));
   if (!own?.every((hook) => typeof hook === 'string')) {
     throw new InvalidInputError(
-      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${show(hooks)}`,
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${formatValue(hooks)}`,
     );
   }
   return own;
@@ -104,13 +104,13 @@ export function checkHooks(
   const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
   if (unknown !== undefined) {
     throw new InvalidInputError(
-      `The model of serving "${serving}" has no output ${show(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,
+      `The model of serving "${serving}" has no output ${formatValue(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,
     );
   }
 }
 
 /** Why the rows are not like the inputs, if they are not. */
-function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
+function mismatch(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
   const { template } = batch;
   if (!template) {
     return 'these are no tensors; give some, or make them in preprocess';
@@ -141,7 +141,7 @@ function misfit(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): s
     const names = new Set(inputs.map(({ name }) => name));
     // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
     const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
-    return `${isModel ? 'the model has' : 'there is'} no input ${show(extra)}`;
+    return `${isModel ? 'the model has' : 'there is'} no input ${formatValue(extra)}`;
   }
   return undefined;
 }
@@ -180,7 +180,7 @@ export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch:
   }
   const costs: unknown = cost(batch);
   if (typeof costs !== 'number' || !(costs >= 0)) {
-    throw new InvalidServingError(`Serving "${name}": cost must return a number of 0 or more, it returned ${show(costs)}`);
+    throw new InvalidServingError(`Serving "${name}": cost must return a number of 0 or more, it returned ${formatValue(costs)}`);
   }
   return costs;
 }

@@ -93,7 +93,7 @@ export class Measurements {
   }
 
   private batchEnded(event: BatchEndEvent): void {
-    if (event.takenBack) {
+    if (event.revoked) {
       return;
     }
     const attributes = { 'serving.name': event.serving, 'serving.batch.key': event.key };

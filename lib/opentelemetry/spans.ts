@@ -111,8 +111,8 @@ export class Spans {
     const id = batchId(event);
     const span = this.batches.get(id);
     this.batches.delete(id);
-    const takenBack = event.takenBack && { 'serving.batch.taken_back': true };
-    span?.setAttributes({ ...batchEndAttributes(event), ...outcomeOf(event), ...takenBack });
+    const revoked = event.revoked && { 'serving.batch.revoked': true };
+    span?.setAttributes({ ...batchEndAttributes(event), ...outcomeOf(event), ...revoked });
     fail(span, event);
     span?.end();
   }

@@ -50,7 +50,7 @@ export interface BatchContext extends BatchInfo {
 }
 
 /** What a batch function can say: no part of what is cloned, where a context is sent on as metadata. */
-class Saying {
+class BatchMessages {
   readonly #listener: BatchListener;
 
   constructor(listener: BatchListener) {
@@ -73,7 +73,7 @@ class Saying {
 }
 
 export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
-  return Object.assign(new Saying(listener), info);
+  return Object.assign(new BatchMessages(listener), info);
 }
 
 /** What a generator yields and a function returns. */
@@ -90,7 +90,7 @@ export type BatchFunction<Rows = never, Output = unknown> = (
 ) => Result<Output> | Promise<Result<Output>> | AsyncGenerator<Result<Output>, void> | Generator<Result<Output>, void>;
 
 /** Where and for what a batch function is built. */
-export interface BatchFunctionSite {
+export interface BatchFunctionContext {
   readonly key: string;
   /** The index of the partition, and its own options. */
   readonly partition: number;
@@ -99,7 +99,7 @@ export interface BatchFunctionSite {
 
 /** Builds the batch function of one partition and key; called once for each when the serving starts. */
 export type BatchFunctionFactory<Rows = never, Output = unknown> = (
-  site: BatchFunctionSite,
+  site: BatchFunctionContext,
 ) => BatchFunction<Rows, Output> | Promise<BatchFunction<Rows, Output>>;
 
 /** Marks an output that comes with metadata; made by {@link withMetadata}. */

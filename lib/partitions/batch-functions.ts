@@ -1,6 +1,6 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { InvalidServingError, isServingError, messageOf, ServingLoadError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { STEPPED } from './partition.js';
 import { settledRows } from './settled-rows.js';
 import {
@@ -68,7 +68,7 @@ export class BatchFunctions {
     const built: unknown = await this.factory({ key, partition, options });
     if (typeof built !== 'function') {
       throw new InvalidServingError(
-        `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${show(built)}`,
+        `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${formatValue(built)}`,
       );
     }
     return built as BatchFunction<unknown>;

@@ -1,5 +1,5 @@
 import { InvalidServingError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { BatchFunctions } from './batch-functions.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import { ModelSource } from './onnx/model-content.js';
@@ -12,7 +12,7 @@ import type { Batch } from '../batch/batch.js';
 import type { BatchFunctionFactory, PartitionOptions, BatchInfo, BatchResult, BatchListener } from './batch-function.js';
 
 /** What an engine has opened. */
-export interface Opened {
+export interface OpenedEngine {
   readonly partitions: readonly Partition[];
   /** What the model says of itself, where there is one. */
   readonly signature?: ModelSignature | undefined;
@@ -32,7 +32,7 @@ export type Engine = (
   supervision: Supervision,
   /** Ends what loads when it aborts. */
   end?: AbortSignal,
-) => Promise<Opened>;
+) => Promise<OpenedEngine>;
 
 /** Batch functions in the application's own thread. */
 export function functionEngine(factory: BatchFunctionFactory): Engine {
@@ -80,7 +80,7 @@ function checked(handler: ServingHandler): ServingHandler {
   const missing = (['init', 'handleBatch'] as const).filter((method) => typeof given?.[method] !== 'function');
   if (missing.length > 0) {
     throw new InvalidServingError(
-      `${given?.constructor?.name ?? show(given)} cannot run batches: it has no method ${missing.join(' and no method ')}; ` +
+      `${given?.constructor?.name ?? formatValue(given)} cannot run batches: it has no method ${missing.join(' and no method ')}; ` +
         'a class serving needs init(kind, partitions) and handleBatch(batch, partition)',
     );
   }
@@ -113,7 +113,7 @@ export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, is
 }
 
 /** The models that load now, of the whole process. */
-const loading = new Set<Promise<Opened>>();
+const loading = new Set<Promise<OpenedEngine>>();
 
 /** Resolves when no model loads any more: a process that ends in the middle of one is aborted, and not with its own exit code. */
 export async function modelsLoaded(): Promise<void> {
@@ -136,7 +136,7 @@ async function openWorkers(
   isolation: Isolation,
   supervision: Supervision,
   end?: AbortSignal,
-): Promise<Opened> {
+): Promise<OpenedEngine> {
   // Of their own, since the signal may abort once they are loaded, and they then end in another way.
   const halt = new AbortController();
   const abort = (): void => halt.abort();

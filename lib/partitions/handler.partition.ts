@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { lateLoad, resultOf, settledResult } from './batch-functions.js';
 import { type Partition, STEPPED } from './partition.js';
 import {
@@ -55,7 +55,7 @@ export class HandlerPartition implements Partition {
 function checked(result: unknown, handler: ServingHandler): BatchResult {
   if (typeof result !== 'object' || result === null || !('output' in result)) {
     throw new InvalidOutputError(
-      `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${show(result)}`,
+      `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${formatValue(result)}`,
     );
   }
   const { output, metadata } = result as BatchResult;

@@ -15,10 +15,10 @@ export const STEPPED = Symbol('stepped');
 export class NotStartedError extends PartitionLostError {}
 
 /** The batch was taken back before it began, since another partition can run it now. */
-export class TakenBackError extends NotStartedError {}
+export class RevokedError extends NotStartedError {}
 
 /** As {@link NotStartedError}, while the batch was on its way to the partition: that may have died of what it received. */
-export class LostOnTheWayError extends NotStartedError {}
+export class LostInTransitError extends NotStartedError {}
 
 /** The rows of a batch are too much for one message to the partition. Nothing of it has run, and half of it may fit. */
 export class TooLargeToSendError extends RequestTooLargeError {}
@@ -27,7 +27,7 @@ export class TooLargeToSendError extends RequestTooLargeError {}
 export class OutputLostError extends PartitionLostError {}
 
 /** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
-export class UnfitRows extends Error {
+export class RejectedRowsError extends Error {
   override readonly name = 'UnfitRows';
 
   constructor(
@@ -43,7 +43,7 @@ export interface Partition {
   /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
   readonly prefetch: number;
   /** Why it takes no batch now; it soon comes back by itself. */
-  readonly away?: Error | undefined;
+  readonly unavailable?: Error | undefined;
   /** Why it can run nothing: nobody should wait for it, though it may come back. */
   readonly lost?: Error | undefined;
   /** How it is; one that does not say is up until it is lost. */
@@ -59,9 +59,9 @@ export interface Partition {
   /** Has what runs its batches warmed up, now and whenever it has been started again, before it gets a batch of a caller. */
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
-  fence?(): void;
-  /** Takes back the batches that were handed ahead and have not begun: they reject with a TakenBackError, and never run. */
-  takeBack?(): void;
+  revokePending?(): void;
+  /** Takes back the batches that were handed ahead and have not begun: they reject with a RevokedError, and never run. */
+  revoke?(): void;
   /** Ends it now, whatever it runs; only where that harms nobody else. */
   kill?(): void;
   /** Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is not started again. */
@@ -91,14 +91,14 @@ export function statusOf({ status, lost }: Partition): PartitionStatus {
 }
 
 /** Those who want to hear of changes. */
-export class Changes {
+export class Listeners {
   private readonly listeners: (() => void)[] = [];
 
   add(listener: () => void): void {
     this.listeners.push(listener);
   }
 
-  tell(): void {
+  notify(): void {
     this.listeners.forEach((listener) => listener());
   }
 }

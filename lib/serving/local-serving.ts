@@ -1,6 +1,6 @@
 import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { outsideOfCalls } from '../context/caller-context.js';
+import { outsideCallContext } from '../context/caller-context.js';
 import {
   InvalidServingError,
   isServingError,
@@ -9,7 +9,7 @@ import {
   ServingClosedError,
   ServingLoadError,
 } from '../errors.js';
-import { type Engine, modelsLoaded, type Opened } from '../partitions/engine.js';
+import { type Engine, modelsLoaded, type OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
@@ -17,11 +17,11 @@ import { TimedPartition } from '../partitions/worker/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from '../execution/call.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
-import { type CallTerms, termsOf } from '../execution/resolved-call-options.js';
+import { type ResolvedCallOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
 import type { ServingCounters } from '../events/counters.js';
 import { callInRequest, streamInRequest } from '../context/request-scope.js';
 import { Lanes } from '../execution/lanes.js';
-import { ServingLine } from './pipeline.js';
+import { Pipeline } from './pipeline.js';
 import { batching, checkOptions, checkRoom } from '../definition/option-rules.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
@@ -29,33 +29,33 @@ import { Shutdown } from './shutdown.js';
 import { Waits } from './waits.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from '../events/serving-event.js';
-import { type EventOf, ServingEvents } from '../events/event-hub.js';
+import { type EventOf, EventHub } from '../events/event-hub.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
 
 /** One for all calls that have none of their own. */
 const NONE: CallOptions = {};
 
-/** A serving that owns its partitions: this is its life, and {@link ServingLine} its work. */
+/** A serving that owns its partitions: this is its life, and {@link Pipeline} its work. */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
-  private readonly events = new ServingEvents();
+  private readonly events = new EventHub();
   readonly events$ = this.events.all$;
   /** The options of its keys, as they are now. */
   private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
-  private opening: Promise<ServingLine> | undefined;
-  private line: ServingLine | undefined;
+  private opening: Promise<Pipeline> | undefined;
+  private pipeline: Pipeline | undefined;
   /** For `run`: a line of its own, so that it waits for no batch; opened when first needed. */
-  private inline: Promise<ServingLine> | undefined;
-  private inlineLine: ServingLine | undefined;
+  private inline: Promise<Pipeline> | undefined;
+  private inlinePipeline: Pipeline | undefined;
   /** Callers that wait for a line to open. */
   private readonly waits = new Waits();
   /** Every line that was opened, those that still warm up included. */
-  private readonly lines = new Set<ServingLine>();
+  private readonly lines = new Set<Pipeline>();
   private readonly loading = new AbortController();
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
@@ -82,14 +82,14 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Milliseconds after which shutdown has answered every call. */
   get shutdownLimit(): number {
-    return this.options.shutdown;
+    return this.options.drainTimeout;
   }
 
   get state(): ServingState {
     if (this.shutdown.hasBegun) {
       return this.isClosed ? 'closed' : 'closing';
     }
-    return this.line ? 'ready' : this.opening ? 'starting' : 'stopped';
+    return this.pipeline ? 'ready' : this.opening ? 'starting' : 'stopped';
   }
 
   /** What other nodes may do with it. */
@@ -102,8 +102,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override queueDepths(): ReadonlyMap<string, number> {
-    const depth = (this.line?.depth ?? 0) + (this.inlineLine?.depth ?? 0);
-    return new Map(this.line ? [[this.name, depth]] : []);
+    const depth = (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
+    return new Map(this.pipeline ? [[this.name, depth]] : []);
   }
 
   override counters(): ServingCounters {
@@ -111,13 +111,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override partitions(): readonly PartitionStatus[] {
-    return this.line?.partitions ?? [];
+    return this.pipeline?.partitions ?? [];
   }
 
   override batchedRun(input: Input, options: CallOptions = NONE): Promise<Output> {
-    const { line } = this;
-    return line
-      ? callInRequest(options, (inside) => line.run(input, inside) as Promise<Output>)
+    const { pipeline } = this;
+    return pipeline
+      ? callInRequest(options, (inside) => pipeline.run(input, inside) as Promise<Output>)
       : Promise.reject(this.notRunning());
   }
 
@@ -160,7 +160,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     try {
       const line = await this.waits.for(opening);
       this.refuseOnceClosed();
-      this.line = line;
+      this.pipeline = line;
     } catch (error) {
       // A later start may succeed.
       this.opening = this.opening === opening && !this.shutdown.isCompleting ? undefined : this.opening;
@@ -195,33 +195,33 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private runAlone(input: Input, options: CallOptions): Promise<Output> {
-    const { inlineLine } = this;
-    return (inlineLine ? inlineLine.run(input, options) : this.runOnceOpen(input, options)) as Promise<Output>;
+    const { inlinePipeline } = this;
+    return (inlinePipeline ? inlinePipeline.run(input, options) : this.runOnceOpen(input, options)) as Promise<Output>;
   }
 
   /** The call waits for the line of `run`, and its time runs meanwhile. */
   private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
     const { signal } = options;
     signal?.throwIfAborted();
-    const terms = termsOf(this.callbacks, input, options, this.options.timeout);
+    const terms = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
     const line = await this.openInline(terms);
     return line.run(input, { ...options, signal, terms });
   }
 
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
     if (!options.inline) {
-      if (!this.line) {
+      if (!this.pipeline) {
         throw this.notRunning();
       }
-      return yield* this.line.stream(input, options, left) as AsyncGenerator<never, undefined>;
+      return yield* this.pipeline.stream(input, options, left) as AsyncGenerator<never, undefined>;
     }
-    const terms = termsOf(this.callbacks, input, options, undefined, true);
-    const line = this.inlineLine ?? (await this.openInline(terms));
+    const terms = resolveCallOptions(this.callbacks, input, options, undefined, true);
+    const line = this.inlinePipeline ?? (await this.openInline(terms));
     return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<never, undefined>;
   }
 
   /** The line of `run`, for a call that waits for it no longer than its terms allow. */
-  private async openInline(terms: CallTerms): Promise<ServingLine> {
+  private async openInline(terms: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
     const { name, maxQueue } = this.options;
     if (this.waits.size >= maxQueue) {
@@ -230,10 +230,10 @@ export class LocalServing<Input = unknown, Output = unknown>
       );
     }
     if (!this.inline) {
-      const opening = outsideOfCalls(() => this.open('inline'));
+      const opening = outsideCallContext(() => this.open('inline'));
       this.inline = opening;
       opening.then(
-        (line) => (this.inlineLine = line),
+        (line) => (this.inlinePipeline = line),
         // A later call may succeed.
         () => (this.inline = this.inline === opening ? undefined : this.inline),
       );
@@ -241,7 +241,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.waits.for(this.inline, terms);
   }
 
-  private async open(kind: ServingKind): Promise<ServingLine> {
+  private async open(kind: ServingKind): Promise<Pipeline> {
     const { options, callbacks, lanes, events } = this;
     const isShared = kind === 'process';
     try {
@@ -261,7 +261,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       const partitions = this.timed(opened.partitions);
       partitions.forEach((partition, index) => this.watch(kind, partition, index));
-      const line = new ServingLine(options, callbacks, lanes, { ...opened, partitions }, events, kind, shared);
+      const line = new Pipeline(options, callbacks, lanes, { ...opened, partitions }, events, kind, shared);
       this.lines.add(line);
       if (this.shutdown.hasBegun) {
         line.drain();
@@ -274,7 +274,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
   }
 
-  private warn({ signature, providers = [] }: Opened): void {
+  private warn({ signature, providers = [] }: OpenedEngine): void {
     const missing = providers.flatMap((each) =>
       (each?.missing ?? []).map((provider) => `runs on ${each!.inUse}, without ${provider}`),
     );
@@ -317,7 +317,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return sharing && new SharedCalls(name, sharing, cache);
   }
 
-  private async openWarm(): Promise<ServingLine> {
+  private async openWarm(): Promise<Pipeline> {
     const line = await this.open('process');
     try {
       const cold = await line.warmUp();

@@ -3,7 +3,7 @@ import type { BatchAxes } from '../batch/template.js';
 import { mostRowsOf } from '../batching/admission.js';
 import { Batcher } from '../batching/batcher.js';
 import { messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
-import type { Opened } from '../partitions/engine.js';
+import type { OpenedEngine } from '../partitions/engine.js';
 import type { ServingKind } from '../partitions/handler.partition.js';
 import { axesOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
@@ -13,9 +13,16 @@ import type { Source } from '../streaming/source.js';
 import { BatchRunner } from '../execution/batch-runner.js';
 import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall, withKey } from '../execution/call.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../context/call-options.js';
-import { type CallTerms, mayStop, onStop, termsOf, untilStop, type OwnCallOptions } from '../execution/resolved-call-options.js';
-import { CallWatch } from '../events/call-recorder.js';
-import { costOf, checkFit, checkHooks, checkSize, ownHooks } from '../execution/validate-batch.js';
+import {
+  type ResolvedCallOptions,
+  isCancellable,
+  onCancel,
+  resolveCallOptions,
+  untilCancelled,
+  type InternalCallOptions,
+} from '../execution/resolved-call-options.js';
+import { CallRecorder } from '../events/call-recorder.js';
+import { costOf, validateBatch, checkHooks, checkSize, ownHooks } from '../execution/validate-batch.js';
 import { type Lanes, largestBatch, type ServingLane } from '../execution/lanes.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import { releaseOutput } from '../execution/output.js';
@@ -23,17 +30,17 @@ import { type Reply, ReplyRequest } from '../execution/reply-request.js';
 import type { BatchRequest } from '../execution/request.js';
 import type { SharedCalls } from '../deduplication/shared-calls.js';
 import type { CallMode } from '../events/serving-event.js';
-import type { ServingEvents } from '../events/event-hub.js';
+import type { EventHub } from '../events/event-hub.js';
 import { StreamRequest, eventsOf, replyOf } from '../execution/stream-request.js';
 import { Waits } from './waits.js';
 import { examplesOf, repeated } from '../execution/warm-up.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 
 /** One call on its way. */
-interface Passage {
+interface CallContext {
   readonly options: StreamOptions<string>;
-  readonly terms: CallTerms;
-  readonly watch: CallWatch | undefined;
+  readonly terms: ResolvedCallOptions;
+  readonly watch: CallRecorder | undefined;
   /** Called when rows of the call were admitted. */
   readonly onAdmitted?: () => void;
 }
@@ -47,7 +54,7 @@ interface Passage {
  * The calls of `batchedRun` share batches. Those of `run` have a line of their own with one partition, where each batch holds
  * rows of one call alone; all else is the same for both.
  */
-export class ServingLine {
+export class Pipeline {
   private readonly batcher: Batcher<BatchRequest>;
   private readonly runner: BatchRunner;
   private readonly inputAxes: BatchAxes;
@@ -62,33 +69,33 @@ export class ServingLine {
     private readonly options: ResolvedServing,
     private readonly callbacks: Callbacks,
     private readonly lanes: Lanes,
-    private readonly opened: Opened,
-    private readonly events: ServingEvents,
+    private readonly opened: OpenedEngine,
+    private readonly events: EventHub,
     private readonly kind: ServingKind,
     /** What joins calls that ask the same, in a serving that wants that. */
     private readonly shared?: SharedCalls,
   ) {
     const { name, maxQueue, maxQueueCost, order } = options;
-    const { partitions: slots, signature } = opened;
+    const { partitions: targets, signature } = opened;
     this.inputAxes = axesOf(signature?.inputs ?? []);
     this.runner = new BatchRunner(name, options, opened, events);
     const { observer, dispatch } = this.runner;
     const nextBatch = () => events.nextBatch();
-    this.batcher = new Batcher({ name, maxQueue, maxQueueCost, order, slots, nextBatch, observer, dispatch });
+    this.batcher = new Batcher({ name, maxQueue, maxQueueCost, order, targets, nextBatch, observer, dispatch });
   }
 
   /** Runs the rows of the input; resolves with the reply. */
-  run(input: unknown, options: OwnCallOptions): Promise<unknown> {
+  run(input: unknown, options: InternalCallOptions): Promise<unknown> {
     return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options);
   }
 
   /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
   async *stream(
     input: unknown,
-    options: StreamOptions<string> & OwnCallOptions,
+    options: StreamOptions<string> & InternalCallOptions,
     left: AbortSignal,
   ): AsyncGenerator<unknown, undefined> {
-    const watch = CallWatch.over(this.events, this.options.name, 'stream', options.signal);
+    const watch = CallRecorder.start(this.events, this.options.name, 'stream', options.signal);
     let failure: { readonly error: unknown } | undefined;
     try {
       const own = { ...options, hooks: ownHooks(this.options.name, options.hooks) };
@@ -96,7 +103,7 @@ export class ServingLine {
       const call = await this.prepare(input, passage.terms);
       const pulled = this.requestsOf(call, passage);
       pulled.onStop(onAbort(left, () => this.pulls.end(pulled)));
-      pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
+      pulled.onStop(onCancel(passage.terms, (error) => this.pulls.end(pulled, { error })));
       try {
         const reader = this.pulls.readerOf(pulled, () => this.streamEnded(watch, options));
         const read = eventsOf(call, reader);
@@ -115,7 +122,7 @@ export class ServingLine {
     return undefined;
   }
 
-  private streamEnded(watch: CallWatch | undefined, { signal }: CallOptions, failure?: { readonly error: unknown }): void {
+  private streamEnded(watch: CallRecorder | undefined, { signal }: CallOptions, failure?: { readonly error: unknown }): void {
     const { counters } = this.events;
     if (failure) {
       counters.failed(failure.error, signal);
@@ -186,7 +193,7 @@ export class ServingLine {
   end(error: Error): boolean {
     const hadCalls = this.preparing.size + this.finishing.size + this.pulls.size > 0;
     this.closed = true;
-    this.runner.cutShort(error);
+    this.runner.terminate(error);
     this.preparing.end(error);
     this.finishing.end(error);
     this.pulls.endAll(error);
@@ -214,16 +221,16 @@ export class ServingLine {
     return this.opened.partitions.map(statusOf);
   }
 
-  private async answer(input: unknown, options: OwnCallOptions): Promise<unknown> {
+  private async answer(input: unknown, options: InternalCallOptions): Promise<unknown> {
     const mode = this.kind === 'inline' ? 'inline' : 'batched';
-    const watch = CallWatch.over(this.events, this.options.name, mode, options.signal);
+    const watch = CallRecorder.start(this.events, this.options.name, mode, options.signal);
     try {
       const terms = this.enter(input, options, mode);
       const prepared = this.prepare(input, terms);
       // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const said = await this.collect(call, { options, terms, watch });
-      const output = releaseOutput(said.rows, options.lends && !this.callbacks.postprocess);
+      const output = releaseOutput(said.rows, options.zeroCopy && !this.callbacks.postprocess);
       watch?.answered();
       const reply = finishCall(this.callbacks, call, output, said);
       const answer = reply instanceof Promise ? await this.finishing.for(reply, terms) : reply;
@@ -238,17 +245,17 @@ export class ServingLine {
   }
 
   /** The terms of one more call, unless none is taken any more. */
-  private enter(input: unknown, options: OwnCallOptions, mode: CallMode): CallTerms {
+  private enter(input: unknown, options: InternalCallOptions, mode: CallMode): ResolvedCallOptions {
     const isStream = mode === 'stream';
     this.refuseOnceClosed();
     options.signal?.throwIfAborted();
     const timeout = isStream ? undefined : this.options.timeout;
-    return options.terms ?? termsOf(this.callbacks, input, options, timeout, isStream);
+    return options.terms ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
   }
 
   /** Shares the rows with calls that ask the same; each caller has its own terms, `info` and reply. */
-  private async answerShared(shared: SharedCalls, input: unknown, options: OwnCallOptions): Promise<unknown> {
-    const watch = CallWatch.over(this.events, this.options.name, 'batched', options.signal);
+  private async answerShared(shared: SharedCalls, input: unknown, options: InternalCallOptions): Promise<unknown> {
+    const watch = CallRecorder.start(this.events, this.options.name, 'batched', options.signal);
     try {
       const terms = this.enter(input, options, 'batched');
       const { preprocess, postprocess } = this.callbacks;
@@ -256,7 +263,7 @@ export class ServingLine {
         input,
         origin: this.originOf(options),
         key: terms.key,
-        onStop: (leave) => onStop(terms, leave),
+        onStop: (leave) => onCancel(terms, leave),
         watch,
         prepare: preprocess && postprocess && (() => this.infoOf(input, terms)),
         run: async (own, left, onAdmitted) => {
@@ -279,7 +286,7 @@ export class ServingLine {
     }
   }
 
-  private prepare(input: unknown, terms: CallTerms): Call | Promise<Call> {
+  private prepare(input: unknown, terms: ResolvedCallOptions): Call | Promise<Call> {
     const { key } = terms;
     const prepared = prepareCall(this.callbacks, input, this.inputAxes);
     if (!(prepared instanceof Promise)) {
@@ -293,26 +300,26 @@ export class ServingLine {
   }
 
   /** The call without its rows, which nobody runs. */
-  private async infoOf(input: unknown, terms: CallTerms): Promise<Call> {
+  private async infoOf(input: unknown, terms: ResolvedCallOptions): Promise<Call> {
     const call = await this.prepare(input, terms);
     dropCall(call);
     return call;
   }
 
-  private collect(call: Call, passage: Passage): Promise<Reply> {
+  private collect(call: Call, passage: CallContext): Promise<Reply> {
     if (!(call.rows instanceof Batch)) {
       return this.collectAll(call, call.rows, passage);
     }
     const { terms } = passage;
     const request = this.requestOf(call.rows, passage);
-    if (mayStop(terms)) {
-      return untilStop(terms, request, () => this.submit(request, passage), request.reply);
+    if (isCancellable(terms)) {
+      return untilCancelled(terms, request, () => this.submit(request, passage), request.reply);
     }
     this.submit(request, passage);
     return request.reply;
   }
 
-  private async collectAll(call: Call, source: Source<Batch>, passage: Passage): Promise<Reply> {
+  private async collectAll(call: Call, source: Source<Batch>, passage: CallContext): Promise<Reply> {
     const pulled = this.pull(call, passage.terms, source, (batch, cost) => {
       const request = this.requestOf(batch, passage, cost);
       // Until its turn comes, nobody waits for it.
@@ -320,7 +327,7 @@ export class ServingLine {
       this.submit(request, passage);
       return request;
     });
-    pulled.onStop(onStop(passage.terms, (error) => this.pulls.end(pulled, { error })));
+    pulled.onStop(onCancel(passage.terms, (error) => this.pulls.end(pulled, { error })));
     try {
       return await replyOf(this.options.name, pulled);
     } finally {
@@ -328,12 +335,12 @@ export class ServingLine {
     }
   }
 
-  private requestOf(batch: Batch, { options, terms, watch }: Passage, cost?: number): ReplyRequest {
+  private requestOf(batch: Batch, { options, terms, watch }: CallContext, cost?: number): ReplyRequest {
     const lane = this.admit(batch, options, watch);
     return new ReplyRequest(batch, lane, watch, terms, cost ?? costOf(this.callbacks, batch));
   }
 
-  private requestsOf(call: Call, passage: Passage): PullAhead<Batch, StreamRequest> {
+  private requestsOf(call: Call, passage: CallContext): PullAhead<Batch, StreamRequest> {
     const { options, terms, watch } = passage;
     return this.pull(call, terms, this.piecesOf(call, options), (batch, cost) => {
       const lane = this.admit(batch, options, watch);
@@ -355,7 +362,7 @@ export class ServingLine {
   /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
   private pull<R extends BatchRequest>(
     { isOpen }: Call,
-    terms: CallTerms,
+    terms: ResolvedCallOptions,
     source: Source<Batch>,
     start: (batch: Batch, cost: number) => R,
   ): PullAhead<Batch, R> {
@@ -370,13 +377,13 @@ export class ServingLine {
   }
 
   /** The lane for the rows, if they fit the serving. */
-  private admit(batch: Batch, options: StreamOptions<string>, watch?: CallWatch): ServingLane {
+  private admit(batch: Batch, options: StreamOptions<string>, watch?: CallRecorder): ServingLane {
     const { name } = this.options;
     const { signature } = this.opened;
     checkSize(this.options, batch);
     const isInline = this.kind === 'inline';
     const keys = isInline ? undefined : this.lanes.keys;
-    checkFit(name, batch, this.lanes.optionsOf(batch.key), keys, signature, this.options.template);
+    validateBatch(name, batch, this.lanes.optionsOf(batch.key), keys, signature, this.options.template);
     const origin = this.originOf(options);
     // After the checks: what is refused is not remembered.
     const lane = isInline ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin) : this.lanes.laneOf(batch, origin);
@@ -392,7 +399,7 @@ export class ServingLine {
     return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
-  private submit(request: BatchRequest, { onAdmitted }: Passage): void {
+  private submit(request: BatchRequest, { onAdmitted }: CallContext): void {
     this.batcher.submit(request);
     request.queue = this.batcher;
     onAdmitted?.();

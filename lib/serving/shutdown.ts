@@ -53,9 +53,9 @@ export class Shutdown {
     if (this.limit) {
       return;
     }
-    const { drain, shutdown } = this.options;
-    this.limit = this.enforce(shutdown);
-    if (drain) {
+    const { drainOnShutdown, drainTimeout } = this.options;
+    this.limit = this.enforce(drainTimeout);
+    if (drainOnShutdown) {
       this.target.drain();
     } else {
       this.target.abandon(new ServingClosedError(`${this.owner} was closed before the call could run`));
@@ -94,7 +94,7 @@ export class Shutdown {
     const { owner, target, options } = this;
     if (target.end(new ServingClosedError(`${owner} was closed before the call had ended`))) {
       this.logger.warn(
-        `${owner} did not finish within ${options.shutdown} ms of shutdown; the calls that were left are answered as closed`,
+        `${owner} did not finish within ${options.drainTimeout} ms of shutdown; the calls that were left are answered as closed`,
       );
     }
   }

@@ -1,4 +1,4 @@
-import { type CallTerms, NOTHING_ASKED, onStop } from '../execution/resolved-call-options.js';
+import { type ResolvedCallOptions, DEFAULT_CALL_OPTIONS, onCancel } from '../execution/resolved-call-options.js';
 
 /** One result that a caller waits for. */
 interface Wait {
@@ -20,7 +20,7 @@ export class Waits {
   }
 
   /** The result of the work, or the reason for which the call ends before. */
-  for<T>(work: Promise<T>, terms: CallTerms = NOTHING_ASKED): Promise<T> {
+  for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
     let end!: Wait['end'];
     let stop: (() => void) | undefined;
     const result = Promise.race([work, new Promise<never>((_, reject) => (end = reject))]);
@@ -31,7 +31,7 @@ export class Waits {
       stop?.();
     };
     result.then(forget, forget);
-    stop = onStop(terms, end);
+    stop = onCancel(terms, end);
     if (this.ending) {
       end(this.ending.error);
     }

@@ -3,7 +3,7 @@ import { isObservable, type Observable, tap } from 'rxjs';
 import { Batch } from '../batch/batch.js';
 import { read } from '../batch/container.js';
 import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors.js';
-import { show } from '../format.js';
+import { formatValue } from '../format.js';
 import { Queue } from './queue.js';
 
 /** What can be pulled from, one value at a time. */
@@ -20,7 +20,7 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
     return undefined;
   }
-  switch (read(() => kindOf(value))) {
+  switch (read(() => sequenceType(value))) {
     case 'asked':
       return iteratorOf(value as AsyncIterable<unknown>);
     case 'observed':
@@ -47,7 +47,7 @@ export function readOnce(input: unknown): void {
   }
   if (begun.has(input)) {
     throw new InvalidInputError(
-      `The input is ${show(input)}, which can be read only once, and another call or reader has begun to; ` +
+      `The input is ${formatValue(input)}, which can be read only once, and another call or reader has begun to; ` +
         'give each its own, or an iterable that begins anew each time: { [Symbol.asyncIterator]: () => rows() }',
     );
   }
@@ -59,7 +59,7 @@ function isReadOnce(input: object): boolean {
   return isIterable && ('next' in input || input instanceof Readable || input instanceof ReadableStream);
 }
 
-function kindOf(value: object): 'asked' | 'observed' | 'iterated' | undefined {
+function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefined {
   // What is both can be asked, and need not be held here.
   if (Symbol.asyncIterator in value) {
     return 'asked';
@@ -73,7 +73,7 @@ function kindOf(value: object): 'asked' | 'observed' | 'iterated' | undefined {
 function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
   const iterator: unknown = values[Symbol.asyncIterator]();
   if (typeof iterator !== 'object' || iterator === null || !('next' in iterator && typeof iterator.next === 'function')) {
-    throw new InvalidBatchError(`An async iterable must give an iterator with a method next, it gave ${show(iterator)}`);
+    throw new InvalidBatchError(`An async iterable must give an iterator with a method next, it gave ${formatValue(iterator)}`);
   }
   return iterator as AsyncIterator<unknown>;
 }

@@ -1,4 +1,4 @@
-import { type Address, NodeGoneError, type ServingTransport, type Station } from '../distribution/transport.js';
+import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../distribution/transport.js';
 import { checkSize } from '../distribution/transports/names.js';
 
 export interface MemoryNetworkOptions {
@@ -48,14 +48,14 @@ export class MemoryNetwork {
   /** Breaks the connection between the two: both are told that the other has gone, though both go on. */
   disconnect(a: Address, b: Address): void {
     this.disconnected.add(pair(a, b));
-    this.tellBoth(a, b, 'gone');
+    this.tellBoth(a, b, 'nodeDisconnected');
   }
 
   /** Undoes `cut` and `disconnect`. */
   mend(a: Address, b: Address): void {
     this.cuts.delete(pair(a, b));
     if (this.disconnected.delete(pair(a, b))) {
-      this.tellBoth(a, b, 'found');
+      this.tellBoth(a, b, 'nodeConnected');
     }
   }
 
@@ -89,8 +89,8 @@ export class MemoryNetwork {
   join(member: MemoryTransport): void {
     this.members.set(member.station.address, member);
     for (const other of this.othersOf(member)) {
-      this.tell(member, 'found', other.station.address);
-      this.tell(other, 'found', member.station.address);
+      this.tell(member, 'nodeConnected', other.station.address);
+      this.tell(other, 'nodeConnected', member.station.address);
     }
   }
 
@@ -99,7 +99,7 @@ export class MemoryNetwork {
     const others = this.othersOf(member);
     this.members.delete(member.station.address);
     for (const other of others) {
-      this.tell(other, 'gone', member.station.address);
+      this.tell(other, 'nodeDisconnected', member.station.address);
     }
   }
 
@@ -133,7 +133,7 @@ export class MemoryNetwork {
   /** Packets are lost where they would arrive: what happened while they were under way counts. */
   private deliver(from: MemoryTransport, to: MemoryTransport, packet: Uint8Array): void {
     if (this.isOnline && this.areLinked(from, to) && this.answers(from, to.station.address)) {
-      to.station.receiver.hear(new Uint8Array(packet));
+      to.station.receiver.receive(new Uint8Array(packet));
     }
   }
 
@@ -169,7 +169,7 @@ export class MemoryNetwork {
     return this.members.get(member.station.address) === member;
   }
 
-  private tellBoth(a: Address, b: Address, event: 'found' | 'gone'): void {
+  private tellBoth(a: Address, b: Address, event: 'nodeConnected' | 'nodeDisconnected'): void {
     for (const [address, other] of [
       [a, b],
       [b, a],
@@ -181,7 +181,7 @@ export class MemoryNetwork {
     }
   }
 
-  private tell(member: MemoryTransport, event: 'found' | 'gone', address: Address): void {
+  private tell(member: MemoryTransport, event: 'nodeConnected' | 'nodeDisconnected', address: Address): void {
     if (this.connections) {
       this.carry(() => this.isHere(member) && member.station.receiver[event](address));
     }
@@ -191,7 +191,7 @@ export class MemoryNetwork {
 /** The transport of one node or client. */
 export class MemoryTransport implements ServingTransport {
   probe?: (address: Address) => Promise<boolean>;
-  private started: Station | undefined;
+  private started: TransportContext | undefined;
 
   constructor(private readonly network: MemoryNetwork) {}
 
@@ -199,14 +199,14 @@ export class MemoryTransport implements ServingTransport {
     return this.network.maxPacket;
   }
 
-  get station(): Station {
+  get station(): TransportContext {
     if (!this.started) {
       throw new Error('The transport has not been started');
     }
     return this.started;
   }
 
-  async start(station: Station): Promise<void> {
+  async start(station: TransportContext): Promise<void> {
     this.started = station;
     this.network.join(this);
   }

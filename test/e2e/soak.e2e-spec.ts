@@ -29,7 +29,7 @@ describe('soak', () => {
         'row error',
         'SERVING_OVERLOADED',
         'SERVING_DEADLINE_EXCEEDED',
-        'SERVING_DEADLINE_UNREACHABLE',
+        'SERVING_DEADLINE_TOO_SHORT',
         'SERVING_BATCH_FAILED',
       ]),
     );

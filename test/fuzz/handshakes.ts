@@ -10,7 +10,7 @@ import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 
 const secret = 'known to nodes alone';
-const echo = { name: 'echo', shutdown: 1000, useFactory: () => (rows: readonly unknown[]) => rows };
+const echo = { name: 'echo', drainTimeout: 1000, useFactory: () => (rows: readonly unknown[]) => rows };
 
 /** Beyond this many bytes of text a node must have closed a connection: a handshake, and a piece that was read with it. */
 const MOST_READ = 16 * 1024 + 64 * 1024;
@@ -82,10 +82,10 @@ async function outcomeOf({ isProved, bytes, mustClose }: Sent, socket: Socket, p
 }
 
 /** Makes the connection a link, as nodes do. */
-async function prove(socket: Socket, { proofOf }: NodeParts): Promise<boolean> {
+async function prove(socket: Socket, { hmacOf }: NodeParts): Promise<boolean> {
   const address = `peer-${Math.random().toString(36).slice(2)}`;
   const { response }: { response?: { nonce: string } } = await ask(socket, 'sv.default.who', { nonce: 'mine' });
-  const proof = proofOf(secret, 'link', 'default', 'mine', response?.nonce ?? '', address);
+  const proof = hmacOf(secret, 'link', 'default', 'mine', response?.nonce ?? '', address);
   const answer: { response?: unknown } = await ask(socket, 'sv.default.link', { address, proof });
   return answer.response === true;
 }
@@ -114,12 +114,12 @@ function sentAs(words: string, bytes: () => Uint8Array, mustClose: boolean, isPr
   return { words, bytes, mustClose, isProved };
 }
 
-function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
+function sentBy({ hmacOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
   const text = (all: string, words: string, isProved = false): Sent =>
     sentAs(words, () => Buffer.from(all), Buffer.byteLength(all) > MOST_READ, isProved);
   const packet = (body: number): Buffer => {
     const bytes = Buffer.alloc(24);
-    writePrelude(bytes, { kind: Kind.beat, flags: 0, blocks: 0, head: 0, body });
+    writePrelude(bytes, { kind: Kind.heartbeat, flags: 0, blocks: 0, head: 0, body });
     return bytes;
   };
   const sizes = fc.oneof(fc.nat({ max: 20_000 }), fc.integer({ min: MOST_READ, max: 4 * MOST_READ }));
@@ -140,7 +140,7 @@ function sentBy({ proofOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> 
       .tuple(fc.constantFrom('sv.default.who', 'sv.default.link', 'sv.default.s.echo'), fc.jsonValue())
       .map(([pattern, data]) => text(question(pattern, data), `${JSON.stringify(data)} to ${pattern}`)),
     fc
-      .oneof(fc.string(), fc.string({ unit: 'binary' }), fc.constant('é'.repeat(44)), fc.constant(proofOf('wrong', 'link')!))
+      .oneof(fc.string(), fc.string({ unit: 'binary' }), fc.constant('é'.repeat(44)), fc.constant(hmacOf('wrong', 'link')!))
       .map((proof) =>
         text(
           question('sv.default.who', { nonce: 'n' }) + question('sv.default.link', { address: 'stranger', proof }),

@@ -7,7 +7,7 @@ import type * as values from '../../dist/distribution/wire/values.js';
 export type NodeParts = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &
   Pick<typeof limits, 'defaultWireLimits'> &
   Pick<typeof prelude, 'Kind' | 'writePrelude'> &
-  Pick<typeof proof, 'proofOf'> &
+  Pick<typeof proof, 'hmacOf'> &
   Pick<typeof values, 'encodeValue'>;
 
 /** Parts of a node that the package keeps to itself, from where the build puts them. */

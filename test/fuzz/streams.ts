@@ -58,17 +58,17 @@ class Peer {
     const peer = new Peer(network.transport(), parts);
     await new Promise<void>((resolve) => {
       const receiver = {
-        hear: (packet: Uint8Array) => {
+        receive: (packet: Uint8Array) => {
           peer.hear(packet);
           if (peer.owner !== '') {
             resolve();
           }
         },
-        found() {},
-        gone() {},
+        nodeConnected() {},
+        nodeDisconnected() {},
         online() {},
       };
-      void peer.transport.start({ namespace: 'default', address: EVIL, role: 'node', receiver, plainHandlers: new Map() });
+      void peer.transport.start({ namespace: 'default', address: EVIL, role: 'node', receiver, jsonHandlers: new Map() });
     });
     return peer;
   }
@@ -109,7 +109,7 @@ class Peer {
       readonly call?: number;
       readonly from: string;
     };
-    if (kind === Kind.beat && info?.role === 'node') {
+    if (kind === Kind.heartbeat && info?.role === 'node') {
       this.owner = from;
     } else if (kind === Kind.error || kind === Kind.end || kind === Kind.reply) {
       this.answers.get(call ?? 0)?.(kind, error?.code);

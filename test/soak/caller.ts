@@ -161,10 +161,10 @@ export class Caller {
         : error instanceof RowError
           ? 'row error'
           : 'other';
-    const refused = code === 'SERVING_OVERLOADED' || code === 'SERVING_DEADLINE_UNREACHABLE';
+    const refused = code === 'SERVING_OVERLOADED' || code === 'SERVING_DEADLINE_TOO_SHORT';
     const isAllowed: Record<string, boolean> = {
       SERVING_OVERLOADED: true,
-      SERVING_DEADLINE_UNREACHABLE: options.timeout !== undefined,
+      SERVING_DEADLINE_TOO_SHORT: options.timeout !== undefined,
       SERVING_DEADLINE_EXCEEDED: options.timeout !== undefined,
       SERVING_BATCH_FAILED: fault === 'throws' || !(subject.isolates || how === 'run'),
       aborted: reason !== undefined,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { clip, show } from '../../lib/format.js';
+import { truncate, formatValue } from '../../lib/format.js';
 
 const revoked = (): object => {
   const { proxy, revoke } = Proxy.revocable({}, {});
@@ -19,7 +19,7 @@ describe('show', () => {
     ['a promise', Promise.resolve(1), 'a promise'],
     ['a symbol', Symbol('digits'), 'Symbol(digits)'],
   ])('shows %s', (_, value, shown) => {
-    expect(show(value)).toBe(shown);
+    expect(formatValue(value)).toBe(shown);
   });
 
   it.each<[string, unknown]>([
@@ -31,7 +31,7 @@ describe('show', () => {
     ['a long map', new Map(Array.from({ length: 1e5 }, (_, i) => [i, 'x'.repeat(100)]))],
     ['an error with a long message', new Error('x'.repeat(1e6))],
   ])('[6.5] is short for %s', (_, value) => {
-    expect(show(value).length).toBeLessThan(300);
+    expect(formatValue(value).length).toBeLessThan(300);
   });
 
   it.each<[string, unknown]>([
@@ -43,13 +43,13 @@ describe('show', () => {
     ['what would show itself', { [Symbol.for('nodejs.util.inspect.custom')]: throws }],
     ['an object without a prototype', Object.create(null)],
   ])('[6.5] shows %s all the same', (_, value) => {
-    expect(typeof show(value)).toBe('string');
+    expect(typeof formatValue(value)).toBe('string');
   });
 });
 
 describe('clip', () => {
   it('leaves a short text as it is, and says how much of a long one is missing', () => {
-    expect(clip('float32[rows, 2]')).toBe('float32[rows, 2]');
-    expect(clip('x'.repeat(1000), 10)).toBe('xxxxxxxxxx... (1000 characters)');
+    expect(truncate('float32[rows, 2]')).toBe('float32[rows, 2]');
+    expect(truncate('x'.repeat(1000), 10)).toBe('xxxxxxxxxx... (1000 characters)');
   });
 });

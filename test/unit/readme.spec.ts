@@ -31,7 +31,7 @@ it.each(blocks)('shows code that is run elsewhere: $file $region', ({ file, regi
 });
 
 it('names every option with its default, and every error with its code', () => {
-  const definitions = readFileSync(`${root}/lib/serving/serving-definition.ts`, 'utf8');
+  const definitions = readFileSync(`${root}/lib/definition/serving-definition.ts`, 'utf8');
   const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
     ([, option, callback]) => option ?? callback,
   );

@@ -1,16 +1,16 @@
 import { isA } from '../../errors.js';
 import { leave, type Source } from '../../streaming/source.js';
-import { Fault, faultIn, lostFault, nonsenseFault, unsentFault } from './attempt-error.js';
+import { AttemptError, errorIn, nodeLostError, invalidAnswerError, notSentError } from './attempt-error.js';
 import { type Header, wholeIn } from '../wire/record-reader.js';
-import { Inbox, grantedWindow, Window, type WindowLimits } from './flow-control.js';
+import { ReceiveWindow, grantedWindow, SendWindow, type FlowControlOptions } from './flow-control.js';
 import type { Method } from './exported-serving.js';
-import type { Letter, Post } from '../wire/messenger.js';
+import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
 /** What one node is asked. */
-export interface Question {
+export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
   /** The header of the request of this number, at the moment when it is sent. */
@@ -22,25 +22,25 @@ export interface Question {
 
 /** One call to one node: what it was asked, and what it has answered. */
 export class Attempt {
-  /** The only answer of a call, or that of a stream when it ends. Rejects with a {@link Fault}, or with the reason of the caller's. */
+  /** The only answer of a call, or that of a stream when it ends. Rejects with a {@link AttemptError}, or with the reason of the caller's. */
   readonly answer: Promise<unknown>;
   /** What comes before the end of a stream; of a call that is none, nothing. */
-  readonly events: Inbox<unknown> | undefined;
+  readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
   /** For a lazy input. */
-  private window: Window | undefined;
+  private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
   private request: Promise<unknown> = Promise.resolve();
   /** Something of a lazy input was taken, and cannot be taken again. */
-  private hasGiven = false;
+  private hasTakenInput = false;
 
   constructor(
     private readonly id: number,
-    private readonly post: Post,
+    private readonly post: Messenger,
     readonly node: Address,
-    private readonly question: Question,
-    private readonly limits: WindowLimits,
+    private readonly question: RemoteRequest,
+    private readonly limits: FlowControlOptions,
     private readonly ended: (attempt: Attempt) => void,
   ) {
     this.answer = new Promise((resolve, reject) => {
@@ -48,7 +48,7 @@ export class Attempt {
       this.reject = reject;
     });
     if (question.method === 'stream') {
-      this.events = new Inbox(limits, (taken) => this.tell(Kind.credit, { taken }));
+      this.events = new ReceiveWindow(limits, (taken) => this.sendFrame(Kind.credit, { taken }));
       // Who reads the events hears of it there.
       this.answer.catch(() => {});
     }
@@ -59,7 +59,7 @@ export class Attempt {
     const header = question.header(id);
     const granting = this.events ? { ...header, window: this.limits } : header;
     this.request = post.send(node, Kind.request, granting, question.input);
-    this.request.catch((cause: unknown) => this.fail(unsentFault(question.serving, node, cause)));
+    this.request.catch((cause: unknown) => this.fail(notSentError(question.serving, node, cause)));
   }
 
   /** The call is over, for whatever reason: the node need not go on. */
@@ -70,22 +70,22 @@ export class Attempt {
     this.end();
     this.events?.fail(error);
     this.reject(error);
-    if (!isA(error, Fault)) {
-      this.tell(Kind.cancel, {});
+    if (!isA(error, AttemptError)) {
+      this.sendFrame(Kind.cancel, {});
     }
   }
 
   /** The node has gone. */
-  lose(executed: 'no' | 'unknown'): void {
+  lose(mayHaveRun: 'no' | 'unknown'): void {
     if (!this.isOver) {
-      this.fail(this.given(lostFault(this.question.serving, this.node, executed)));
+      this.fail(this.withoutRetry(nodeLostError(this.question.serving, this.node, mayHaveRun)));
       // It may only have been silent for long, and would go on with what nobody waits for.
-      this.tell(Kind.cancel, {});
+      this.sendFrame(Kind.cancel, {});
     }
   }
 
   /** @throws FrameError when it makes no sense; the call has failed then */
-  hear(letter: Letter): void {
+  hear(letter: Message): void {
     try {
       this.read(letter);
     } catch (error) {
@@ -98,11 +98,11 @@ export class Attempt {
 
   /** What the node has answered cannot be taken. */
   refuse(error: FrameError): void {
-    this.tell(Kind.cancel, {});
-    this.fail(nonsenseFault(this.node, error));
+    this.sendFrame(Kind.cancel, {});
+    this.fail(invalidAnswerError(this.node, error));
   }
 
-  private read({ kind, header, bytes, value }: Letter): void {
+  private read({ kind, header, bytes, value }: Message): void {
     const { events } = this;
     if (kind === Kind.reply && !events) {
       this.succeed(value());
@@ -112,9 +112,9 @@ export class Attempt {
       events.end(wholeIn(header, 'count'));
       this.succeed(undefined);
     } else if (kind === Kind.error) {
-      this.fail(this.given(faultIn(header)));
+      this.fail(this.withoutRetry(errorIn(header)));
     } else if (kind === Kind.inputCredit) {
-      this.heardOfInput(header);
+      this.receiveInputCredit(header);
     } else {
       throw new FrameError(`A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`);
     }
@@ -132,21 +132,21 @@ export class Attempt {
   }
 
   /** The first credit asks for the lazy input. One without a number says that no more is wanted. */
-  private heardOfInput(header: Header): void {
+  private receiveInputCredit(header: Header): void {
     const { more } = this.question;
     if (header['taken'] === undefined) {
       this.window?.close();
     } else if (more && !this.window) {
-      this.hasGiven = true;
-      this.window = new Window(grantedWindow(header, this.limits));
-      void this.give(more, this.window);
+      this.hasTakenInput = true;
+      this.window = new SendWindow(grantedWindow(header, this.limits));
+      void this.sendInput(more, this.window);
     } else {
       this.window?.take(wholeIn(header, 'taken'));
     }
   }
 
   /** A lazy input is asked for no more than the node has room for. */
-  private async give({ source, encode }: NonNullable<Question['more']>, window: Window): Promise<void> {
+  private async sendInput({ source, encode }: NonNullable<RemoteRequest['more']>, window: SendWindow): Promise<void> {
     const { question, node, post, id } = this;
     try {
       while (await window.room()) {
@@ -158,18 +158,18 @@ export class Attempt {
         window.add(await post.send(node, Kind.input, { call: id, index: window.sent }, encode(next.value)));
       }
     } catch (error) {
-      this.fail(error instanceof NodeGoneError ? this.given(unsentFault(question.serving, node, error)) : error);
+      this.fail(error instanceof NodeGoneError ? this.withoutRetry(notSentError(question.serving, node, error)) : error);
     }
     leave(source);
   }
 
   /** What was taken of a lazy input cannot be given to another node. */
-  private given(fault: Fault): Fault {
-    return this.hasGiven ? new Fault(fault.error, 'yes', fault.isGone) : fault;
+  private withoutRetry(fault: AttemptError): AttemptError {
+    return this.hasTakenInput ? new AttemptError(fault.error, 'yes', fault.isUnreachable) : fault;
   }
 
   /** After the request, which may still be on its way out. What cannot be said need not be: the node has gone, and that is heard elsewhere. */
-  private tell(kind: Kind, header: object): void {
+  private sendFrame(kind: Kind, header: object): void {
     this.request.then(() => this.post.send(this.node, kind, { call: this.id, ...header })).catch(() => {});
   }
 }

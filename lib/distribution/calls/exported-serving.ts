@@ -1,10 +1,10 @@
 import type { StreamOptions } from '../../context/call-options.js';
 import type { Serving } from '../../serving/serving.js';
 import type { StreamEvent } from '../../definition/reply.js';
-import type { OwnCallOptions } from '../../execution/resolved-call-options.js';
+import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 
 /** A serving of this node, as others may call it. */
-export interface Offer {
+export interface ExportedServing {
   readonly serving: Serving;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
@@ -14,20 +14,20 @@ export type Method = 'batchedRun' | 'run' | 'stream';
 
 /** The answer of a call as others get it. */
 export async function outputOf(
-  { serving, postprocess }: Offer,
+  { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
   input: unknown,
-  options: OwnCallOptions,
+  options: InternalCallOptions,
 ): Promise<unknown> {
   // It is on its way before anything else happens, unless somebody has a look at it first.
-  const own: OwnCallOptions = { ...options, lends: !postprocess };
+  const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
   const output = await (method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own));
   return postprocess ? postprocess(output) : output;
 }
 
 /** The events of a streamed call as others get them. */
 export async function* eventsOf(
-  { serving, postprocess }: Offer,
+  { serving, postprocess }: ExportedServing,
   input: unknown,
   options: StreamOptions<string>,
 ): AsyncGenerator<unknown, void> {

@@ -1,15 +1,15 @@
 import { healthOf } from '../../serving/health.js';
 import { LocalServing } from '../../serving/local-serving.js';
 import type { Serving } from '../../serving/serving.js';
-import { LONGEST_NAME, type ServedInfo } from '../membership/node-info.js';
-import type { Offer } from './exported-serving.js';
+import { LONGEST_NAME, type ServingStatus } from '../membership/node-info.js';
+import type { ExportedServing } from './exported-serving.js';
 import { type DistributedPreprocessing, RemoteServing } from './remote-serving.js';
 
 /** So much the newest batch counts in the average. */
 const NEWEST = 0.1;
 
 /** The servings of this node that others may call. */
-export class Offers {
+export class ExportedServings {
   /** Milliseconds that a batch runs, on average over the last ones. */
   private readonly runTimes = new Map<string, number>();
 
@@ -21,7 +21,7 @@ export class Offers {
     return [...this.servings().values()].filter((serving) => serving instanceof LocalServing);
   }
 
-  find(name: string): Offer | undefined {
+  find(name: string): ExportedServing | undefined {
     const serving = this.servings().get(name);
     return serving && isOffered(serving) ? { serving, postprocess: termsOf(serving).postprocess } : undefined;
   }
@@ -51,7 +51,7 @@ export class Offers {
   }
 
   /** How each of them is, for a beat; `inflight` tells the calls of other nodes that are under way. */
-  all(inflight: (name: string) => number): readonly ServedInfo[] {
+  all(inflight: (name: string) => number): readonly ServingStatus[] {
     return this.names().map((name) => {
       const serving = this.servings().get(name)!;
       const { queued, partitions, isReady } = healthOf(name, serving);

@@ -1,17 +1,17 @@
 import { isA, NodeLostError, ServingUnavailableError, UnknownServingError } from '../../errors.js';
-import { type CallTerms, inTime } from '../../execution/resolved-call-options.js';
-import { clip, show } from '../../format.js';
-import { Fault } from './attempt-error.js';
+import { type ResolvedCallOptions, orCancelled } from '../../execution/resolved-call-options.js';
+import { truncate, formatValue } from '../../format.js';
+import { AttemptError } from './attempt-error.js';
 import type { NodeInfo } from '../membership/node-info.js';
-import type { Owner } from '../membership/balancer.js';
+import type { Candidate } from '../membership/balancer.js';
 import type { Address } from '../transport.js';
 
 /** Where calls can go, as far as their tries must know. */
 export interface Routes {
   /** The node for a call, if there is one that is not excluded. */
-  pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined;
+  pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined;
   /** The nodes that could be picked. */
-  owners(serving: string): readonly Owner[];
+  owners(serving: string): readonly Candidate[];
   /** The other nodes that are known. */
   readonly others: readonly NodeInfo[];
   /** Resolves when other nodes can be picked than before, and after so many milliseconds at the latest. */
@@ -20,7 +20,7 @@ export interface Routes {
   readonly isOnline: boolean;
 }
 
-export interface TriesOptions {
+export interface FailoverOptions {
   /** Milliseconds that a call waits for a node that has its serving. */
   readonly discoveryTimeout: number;
   /** How often rows may run at most. */
@@ -34,19 +34,19 @@ export interface TriesOptions {
 const LOOK_AGAIN = 1000;
 
 /** One call on its way to a node that answers it: which node is next, and when there is nothing left to try. */
-export class Tries {
+export class Failover {
   private readonly excluded = new Set<Address>();
   /** Those of them that are excluded for not being there, which may change. */
   private readonly gone = new Set<Address>();
   private runs = 0;
-  private last: Fault | undefined;
+  private last: AttemptError | undefined;
   private hasDelivered = false;
 
   constructor(
     private readonly serving: string,
-    private readonly terms: CallTerms,
+    private readonly terms: ResolvedCallOptions,
     private readonly routes: Routes,
-    private readonly options: TriesOptions,
+    private readonly options: FailoverOptions,
   ) {}
 
   /**
@@ -55,7 +55,7 @@ export class Tries {
    * @throws UnknownServingError when no node has the serving, and none that has it comes in time; ServingUnavailableError when it is known that there are
    * such nodes; what the last node said, if one was asked
    */
-  async next(): Promise<Owner> {
+  async next(): Promise<Candidate> {
     const { serving, terms, routes, excluded } = this;
     let left = this.options.discoveryTimeout;
     for (;;) {
@@ -69,7 +69,7 @@ export class Tries {
       }
       const before = performance.now();
       const { isOnline } = routes;
-      await inTime(terms, routes.change(isOnline ? left : LOOK_AGAIN));
+      await orCancelled(terms, routes.change(isOnline ? left : LOOK_AGAIN));
       this.gone.forEach((address) => excluded.delete(address));
       this.gone.clear();
       // While it can reach nobody, a call waits for as long as its caller does.
@@ -82,16 +82,16 @@ export class Tries {
    *
    * @throws the reason, where it would be wrong to ask another
    */
-  failed(owner: Owner, error: unknown): void {
-    if (!isA(error, Fault)) {
+  failed(owner: Candidate, error: unknown): void {
+    if (!isA(error, AttemptError)) {
       throw error;
     }
     this.last = error;
     this.excluded.add(owner.address);
-    if (error.isGone) {
+    if (error.isUnreachable) {
       this.gone.add(owner.address);
     }
-    if (error.executed === 'yes' || (error.executed === 'unknown' && !this.mayRunAgain(owner))) {
+    if (error.mayHaveRun === 'yes' || (error.mayHaveRun === 'unknown' && !this.mayRunAgain(owner))) {
       throw error.error;
     }
   }
@@ -102,7 +102,7 @@ export class Tries {
   }
 
   /** Where the node may have run the rows. */
-  private mayRunAgain({ served }: Owner): boolean {
+  private mayRunAgain({ served }: Candidate): boolean {
     return served.idempotent && !this.hasDelivered && ++this.runs < this.options.attempts;
   }
 
@@ -111,7 +111,7 @@ export class Tries {
     const owners = this.routes.owners(this.serving);
     return (
       this.last !== undefined &&
-      !this.last.isGone &&
+      !this.last.isUnreachable &&
       owners.length > 0 &&
       owners.every(({ address }) => this.excluded.has(address))
     );
@@ -121,18 +121,18 @@ export class Tries {
     const { serving } = this;
     const { isOnline, others } = this.routes;
     if (!isOnline) {
-      return new NodeLostError(`The call to serving ${show(serving)} could not be sent: the transport is away`);
+      return new NodeLostError(`The call to serving ${formatValue(serving)} could not be sent: the transport is away`);
     }
     const isKnown = this.options.remotes.has(serving) || ownersAmong(others, serving).length > 0;
     const what = isKnown ? ServingUnavailableError : UnknownServingError;
-    return new what(`There is no serving ${show(serving)} here, and ${this.whereElse(others)}`);
+    return new what(`There is no serving ${formatValue(serving)} here, and ${this.whereElse(others)}`);
   }
 
   /** Why none of the other nodes was asked, in words. */
   private whereElse(others: readonly NodeInfo[]): string {
     const nodes = others.filter(({ role }) => role === 'node');
     if (nodes.length === 0) {
-      return `no node of namespace ${show(this.options.namespace)} is known that could have it`;
+      return `no node of namespace ${formatValue(this.options.namespace)} is known that could have it`;
     }
     const having = ownersAmong(nodes, this.serving);
     if (having.length > 0) {
@@ -148,11 +148,11 @@ function ownersAmong(nodes: readonly NodeInfo[], serving: string): readonly Node
 }
 
 function list(names: readonly string[]): string {
-  return clip(names.map((name) => show(name)).join(', '));
+  return truncate(names.map((name) => formatValue(name)).join(', '));
 }
 
 /** The routes to all nodes but one. */
-export class RoutesElsewhere implements Routes {
+export class RoutesWithoutSelf implements Routes {
   constructor(
     private readonly routes: Routes,
     private readonly self: Address,
@@ -166,11 +166,11 @@ export class RoutesElsewhere implements Routes {
     return this.routes.others;
   }
 
-  pick(serving: string, excluded: ReadonlySet<Address>): Owner | undefined {
+  pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
     return this.routes.pick(serving, new Set(excluded).add(this.self));
   }
 
-  owners(serving: string): readonly Owner[] {
+  owners(serving: string): readonly Candidate[] {
     return this.routes.owners(serving).filter(({ address }) => address !== this.self);
   }
 

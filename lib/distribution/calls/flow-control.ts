@@ -3,7 +3,7 @@ import { Queue } from '../../streaming/queue.js';
 import { FrameError } from '../wire/prelude.js';
 
 /** How much may be on its way before the other side has taken some of it. */
-export interface WindowLimits {
+export interface FlowControlOptions {
   readonly messages: number;
   readonly bytes: number;
 }
@@ -13,7 +13,7 @@ export interface WindowLimits {
  *
  * @throws FrameError for a grant that is malformed
  */
-export function grantedWindow(header: Header, own: WindowLimits): WindowLimits {
+export function grantedWindow(header: Header, own: FlowControlOptions): FlowControlOptions {
   const { window } = header;
   if (window === undefined) {
     return own;
@@ -26,12 +26,12 @@ export function grantedWindow(header: Header, own: WindowLimits): WindowLimits {
 }
 
 /** Whether a sender must wait. One message may always be on its way, however large it is. */
-export function isFull(messages: number, bytes: number, window: WindowLimits): boolean {
+export function isFull(messages: number, bytes: number, window: FlowControlOptions): boolean {
   return messages >= window.messages || (messages > 0 && bytes >= window.bytes);
 }
 
 /** The sending end of a sequence of messages: lets no more of them leave than the other side has room for. */
-export class Window {
+export class SendWindow {
   /** The bytes of those on their way, the oldest first; no more than a window of them. */
   private readonly underWay: number[] = [];
   private bytes = 0;
@@ -41,7 +41,7 @@ export class Window {
   private isClosed = false;
   private wake = (): void => {};
 
-  constructor(private readonly limits: WindowLimits) {}
+  constructor(private readonly limits: FlowControlOptions) {}
 
   /** How many have left. */
   get sent(): number {
@@ -86,17 +86,17 @@ export class Window {
 }
 
 /** So many messages may be taken before the other side hears of it, and so many bytes. */
-const UNHEARD = { messages: 16, bytes: 1 << 18 };
+const UNACKNOWLEDGED = { messages: 16, bytes: 1 << 18 };
 
 /**
  * The receiving end of a sequence of messages. It refuses a message that is out of order or beyond
  * the window, and tells the sender how many were taken.
  */
-export class Inbox<T> implements AsyncIterator<T, undefined> {
+export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
   private received = 0;
   private taken = 0;
-  private told = 0;
+  private acknowledged = 0;
   /** Bytes that were taken since the sender was told. */
   private bytes = 0;
   /** Bytes that the sender must count as under way: it was not told yet that they were taken. */
@@ -104,8 +104,8 @@ export class Inbox<T> implements AsyncIterator<T, undefined> {
 
   /** `tell` is called with how many have been taken in all. */
   constructor(
-    private readonly window: WindowLimits,
-    private readonly tell: (taken: number) => void,
+    private readonly window: FlowControlOptions,
+    private readonly acknowledge: (taken: number) => void,
   ) {}
 
   /**
@@ -116,7 +116,7 @@ export class Inbox<T> implements AsyncIterator<T, undefined> {
   push(index: number, value: () => T, bytes: number): void {
     this.expect(index);
     const { messages, bytes: most } = this.window;
-    if (isFull(this.received - this.told, this.underWay, this.window)) {
+    if (isFull(this.received - this.acknowledged, this.underWay, this.window)) {
       throw new FrameError(`Message ${index} of a stream exceeds the window of ${messages} messages and ${most} bytes`);
     }
     this.queue.push({ value: value(), bytes });
@@ -147,11 +147,15 @@ export class Inbox<T> implements AsyncIterator<T, undefined> {
     this.taken++;
     this.bytes += bytes;
     // Who has taken all that came must say so: the other side may be waiting for just that.
-    if (this.queue.size === 0 || this.taken - this.told >= UNHEARD.messages || this.bytes >= UNHEARD.bytes) {
-      this.told = this.taken;
+    if (
+      this.queue.size === 0 ||
+      this.taken - this.acknowledged >= UNACKNOWLEDGED.messages ||
+      this.bytes >= UNACKNOWLEDGED.bytes
+    ) {
+      this.acknowledged = this.taken;
       this.underWay -= this.bytes;
       this.bytes = 0;
-      this.tell(this.taken);
+      this.acknowledge(this.taken);
     }
     return { done: false, value };
   }

@@ -1,52 +1,52 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.js';
 import type { AbortSignalLike, CallOptions, StreamOptions } from '../../context/call-options.js';
-import { faultHeader, lostCallerHeader } from './attempt-error.js';
+import { errorHeader, lostCallerHeader } from './attempt-error.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from '../wire/record-reader.js';
-import { Inbox, grantedWindow, Window, type WindowLimits } from './flow-control.js';
-import { eventsOf, type Offer, outputOf } from './exported-serving.js';
-import type { Letter, Post } from '../wire/messenger.js';
+import { ReceiveWindow, grantedWindow, SendWindow, type FlowControlOptions } from './flow-control.js';
+import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js';
+import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
 
 /** One call of another node, while it is under way. */
-export class ServedCall {
-  private readonly left = new Departure();
+export class InboundCall {
+  private readonly left = new CallerSignal();
   /** Of the output of a streamed call. */
-  private window: Window | undefined;
+  private window: SendWindow | undefined;
   /** Of a lazy input. */
-  private readonly inputs: Inbox<unknown> | undefined;
+  private readonly inputs: ReceiveWindow<unknown> | undefined;
 
   constructor(
-    private readonly post: Post,
+    private readonly post: Messenger,
     private readonly id: number,
-    private readonly request: Letter,
+    private readonly request: Message,
     private readonly limits: WireLimits,
-    private readonly windowLimits: WindowLimits,
+    private readonly windowLimits: FlowControlOptions,
   ) {
     this.inputs =
       request.header['open'] === true
-        ? new Inbox(windowLimits, (taken) => void this.tell(Kind.inputCredit, { taken }))
+        ? new ReceiveWindow(windowLimits, (taken) => void this.tell(Kind.inputCredit, { taken }))
         : undefined;
   }
 
   /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
-  async serve(offer: Offer): Promise<void> {
+  async serve(offer: ExportedServing): Promise<void> {
     const { inputs, left } = this;
     const { header, value } = this.request;
     try {
       const method = textIn(header, 'method');
-      const window = method === 'stream' ? new Window(grantedWindow(header, this.windowLimits)) : undefined;
+      const window = method === 'stream' ? new SendWindow(grantedWindow(header, this.windowLimits)) : undefined;
       this.window = window;
       const input = inputs ? this.openInput(inputs) : inputIn(value);
       const options = optionsIn(header, left);
       if (window) {
         await this.stream(eventsOf(offer, input, { ...options, ...streamOptionsIn(header) }), window);
       } else {
-        await this.give(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
+        await this.sendOutput(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
       }
     } catch (error) {
-      await this.tell(Kind.error, faultHeader(error instanceof FrameError ? invalid(error) : error));
+      await this.tell(Kind.error, errorHeader(error instanceof FrameError ? invalid(error) : error));
     } finally {
       this.window?.close();
     }
@@ -56,7 +56,7 @@ export class ServedCall {
    * @throws FrameError when it makes no sense or exceeds the window. The call has ended then, and
    * its caller is answered with an error.
    */
-  hear(letter: Letter): void {
+  hear(letter: Message): void {
     if (this.left.aborted) {
       return;
     }
@@ -75,7 +75,7 @@ export class ServedCall {
 
   /** Answers its caller with the error, and ends the call. */
   fail(error: unknown): void {
-    void this.tell(Kind.error, faultHeader(error));
+    void this.tell(Kind.error, errorHeader(error));
     this.leave();
   }
 
@@ -92,7 +92,7 @@ export class ServedCall {
     this.leave();
   }
 
-  private read({ kind, header, bytes, value }: Letter): void {
+  private read({ kind, header, bytes, value }: Message): void {
     const { window, inputs } = this;
     if (kind === Kind.credit && window) {
       window.take(wholeIn(header, 'taken'));
@@ -108,16 +108,16 @@ export class ServedCall {
   }
 
   /** The caller is asked for no more than is read of it. */
-  private openInput(inputs: Inbox<unknown>): AsyncIterable<unknown> {
+  private openInput(inputs: ReceiveWindow<unknown>): AsyncIterable<unknown> {
     // The first says that it is wanted at all, and the last that no more is.
-    const tell = (header: object): void => void this.tell(Kind.inputCredit, header);
+    const sendFrame = (header: object): void => void this.tell(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
-        tell({ taken: 0, window: this.windowLimits });
+        sendFrame({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),
           return: () => {
-            tell({});
+            sendFrame({});
             return Promise.resolve({ done: true, value: undefined });
           },
         };
@@ -126,12 +126,12 @@ export class ServedCall {
   }
 
   /** The serving is asked for no more than the caller has room for. */
-  private async stream(events: AsyncIterable<unknown>, window: Window): Promise<void> {
+  private async stream(events: AsyncIterable<unknown>, window: SendWindow): Promise<void> {
     for await (const event of events) {
       if (!(await window.room())) {
         return;
       }
-      window.add(await this.give(Kind.chunk, { index: window.sent }, event));
+      window.add(await this.sendOutput(Kind.chunk, { index: window.sent }, event));
     }
     await this.tell(Kind.end, { count: window.sent });
   }
@@ -141,7 +141,7 @@ export class ServedCall {
    *
    * @throws InvalidOutputError when it cannot be sent
    */
-  private async give(kind: Kind, header: object, output: unknown): Promise<number> {
+  private async sendOutput(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
       return await this.post.send(this.request.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
     } catch (cause) {
@@ -184,7 +184,7 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
 }
 
 /** Says that the caller of one call waits no more. Making a real AbortSignal for each would cost more than to read its frame. */
-export class Departure implements AbortSignalLike {
+export class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;
   private readonly listeners = new Set<() => void>();

@@ -1,36 +1,36 @@
 import { OverloadedError, RequestTooLargeError, ServingClosedError, UnknownServingError } from '../../errors.js';
-import { show } from '../../format.js';
-import { type Executed, faultHeader } from './attempt-error.js';
+import { formatValue } from '../../format.js';
+import { type MayHaveRun, errorHeader } from './attempt-error.js';
 import { textIn, wholeIn } from '../wire/record-reader.js';
-import type { Offer } from './exported-serving.js';
-import type { Letter, Post } from '../wire/messenger.js';
-import { ServedCall } from './inbound-call.js';
+import type { ExportedServing } from './exported-serving.js';
+import type { Message, Messenger } from '../wire/messenger.js';
+import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { UntilClosed } from '../until-closed.js';
-import type { WindowLimits } from './flow-control.js';
+import type { FlowControlOptions } from './flow-control.js';
 
-export interface IncomingOptions {
-  readonly post: Post;
+export interface InboundCallsOptions {
+  readonly post: Messenger;
   readonly limits: WireLimits;
-  readonly window: WindowLimits;
+  readonly window: FlowControlOptions;
   /** The most calls at a time. */
   readonly most: number;
   /** What this node offers under that name. */
-  readonly offer: (serving: string) => Offer | undefined;
+  readonly offer: (serving: string) => ExportedServing | undefined;
 }
 
 /** The calls of others that are under way here: of nodes, and of clients that are none. */
-export class Incoming {
-  private readonly calls = new Map<Address, Map<number, ServedCall>>();
+export class InboundCalls {
+  private readonly calls = new Map<Address, Map<number, InboundCall>>();
   private readonly counts = new Map<string, number>();
   private readonly runs = new Set<Promise<void>>();
   /** The calls that have come by another way than frames. */
   private readonly plain = new UntilClosed();
   private isDraining = false;
 
-  constructor(private readonly options: IncomingOptions) {}
+  constructor(private readonly options: InboundCallsOptions) {}
 
   /** The calls of the serving that are under way here. */
   count(serving: string): number {
@@ -50,7 +50,7 @@ export class Incoming {
     }
   }
 
-  hear(letter: Letter): void {
+  hear(letter: Message): void {
     const { kind, from, header } = letter;
     const id = wholeIn(header, 'call');
     if (kind === Kind.request) {
@@ -62,7 +62,7 @@ export class Incoming {
   }
 
   /** A call, or an element of its input, has come that cannot be taken here; a call perhaps elsewhere. */
-  refuse({ kind, from, header }: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError): void {
+  refuse({ kind, from, header }: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError): void {
     const id = wholeIn(header, 'call');
     if (kind === Kind.request) {
       this.answerNo(from, id, new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }));
@@ -91,7 +91,7 @@ export class Incoming {
    *
    * @throws what refuses it, or what the call rejects with
    */
-  async take<T>(name: string, call: (offer: Offer) => Promise<T>): Promise<T> {
+  async take<T>(name: string, call: (offer: ExportedServing) => Promise<T>): Promise<T> {
     const offer = this.options.offer(name);
     const refusal = this.refusal(name, offer);
     if (refusal || !offer) {
@@ -102,7 +102,7 @@ export class Incoming {
     return answer;
   }
 
-  private begin(id: number, letter: Letter): void {
+  private begin(id: number, letter: Message): void {
     const { post, limits, window } = this.options;
     const { from, header } = letter;
     const name = textIn(header, 'serving') ?? '';
@@ -112,8 +112,8 @@ export class Incoming {
       this.answerNo(from, id, refusal);
       return;
     }
-    const call = new ServedCall(post, id, letter, limits, window);
-    const ofCaller = this.calls.get(from) ?? new Map<number, ServedCall>();
+    const call = new InboundCall(post, id, letter, limits, window);
+    const ofCaller = this.calls.get(from) ?? new Map<number, InboundCall>();
     this.calls.set(from, ofCaller.set(id, call));
     this.follow(name, call.serve(offer), () => {
       ofCaller.delete(id);
@@ -137,13 +137,13 @@ export class Incoming {
 
   /** The call did not run here. */
   private answerNo(to: Address, id: number, refusal: Error | undefined): void {
-    void this.options.post.send(to, Kind.error, { call: id, ...faultHeader(refusal, 'no' satisfies Executed) }).catch(() => {});
+    void this.options.post.send(to, Kind.error, { call: id, ...errorHeader(refusal, 'no' satisfies MayHaveRun) }).catch(() => {});
   }
 
-  private refusal(name: string, offer: Offer | undefined): Error | undefined {
+  private refusal(name: string, offer: ExportedServing | undefined): Error | undefined {
     const { most } = this.options;
     if (!offer) {
-      return new UnknownServingError(`This node has no serving ${show(name)}`);
+      return new UnknownServingError(`This node has no serving ${formatValue(name)}`);
     }
     if (this.isDraining) {
       return new ServingClosedError('This node shuts down and takes no more calls');

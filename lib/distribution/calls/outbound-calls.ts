@@ -1,14 +1,14 @@
 import { OverloadedError } from '../../errors.js';
-import { Attempt, type Question } from './attempt.js';
+import { Attempt, type RemoteRequest } from './attempt.js';
 import { wholeIn } from '../wire/record-reader.js';
-import type { Letter, Post } from '../wire/messenger.js';
+import type { Message, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import type { FrameError } from '../wire/prelude.js';
 import { UntilClosed } from '../until-closed.js';
-import type { WindowLimits } from './flow-control.js';
+import type { FlowControlOptions } from './flow-control.js';
 
 /** The calls to other nodes that are under way. */
-export class Outgoing {
+export class OutboundCalls {
   private readonly attempts = new Map<number, Attempt>();
   private readonly byNode = new Map<Address, Set<Attempt>>();
   /** What calls wait for before they are sent. */
@@ -19,8 +19,8 @@ export class Outgoing {
   private closed: Error | undefined;
 
   constructor(
-    private readonly post: Post,
-    private readonly window: WindowLimits,
+    private readonly post: Messenger,
+    private readonly window: FlowControlOptions,
     private readonly most: number,
   ) {}
 
@@ -74,7 +74,7 @@ export class Outgoing {
    * @throws OverloadedError when too many are under way
    * @throws what {@link close} was given, once that is so
    */
-  begin(node: Address, question: Question): Attempt {
+  begin(node: Address, question: RemoteRequest): Attempt {
     if (this.closed) {
       throw this.closed;
     }
@@ -93,22 +93,22 @@ export class Outgoing {
   }
 
   /** Answers to calls that are over are nobody's any more. */
-  hear(letter: Letter): void {
+  hear(letter: Message): void {
     this.answeredBy(letter)?.hear(letter);
   }
 
   /** An answer has come that cannot be taken. */
-  refuse(letter: Pick<Letter, 'from' | 'header'>, error: FrameError): void {
+  refuse(letter: Pick<Message, 'from' | 'header'>, error: FrameError): void {
     this.answeredBy(letter)?.refuse(error);
   }
 
-  /** The node has gone; `executed`: whether it may have run what it has not answered. */
-  lose(node: Address, executed: 'no' | 'unknown'): void {
-    this.byNode.get(node)?.forEach((attempt) => attempt.lose(executed));
+  /** The node has gone; `mayHaveRun`: whether it may have run what it has not answered. */
+  lose(node: Address, mayHaveRun: 'no' | 'unknown'): void {
+    this.byNode.get(node)?.forEach((attempt) => attempt.lose(mayHaveRun));
   }
 
   /** Nobody answers for somebody else. */
-  private answeredBy({ from, header }: Pick<Letter, 'from' | 'header'>): Attempt | undefined {
+  private answeredBy({ from, header }: Pick<Message, 'from' | 'header'>): Attempt | undefined {
     const attempt = this.attempts.get(wholeIn(header, 'call'));
     return attempt?.node === from ? attempt : undefined;
   }

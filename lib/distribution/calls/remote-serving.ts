@@ -1,20 +1,26 @@
 import type { Observable } from 'rxjs';
 import { InvalidServingError } from '../../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../../context/call-options.js';
-import { type CallTerms, inTime, onStop, termsOf, untilStop } from '../../execution/resolved-call-options.js';
-import { CallWatch } from '../../events/call-recorder.js';
+import {
+  type ResolvedCallOptions,
+  orCancelled,
+  onCancel,
+  resolveCallOptions,
+  untilCancelled,
+} from '../../execution/resolved-call-options.js';
+import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest } from '../../context/request-scope.js';
 import { currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState } from '../../serving/serving.js';
 import type { ServingEvent } from '../../events/serving-event.js';
-import { type EventOf, ServingEvents } from '../../events/event-hub.js';
+import { type EventOf, EventHub } from '../../events/event-hub.js';
 import type { StreamEvent } from '../../definition/reply.js';
 import { ServingStream } from '../../streaming/serving-stream.js';
 import { leave, readOnce, sourceOf } from '../../streaming/source.js';
-import type { Attempt, Question } from './attempt.js';
+import type { Attempt, RemoteRequest } from './attempt.js';
 import type { Method } from './exported-serving.js';
-import type { Outgoing } from './outbound-calls.js';
-import { type Routes, Tries, type TriesOptions } from './failover.js';
+import type { OutboundCalls } from './outbound-calls.js';
+import { type Routes, Failover, type FailoverOptions } from './failover.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
 
@@ -22,9 +28,9 @@ import { encodeValue } from '../wire/values.js';
 export type DistributedPreprocessing = (input: unknown) => unknown;
 
 /** What a remote serving works with. */
-export interface Way extends TriesOptions {
+export interface RemoteCallOptions extends FailoverOptions {
   readonly routes: Routes;
-  readonly outgoing: Outgoing;
+  readonly outgoing: OutboundCalls;
   readonly limits: WireLimits;
   /** Milliseconds in which a call must be answered that names none itself. */
   readonly requestTimeout: number;
@@ -32,12 +38,12 @@ export interface Way extends TriesOptions {
 
 /** A serving that other nodes own: each call goes, unbatched, to one of them. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
-  private readonly events = new ServingEvents();
+  private readonly events = new EventHub();
   readonly events$: Observable<ServingEvent> = this.events.all$;
 
   constructor(
     readonly name: string,
-    private readonly way: Way,
+    private readonly way: RemoteCallOptions,
     private readonly preprocess?: DistributedPreprocessing,
   ) {
     super();
@@ -88,13 +94,13 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   }
 
   private watched(method: 'batchedRun' | 'run', input: Input, options: CallOptions): Promise<Output> {
-    const watch = CallWatch.over(this.events, this.name, method === 'run' ? 'inline' : 'batched', options.signal);
+    const watch = CallRecorder.start(this.events, this.name, method === 'run' ? 'inline' : 'batched', options.signal);
     const answer = this.answer(method, input, options, watch);
     return watch ? watch.follow(answer) : answer;
   }
 
-  private async answer(method: Method, input: Input, options: CallOptions, watch?: CallWatch): Promise<Output> {
-    const terms = termsOf({ name: this.name }, input, options, this.way.requestTimeout);
+  private async answer(method: Method, input: Input, options: CallOptions, watch?: CallRecorder): Promise<Output> {
+    const terms = resolveCallOptions({ name: this.name }, input, options, this.way.requestTimeout);
     const { question, done } = await this.question(method, input, terms, options);
     watch?.running();
     try {
@@ -103,7 +109,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
         const owner = await tries.next();
         const attempt = this.way.outgoing.begin(owner.address, question);
         try {
-          return (await untilStop(terms, attempt, () => attempt.send(), attempt.answer)) as Output;
+          return (await untilCancelled(terms, attempt, () => attempt.send(), attempt.answer)) as Output;
         } catch (error) {
           tries.failed(owner, error);
         }
@@ -115,11 +121,11 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
 
   private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
     const stop = new AbortController();
-    const watch = CallWatch.over(this.events, this.name, 'stream', stop.signal);
+    const watch = CallRecorder.start(this.events, this.name, 'stream', stop.signal);
     const unheard = [left, options.signal].map((signal) => onAbort(signal, (reason) => stop.abort(reason)));
     let outcome: { readonly error?: unknown } = {};
     try {
-      const terms = { ...termsOf({ name: this.name }, input, options, undefined, true), signal: stop.signal };
+      const terms = { ...resolveCallOptions({ name: this.name }, input, options, undefined, true), signal: stop.signal };
       yield* this.eventsFrom(input, options, terms, watch);
       return undefined;
     } catch (error) {
@@ -135,8 +141,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   private async *eventsFrom(
     input: Input,
     options: StreamOptions<string>,
-    terms: CallTerms,
-    watch: CallWatch | undefined,
+    terms: ResolvedCallOptions,
+    watch: CallRecorder | undefined,
   ): AsyncGenerator<unknown, void> {
     const { question, done } = await this.question('stream', input, terms, options);
     watch?.running();
@@ -160,22 +166,22 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  private tries(terms: CallTerms): Tries {
-    return new Tries(this.name, terms, this.way.routes, this.way);
+  private tries(terms: ResolvedCallOptions): Failover {
+    return new Failover(this.name, terms, this.way.routes, this.way);
   }
 
   /** What each node is asked, the same for all; `done` when none will be any more. */
   private async question(
     method: Method,
     input: Input,
-    terms: CallTerms,
+    terms: ResolvedCallOptions,
     { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
-  ): Promise<{ readonly question: Question; readonly done: () => void }> {
+  ): Promise<{ readonly question: RemoteRequest; readonly done: () => void }> {
     const { name, preprocess, way } = this;
     terms.signal?.throwIfAborted();
     readOnce(input);
     const { preparing } = way.outgoing;
-    const prepared = preprocess ? await inTime(terms, preparing.add((async () => preprocess(input))())) : input;
+    const prepared = preprocess ? await orCancelled(terms, preparing.add((async () => preprocess(input))())) : input;
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
@@ -215,8 +221,8 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
 }
 
 /** What the node gives, until the call is to end. Who leaves early ends it there, too. */
-async function* eventsOf(attempt: Attempt, terms: CallTerms): AsyncGenerator<unknown, void> {
-  const stop = onStop(terms, (reason) => attempt.fail(reason));
+async function* eventsOf(attempt: Attempt, terms: ResolvedCallOptions): AsyncGenerator<unknown, void> {
+  const stop = onCancel(terms, (reason) => attempt.fail(reason));
   try {
     if (!attempt.isOver) {
       attempt.send();

@@ -1,14 +1,14 @@
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError } from '../../errors.js';
-import { kindOf, show } from '../../format.js';
+import { typeName, formatValue } from '../../format.js';
 import type { StreamOptions } from '../../context/call-options.js';
 import type { Method } from '../calls/exported-serving.js';
 import type { WireLimits } from '../wire/limits.js';
-import { readPlain } from './json-reader.js';
+import { readJson } from './json-reader.js';
 import type { TensorForm } from './json-writer.js';
 
 /** What a client that is no node asks for. */
-export interface PlainCall {
+export interface JsonCall {
   readonly method: Method;
   readonly input: unknown;
   readonly options: Pick<StreamOptions<string>, 'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'>;
@@ -20,14 +20,14 @@ export interface PlainCall {
  *
  * @throws InvalidInputError that names what is wrong
  */
-export function readPlainCall(message: unknown, limits: WireLimits): PlainCall {
+export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
   if (!isPlainObject(message) || Array.isArray(message)) {
-    throw new InvalidInputError(`The message is ${kindOf(message)}; give an object with the field input, and perhaps others`);
+    throw new InvalidInputError(`The message is ${typeName(message)}; give an object with the field input, and perhaps others`);
   }
   const fields = message as Record<string, unknown>;
   const unknown = Object.keys(fields).find((name) => !names.includes(name));
   if (unknown !== undefined) {
-    throw new InvalidInputError(`The message has a field ${show(unknown)}; known are ${names.join(', ')}`);
+    throw new InvalidInputError(`The message has a field ${formatValue(unknown)}; known are ${names.join(', ')}`);
   }
   if (!Object.hasOwn(fields, 'input')) {
     throw new InvalidInputError('The message has no field "input"');
@@ -35,7 +35,7 @@ export function readPlainCall(message: unknown, limits: WireLimits): PlainCall {
   const method = fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
   const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
   if (hooks.length > 0 && method !== 'stream') {
-    throw new InvalidInputError(`The message has hooks, and method ${show(method)}; hooks come in what "stream" gives`);
+    throw new InvalidInputError(`The message has hooks, and method ${formatValue(method)}; hooks come in what "stream" gives`);
   }
   const options = {
     timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
@@ -45,7 +45,7 @@ export function readPlainCall(message: unknown, limits: WireLimits): PlainCall {
     ...(method === 'stream' && { hooks }),
   };
   const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
-  return { method, input: readPlain(fields['input'], limits, 'input'), options, form };
+  return { method, input: readJson(fields['input'], limits, 'input'), options, form };
 }
 
 const names: readonly string[] = ['input', 'method', 'timeout', 'priority', 'tenant', 'key', 'hooks', 'tensors'];
@@ -60,7 +60,7 @@ function fieldIn<T>(
   if (value === undefined || is(value)) {
     return value;
   }
-  throw new InvalidInputError(`"${name}" in the message is ${show(value)}; allowed is ${allowed}`);
+  throw new InvalidInputError(`"${name}" in the message is ${formatValue(value)}; allowed is ${allowed}`);
 }
 
 function isMethod(value: unknown): value is Method {

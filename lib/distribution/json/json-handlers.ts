@@ -1,26 +1,29 @@
 import { Observable } from 'rxjs';
-import type { Incoming } from '../calls/inbound-calls.js';
-import { eventsOf, type Offer, outputOf } from '../calls/exported-serving.js';
-import type { Offers } from '../calls/exported-servings.js';
-import type { PlainHandler } from '../transport.js';
+import type { InboundCalls } from '../calls/inbound-calls.js';
+import { eventsOf, type ExportedServing, outputOf } from '../calls/exported-serving.js';
+import type { ExportedServings } from '../calls/exported-servings.js';
+import type { JsonHandler } from '../transport.js';
 import type { WireLimits } from '../wire/limits.js';
-import { readPlainCall } from './json-call.js';
-import { writePlain } from './json-writer.js';
+import { readJsonCall } from './json-call.js';
+import { writeJson } from './json-writer.js';
 
-export interface PlainDoor {
+export interface JsonHandlersOptions {
   /** Where calls are counted, or refused. */
-  readonly incoming: Incoming;
+  readonly incoming: InboundCalls;
   readonly limits: WireLimits;
 }
 
 /** The door of each serving for those who send plain JSON: Nest's own clients, and those of other languages. */
-export function plainHandlersOf(offers: Offers, { incoming, limits }: PlainDoor): ReadonlyMap<string, PlainHandler> {
+export function jsonHandlersOf(
+  offers: ExportedServings,
+  { incoming, limits }: JsonHandlersOptions,
+): ReadonlyMap<string, JsonHandler> {
   const handlerOf =
-    (name: string): PlainHandler =>
+    (name: string): JsonHandler =>
     (message) =>
       new Observable((subscriber) => {
         const left = new AbortController();
-        const call = async (offer: Offer): Promise<void> => {
+        const call = async (offer: ExportedServing): Promise<void> => {
           for await (const answer of answersOf(offer, message, limits, left.signal)) {
             subscriber.next(answer);
           }
@@ -36,18 +39,18 @@ export function plainHandlersOf(offers: Offers, { incoming, limits }: PlainDoor)
 }
 
 async function* answersOf(
-  offer: Offer,
+  offer: ExportedServing,
   message: unknown,
   limits: WireLimits,
   signal: AbortSignal,
 ): AsyncGenerator<unknown, void> {
-  const { method, input, options, form } = readPlainCall(message, limits);
+  const { method, input, options, form } = readJsonCall(message, limits);
   const inside = { ...options, signal, origin: 'rpc' };
   if (method === 'stream') {
     for await (const event of eventsOf(offer, input, inside)) {
-      yield writePlain(event, form, limits);
+      yield writeJson(event, form, limits);
     }
   } else {
-    yield writePlain(await outputOf(offer, method, input, inside), form, limits);
+    yield writeJson(await outputOf(offer, method, input, inside), form, limits);
   }
 }

@@ -1,23 +1,23 @@
-import { kindOf, show } from '../../format.js';
+import { typeName, formatValue } from '../../format.js';
 import type { WireLimits } from '../wire/limits.js';
 import { numberOfWord } from '../wire/tagged-values.js';
-import { isMark, type Mark, unescapeMark, Reading } from './json-tree.js';
+import { isTag, type Tag, unescapeTag, JsonReader } from './json-tree.js';
 import { readTensor } from './json-tensor.js';
 
 /**
- * The value that plain JSON stands for, see {@link Mark}.
+ * The value that plain JSON stands for, see {@link Tag}.
  *
  * @param name what the value is called in errors
  * @throws InvalidInputError that names the place at fault
  */
-export function readPlain(json: unknown, limits: WireLimits, name: string): unknown {
-  return readNode(json, new Reading(limits, name), 0);
+export function readJson(json: unknown, limits: WireLimits, name: string): unknown {
+  return readNode(json, new JsonReader(limits, name), 0);
 }
 
 /** More digits than these take long to read. */
 const MOST_DIGITS = 1000;
 
-function readNode(node: unknown, reading: Reading, depth: number): unknown {
+function readNode(node: unknown, reading: JsonReader, depth: number): unknown {
   switch (typeof node) {
     case 'string':
       reading.countBytes(node.length);
@@ -28,11 +28,11 @@ function readNode(node: unknown, reading: Reading, depth: number): unknown {
     case 'object':
       return node === null ? null : readObject(node, reading, depth + 1);
     default:
-      return reading.fail(`is ${kindOf(node)}, which is no JSON`);
+      return reading.fail(`is ${typeName(node)}, which is no JSON`);
   }
 }
 
-function readObject(node: object, reading: Reading, depth: number): unknown {
+function readObject(node: object, reading: JsonReader, depth: number): unknown {
   if (depth > reading.limits.depth) {
     reading.fail(`lies deeper than ${reading.limits.depth} levels`);
   }
@@ -43,33 +43,35 @@ function readObject(node: object, reading: Reading, depth: number): unknown {
   const parts = reading.partsOf(node);
   const names = Object.keys(parts);
   reading.countNodes(names.length);
-  const mark = names.find(isMark);
+  const mark = names.find(isTag);
   if (mark === undefined) {
     return Object.fromEntries(names.map((name) => reading.at(name, () => readPart(name, parts[name], reading, depth))));
   }
   if (names.length > 1) {
     reading.fail(`has other names beside "${mark}"`);
   }
-  return reading.at(mark, () => readMarked(mark, parts[mark], reading));
+  return reading.at(mark, () => readTagged(mark, parts[mark], reading));
 }
 
-function readPart(name: string, part: unknown, reading: Reading, depth: number): readonly [string, unknown] {
+function readPart(name: string, part: unknown, reading: JsonReader, depth: number): readonly [string, unknown] {
   if (name === '__proto__') {
     reading.fail('has a name that no part may have');
   }
   reading.countBytes(name.length);
-  return [unescapeMark(name), readNode(part, reading, depth)];
+  return [unescapeTag(name), readNode(part, reading, depth)];
 }
 
-function readMarked(mark: Mark, content: unknown, reading: Reading): unknown {
+function readTagged(mark: Tag, content: unknown, reading: JsonReader): unknown {
   switch (mark) {
     case '$tensor':
       return readTensor(content, reading);
     case '$bigint':
       return typeof content === 'string' && content.length <= MOST_DIGITS && /^-?\d+$/.test(content)
         ? BigInt(content)
-        : reading.fail(`is ${show(content)}; give up to ${MOST_DIGITS} digits in a string`);
+        : reading.fail(`is ${formatValue(content)}; give up to ${MOST_DIGITS} digits in a string`);
     default:
-      return numberOfWord(content) ?? reading.fail(`is ${show(content)}; allowed are "NaN", "Infinity", "-Infinity" and "-0"`);
+      return (
+        numberOfWord(content) ?? reading.fail(`is ${formatValue(content)}; allowed are "NaN", "Infinity", "-Infinity" and "-0"`)
+      );
   }
 }

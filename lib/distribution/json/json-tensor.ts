@@ -1,8 +1,8 @@
 import { Tensor } from 'onnxruntime-common';
 import { type Storage, storageClasses } from '../../batch/tensor.js';
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 import { countOf, BIG_ENDIAN, swapOnBigEndian, type Block, type Elements } from '../wire/element-types.js';
-import type { Reading } from './json-tree.js';
+import type { JsonReader } from './json-tree.js';
 import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
 import type { Json } from '../wire/value-writer.js';
 import { halfOfNumber, numberOfHalf } from './half.js';
@@ -12,15 +12,15 @@ import { halfOfNumber, numberOfHalf } from './half.js';
  *
  * @throws InvalidInputError
  */
-export function readTensor(content: unknown, reading: Reading): Tensor {
+export function readTensor(content: unknown, reading: JsonReader): Tensor {
   reading.countTensor();
   const { type, dims, data, ...others } = reading.partsOf(content);
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
-    reading.fail(`has ${show(unknown)}; a tensor has type, dims and data`);
+    reading.fail(`has ${formatValue(unknown)}; a tensor has type, dims and data`);
   }
   if (!isTensorType(type)) {
-    return reading.at('type', () => reading.fail(`is ${show(type)}; allowed are ${types.join(', ')}`));
+    return reading.at('type', () => reading.fail(`is ${formatValue(type)}; allowed are ${types.join(', ')}`));
   }
   const shape = reading.at('dims', () => readShape(dims, reading));
   return reading.at('data', () =>
@@ -36,13 +36,13 @@ function isTensorType(type: unknown): type is Tensor.Type {
   return typeof type === 'string' && types.includes(type);
 }
 
-function readShape(dims: unknown, reading: Reading): number[] {
+function readShape(dims: unknown, reading: JsonReader): number[] {
   const { rank } = reading.limits;
   if (!Array.isArray(dims) || dims.length > rank) {
-    return reading.fail(`is ${show(dims)}; give a list of up to ${rank} axes`);
+    return reading.fail(`is ${formatValue(dims)}; give a list of up to ${rank} axes`);
   }
   return dims.map((dim: unknown, axis) =>
-    isSize(dim) ? dim : reading.at(axis, () => reading.fail(`is ${show(dim)}, and no length`)),
+    isSize(dim) ? dim : reading.at(axis, () => reading.fail(`is ${formatValue(dim)}, and no length`)),
   );
 }
 
@@ -50,18 +50,18 @@ function isSize(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < 2 ** 32;
 }
 
-function readStrings(data: unknown, shape: readonly number[], reading: Reading): string[] {
+function readStrings(data: unknown, shape: readonly number[], reading: JsonReader): string[] {
   const list = listOf(data, shape, reading);
   return list.map((element, i) => {
     if (typeof element !== 'string') {
-      return reading.at(i, () => reading.fail(`is ${show(element)}, and no string`));
+      return reading.at(i, () => reading.fail(`is ${formatValue(element)}, and no string`));
     }
     reading.countBytes(element.length);
     return element;
   });
 }
 
-function readElements(type: Exclude<Tensor.Type, 'string'>, data: unknown, shape: readonly number[], reading: Reading) {
+function readElements(type: Exclude<Tensor.Type, 'string'>, data: unknown, shape: readonly number[], reading: JsonReader) {
   const storage = storageClasses.get(type)!;
   if (typeof data === 'string' && type !== 'bool') {
     return readBase64(storage, data, shape, reading);
@@ -70,14 +70,14 @@ function readElements(type: Exclude<Tensor.Type, 'string'>, data: unknown, shape
   reading.countBytes(list.length * storage.BYTES_PER_ELEMENT);
   const elements = new storage(list.length);
   const fault = fillFromList({ type, data: elements }, list);
-  return fault === -1 ? elements : reading.at(fault, () => reading.fail(`is ${show(list[fault])}, and no ${type}`));
+  return fault === -1 ? elements : reading.at(fault, () => reading.fail(`is ${formatValue(list[fault])}, and no ${type}`));
 }
 
-function readBase64(storage: Storage, text: string, shape: readonly number[], reading: Reading) {
+function readBase64(storage: Storage, text: string, shape: readonly number[], reading: JsonReader) {
   const bytes = Buffer.byteLength(text, 'base64');
   const count = countOf(shape, bytes);
   if (count * storage.BYTES_PER_ELEMENT !== bytes) {
-    reading.fail(`has ${bytes} bytes of base64, which are not those of the shape ${show(shape)}`);
+    reading.fail(`has ${bytes} bytes of base64, which are not those of the shape ${formatValue(shape)}`);
   }
   reading.countBytes(bytes);
   const elements = new storage(count);
@@ -85,12 +85,12 @@ function readBase64(storage: Storage, text: string, shape: readonly number[], re
 }
 
 /** A list that is as long as the shape wants. */
-function listOf(data: unknown, shape: readonly number[], reading: Reading): readonly unknown[] {
+function listOf(data: unknown, shape: readonly number[], reading: JsonReader): readonly unknown[] {
   if (!Array.isArray(data)) {
-    return reading.fail(`is ${show(data)}, and must be a list`);
+    return reading.fail(`is ${formatValue(data)}, and must be a list`);
   }
   if (countOf(shape, data.length) !== data.length) {
-    reading.fail(`has ${data.length} elements, which are not those of the shape ${show(shape)}`);
+    reading.fail(`has ${data.length} elements, which are not those of the shape ${formatValue(shape)}`);
   }
   return data;
 }

@@ -1,6 +1,6 @@
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError } from '../../errors.js';
-import { clip, kindOf } from '../../format.js';
+import { truncate, typeName } from '../../format.js';
 import type { WireLimits } from '../wire/limits.js';
 
 /**
@@ -14,26 +14,26 @@ import type { WireLimits } from '../wire/limits.js';
  *
  * A name that looks like one of them, and is called so, gets another `$` in front.
  */
-export type Mark = '$tensor' | '$bigint' | '$number';
+export type Tag = '$tensor' | '$bigint' | '$number';
 
-export function isMark(name: string): name is Mark {
+export function isTag(name: string): name is Tag {
   return name === '$tensor' || name === '$bigint' || name === '$number';
 }
 
 /** The name as it crosses. */
-export function escapeMark(name: string): string {
+export function escapeTag(name: string): string {
   return LIKE_A_MARK.test(name) ? `$${name}` : name;
 }
 
 /** The name as it was, of one that is no mark. */
-export function unescapeMark(name: string): string {
+export function unescapeTag(name: string): string {
   return LIKE_A_MARK.test(name) ? name.slice(1) : name;
 }
 
 const LIKE_A_MARK = /^\$+(tensor|bigint|number)$/;
 
 /** Where in a message its reader is, and how much it has come across. */
-export class Reading {
+export class JsonReader {
   private readonly path: (string | number)[];
   private nodes = 1;
   private bytes = 0;
@@ -56,7 +56,7 @@ export class Reading {
 
   /** @throws InvalidInputError that names the place */
   fail(what: string): never {
-    throw new InvalidInputError(`"${clip(this.path.join('.'))}" in the message ${what}`);
+    throw new InvalidInputError(`"${truncate(this.path.join('.'))}" in the message ${what}`);
   }
 
   countNodes(more: number): void {
@@ -84,6 +84,6 @@ export class Reading {
   partsOf(node: unknown): Readonly<Record<string, unknown>> {
     return isPlainObject(node) && !Array.isArray(node)
       ? (node as Record<string, unknown>)
-      : this.fail(`is ${kindOf(node)}, and must be a plain object`);
+      : this.fail(`is ${typeName(node)}, and must be a plain object`);
   }
 }

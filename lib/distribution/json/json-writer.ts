@@ -5,8 +5,8 @@ import type { WireLimits } from '../wire/limits.js';
 import { isTag } from '../wire/value-reader.js';
 import type { Json } from '../wire/value-writer.js';
 import { encodeValue } from '../wire/values.js';
-import { escapeMark } from './json-tree.js';
-import { plainErrorOf } from './json-answer.js';
+import { escapeTag } from './json-tree.js';
+import { jsonErrorOf } from './json-answer.js';
 import { base64Of, elementsOf } from './json-tensor.js';
 
 /** How the elements of tensors and typed arrays are written. Strings and truth values are always in lists. */
@@ -18,7 +18,7 @@ export type TensorForm = 'base64' | 'list';
  *
  * @throws InvalidOutputError for batches, and for what cannot cross to other nodes either
  */
-export function writePlain(value: unknown, form: TensorForm, limits: WireLimits): Json {
+export function writeJson(value: unknown, form: TensorForm, limits: WireLimits): Json {
   try {
     const { text, blocks } = encodeValue(value, limits);
     return writeNode(JSON.parse(text) as Json, (index) => writeBlock(blocks[index]!, form)) ?? null;
@@ -45,7 +45,7 @@ function* writeParts(parts: readonly (readonly [string, Json])[], block: WriteBl
   for (const [name, part] of parts) {
     const written = writeNode(part, block);
     if (written !== undefined) {
-      yield [escapeMark(name.startsWith('$') ? name.slice(1) : name), written];
+      yield [escapeTag(name.startsWith('$') ? name.slice(1) : name), written];
     }
   }
 }
@@ -66,7 +66,7 @@ function writeLeaf(tag: string, content: Json, block: WriteBlock): Json | undefi
       return { $tensor: { type: 'string', dims, data } };
     }
     case '$e':
-      return { ...plainErrorOf(fromWire(content as unknown as WireError)) };
+      return { ...jsonErrorOf(fromWire(content as unknown as WireError)) };
     case '$r':
       throw new InvalidOutputError('it holds a batch');
     default:

@@ -1,16 +1,16 @@
 import { InvalidServingError } from '../../errors.js';
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 import type { Address } from '../transport.js';
-import type { ServedInfo } from './node-info.js';
+import type { ServingStatus } from './node-info.js';
 
 /**
  * How the node for a call is picked: `weighted` at random, by weight × partitions; `least-loaded` the better of two that are picked so,
  * by the calls that this process has under way there and the time of a batch; or a function of one's own.
  */
-export type Balance = 'weighted' | 'least-loaded' | ChooseOwner;
+export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
 
 /** One of the candidates, of which there is one at least; or none, when none will do. */
-export type ChooseOwner = (candidates: readonly Owner[], context: BalanceContext) => Owner | undefined;
+export type ChooseNode = (candidates: readonly Candidate[], context: BalanceContext) => Candidate | undefined;
 
 /** What is known of a call that is to be balanced. */
 export interface BalanceContext {
@@ -21,7 +21,7 @@ export interface BalanceContext {
 }
 
 /** Picks the node for a call, but none of those that are excluded; none when nobody is left. */
-export type Balancer = (owners: Owners, excluded: ReadonlySet<Address>, context: BalanceContext) => Owner | undefined;
+export type Balancer = (owners: Candidates, excluded: ReadonlySet<Address>, context: BalanceContext) => Candidate | undefined;
 
 export function balancerOf(balance: Balance, random: () => number = Math.random): Balancer {
   if (balance === 'weighted') {
@@ -34,7 +34,7 @@ export function balancerOf(balance: Balance, random: () => number = Math.random)
 }
 
 /** At random: who has twice the share is picked twice as often, also among those that an exclusion leaves. */
-export function pickWeighted(owners: Owners, excluded: ReadonlySet<Address>, random: () => number): Owner | undefined {
+export function pickWeighted(owners: Candidates, excluded: ReadonlySet<Address>, random: () => number): Candidate | undefined {
   return draw(owners, ({ address }) => excluded.has(address), random);
 }
 
@@ -49,11 +49,11 @@ const CLEARLY = 1.25;
  * the last beat, and so to all at once: those who went by that would all take turns at the same nodes.
  */
 export function leastLoaded(
-  owners: Owners,
+  owners: Candidates,
   excluded: ReadonlySet<Address>,
   random: () => number,
   underWay: (address: Address) => number,
-): Owner | undefined {
+): Candidate | undefined {
   const one = pickWeighted(owners, excluded, random);
   const other = draw(owners, (owner) => owner === one || excluded.has(owner.address), random);
   if (!one || !other) {
@@ -61,17 +61,22 @@ export function leastLoaded(
   }
   // The time of one who has run no batch says nothing: then the calls alone count.
   const isTimed = one.served.ewmaMs > 0 && other.served.ewmaMs > 0;
-  const load = ({ address, served }: Owner): number =>
+  const load = ({ address, served }: Candidate): number =>
     ((underWay(address) + 1) * (isTimed ? served.ewmaMs : 1)) / served.partitions;
   return load(other) * CLEARLY < load(one) ? other : one;
 }
 
-function pickBy(choose: ChooseOwner, owners: Owners, excluded: ReadonlySet<Address>, context: BalanceContext): Owner | undefined {
+function pickBy(
+  choose: ChooseNode,
+  owners: Candidates,
+  excluded: ReadonlySet<Address>,
+  context: BalanceContext,
+): Candidate | undefined {
   const { list } = excluded.size > 0 ? owners.without(({ address }) => excluded.has(address)) : owners;
   const chosen = list.length > 0 ? choose(list, context) : undefined;
   if (chosen && !list.includes(chosen)) {
     throw new InvalidServingError(
-      `Serving "${context.serving}": the function in option "balance" returned ${show(chosen)}; allowed is one of its candidates`,
+      `Serving "${context.serving}": the function in option "balance" returned ${formatValue(chosen)}; allowed is one of its candidates`,
     );
   }
   return chosen;
@@ -81,7 +86,7 @@ function pickBy(choose: ChooseOwner, owners: Owners, excluded: ReadonlySet<Addre
 const BLIND_DRAWS = 4;
 
 /** A draw that hits one who is excluded does not count, which leaves the chances of the others to each other as they are. */
-function draw(owners: Owners, isExcluded: (owner: Owner) => boolean, random: () => number): Owner | undefined {
+function draw(owners: Candidates, isExcluded: (owner: Candidate) => boolean, random: () => number): Candidate | undefined {
   for (let draws = 0; draws < BLIND_DRAWS; draws++) {
     const owner = owners.at(random());
     if (!owner || !isExcluded(owner)) {
@@ -92,23 +97,23 @@ function draw(owners: Owners, isExcluded: (owner: Owner) => boolean, random: () 
 }
 
 /** A node that answers calls of a serving. */
-export interface Owner {
+export interface Candidate {
   /** The id of the node. */
   readonly id: string;
   readonly address: Address;
   /** Weight × partitions: twice as much is twice as many calls. Always more than 0. */
   readonly share: number;
   /** What the last beat of the node says; the next one may say something else. */
-  readonly served: ServedInfo;
+  readonly served: ServingStatus;
 }
 
 /** Who may be picked for the calls of a serving. That never changes: when others may be picked, there are other `Owners`. */
-export class Owners {
+export class Candidates {
   /** Ends of the parts of all shares that are the owners', one after the other. */
   private readonly ends: Float64Array;
   private readonly total: number;
 
-  constructor(readonly list: readonly Owner[]) {
+  constructor(readonly list: readonly Candidate[]) {
     this.ends = new Float64Array(list.length);
     let total = 0;
     list.forEach(({ share }, index) => (this.ends[index] = total += share));
@@ -116,7 +121,7 @@ export class Owners {
   }
 
   /** The one in whose part of all shares the point lies, which is from 0 up to 1. */
-  at(point: number): Owner | undefined {
+  at(point: number): Candidate | undefined {
     const { ends } = this;
     const place = point * this.total;
     let from = 0;
@@ -133,7 +138,7 @@ export class Owners {
     return this.list[from];
   }
 
-  without(isExcluded: (owner: Owner) => boolean): Owners {
-    return new Owners(this.list.filter((owner) => !isExcluded(owner)));
+  without(isExcluded: (owner: Candidate) => boolean): Candidates {
+    return new Candidates(this.list.filter((owner) => !isExcluded(owner)));
   }
 }

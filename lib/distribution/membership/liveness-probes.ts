@@ -1,15 +1,15 @@
-import type { Outgoing } from '../calls/outbound-calls.js';
+import type { OutboundCalls } from '../calls/outbound-calls.js';
 import type { Address, ServingTransport } from '../transport.js';
 
 /** Asks after nodes that have calls, where the transport would not tell of their end. */
-export class Probes {
+export class LivenessProbes {
   private timer: NodeJS.Timeout | undefined;
   private readonly asked = new Set<Address>();
 
   constructor(
     private readonly transport: ServingTransport,
     private readonly period: number,
-    private readonly outgoing: Outgoing,
+    private readonly outgoing: OutboundCalls,
     private readonly gone: (address: Address) => void,
   ) {}
 

@@ -1,5 +1,5 @@
-import type { NodeInfo, ServedInfo } from './node-info.js';
-import type { Owner } from './balancer.js';
+import type { NodeInfo, ServingStatus } from './node-info.js';
+import type { Candidate } from './balancer.js';
 import type { Address } from '../transport.js';
 
 /** One incarnation of a node, as its last beat tells. */
@@ -7,7 +7,7 @@ export class Member {
   /** Whether it may not be there: it has been silent for long, or was not heard since there was no way to anybody. Nothing is sent there. */
   isSuspect = false;
   /** Whether another node has been heard that goes by the same id. */
-  hasDouble = false;
+  hasDuplicate = false;
   /** When it was last sent the state of this node, as an answer to what it has sent. */
   answeredAt = -Infinity;
   private owned: readonly OwnedServing[];
@@ -15,15 +15,15 @@ export class Member {
   constructor(
     public info: NodeInfo,
     /** When it was heard last. */
-    public heardAt: number,
+    public lastSeenAt: number,
     /** When it was heard first. */
-    readonly since = heardAt,
+    readonly since = lastSeenAt,
   ) {
     this.owned = ownedBy(info);
   }
 
   /** What it may be picked for. */
-  get candidacies(): readonly (Owner & { readonly served: ServedInfo })[] {
+  get candidacies(): readonly (Candidate & { readonly served: ServingStatus })[] {
     return this.isSuspect || this.info.state === 'draining' ? [] : this.owned.filter(({ share }) => share > 0);
   }
 
@@ -52,21 +52,21 @@ export class Member {
 }
 
 /** A serving of a node. Those who hold it see the load as the last beat tells it. */
-class OwnedServing implements Owner {
+class OwnedServing implements Candidate {
   readonly id: string;
   readonly address: string;
   readonly share: number;
 
   constructor(
     { id, address }: NodeInfo,
-    public served: ServedInfo,
+    public served: ServingStatus,
   ) {
     this.id = id;
     this.address = address;
     this.share = shareOf(served);
   }
 
-  isAlike(served: ServedInfo): boolean {
+  isAlike(served: ServingStatus): boolean {
     const { name, idempotent } = this.served;
     return served.name === name && served.idempotent === idempotent && shareOf(served) === this.share;
   }
@@ -76,7 +76,7 @@ function ownedBy(info: NodeInfo): readonly OwnedServing[] {
   return info.servings.map((served) => new OwnedServing(info, served));
 }
 
-function shareOf({ weight, partitions, isReady }: ServedInfo): number {
+function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
 }
 
@@ -93,7 +93,7 @@ export interface ClusterNode {
   /** Whether it is this node. */
   readonly isSelf: boolean;
   /** What it serves, with the weight and the load of each serving. */
-  readonly servings: readonly ServedInfo[];
+  readonly servings: readonly ServingStatus[];
 }
 
 export function clusterNodeOf({ info, isSuspect }: Member, self: Address): ClusterNode {

@@ -1,9 +1,9 @@
 import { Logger } from '@nestjs/common';
 import { type Observable, Subject } from 'rxjs';
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 import { Member } from './member.js';
 import type { NodeInfo } from './node-info.js';
-import { type Owner, Owners } from './balancer.js';
+import { type Candidate, Candidates } from './balancer.js';
 import type { Address } from '../transport.js';
 
 export interface MembersOptions {
@@ -23,7 +23,7 @@ export interface MemberChange {
   readonly info: NodeInfo;
 }
 
-const nobody = new Owners([]);
+const nobody = new Candidates([]);
 
 /**
  * The nodes of the cluster, by their beats. All times are milliseconds of one clock; `check` is to be called more often than every
@@ -35,8 +35,8 @@ export class Members {
   private readonly changes = new Subject<MemberChange>();
   private readonly byId = new Map<string, Member>();
   private readonly byAddress = new Map<Address, Member>();
-  private readonly candidates = new Map<string, Set<Owner>>();
-  private readonly built = new Map<string, Owners>();
+  private readonly candidateLists = new Map<string, Set<Candidate>>();
+  private readonly built = new Map<string, Candidates>();
   private checkedAt: number | undefined;
   private isFrozen = false;
   private hasRefused = false;
@@ -54,12 +54,12 @@ export class Members {
   }
 
   /** Who may be picked for the calls of a serving; the same object until that changes. */
-  owners(serving: string): Owners {
-    const candidates = this.candidates.get(serving);
+  candidates(serving: string): Candidates {
+    const candidates = this.candidateLists.get(serving);
     if (!candidates) {
       return nobody;
     }
-    const owners = this.built.get(serving) ?? new Owners([...candidates]);
+    const owners = this.built.get(serving) ?? new Candidates([...candidates]);
     this.built.set(serving, owners);
     return owners;
   }
@@ -81,7 +81,7 @@ export class Members {
     } else if (isAnew(info, known.info)) {
       this.join(new Member(info, now), known);
     } else if (known !== holder) {
-      this.watchForDouble(known, info, now);
+      this.checkForDuplicate(known, info, now);
     } else if (isNext(info, known.info)) {
       this.update(known, info, now);
     }
@@ -109,7 +109,7 @@ export class Members {
     }
     const silent: Address[] = [];
     for (const member of this.byId.values()) {
-      const silence = now - member.heardAt;
+      const silence = now - member.lastSeenAt;
       if (silence >= downAfter) {
         silent.push(member.info.address);
         this.remove(member);
@@ -128,7 +128,7 @@ export class Members {
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
       for (const member of this.byId.values()) {
-        member.heardAt = now;
+        member.lastSeenAt = now;
         this.suspect(member);
       }
     }
@@ -149,7 +149,7 @@ export class Members {
   }
 
   private update(member: Member, info: NodeInfo, now: number): void {
-    member.heardAt = now;
+    member.lastSeenAt = now;
     if (member.isAlike(info)) {
       member.updateLoad(info);
       return;
@@ -161,11 +161,11 @@ export class Members {
   }
 
   /** What the incarnation before it has said last may still come, and it may be about to end; but not for long. */
-  private watchForDouble(member: Member, other: NodeInfo, now: number): void {
-    if (other.state === 'up' && now - member.since >= this.options.downAfter && !member.hasDouble) {
-      member.hasDouble = true;
+  private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
+    if (other.state === 'up' && now - member.since >= this.options.downAfter && !member.hasDuplicate) {
+      member.hasDuplicate = true;
       this.logger.error(
-        `Two nodes have the nodeId ${show(other.id)}: ${member.info.address} and ${other.address}. The latter gets no calls, as it started before the other. ` +
+        `Two nodes have the nodeId ${formatValue(other.id)}: ${member.info.address} and ${other.address}. The latter gets no calls, as it started before the other. ` +
           'Each node needs a nodeId of its own, or none, which makes one up',
       );
     }
@@ -181,7 +181,7 @@ export class Members {
 
   private refresh(now: number): void {
     for (const member of this.byId.values()) {
-      member.heardAt = now;
+      member.lastSeenAt = now;
       if (member.isSuspect) {
         member.isSuspect = false;
         this.propose(member);
@@ -199,8 +199,8 @@ export class Members {
   private propose({ candidacies }: Member): void {
     for (const owner of candidacies) {
       const { name } = owner.served;
-      const candidates = this.candidates.get(name) ?? new Set();
-      this.candidates.set(name, candidates.add(owner));
+      const candidates = this.candidateLists.get(name) ?? new Set();
+      this.candidateLists.set(name, candidates.add(owner));
       this.built.delete(name);
     }
   }
@@ -208,10 +208,10 @@ export class Members {
   private withdraw({ candidacies }: Member): void {
     for (const owner of candidacies) {
       const { name } = owner.served;
-      const candidates = this.candidates.get(name);
+      const candidates = this.candidateLists.get(name);
       candidates?.delete(owner);
       if (candidates?.size === 0) {
-        this.candidates.delete(name);
+        this.candidateLists.delete(name);
       }
       this.built.delete(name);
     }
@@ -223,7 +223,7 @@ export class Members {
     if (!hasRoom && !this.hasRefused) {
       this.hasRefused = true;
       this.logger.warn(
-        `Node ${show(id)} (${address}) is ignored, as will be others: there are ${maxNodes} nodes already, which is the limit`,
+        `Node ${formatValue(id)} (${address}) is ignored, as will be others: there are ${maxNodes} nodes already, which is the limit`,
       );
     }
     return hasRoom;

@@ -1,11 +1,11 @@
 import type { LoggerService } from '@nestjs/common';
-import { clip, show } from '../../format.js';
+import { truncate, formatValue } from '../../format.js';
 import type { MemberChange } from './members.js';
 import type { NodeInfo } from './node-info.js';
 import type { Address } from '../transport.js';
 
 /** Says in the log who comes and goes. */
-export class Attendance {
+export class MembershipLog {
   private readonly there = new Set<Address>();
 
   constructor(
@@ -29,19 +29,19 @@ export class Attendance {
 }
 
 function nameOf({ role, id }: NodeInfo): string {
-  return `${role === 'client' ? 'Client' : 'Node'} ${show(id)}`;
+  return `${role === 'client' ? 'Client' : 'Node'} ${formatValue(id)}`;
 }
 
 function offerOf({ role, servings }: NodeInfo): string {
-  const names = servings.map(({ name }) => show(name)).join(', ');
-  return role === 'client' ? '' : ` and serves ${clip(names) || 'nothing'}`;
+  const names = servings.map(({ name }) => formatValue(name)).join(', ');
+  return role === 'client' ? '' : ` and serves ${truncate(names) || 'nothing'}`;
 }
 
 /** Milliseconds between two lines. */
 const PAUSE = 10_000;
 
 /** Says in the log what is wrong with that which comes; not each time, as who sends it does so again and again. */
-export class Complaints {
+export class RateLimitedLogger {
   private toldAt = -Infinity;
   private untold = 0;
 

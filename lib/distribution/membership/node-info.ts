@@ -1,9 +1,9 @@
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 import type { Address } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
 
 /** How one serving of a node is. */
-export interface ServedInfo {
+export interface ServingStatus {
   readonly name: string;
   /** Its `distributionWeight`: 0 or more, also a fraction. */
   readonly weight: number;
@@ -36,7 +36,7 @@ export interface NodeInfo {
   readonly role: 'node' | 'client';
   /** `draining`: it finishes what it has, and wants no more. */
   readonly state: 'up' | 'draining';
-  readonly servings: readonly ServedInfo[];
+  readonly servings: readonly ServingStatus[];
 }
 
 /** The characters of the longest name of a node or serving. */
@@ -70,7 +70,7 @@ export function readNodeInfo(header: unknown): NodeInfo {
   };
 }
 
-function servingsOf(servings: unknown): readonly ServedInfo[] {
+function servingsOf(servings: unknown): readonly ServingStatus[] {
   if (!Array.isArray(servings) || servings.length > MOST_SERVINGS) {
     throw odd('list of servings', servings);
   }
@@ -81,7 +81,7 @@ function servingsOf(servings: unknown): readonly ServedInfo[] {
   return served;
 }
 
-function servedOf(serving: unknown): ServedInfo {
+function servedOf(serving: unknown): ServingStatus {
   const { name, weight, partitions, inflight, queued, ewmaMs, idempotent, isReady } = recordOf(serving, 'a serving in a beat');
   return {
     name: nameOf(name, 'name of a serving'),
@@ -97,7 +97,7 @@ function servedOf(serving: unknown): ServedInfo {
 
 function recordOf(value: unknown, what: string): Readonly<Record<string, unknown>> {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw new FrameError(`${show(value)} is not ${what}`);
+    throw new FrameError(`${formatValue(value)} is not ${what}`);
   }
   return value as Readonly<Record<string, unknown>>;
 }
@@ -139,5 +139,5 @@ function oneOf<Value extends string>(allowed: readonly Value[], value: unknown, 
 }
 
 function odd(what: string, value: unknown): FrameError {
-  return new FrameError(`A beat with ${show(value)} for its ${what}`);
+  return new FrameError(`A beat with ${formatValue(value)} for its ${what}`);
 }

@@ -1,10 +1,10 @@
 import { randomUUID, createHmac, timingSafeEqual } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
 import { InvalidInputError, messageOf } from '../../errors.js';
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
-import type { Link, Links } from './peer-connections.js';
+import type { PeerConnection, PeerConnections } from './peer-connections.js';
 import { escapeName, isAddress } from './names.js';
 
 /** What a node says first. */
@@ -19,7 +19,7 @@ interface Introduction {
 export type Ask = (pattern: string, data: object) => Promise<unknown>;
 
 /** Who has been dialled, and the link with it, if there is to be one. */
-export interface Opened<L extends Link = Link> {
+export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
   readonly address: Address;
   readonly link?: L | undefined;
 }
@@ -28,7 +28,7 @@ export interface Opened<L extends Link = Link> {
  * How a connection becomes a link. Who has dialled asks who the other is, and then proposes the link. With a secret, each proves that it knows it, by what
  * the other has made up for this connection.
  */
-export class Opening<Connection extends EventEmitter, L extends Link> {
+export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
   /** What is answered to those who have dialled this node, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
@@ -40,7 +40,7 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
     private readonly own: Address,
     private readonly namespace: string,
     private readonly secret: string | undefined,
-    private readonly links: Links<Connection, L>,
+    private readonly links: PeerConnections<Connection, L>,
   ) {
     this.whoPattern = `sv.${escapeName(namespace)}.who`;
     this.linkPattern = `sv.${escapeName(namespace)}.link`;
@@ -55,20 +55,20 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
    *
    * @param connection asked for when the other end has answered
    */
-  async dial(connection: () => Connection, ask: Ask): Promise<Opened<L>> {
+  async dial(connection: () => Connection, ask: Ask): Promise<HandshakeResult<L>> {
     const ours = randomUUID();
     const { address, version, nonce, proof } = introductionOf(await this.askWho(ask, ours));
     if (version !== VERSION) {
       throw new Error(`It speaks version ${version}; only version ${VERSION} is understood here`);
     }
-    if (!isProof(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
+    if (!isValidHmac(proof, this.secret, 'who', this.namespace, ours, nonce, address)) {
       throw new Error('Its secret is not that of this node: all nodes have the same one, or none');
     }
     if (address === this.own) {
       return { address };
     }
     const propose = async (): Promise<boolean> => {
-      const proposal = { address: this.own, proof: proofOf(this.secret, 'link', this.namespace, ours, nonce, this.own) };
+      const proposal = { address: this.own, proof: hmacOf(this.secret, 'link', this.namespace, ours, nonce, this.own) };
       return (await ask(this.linkPattern, proposal)) === true;
     };
     return { address, link: await this.links.propose(address, connection(), propose) };
@@ -81,18 +81,18 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
       // What the other end has answered is not an Error.
       throw error instanceof Error
         ? error
-        : new Error(`No node of namespace ${show(this.namespace)} is there: ${messageOf(error)}`);
+        : new Error(`No node of namespace ${formatValue(this.namespace)} is there: ${messageOf(error)}`);
     }
   }
 
   private introduce(data: unknown, connection: Connection): Introduction {
     const { nonce: theirs } = partsOf(data);
     if (typeof theirs !== 'string' || theirs.length > 128) {
-      throw new InvalidInputError(`A nonce of at most 128 characters is needed, not ${show(theirs)}`);
+      throw new InvalidInputError(`A nonce of at most 128 characters is needed, not ${formatValue(theirs)}`);
     }
     const ours = randomUUID();
     this.nonces.set(connection, [theirs, ours]);
-    const proof = proofOf(this.secret, 'who', this.namespace, theirs, ours, this.own);
+    const proof = hmacOf(this.secret, 'who', this.namespace, theirs, ours, this.own);
     return { address: this.own, version: VERSION, nonce: ours, proof };
   }
 
@@ -101,9 +101,11 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
     const nonces = this.nonces.get(connection);
     this.nonces.delete(connection);
     if (!nonces || !isAddress(address)) {
-      throw new InvalidInputError(`A link is for a node that has asked who is here, and has an address, not ${show(address)}`);
+      throw new InvalidInputError(
+        `A link is for a node that has asked who is here, and has an address, not ${formatValue(address)}`,
+      );
     }
-    if (!isProof(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
+    if (!isValidHmac(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
       throw new InvalidInputError('The secret of this node is another one');
     }
     return address !== this.own && this.links.accept(address, connection);
@@ -113,7 +115,7 @@ export class Opening<Connection extends EventEmitter, L extends Link> {
 function introductionOf(answer: unknown): Introduction {
   const { address, version, nonce, proof } = partsOf(answer);
   if (!isAddress(address) || typeof version !== 'number' || typeof nonce !== 'string' || !isOptionalText(proof)) {
-    throw new Error(`It does not say who it is, but ${show(answer)}`);
+    throw new Error(`It does not say who it is, but ${formatValue(answer)}`);
   }
   return { address, version, nonce, proof };
 }
@@ -127,13 +129,13 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
 }
 
 /** Shows who has the secret that this was said by one who knows it; nothing without a secret. */
-export function proofOf(secret: string | undefined, ...words: readonly string[]): string | undefined {
+export function hmacOf(secret: string | undefined, ...words: readonly string[]): string | undefined {
   return secret === undefined ? undefined : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
 }
 
 /** Whether it is such a proof of these words. */
-export function isProof(proof: unknown, secret: string | undefined, ...words: readonly string[]): boolean {
-  const expected = proofOf(secret, ...words);
+export function isValidHmac(proof: unknown, secret: string | undefined, ...words: readonly string[]): boolean {
+  const expected = hmacOf(secret, ...words);
   if (expected === undefined || typeof proof !== 'string') {
     return proof === expected;
   }

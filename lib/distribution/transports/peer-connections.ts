@@ -5,7 +5,7 @@ import type { Address, Receiver } from '../transport.js';
 const MOST_EARLY = 4 * 2 ** 20;
 
 /** The way to another node, and back: packets on one connection. */
-export interface Link {
+export interface PeerConnection {
   readonly address: Address;
   /** Resolves when nothing can come or go any more. */
   readonly closed: Promise<void>;
@@ -21,7 +21,7 @@ export interface Link {
  * Of two nodes the one with the lesser address chooses which connection is their link: the first one, until it closes. The other takes what it is given.
  * Packets are events `packet` of a connection.
  */
-export class Links<Connection extends EventEmitter, L extends Link> {
+export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
   private readonly proposed = new Set<Address>();
   private readonly used = new WeakSet<Connection>();
@@ -87,7 +87,7 @@ export class Links<Connection extends EventEmitter, L extends Link> {
       connection.off('packet', keep);
     }
     const link = this.open(address, connection);
-    early.forEach((packet) => this.receiver.hear(packet));
+    early.forEach((packet) => this.receiver.receive(packet));
     return link;
   }
 
@@ -109,18 +109,18 @@ export class Links<Connection extends EventEmitter, L extends Link> {
       old.destroy();
       this.remove(old);
     }
-    const link = this.make(address, connection, (packet) => this.receiver.hear(packet));
+    const link = this.make(address, connection, (packet) => this.receiver.receive(packet));
     this.links.set(address, link);
     this.used.add(connection);
     void link.closed.then(() => this.remove(link));
-    this.receiver.found(address);
+    this.receiver.nodeConnected(address);
     return link;
   }
 
   private remove(link: L): void {
     if (this.links.get(link.address) === link) {
       this.links.delete(link.address);
-      this.receiver.gone(link.address);
+      this.receiver.nodeDisconnected(link.address);
     }
   }
 }

@@ -4,7 +4,7 @@ import type { Peers } from './peers.js';
 import { InvalidServingError } from '../../errors.js';
 
 /** What the transports have in common whose nodes dial each other. */
-export interface DialledSettings {
+export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
   /** What all nodes and clients know, and nobody else. */
@@ -13,7 +13,7 @@ export interface DialledSettings {
   readonly insecure?: boolean | undefined;
 }
 
-export interface DialledOptions {
+export interface TlsSettings {
   /** For both directions: certificates, authorities, `requestCert`, and what else Node's `tls` takes. @default no encryption */
   readonly tlsOptions?: TlsOptions & ConnectionOptions;
 }
@@ -29,7 +29,7 @@ export function portOf(listener: { address(): AddressInfo | string | null } | un
  *
  * @throws InvalidServingError when a node would listen beyond this machine, and nothing keeps strangers out
  */
-export function refuseExposure(
+export function assertNotPublic(
   host: string,
   { tlsOptions, secret, insecure }: { tlsOptions?: TlsOptions | undefined; secret?: string | undefined; insecure: boolean },
 ): void {

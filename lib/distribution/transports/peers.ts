@@ -2,7 +2,7 @@ import { lookup } from 'node:dns/promises';
 import { Logger } from '@nestjs/common';
 import { catchError, defer, EMPTY, type Observable, of, repeat, tap } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../errors.js';
-import { show } from '../../format.js';
+import { formatValue } from '../../format.js';
 
 /** A node to connect to: `host:port`, the same as an object, or a name of which every address is a node. */
 export type Peer =
@@ -95,7 +95,7 @@ function checked(peer: Peer): Exclude<Peer, string> {
   const parsed = typeof peer === 'string' ? parseEndpoint(peer) : peer;
   const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
   if (typeof name !== 'string' || name === '' || !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)) {
-    throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${show(peer)}`);
+    throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${formatValue(peer)}`);
   }
   return parsed;
 }

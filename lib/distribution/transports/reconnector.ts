@@ -20,12 +20,12 @@ import {
 } from 'rxjs';
 import { messageOf } from '../../errors.js';
 import type { Address } from '../transport.js';
-import type { Opened } from './handshake.js';
+import type { HandshakeResult } from './handshake.js';
 import type { Endpoint } from './peers.js';
 
 /** An attempt to make a link with whoever is at an endpoint. */
-export interface Dialling {
-  readonly opened: Promise<Opened>;
+export interface ConnectAttempt {
+  readonly opened: Promise<HandshakeResult>;
   /** What is wrong with the connection, where `opened` does not say, or never ends. */
   readonly failure: unknown;
   /** Ends the connection, unless it has become a link. */
@@ -39,7 +39,7 @@ const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
 /** Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without being listed. */
-export class Dials {
+export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
   private readonly subscription: Subscription;
@@ -47,7 +47,7 @@ export class Dials {
   constructor(
     endpoints: Observable<readonly Endpoint[]>,
     private readonly own: Address,
-    private readonly dial: (endpoint: Endpoint) => Dialling,
+    private readonly dial: (endpoint: Endpoint) => ConnectAttempt,
     private readonly closed: (address: Address) => Promise<void> | undefined,
   ) {
     this.subscription = endpoints.subscribe((list) => this.follow(list));

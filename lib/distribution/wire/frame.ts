@@ -12,7 +12,7 @@ import {
   PRELUDE,
   reading,
   TRAILER,
-  UnwelcomeFrame,
+  FrameTooLargeError,
   writePrelude,
 } from './prelude.js';
 import { isSigned } from './signature.js';
@@ -78,7 +78,7 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = packetLength(bytes);
     if (length > limits.bytes) {
-      throw new UnwelcomeFrame(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`, bytes);
+      throw new FrameTooLargeError(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`, bytes);
     }
     if (length !== bytes.byteLength) {
       throw new FrameError(`A frame of ${length} bytes came in ${bytes.byteLength}`);

@@ -2,13 +2,13 @@ import { setImmediate as endOfTurn } from 'node:timers/promises';
 import type { Address, ServingTransport } from '../transport.js';
 import { decodeFrame, encodeFrame, type Frame, headOf } from './frame.js';
 import { Packer, Unpacker } from './packets.js';
-import { FrameError, Kind, reading, UnwelcomeFrame } from './prelude.js';
+import { FrameError, Kind, reading, FrameTooLargeError } from './prelude.js';
 import type { WireLimits } from './limits.js';
 import type { Secret } from './signature.js';
 import type { EncodedValue } from './values.js';
 
 /** A frame that has come. */
-export interface Letter {
+export interface Message {
   readonly kind: Kind;
   readonly from: Address;
   readonly header: Readonly<Record<string, unknown>>;
@@ -22,27 +22,27 @@ export interface Letter {
   readonly value: () => unknown;
 }
 
-export interface PostOptions {
+export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
   /** That of the namespace. */
   readonly secret: Secret | undefined;
-  readonly read: (letter: Letter) => void;
+  readonly read: (letter: Message) => void;
   /** A letter cannot be taken, for the size of it. */
-  readonly refuse: (letter: Pick<Letter, 'kind' | 'from' | 'header'>, error: FrameError) => void;
+  readonly refuse: (letter: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError) => void;
   /** Something has come that is no letter, or one that is refused. */
   readonly unreadable: (error: FrameError) => void;
 }
 
 /** Sends frames as packets, and makes frames of packets that come. */
-export class Post {
+export class Messenger {
   private readonly unpacker: Unpacker;
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
   /** By their receivers, the end of the last frame that goes in fragments: who gets them keeps only one at a time that is not whole. */
-  private readonly lines = new Map<Address, Promise<unknown>>();
+  private readonly sendQueues = new Map<Address, Promise<unknown>>();
 
-  constructor(private readonly options: PostOptions) {
+  constructor(private readonly options: MessengerOptions) {
     this.unpacker = new Unpacker(options);
   }
 
@@ -54,7 +54,7 @@ export class Post {
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
     const frame = this.frame(kind, { from: address, to, ...header }, value);
-    await (frame.byteLength > transport.maxPacket ? this.sendInLine(to, frame) : this.sendPackets(to, frame));
+    await (frame.byteLength > transport.maxPacket ? this.sendInOrder(to, frame) : this.sendPackets(to, frame));
     return frame.byteLength;
   }
 
@@ -78,7 +78,7 @@ export class Post {
         throw error;
       }
       unreadable(error);
-      if (error instanceof UnwelcomeFrame) {
+      if (error instanceof FrameTooLargeError) {
         this.refuse(error);
       }
     }
@@ -90,7 +90,7 @@ export class Post {
   }
 
   /** Who waits for the end of it is to hear that there will be none. */
-  private refuse(error: UnwelcomeFrame): void {
+  private refuse(error: FrameTooLargeError): void {
     const { limits, refuse, unreadable } = this.options;
     try {
       const { kind, header } = reading(() => headOf(error.beginning, limits));
@@ -104,18 +104,18 @@ export class Post {
     }
   }
 
-  private async sendInLine(to: Address, frame: Uint8Array): Promise<void> {
-    const before = this.lines.get(to);
+  private async sendInOrder(to: Address, frame: Uint8Array): Promise<void> {
+    const before = this.sendQueues.get(to);
     const sent = (async () => {
       await before?.catch(() => {});
       await this.sendPackets(to, frame);
     })();
-    this.lines.set(to, sent);
+    this.sendQueues.set(to, sent);
     try {
       await sent;
     } finally {
-      if (this.lines.get(to) === sent) {
-        this.lines.delete(to);
+      if (this.sendQueues.get(to) === sent) {
+        this.sendQueues.delete(to);
       }
     }
   }
@@ -145,7 +145,7 @@ export class Post {
 
   /** What is signed for one node must not be played to another. What nodes say of themselves is for all. */
   private checkReceiver(kind: Kind, { to }: Frame['header']): void {
-    if (to !== this.options.address && (to !== undefined || kind < Kind.beat)) {
+    if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {
       throw new FrameError('A frame is for another node');
     }
   }

@@ -1,5 +1,5 @@
 import { messageOf } from '../../errors.js';
-import { clip } from '../../format.js';
+import { truncate } from '../../format.js';
 
 /** The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32 header length, u32 body length. */
 export const PRELUDE = 16;
@@ -30,11 +30,11 @@ export const Kind = {
   /** The owner has room for so many more elements of the input; 0: it wants no more. */
   inputCredit: 20,
   /** How a node is, and what it serves. */
-  beat: 32,
+  heartbeat: 32,
   /** Asks every node that knows the sender for its beat. */
-  who: 33,
+  hello: 33,
   /** A node leaves. */
-  bye: 34,
+  goodbye: 34,
   /** A part of a frame that is larger than a packet may be. */
   fragment: 48,
 } as const;
@@ -56,7 +56,7 @@ export class FrameError extends Error {
 }
 
 /** A frame that is larger than is allowed here, or for which there is no room now. */
-export class UnwelcomeFrame extends FrameError {
+export class FrameTooLargeError extends FrameError {
   constructor(
     message: string,
     /** Its first bytes; what it is about stands there. */
@@ -112,7 +112,9 @@ export function reading<T>(read: () => T): T {
   try {
     return read();
   } catch (cause) {
-    throw cause instanceof FrameError ? cause : new FrameError(`The frame cannot be read: ${clip(messageOf(cause))}`, { cause });
+    throw cause instanceof FrameError
+      ? cause
+      : new FrameError(`The frame cannot be read: ${truncate(messageOf(cause))}`, { cause });
   }
 }
 

@@ -45,7 +45,7 @@ export class Signer {
 /** Checks signatures, and that no packet comes twice. */
 export class Verifier {
   private readonly key: KeyObject;
-  private readonly seen = new SeenCounters();
+  private readonly seen = new ReplayWindow();
   private sweptAt = 0;
 
   /**
@@ -134,7 +134,7 @@ interface Sender {
  * All times are those of a clock that is never set, and have no part in the decision whether a
  * counter is new: of a page that is forgotten its largest counter stays.
  */
-export class SeenCounters {
+export class ReplayWindow {
   private readonly senders = new Map<string, Sender>();
 
   /** The pages that are kept. */

@@ -7,13 +7,13 @@ import { fromWire, InvalidInputError, isError } from '../../errors.js';
 import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
-import { isSaidError, saidError } from './wire-error.js';
+import { isWireError, wireError } from './wire-error.js';
 
 /** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
-export type Leaf = readonly [tag: string, content: unknown];
+export type TaggedValue = readonly [tag: string, content: unknown];
 
 /** Where the blocks of leaves go. */
-export interface Sink {
+export interface BlockWriter {
   /** Takes a block, and gives its number. */
   add(block: Block): number;
   /** @throws InvalidInputError for the shape of a tensor that cannot cross */
@@ -21,22 +21,22 @@ export interface Sink {
 }
 
 /** The leaf of a number that JSON would not keep. */
-export function leafOfNumber(value: number): Leaf | undefined {
+export function tagNumber(value: number): TaggedValue | undefined {
   const word = wordOfNumber(value);
   return word === undefined ? undefined : ['$n', word];
 }
 
 /** Hexadecimal, which takes no longer to read than it is long. */
-export function leafOfBigInt(value: bigint): Leaf {
+export function tagBigInt(value: bigint): TaggedValue {
   return ['$i', value.toString(16)];
 }
 
-export const leafOfUndefined: Leaf = ['$u', 0];
+export const tagUndefined: TaggedValue = ['$u', 0];
 
 /** The leaf of an object that is neither a list nor plain; undefined for what cannot cross. */
-export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
+export function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
-    return leafOfTensor(value, sink);
+    return tagTensor(value, sink);
   }
   if (ArrayBuffer.isView(value)) {
     const type = typeByArray.get((value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '');
@@ -52,7 +52,7 @@ export function leafOfObject(value: object, sink: Sink): Leaf | undefined {
   if (value instanceof Batch) {
     return ['$r', partsOf(value)];
   }
-  return isError(value) ? ['$e', saidError(value)] : undefined;
+  return isError(value) ? ['$e', wireError(value)] : undefined;
 }
 
 /** Without what others have made of the class: a Buffer is bytes. */
@@ -62,7 +62,7 @@ function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['
 }
 
 /** The value that a leaf stands for; `take` gives the block of a number, once. */
-export function valueOf([tag, content]: Leaf, take: (index: unknown) => Block, limits: WireLimits): unknown {
+export function valueOf([tag, content]: TaggedValue, take: (index: unknown) => Block, limits: WireLimits): unknown {
   const make = Object.hasOwn(makers, tag) ? makers[tag] : undefined;
   if (!make) {
     throw new FrameError('There is a tag in the value that is not known here');
@@ -81,7 +81,7 @@ const makers: Readonly<Record<string, Maker>> = {
   $s: (content, _, limits) => stringTensorOf(content, limits),
   $a: (index, take) => take(index).data,
   $b: (index, take) => bufferOf(take(index)),
-  $e: (wire) => (isSaidError(wire) ? fromWire(wire) : fail('an error')),
+  $e: (wire) => (isWireError(wire) ? fromWire(wire) : fail('an error')),
   $r: (parts, _, limits) => batchOf(parts, limits),
 };
 
@@ -89,7 +89,7 @@ function fail(what: string): never {
   throw new FrameError(`There is ${what} in the value that is none`);
 }
 
-function leafOfTensor(value: Tensor, sink: Sink): Leaf {
+function tagTensor(value: Tensor, sink: BlockWriter): TaggedValue {
   const { type, dims, data } = soundTensor(value, 'The tensor');
   if (type === 'string' || Array.isArray(data)) {
     sink.checkShape(dims);

@@ -1,5 +1,5 @@
 import type { Address } from '../transport.js';
-import { FrameError, UnwelcomeFrame } from './prelude.js';
+import { FrameError, FrameTooLargeError } from './prelude.js';
 
 /** A frame of which fragments are still to come. */
 interface Unfinished {
@@ -78,13 +78,13 @@ export class UnfinishedFrames {
 
   private begin(from: Address, id: number, total: number, part: Uint8Array): Unfinished {
     if (total > this.largest) {
-      throw new UnwelcomeFrame(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`, part);
+      throw new FrameTooLargeError(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`, part);
     }
     if (!this.hasRoom(from, total)) {
       this.dropSilent();
     }
     if (!this.hasRoom(from, total)) {
-      throw new UnwelcomeFrame(
+      throw new FrameTooLargeError(
         `There is no room for a frame of ${total} bytes in fragments: too many others are not finished`,
         part,
       );

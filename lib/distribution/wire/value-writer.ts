@@ -1,8 +1,8 @@
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
-import { clip, kindOf } from '../../format.js';
+import { truncate, typeName } from '../../format.js';
 import type { Block } from './element-types.js';
-import { type Leaf, leafOfBigInt, leafOfNumber, leafOfObject, leafOfUndefined, type Sink } from './tagged-values.js';
+import { type TaggedValue, tagBigInt, tagNumber, tagObject, tagUndefined, type BlockWriter } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
@@ -11,7 +11,7 @@ export type Json = null | boolean | number | string | readonly Json[] | { readon
 const MOST_BLOCKS = 2 ** 16 - 2;
 
 /** Makes the tree of a value, and collects what goes apart from it. */
-export class ValueWriter implements Sink {
+export class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
   /** The names that lead to what is read now. */
   private readonly path: (string | number)[] = [];
@@ -22,7 +22,7 @@ export class ValueWriter implements Sink {
   constructor(private readonly limits: WireLimits) {}
 
   get place(): string {
-    return this.path.length === 0 ? 'The value' : `The value at "${clip(this.path.join('.'))}"`;
+    return this.path.length === 0 ? 'The value' : `The value at "${truncate(this.path.join('.'))}"`;
   }
 
   /** The text of the tree. */
@@ -42,17 +42,17 @@ export class ValueWriter implements Sink {
       case 'boolean':
         return value;
       case 'number': {
-        const leaf = leafOfNumber(value);
+        const leaf = tagNumber(value);
         return leaf ? this.leaf(leaf, depth) : value;
       }
       case 'bigint':
-        return this.leaf(leafOfBigInt(value), depth);
+        return this.leaf(tagBigInt(value), depth);
       case 'undefined':
-        return this.leaf(leafOfUndefined, depth);
+        return this.leaf(tagUndefined, depth);
       case 'object':
         return value === null ? null : this.object(value, depth);
       default:
-        throw this.unfit(`${kindOf(value)}; give plain data, tensors or typed arrays`);
+        throw this.unfit(`${typeName(value)}; give plain data, tensors or typed arrays`);
     }
   }
 
@@ -70,7 +70,7 @@ export class ValueWriter implements Sink {
   checkShape(dims: readonly number[]): void {
     const { rank } = this.limits;
     if (dims.length > rank || dims.some((dim) => dim >= 2 ** 32)) {
-      const shape = clip(dims.join(', '));
+      const shape = truncate(dims.join(', '));
       throw this.unfit(`a tensor of the shape [${shape}]; give at most ${rank} axes, each shorter than 2 ** 32`);
     }
   }
@@ -79,12 +79,12 @@ export class ValueWriter implements Sink {
     if (Array.isArray(value)) {
       return this.list(value, this.below(depth));
     }
-    const leaf = leafOfObject(value, this);
+    const leaf = tagObject(value, this);
     if (leaf) {
       return this.leaf(leaf, depth);
     }
     if (!isPlainObject(value) && !isRecord(value)) {
-      throw this.unfit(`${kindOf(value)}; give plain data, tensors or typed arrays`);
+      throw this.unfit(`${typeName(value)}; give plain data, tensors or typed arrays`);
     }
     return this.names(value as Record<string, unknown>, this.below(depth));
   }
@@ -116,7 +116,7 @@ export class ValueWriter implements Sink {
     return parts;
   }
 
-  private leaf([tag, content]: Leaf, depth: number): Json {
+  private leaf([tag, content]: TaggedValue, depth: number): Json {
     return { [tag]: this.write(content, this.below(depth)) };
   }
 

@@ -1,5 +1,5 @@
 import { InvalidInputError, messageOf, RequestTooLargeError } from '../../errors.js';
-import { clip } from '../../format.js';
+import { truncate } from '../../format.js';
 import type { Block } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { reading } from './prelude.js';
@@ -43,7 +43,7 @@ export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
     if (cause instanceof InvalidInputError || cause instanceof RequestTooLargeError) {
       throw cause;
     }
-    throw new InvalidInputError(`${writer.place} cannot cross to another node: ${clip(messageOf(cause))}`, { cause });
+    throw new InvalidInputError(`${writer.place} cannot cross to another node: ${truncate(messageOf(cause))}`, { cause });
   }
 }
 

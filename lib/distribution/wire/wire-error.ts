@@ -2,12 +2,12 @@ import { isPlainObject } from '../../batch/container.js';
 import { toWire, type WireError } from '../../errors.js';
 
 /** Of an error only what is said crosses to another machine: a stack tells strangers of this one. */
-export function saidError(error: unknown): WireError {
+export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }
 
-/** True for what {@link saidError} gives. */
-export function isSaidError(value: unknown): value is WireError {
+/** True for what {@link wireError} gives. */
+export function isWireError(value: unknown): value is WireError {
   if (!isPlainObject(value)) {
     return false;
   }
@@ -18,7 +18,7 @@ export function isSaidError(value: unknown): value is WireError {
     stack === undefined &&
     (code === undefined || typeof code === 'string') &&
     (retryAfter === undefined || typeof retryAfter === 'number') &&
-    (cause === undefined || isSaidError(cause))
+    (cause === undefined || isWireError(cause))
   );
 }
 

@@ -5,12 +5,12 @@ import { fromWire, ServingLoadError } from '../../errors.js';
 import {
   type Channel,
   type Ending,
-  type Hear,
-  type Farewell,
+  type OnMessage,
+  type ExitMessage,
   MARKS,
-  type TakeBack,
-  type TakenBack,
-  type WorkerOpening,
+  type RevokeRequest,
+  type RevokeReply,
+  type LoadResult,
   type WorkerReply,
   type WorkerTask,
 } from './worker-protocol.js';
@@ -36,15 +36,15 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   // Rejects with the reason when there is no child.
   await once(child, 'spawn');
   const marks = child.stdio[MARKS] as Socket;
-  let hear: Hear | undefined;
+  let hear: OnMessage | undefined;
   let begun = 0;
   let cause: unknown;
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
   const tellTaken: ((taken: number) => void)[] = [];
-  child.on('message', (packet: Packet | TakenBack) => {
-    if ('takenBack' in packet) {
-      tellTaken.shift()!(packet.takenBack);
+  child.on('message', (packet: Packet | RevokeReply) => {
+    if ('revoked' in packet) {
+      tellTaken.shift()!(packet.revoked);
       return;
     }
     const message = readable(packet);
@@ -55,7 +55,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     }
   });
   // A child that has gone hears nothing, and its end is told elsewhere.
-  const send = (packet: Packet | TakeBack): boolean => child.send(packet, () => {});
+  const send = (packet: Packet | RevokeRequest): boolean => child.send(packet, () => {});
   send(opening);
   return {
     name: 'process',
@@ -79,18 +79,18 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     },
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
-    takeBack: (given, tell) => {
+    revoke: (given, tell) => {
       tellTaken.push(tell);
-      send({ takeBack: given });
+      send({ revoke: given });
     },
     kill: () => child.kill('SIGKILL'),
     halt: () => child.kill('SIGKILL'),
   };
 }
 
-function readable(packet: Packet): WorkerOpening | WorkerReply | Farewell | { readonly unreadable: unknown } {
+function readable(packet: Packet): LoadResult | WorkerReply | ExitMessage | { readonly unreadable: unknown } {
   try {
-    return decode(owned(packet)) as WorkerOpening | WorkerReply | Farewell;
+    return decode(owned(packet)) as LoadResult | WorkerReply | ExitMessage;
   } catch (unreadable) {
     return { unreadable };
   }

@@ -3,11 +3,11 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import { InvalidOutputError, toWire, type WireError } from '../../errors.js';
 import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
 import {
-  Turnstile,
-  type Farewell,
+  BatchClaims,
+  type ExitMessage,
   MARKS,
-  type TakeBack,
-  type TakenBack,
+  type RevokeRequest,
+  type RevokeReply,
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
@@ -32,15 +32,15 @@ function relay(): void {
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   process.once('message', (task: Packet) => {
     const first = owned(task);
-    const turnstile = new Turnstile();
+    const turnstile = new BatchClaims();
     const worker = new Worker(new URL(import.meta.url), {
       workerData: { task: first, passed: turnstile.memory } satisfies HostData,
       transferList: buffersOf(first),
     });
     let failure: WireError | undefined;
-    process.on('message', (request: Packet | TakeBack) => {
-      if ('takeBack' in request) {
-        const taken: TakenBack = { takenBack: turnstile.takeBack(request.takeBack) };
+    process.on('message', (request: Packet | RevokeRequest) => {
+      if ('revoke' in request) {
+        const taken: RevokeReply = { revoked: turnstile.revoke(request.revoke) };
         process.send!(taken, undefined, undefined, () => {});
         return;
       }
@@ -51,7 +51,7 @@ function relay(): void {
     worker.on('error', (error) => (failure = toWire(error)));
     // Nothing is lost on the way: this is the last to be sent.
     worker.on('exit', (code) =>
-      process.send!(encode({ failure } satisfies Farewell), undefined, undefined, () => process.exit(code)),
+      process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () => process.exit(code)),
     );
   });
 }
@@ -77,7 +77,7 @@ function requestIn(packet: Packet): WorkerRequest {
 async function host(): Promise<void> {
   const port = parentPort!;
   const { task, passed } = workerData as HostData;
-  const turnstile = new Turnstile(passed);
+  const turnstile = new BatchClaims(passed);
   await new WorkerHost(decode(task) as WorkerTask, {
     listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
     post: (message, transfer) => {
@@ -91,7 +91,7 @@ async function host(): Promise<void> {
       port.postMessage(packet, transfer);
     },
     begin: (batch) => {
-      const begins = turnstile.lets(batch);
+      const begins = turnstile.tryBegin(batch);
       // Also for a batch that was taken back, since the other side counts the marks.
       writeSync(MARKS, '.');
       return begins;

@@ -1,7 +1,7 @@
 import type { Batch } from '../../batch/batch.js';
 import { messageOf, ServingLoadError, ServingUnavailableError } from '../../errors.js';
 import {
-  Changes,
+  Listeners,
   type PartitionResult,
   NotStartedError,
   type Partition,
@@ -39,9 +39,9 @@ const PROBE_INTERVAL = 30_000;
 export class SupervisedPartition implements Partition {
   readonly prefetch: number;
   readonly kill: Partition['kill'];
-  away: Error | undefined;
+  unavailable: Error | undefined;
   lost: Error | undefined;
-  private readonly changes = new Changes();
+  private readonly listeners = new Listeners();
   private worker: Worker | undefined;
   private warm: ((runner: Partition) => Promise<void>) | undefined;
   private timer: NodeJS.Timeout | undefined;
@@ -68,12 +68,12 @@ export class SupervisedPartition implements Partition {
         this.startEnd?.abort();
         this.worker?.kill?.();
       });
-    this.employ(first);
+    this.attach(first);
   }
 
   get status(): PartitionStatus {
-    const { restarts, lost, away, hangs } = this;
-    const reason = (lost ?? away)?.message;
+    const { restarts, lost, unavailable, hangs } = this;
+    const reason = (lost ?? unavailable)?.message;
     if (reason === undefined) {
       const provider = this.worker?.loaded?.providers?.inUse;
       return { state: 'up', restarts, ...(provider !== undefined && { provider }) };
@@ -82,13 +82,13 @@ export class SupervisedPartition implements Partition {
   }
 
   onChange(listener: () => void): void {
-    this.changes.add(listener);
+    this.listeners.add(listener);
   }
 
   async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
     const { worker } = this;
     if (!worker) {
-      throw this.lost ?? this.away ?? new NotStartedError(`Partition ${this.index} is closed`);
+      throw this.lost ?? this.unavailable ?? new NotStartedError(`Partition ${this.index} is closed`);
     }
     const result = await worker.run(batch, info, listener);
     this.failures = 0;
@@ -100,12 +100,12 @@ export class SupervisedPartition implements Partition {
     await warm(this);
   }
 
-  fence(): void {
-    this.worker?.fence?.();
+  revokePending(): void {
+    this.worker?.revokePending?.();
   }
 
-  takeBack(): void {
-    this.worker?.takeBack?.();
+  revoke(): void {
+    this.worker?.revoke?.();
   }
 
   halt(): void {
@@ -122,10 +122,10 @@ export class SupervisedPartition implements Partition {
     await this.worker?.close();
   }
 
-  private employ(worker: Worker): void {
+  private attach(worker: Worker): void {
     this.worker = worker;
     this.hangs = false;
-    this.away = this.lost = undefined;
+    this.unavailable = this.lost = undefined;
     void worker.ended.then((reason) => this.fail(reason));
   }
 
@@ -143,13 +143,13 @@ export class SupervisedPartition implements Partition {
       // Nobody waits for it, so it keeps no process alive.
       this.startIn(PROBE_INTERVAL).unref();
     } else {
-      this.away = new NotStartedError(`Partition ${this.index} is being restarted: ${messageOf(cause)}`, {
+      this.unavailable = new NotStartedError(`Partition ${this.index} is being restarted: ${messageOf(cause)}`, {
         cause,
         retryAfter: 1,
       });
       this.startIn(backoff(restartDelay, this.failures, this.random));
     }
-    this.changes.tell();
+    this.listeners.notify();
   }
 
   private startIn(delay: number): NodeJS.Timeout {
@@ -168,8 +168,8 @@ export class SupervisedPartition implements Partition {
         await worker.close();
         return;
       }
-      this.employ(worker);
-      this.changes.tell();
+      this.attach(worker);
+      this.listeners.notify();
     } catch (error) {
       this.fail((this.kill && end.signal.reason) ?? error);
     } finally {
@@ -191,7 +191,7 @@ export class SupervisedPartition implements Partition {
       this.lost = new ServingUnavailableError(`${facts}, and takes no batch until it is; ${advice}`, {
         retryAfter: PROBE_INTERVAL / 1000,
       });
-      this.changes.tell();
+      this.listeners.notify();
     }
   }
 

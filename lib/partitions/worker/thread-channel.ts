@@ -1,5 +1,12 @@
 import { Worker } from 'node:worker_threads';
-import { type Channel, type Ending, type Hear, Turnstile, type WorkerRequest, type WorkerTask } from './worker-protocol.js';
+import {
+  type Channel,
+  type Ending,
+  type OnMessage,
+  BatchClaims,
+  type WorkerRequest,
+  type WorkerTask,
+} from './worker-protocol.js';
 import { threadUrl } from './entry-urls.js';
 import { passOnFor, webgpuTurn } from '../onnx/webgpu-turn.js';
 
@@ -9,12 +16,12 @@ import { passOnFor, webgpuTurn } from '../onnx/webgpu-turn.js';
  * It cannot be killed: ending a thread inside a native run aborts the whole process.
  */
 export function openThread(task: WorkerTask): Channel {
-  const turnstile = new Turnstile();
+  const turnstile = new BatchClaims();
   const worker = new Worker(threadUrl, {
     workerData: { task: 'model' in task ? { ...task, webgpuTurn } : task, passed: turnstile.memory },
     name: `serving partition ${task.partition}`,
   });
-  let hear: Hear | undefined;
+  let hear: OnMessage | undefined;
   let cause: unknown;
   // Once it has ended it has no number.
   const { threadId } = worker;
@@ -27,7 +34,7 @@ export function openThread(task: WorkerTask): Channel {
     ended: new Promise<Ending>((resolve) => worker.once('exit', (code) => resolve({ code, cause }))),
     listen: (listener) => (hear = listener),
     post: (request, transfer) => worker.postMessage(request, transfer),
-    takeBack: (given, tell) => tell(turnstile.takeBack(given)),
+    revoke: (given, tell) => tell(turnstile.revoke(given)),
     halt: () => worker.postMessage({ halt: true } satisfies WorkerRequest, []),
     ref: () => worker.ref(),
     unref: () => worker.unref(),

@@ -1,6 +1,6 @@
 import type { Batch } from '../../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
-import { Changes, type PartitionResult, type Partition, type STEPPED, type PartitionStatus, statusOf } from '../partition.js';
+import { Listeners, type PartitionResult, type Partition, type STEPPED, type PartitionStatus, statusOf } from '../partition.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /**
@@ -10,7 +10,7 @@ import type { BatchInfo, BatchListener } from '../batch-function.js';
 export class TimedPartition implements Partition {
   readonly prefetch: number;
   readonly kill: Partition['kill'];
-  private readonly changes = new Changes();
+  private readonly listeners = new Listeners();
   /** The batch that runs, and behind it those that were handed ahead. */
   private readonly runs: TimedRun[] = [];
   private timer: NodeJS.Timeout | undefined;
@@ -26,13 +26,13 @@ export class TimedPartition implements Partition {
     this.kill = partition.kill && (() => partition.kill!());
     partition.onChange?.(() => {
       if (!this.hung) {
-        this.changes.tell();
+        this.listeners.notify();
       }
     });
   }
 
-  get away(): Error | undefined {
-    return this.partition.away;
+  get unavailable(): Error | undefined {
+    return this.partition.unavailable;
   }
 
   get lost(): Error | undefined {
@@ -45,7 +45,7 @@ export class TimedPartition implements Partition {
   }
 
   onChange(listener: () => void): void {
-    this.changes.add(listener);
+    this.listeners.add(listener);
   }
 
   async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
@@ -65,12 +65,12 @@ export class TimedPartition implements Partition {
     await (this.partition.warmUp ? this.partition.warmUp(warm) : warm(this.partition));
   }
 
-  fence(): void {
-    this.partition.fence?.();
+  revokePending(): void {
+    this.partition.revokePending?.();
   }
 
-  takeBack(): void {
-    this.partition.takeBack?.();
+  revoke(): void {
+    this.partition.revoke?.();
   }
 
   halt(): void {
@@ -100,7 +100,7 @@ export class TimedPartition implements Partition {
     this.startClock();
     if (this.hung) {
       this.hung = undefined;
-      this.changes.tell();
+      this.listeners.notify();
     }
   }
 
@@ -116,15 +116,15 @@ export class TimedPartition implements Partition {
     const { index, timeout } = this;
     const facts = `Partition ${index} has run a batch of ${run.rows} rows for more than ${timeout} ms`;
     if (this.kill) {
-      run.giveUp(new RunTimeoutError(`${facts}, and is restarted; raise runTimeout if batches may take so long`));
+      run.expire(new RunTimeoutError(`${facts}, and is restarted; raise runTimeout if batches may take so long`));
       this.kill();
       return;
     }
     const retryAfter = Math.max(1, Math.ceil(timeout / 1000));
     this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, { retryAfter });
-    run.giveUp(new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`));
-    this.fence();
-    this.changes.tell();
+    run.expire(new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`));
+    this.revokePending();
+    this.listeners.notify();
   }
 }
 
@@ -144,7 +144,7 @@ class TimedRun implements BatchListener {
     this.overdue = new Promise((_, reject) => (this.reject = reject));
   }
 
-  giveUp(error: Error): void {
+  expire(error: Error): void {
     this.isOverdue = true;
     this.reject(error);
   }

@@ -3,8 +3,8 @@ import type { Batch } from '../../batch/batch.js';
 import { type Container, isContainer, isPlainObject, type Leaf, leavesOf, withLeaves } from '../../batch/container.js';
 import { copyOfData, soundTensor, type TypedData } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, InvalidOutputError, isError, messageOf, toWire, type WireError } from '../../errors.js';
-import { clip } from '../../format.js';
-import { TooLargeToSendError, UnfitRows } from '../partition.js';
+import { truncate } from '../../format.js';
+import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE, endedRows } from '../batch-function.js';
 
 /** Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire form, the rest as it is. */
@@ -51,17 +51,17 @@ export function sendRows(batch: Batch, send: (rows: WireValue, transfer: ArrayBu
 }
 
 /** Which of the rows it is: each is tried by itself, as would cost too much for those that can be sent. */
-function unfitRows(batch: Batch): UnfitRows | undefined {
+function unfitRows(batch: Batch): RejectedRowsError | undefined {
   const faults = new Map<number, Error>();
   for (const [index, row] of (batch.consume() as unknown[]).entries()) {
     try {
       structuredClone(pack([row], true)[0]);
     } catch (cause) {
-      const reason = clip(messageOf(cause));
+      const reason = truncate(messageOf(cause));
       faults.set(index, new InvalidInputError(`The row cannot be sent to the partition that would run it: ${reason}`, { cause }));
     }
   }
-  return faults.size > 0 ? new UnfitRows(faults) : undefined;
+  return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
 }
 
 export function unpack(wire: WireValue): unknown {
@@ -144,10 +144,10 @@ function packTensors(container: Container, transfer: Set<ArrayBuffer>): Containe
 }
 
 function returned({ path, tensor }: Leaf): Tensor {
-  const name = path === '' ? 'A tensor' : `"${clip(path)}"`;
+  const name = path === '' ? 'A tensor' : `"${truncate(path)}"`;
   if (tensor.data.length !== tensor.size) {
     throw new InvalidOutputError(
-      `${name} of shape [${clip(tensor.dims.join(', '))}] holds ${tensor.data.length} elements: ` +
+      `${name} of shape [${truncate(tensor.dims.join(', '))}] holds ${tensor.data.length} elements: ` +
         'a tensor that was returned has moved to the caller; to return it again, keep it and return a copy',
     );
   }

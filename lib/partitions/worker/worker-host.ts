@@ -6,9 +6,9 @@ import { NotStartedError, STEPPED } from '../partition.js';
 import { readableRows, pack, unpack } from './transfer.js';
 import {
   type BatchEnd,
-  type BatchNews,
+  type BatchProgress,
   STEPS_AHEAD,
-  type WorkerOpening,
+  type LoadResult,
   type WorkerReply,
   type WorkerRequest,
   type WorkerTask,
@@ -24,7 +24,7 @@ type BatchRequest = Extract<WorkerRequest, { readonly rows: unknown } | { readon
 export interface Port {
   listen(hear: (request: WorkerRequest) => void): void;
   /** @throws when the message cannot be cloned */
-  post(message: WorkerOpening | WorkerReply, transfer: readonly ArrayBuffer[]): void;
+  post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
   /** Says that the batch of that number begins; false where it was taken back, and must not. */
   begin(batch: number): boolean;
   /** Ends the worker. */
@@ -39,7 +39,7 @@ export class WorkerHost {
   /** The rows of the batch that nobody waits for. */
   private over = new Set<number>();
   /** The steps of the batch that were sent, and not heard yet. */
-  private unheard = 0;
+  private unacknowledged = 0;
   /** Has the generator look again whether it may go on. */
   private wake = (): void => {};
 
@@ -59,7 +59,7 @@ export class WorkerHost {
     for await (const request of this.requests) {
       this.batch++;
       this.over = new Set();
-      this.unheard = 0;
+      this.unacknowledged = 0;
       const [end, transfer] = this.port.begin(this.batch) ? await this.answer(opened, request) : [TAKEN_BACK];
       this.end(end, transfer);
     }
@@ -76,7 +76,7 @@ export class WorkerHost {
       if ('over' in request) {
         request.over.forEach((row) => this.over.add(row));
       } else {
-        this.unheard -= request.heard;
+        this.unacknowledged -= request.heard;
       }
       this.wake();
     }
@@ -115,20 +115,20 @@ export class WorkerHost {
   }
 
   private listener(hooks: readonly string[], plainRows: boolean): BatchListener {
-    const tell = (news: BatchNews): void => this.port.post({ batch: this.batch, ...news }, []);
+    const tell = (news: BatchProgress): void => this.port.post({ batch: this.batch, ...news }, []);
     return {
       hooks,
       // What is said before the end is copied, since the function may go on with it.
       hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
       step: (output, metadata) => {
         tell({ step: pack(readableRows(output), true)[0], metadata });
-        this.unheard++;
+        this.unacknowledged++;
         endedRows(output).forEach((row) => this.over.add(row));
       },
       isWaiting: (row) => !this.over.has(row),
       room: async () => {
         // Who leaves may be the last: whether anybody still waits is for the generator to see.
-        if (this.unheard >= STEPS_AHEAD) {
+        if (this.unacknowledged >= STEPS_AHEAD) {
           await new Promise<void>((resolve) => (this.wake = resolve));
         }
       },

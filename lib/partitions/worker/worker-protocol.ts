@@ -30,14 +30,14 @@ export type WorkerRequest =
   | { readonly unreadable: unknown };
 
 /** To a process, beside what is for its worker: take back the batches that it was given and its worker has not begun. */
-export interface TakeBack {
+export interface RevokeRequest {
   /** The batches that it was given until now. */
-  readonly takeBack: number;
+  readonly revoke: number;
 }
 
 /** From a process: how many batches were taken back. */
-export interface TakenBack {
-  readonly takenBack: number;
+export interface RevokeReply {
+  readonly revoked: number;
 }
 
 /** The execution providers of a session: the first that it uses, and those before and after it that do not work, with the reason. */
@@ -53,15 +53,15 @@ export interface Loaded {
 }
 
 /** The first message of a worker: it is loaded, or why it is not. */
-export type WorkerOpening = Loaded | { readonly error: WireError };
+export type LoadResult = Loaded | { readonly error: WireError };
 
 /**
  * From a worker: what a batch says before it ends, and how it ends. Batches are counted, from 0, and run one after the other, as they
  * were asked for.
  */
-export type WorkerReply = { readonly batch: number } & (BatchNews | BatchEnd);
+export type WorkerReply = { readonly batch: number } & (BatchProgress | BatchEnd);
 
-export type BatchNews =
+export type BatchProgress =
   { readonly hook: string; readonly value: WireValue } | { readonly step: WireValue; readonly metadata: unknown };
 
 export type BatchEnd =
@@ -71,7 +71,7 @@ export type BatchEnd =
 export const STEPS_AHEAD = 64;
 
 /** The last message of a process: the error that its worker left uncaught. */
-export interface Farewell {
+export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
@@ -87,7 +87,7 @@ export interface Ending {
 }
 
 /** Hears what a worker says; `unreadable` is why something that it said cannot be read here. */
-export type Hear = (message: WorkerOpening | WorkerReply | { readonly unreadable: unknown }) => void;
+export type OnMessage = (message: LoadResult | WorkerReply | { readonly unreadable: unknown }) => void;
 
 /** The way to a worker and back. Messages come in their order, and all that the worker has sent before it is said to have ended. */
 export interface Channel {
@@ -97,7 +97,7 @@ export interface Channel {
   /** How many batches the worker has begun; undefined where that is known from its replies alone. */
   readonly begun?: number;
   /** Whoever listened last is told. */
-  listen(hear: Hear): void;
+  listen(hear: OnMessage): void;
   /**
    * The buffers in `transfer` move where they can.
    *
@@ -105,7 +105,7 @@ export interface Channel {
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
   /** Takes back what the worker has not begun of so many batches that it was given until now, and then tells how many those are. */
-  takeBack(given: number, tell: (taken: number) => void): void;
+  revoke(given: number, tell: (taken: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
   /** Does so no more. */
@@ -120,21 +120,21 @@ export interface Channel {
  * Whether a batch begins, decided between the thread that would run it and the one that has handed it over: what has been taken back never
  * begins, and what has begun is never taken back. It counts the batches that have passed, in memory that both share.
  */
-export class Turnstile {
-  private readonly passed: Int32Array;
+export class BatchClaims {
+  private readonly begun: Int32Array;
 
   constructor(readonly memory = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)) {
-    this.passed = new Int32Array(memory);
+    this.begun = new Int32Array(memory);
   }
 
   /** In the thread, for each batch in turn, counted from 0: whether it may begin. */
-  lets(batch: number): boolean {
+  tryBegin(batch: number): boolean {
     // The count has 32 bits, and starts over.
-    return Atomics.compareExchange(this.passed, 0, batch, batch + 1) === (batch | 0);
+    return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
   }
 
   /** On the other side: takes back what has not begun of so many batches handed over until now; says how many that are. */
-  takeBack(handed: number): number {
-    return (handed - Atomics.exchange(this.passed, 0, handed)) | 0;
+  revoke(handed: number): number {
+    return (handed - Atomics.exchange(this.begun, 0, handed)) | 0;
   }
 }

@@ -3,18 +3,18 @@ import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoa
 import {
   type Channel,
   type Ending,
-  type Hear,
+  type OnMessage,
   type BatchEnd,
-  type BatchNews,
+  type BatchProgress,
   type Loaded,
   STEPS_AHEAD,
   type WorkerTask,
 } from './worker-protocol.js';
 import {
-  LostOnTheWayError,
+  LostInTransitError,
   type PartitionResult,
   NotStartedError,
-  TakenBackError,
+  RevokedError,
   OutputLostError,
   STEPPED,
 } from '../partition.js';
@@ -28,7 +28,7 @@ import type { BatchInfo, BatchOutput, BatchListener } from '../batch-function.js
 export type Isolation = 'thread' | 'process';
 
 /** Every so many steps the worker is told that they were heard: often enough that it goes on, and not with each. */
-const STEPS_HEARD = STEPS_AHEAD / 4;
+const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
   readonly info: BatchInfo;
@@ -60,7 +60,7 @@ export class WorkerPartition implements Worker {
   private readonly gone: Promise<Error>;
   private isClosing = false;
   /** Nobody waits for the batch that runs, so it keeps no application alive. */
-  private isFenced = false;
+  private isRevoked = false;
 
   private constructor(
     private readonly channel: Channel,
@@ -85,7 +85,7 @@ export class WorkerPartition implements Worker {
     if (end?.aborted) {
       leave();
     }
-    const opening = new Promise<Parameters<Hear>[0]>((resolve) => channel.listen(resolve));
+    const opening = new Promise<Parameters<OnMessage>[0]>((resolve) => channel.listen(resolve));
     const first = await Promise.race([opening, endAtLoad(channel, task)]);
     if (end?.aborted) {
       // A thread that was halted may still say that it is loaded.
@@ -108,16 +108,16 @@ export class WorkerPartition implements Worker {
     return 'stepped' in end ? STEPPED : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
   }
 
-  fence(): void {
+  revokePending(): void {
     const message = `Partition ${this.task.partition} did not come to the batch, since the one before it does not end`;
     this.recall(() => new NotStartedError(message));
-    this.isFenced = true;
+    this.isRevoked = true;
     this.channel.unref();
   }
 
-  takeBack(): void {
+  revoke(): void {
     const message = `Partition ${this.task.partition} did not come to the batch, and another one is idle`;
-    this.recall(() => new TakenBackError(message));
+    this.recall(() => new RevokedError(message));
   }
 
   halt(): void {
@@ -129,7 +129,7 @@ export class WorkerPartition implements Worker {
     if (!this.isClosing) {
       this.isClosing = true;
       this.channel.post({ end: true }, []);
-      if (!this.isFenced) {
+      if (!this.isRevoked) {
         this.channel.ref();
       }
     }
@@ -139,7 +139,7 @@ export class WorkerPartition implements Worker {
   /** Rejects the batches that the worker has not begun. */
   private recall(error: () => Error): void {
     const given = this.settled + this.pending.length;
-    this.channel.takeBack(given, (taken) => {
+    this.channel.revoke(given, (taken) => {
       const { settled, pending } = this;
       for (const { reject } of pending.slice(Math.max(0, given - taken - settled), Math.max(0, given - settled))) {
         reject(error());
@@ -153,14 +153,14 @@ export class WorkerPartition implements Worker {
     return new Promise((resolve, reject) => this.pending.push({ info, listener, resolve, reject, over: new Set(), steps: 0 }));
   }
 
-  private hear(message: Parameters<Hear>[0]): void {
+  private hear(message: Parameters<OnMessage>[0]): void {
     const [running] = this.pending;
     if (!running) {
       return;
     }
     if ('unreadable' in message) {
       // It may have been the last of the batch; if not, the rest of it is not heard, and need not be said.
-      this.sayOver(running, rowsOf(running));
+      this.sendEndedRows(running, rowsOf(running));
       this.settle(running, { error: toWire(unreadable(message.unreadable)) });
     } else if ('batch' in message && message.batch === this.settled) {
       if ('hook' in message || 'step' in message) {
@@ -174,7 +174,7 @@ export class WorkerPartition implements Worker {
   private settle(running: Pending, end: BatchEnd): void {
     this.pending.shift();
     this.settled++;
-    this.isFenced = false;
+    this.isRevoked = false;
     if (this.pending.length === 0 && !this.isClosing) {
       this.channel.unref();
     }
@@ -182,15 +182,15 @@ export class WorkerPartition implements Worker {
   }
 
   /** What cannot be heard of a batch fails it at once; the worker hears with the next step that nobody waits, and may be busy with it until then. */
-  private tell(running: Pending, news: BatchNews): void {
+  private tell(running: Pending, news: BatchProgress): void {
     const { listener, over } = running;
     try {
       if ('hook' in news) {
         listener.hook(news.hook, unpack(news.value), true);
         return;
       }
-      if (++running.steps % STEPS_HEARD === 0) {
-        this.channel.post({ batch: this.settled, heard: STEPS_HEARD }, []);
+      if (++running.steps % STEPS_PER_ACKNOWLEDGEMENT === 0) {
+        this.channel.post({ batch: this.settled, heard: STEPS_PER_ACKNOWLEDGEMENT }, []);
       }
       listener.step(unpack(news.step), news.metadata);
     } catch (error) {
@@ -198,11 +198,11 @@ export class WorkerPartition implements Worker {
     }
     const left = rowsOf(running).filter((row) => !over.has(row) && !listener.isWaiting(row));
     if (left.length > 0) {
-      this.sayOver(running, left);
+      this.sendEndedRows(running, left);
     }
   }
 
-  private sayOver({ over }: Pending, rows: readonly number[]): void {
+  private sendEndedRows({ over }: Pending, rows: readonly number[]): void {
     rows.forEach((row) => over.add(row));
     this.channel.post({ batch: this.settled, over: rows }, []);
   }
@@ -218,7 +218,7 @@ export class WorkerPartition implements Worker {
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
       // It begins with one when it has ended the one before, and may not survive to read the next.
-      const Loss = batch < newest ? OutputLostError : i === 0 ? LostOnTheWayError : NotStartedError;
+      const Loss = batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;

@@ -1,4 +1,4 @@
-import type { BatchFunctionSite } from 'nestjs-serving';
+import type { BatchFunctionContext } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { InferenceSession } from 'onnxruntime-node';
 import { readFile } from 'node:fs/promises';
@@ -13,7 +13,7 @@ interface Model {
 let model: Promise<Model> | undefined;
 
 /** Runs in threads of its own. It is called there for every key, but all keys of a thread share one session and its weights. */
-export default async function createRecognizer({ options }: BatchFunctionSite) {
+export default async function createRecognizer({ options }: BatchFunctionContext) {
   const { session, characters } = await (model ??= load(String(options['modelFolder'])));
 
   return async ({ x }: { x: Tensor }): Promise<Reading[]> => {

@@ -25,10 +25,10 @@ async function costOfCalls(plan: Plan): Promise<Measurement> {
   const least = balancerOf('least-loaded', random);
   const calls = callsOf(plan);
   const sides = await interleave(plan.rounds, {
-    weighted: async () => costPerCall(calls, () => weighted(members.owners('m'), nobody, context)?.address),
+    weighted: async () => costPerCall(calls, () => weighted(members.candidates('m'), nobody, context)?.address),
     array: async () => costPerCall(calls, () => addresses[Math.floor(random() * addresses.length)]),
-    '3 excluded': async () => costPerCall(calls, () => weighted(members.owners('m'), excluded, context)?.address),
-    'least loaded': async () => costPerCall(calls, () => least(members.owners('m'), nobody, context)?.address),
+    '3 excluded': async () => costPerCall(calls, () => weighted(members.candidates('m'), excluded, context)?.address),
+    'least loaded': async () => costPerCall(calls, () => least(members.candidates('m'), nobody, context)?.address),
   });
 
   return compare({ figure: 'P10', title: `picking one of ${nodes} nodes`, by: 'ratio', sides, sideUnit: 'µs' });
@@ -45,11 +45,11 @@ async function errorOfNodes(plan: Plan): Promise<Measurement> {
     const pick = balancerOf('weighted', randomFrom(round));
     const tallies = new Map(members.all.map(({ info }) => [info.address, new Tally()]));
     for (let spell = 0; spell < spells; spell++) {
-      const { list } = members.owners('m');
+      const { list } = members.candidates('m');
       const total = list.reduce((sum, { share }) => sum + share, 0);
       list.forEach(({ address, share }) => tallies.get(address)!.expect(calls, share / total));
       for (let call = 0; call < calls; call++) {
-        tallies.get(pick(members.owners('m'), nobody, context)!.address)!.got++;
+        tallies.get(pick(members.candidates('m'), nobody, context)!.address)!.got++;
       }
       fleet.tell(members, 0.01);
     }
@@ -73,7 +73,7 @@ async function costOfBeats({ rounds }: Plan): Promise<Measurement> {
       const headers = fleet.beats(changed).map((info) => JSON.stringify(info));
       const start = performance.now();
       headers.forEach(hear);
-      members.owners('m');
+      members.candidates('m');
       time += performance.now() - start;
     }
     return time / repeats;

@@ -1,7 +1,7 @@
 import type { ServingOptions, WorkerOptions } from 'nestjs-serving';
 
 /** What of a definition a scenario may want to be otherwise. */
-type Changes = Pick<ServingOptions, 'batchSize' | 'batchTimeout' | 'idempotent' | 'retries' | 'runTimeout' | 'shutdown'> &
+type Changes = Pick<ServingOptions, 'batchSize' | 'batchTimeout' | 'idempotent' | 'retries' | 'runTimeout' | 'drainTimeout'> &
   Pick<WorkerOptions, 'restartDelay' | 'maxRestarts'>;
 
 /** The application that a scenario asks for; it has the servings that are named here. */

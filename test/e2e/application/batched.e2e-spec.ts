@@ -41,7 +41,7 @@ import {
   Batched,
   type BatchedOptions,
   type BatchEndEvent,
-  caller,
+  asCaller,
   InvalidInputError,
   InvalidOutputError,
   OverloadedError,
@@ -143,7 +143,7 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
     const { app } = await listen(withServing({ providers: [Kitchen] }));
-    const kitchen = caller(app.get(Kitchen));
+    const kitchen = asCaller(app.get(Kitchen));
     void kitchen.cook('first', 'nobody');
     await settle();
     return { kitchen, cooked, open };
@@ -416,7 +416,7 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
     const site = await listen(withServing({ providers: [Speller] }));
-    const speller = caller(site.app.get(Speller));
+    const speller = asCaller(site.app.get(Speller));
 
     const replies: Promise<string>[] = [speller.repeat('a', 1), speller.repeat('b', -2), speller.repeat('c', 3)];
 
@@ -444,7 +444,7 @@ describeOnPlatforms('@Batched()', (listen) => {
   /** Calls of two instances by turns; each must meet its own kind. */
   async function expectApart(one: Room, other: Room): Promise<void> {
     expect(one).not.toBe(other);
-    const met = await times(4, (i) => caller([one, other][i % 2]!).meet(`name ${i}`));
+    const met = await times(4, (i) => asCaller([one, other][i % 2]!).meet(`name ${i}`));
     expect(met.map(({ room }) => room)).toEqual([one, other, one, other]);
     expect(met.map(({ names }) => names)).toEqual([0, 1, 0, 1].map((i) => [`name ${i}`, `name ${i + 2}`]));
   }
@@ -629,14 +629,14 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
     const { app } = await listen(withServing({ providers: [Resolver] }));
 
-    expect(await caller(app.get(Resolver)).resolve({})).toBe(0);
+    expect(await asCaller(app.get(Resolver)).resolve({})).toBe(0);
   });
 
   it('[9.3] refuses the calls of a method once the application has closed, called before or not', async () => {
     @Injectable()
     class Attic extends Room {}
     const { app } = await listen(withServing({ providers: [Room, Attic] }));
-    const [room, attic] = [caller(app.get(Room)), caller(app.get(Attic))];
+    const [room, attic] = [asCaller(app.get(Room)), asCaller(app.get(Attic))];
     await times(2, () => room.meet('early'));
 
     await app.close();
@@ -660,7 +660,7 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
     const site = await start(Careless);
-    const careless = caller(site.app.get(Careless));
+    const careless = asCaller(site.app.get(Careless));
 
     const expected = `Careless.echo ran for 2 callers and must return an array of 2 results; it returned ${got}`;
     expect(await Promise.allSettled([careless.echo('bad'), careless.echo('good')])).toEqual([
@@ -706,7 +706,7 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
     const { app } = await listen(withServing({ providers: [Kitchen] }));
-    const kitchen = caller(app.get(Kitchen));
+    const kitchen = asCaller(app.get(Kitchen));
     const order = () => firstValueFrom(kitchen.orders$);
 
     const [first, soup] = [order(), kitchen.cook('soup')];
@@ -798,7 +798,7 @@ describeOnPlatforms('@Batched()', (listen) => {
       }
     }
     const { app } = await listen(withServing({ providers: [Workshop] }));
-    const workshop = caller(app.get(Workshop));
+    const workshop = asCaller(app.get(Workshop));
 
     const parts = Array.from({ length: 12 }, (_, part) => part);
     expect(await Promise.all(parts.map((part) => workshop.make(part)))).toEqual(parts);

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { Batched, caller, ServingModule, ServingService } from 'nestjs-serving';
+import { Batched, asCaller, ServingModule, ServingService } from 'nestjs-serving';
 
 @Injectable()
 class Doubler {
@@ -18,7 +18,7 @@ it('[M6] [12.3] the service has the counters of servings and @Batched() methods 
   }).compile();
   await module.init();
   const servings = module.get(ServingService);
-  const doubler = caller(module.get(Doubler));
+  const doubler = asCaller(module.get(Doubler));
 
   await Promise.allSettled([doubler.double(1), doubler.double(-1), servings.batchedRun('same', 'a')]);
 

@@ -46,7 +46,7 @@ const errors: [string, number, typeof api.ServingError][] = [
   ['RequestTooLargeError', 413, api.RequestTooLargeError],
   ['CallCancelledError', 499, api.CallCancelledError],
   ['DeadlineExceededError', 504, api.DeadlineExceededError],
-  ['DeadlineUnreachableError', 503, api.DeadlineUnreachableError],
+  ['DeadlineTooShortError', 503, api.DeadlineTooShortError],
   ['OverloadedError', 503, api.OverloadedError],
   ['RunTimeoutError', 504, api.RunTimeoutError],
   ['ServingUnavailableError', 503, api.ServingUnavailableError],
@@ -93,7 +93,7 @@ class Later {
   @Get('batched/:seconds')
   @Batched()
   batched(@Param('seconds') seconds: string[]): never[] {
-    return seconds.map((each) => raise('DeadlineUnreachableError', Number(each)));
+    return seconds.map((each) => raise('DeadlineTooShortError', Number(each)));
   }
 
   @Get('filtered/:seconds')

@@ -18,7 +18,7 @@ import { Test } from '@nestjs/testing';
 import {
   Batched,
   type CallEndEvent,
-  caller,
+  asCaller,
   CallCancelledError,
   currentSignal,
   InjectServing,
@@ -124,7 +124,7 @@ class Front {
 
   @Get('provider/:text')
   viaProvider(@Param('text') text: string): Promise<string> {
-    return caller(this.loader).load(text);
+    return asCaller(this.loader).load(text);
   }
 
   @Get('stream/:text')

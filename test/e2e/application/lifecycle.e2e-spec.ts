@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
-import { Batched, caller, ServingModule, ServingService } from 'nestjs-serving';
+import { Batched, asCaller, ServingModule, ServingService } from 'nestjs-serving';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -180,7 +180,7 @@ describeOnPlatforms('An application that closes', (listen) => {
     const servings = [{ name: 'echo', useFactory: () => (rows: string[]) => rows }];
     const { app } = await listen({ imports: [ServingModule.forRoot({ servings })], providers: [Asker] });
 
-    const queued = caller(app.get(Asker)).ask('text');
+    const queued = asCaller(app.get(Asker)).ask('text');
     await app.close();
 
     expect(await queued).toBe('text');

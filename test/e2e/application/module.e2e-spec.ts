@@ -20,7 +20,7 @@ import { NestFactory } from '@nestjs/core';
 import {
   type Batch,
   Batched,
-  caller,
+  asCaller,
   defineServing,
   getServingToken,
   InjectServing,
@@ -296,7 +296,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
 
       async onModuleInit(): Promise<void> {
         this.heard.push(await this.servings.batchedRun('loud', 'a'), await this.servings.run('quiet', 'b'));
-        this.heard.push(await caller(this).echo('c'));
+        this.heard.push(await asCaller(this).echo('c'));
       }
 
       @Batched()
@@ -322,7 +322,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
     const servings = app.get(ServingService);
     const events = firstValueFrom(servings.eventsOf('batch:end').pipe(toArray()));
 
-    const meetings = caller(app.get(Meetings));
+    const meetings = asCaller(app.get(Meetings));
     await Promise.all(['loud', 'quiet', 'loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')));
     await Promise.all([meetings.meet('ann'), meetings.meet('bob')]);
     await app.close();

@@ -20,7 +20,7 @@ import {
   Batched,
   type BatchedOptions,
   type BatchEndEvent,
-  caller,
+  asCaller,
   currentOrigin,
   type ServingDefinition,
   ServingModule,
@@ -134,7 +134,7 @@ class ProviderFront {
   @Get('provider/:text')
   @MessagePattern('provider')
   tell(@Text() text: string): Promise<string> {
-    return caller(this.provider).tell(text);
+    return asCaller(this.provider).tell(text);
   }
 }
 
@@ -171,8 +171,8 @@ function inProcess(app: INestApplicationContext): Call {
   const calls: Record<Way, (text: string) => Promise<unknown>> = {
     serving: (text) => service.batchedRun('told', text),
     named: async (text) => app.get(Front).named(text),
-    method: (text) => caller(app.get(Front)).method(text),
-    provider: (text) => caller(app.get(Provider)).tell(text),
+    method: (text) => asCaller(app.get(Front)).method(text),
+    provider: (text) => asCaller(app.get(Provider)).tell(text),
     mixed: (text) => service.batchedRun('mixed', text),
   };
   return (way, text) => calls[way](text);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { Batch, Batched, caller, ServingModule } from 'nestjs-serving';
+import { Batch, Batched, asCaller, ServingModule } from 'nestjs-serving';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
@@ -44,7 +44,7 @@ it('[W5] each caller of a @Batched() method gets the value of its own promise', 
     providers: [Doubler],
   }).compile();
   await module.init();
-  const doubler = caller(module.get(Doubler));
+  const doubler = asCaller(module.get(Doubler));
 
   const replies = await Promise.allSettled([1, -2, 3].map((n) => doubler.double(n)));
 

@@ -3,7 +3,7 @@ import { connect } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { Controller, Get, type MessageEvent, Param, Sse, StreamableFile } from '@nestjs/common';
 import { expect, it } from '@jest/globals';
-import { Batched, caller, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import { Batched, asCaller, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
 import { firstValueFrom, map, type Observable, Subject } from 'rxjs';
 import { describeOnPlatforms, type Listen, type Site } from '../../fixtures/partitions/platforms.js';
 
@@ -30,7 +30,7 @@ class SlowController {
 
   @Get('method')
   method(): Promise<string> {
-    const reply = caller<SlowController>(this).batched('batched');
+    const reply = asCaller<SlowController>(this).batched('batched');
     arrived();
     return reply;
   }
@@ -79,7 +79,7 @@ class StuckController {
   }
 
   @Get('method')
-  @Batched({ shutdown: LIMIT })
+  @Batched({ drainTimeout: LIMIT })
   method(): Promise<never> {
     running.next();
     return never();

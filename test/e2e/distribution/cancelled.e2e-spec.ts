@@ -38,7 +38,7 @@ describe('What is told of a call to another node', () => {
     ['run', 'inline'],
   ])('[11] [7.3] [12.3] when its caller leaves: %s', async (method, mode) => {
     const held = new HeldFunction();
-    const { servings, ends } = await watched({ name: 'm', batchSize: 1, shutdown: 50, useFactory: held.useFactory });
+    const { servings, ends } = await watched({ name: 'm', batchSize: 1, drainTimeout: 50, useFactory: held.useFactory });
     const leaving = new AbortController();
     const failure = failureOf(servings[method]('m', 'row', leaving));
     await until(() => held.batches.length === 1);
@@ -84,7 +84,7 @@ describe('What is told of a call to another node', () => {
 
   it('[11] [8.2] [12.3] when the reader of its stream waits no more', async () => {
     const held = new HeldFunction();
-    const { servings, ends } = await watched({ name: 'm', batchSize: 1, shutdown: 50, useFactory: held.useFactory });
+    const { servings, ends } = await watched({ name: 'm', batchSize: 1, drainTimeout: 50, useFactory: held.useFactory });
     const reading = servings.stream('m', 1).subscribe();
     await until(() => held.batches.length === 1);
 

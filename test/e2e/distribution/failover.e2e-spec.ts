@@ -8,7 +8,13 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const held = (name: string, options: Partial<FunctionServingDefinition> = {}) => {
   const batches = new HeldFunction();
-  const definition: FunctionServingDefinition = { name, batchSize: 1, shutdown: 50, ...options, useFactory: batches.useFactory };
+  const definition: FunctionServingDefinition = {
+    name,
+    batchSize: 1,
+    drainTimeout: 50,
+    ...options,
+    useFactory: batches.useFactory,
+  };
   return { batches, definition };
 };
 
@@ -150,7 +156,7 @@ describe('A call whose caller its node takes for lost, though it is not', () => 
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => m.batches.batches.length === 1);
 
-    node.cluster.gone(web.address);
+    node.cluster.nodeDisconnected(web.address);
     answer(m, 'nobody hears');
 
     if (idempotent) {
@@ -268,7 +274,7 @@ describe('A node that shuts down', () => {
   const cluster = useCluster();
 
   it('[11] [9.3] answers what it has, gets nothing more, and the others go on', async () => {
-    const patient = { shutdown: 30_000 };
+    const patient = { drainTimeout: 30_000 };
     const [a, b] = [held('m', patient), held('m', patient)];
     const nodeOf = ({ definition }: typeof a) => cluster.node({ servings: [definition], drainTimeout: 30_000 });
     const [nodeA, nodeB] = [await nodeOf(a), await nodeOf(b)];

@@ -8,7 +8,7 @@ import { Heard, stationOf } from '../../fixtures/async/heard.js';
 import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.who, header: { from } });
+const hello = (from: string): Uint8Array => encodeFrame({ kind: Kind.hello, header: { from } });
 
 describe('A hello to the nodes of a cluster without a secret', () => {
   const cluster = useCluster();

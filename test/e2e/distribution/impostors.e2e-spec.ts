@@ -53,7 +53,7 @@ describe('Somebody who connects to the port of a node and says that he has its s
     await impostor!.ask('sv.default.who', { nonce: 'mine' });
     expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({ response: true });
     impostor!.send(falseBeat('m'));
-    expect(await impostor!.kind()).toBe(Kind.beat);
+    expect(await impostor!.kind()).toBe(Kind.heartbeat);
     const calls = Array.from({ length: 5 }, () => caller.get('any/m/1'));
     while ((await impostor!.kind()) !== Kind.request) {
       // It hears of nodes meanwhile.

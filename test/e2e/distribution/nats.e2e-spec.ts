@@ -3,7 +3,7 @@ import { Logger } from '@nestjs/common';
 import { ClientNats } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
-import type { PlainHandler } from '../../../lib/distribution/transport.js';
+import type { JsonHandler } from '../../../lib/distribution/transport.js';
 import { NatsTransport } from '../../../lib/distribution/transports/nats/nats.transport.js';
 import { InvalidInputError } from '../../../lib/errors.js';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
@@ -161,7 +161,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
         address: 'a',
         role: 'node',
         receiver: (await join('b')).heard,
-        plainHandlers: new Map(),
+        jsonHandlers: new Map(),
       }),
     ).rejects.toThrow(/refused/i);
   });
@@ -171,7 +171,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     try {
       const transport = new NatsTransport({ options: { servers: small.url } });
       const { heard } = await join('b');
-      await transport.start({ namespace: 'test', address: 'a', role: 'node', receiver: heard, plainHandlers: new Map() });
+      await transport.start({ namespace: 'test', address: 'a', role: 'node', receiver: heard, jsonHandlers: new Map() });
 
       expect(transport.maxPacket).toBe(4096);
       expect((await join('c')).transport.maxPacket).toBe(524_288);
@@ -201,7 +201,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
   });
 
   describe('for clients of Nest', () => {
-    const handlers = new Map<string, PlainHandler>([
+    const handlers = new Map<string, JsonHandler>([
       ['double', async (data) => Number(data) * 2],
       ['a.*', () => of('one', 'two')],
       ['picky', () => throwError(() => new InvalidInputError('7 is no image'))],
@@ -210,7 +210,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     ]);
 
     it('[11] answers with values, streams and errors', async () => {
-      await join('a', { plainHandlers: handlers });
+      await join('a', { jsonHandlers: handlers });
       const client = connect();
       const run = (name: string): Promise<unknown[]> => firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
 
@@ -227,7 +227,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     });
 
     it('[11] answers those who do not use Nest, and outlives what is no message', async () => {
-      await join('a', { plainHandlers: handlers });
+      await join('a', { jsonHandlers: handlers });
       const client = connect();
       await client.connect();
       const nats = client.unwrap<{
@@ -243,7 +243,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     });
 
     it('[11] says that a reply is too large for NATS', async () => {
-      await join('a', { plainHandlers: handlers });
+      await join('a', { jsonHandlers: handlers });
 
       await expect(firstValueFrom(connect().send('sv.test.s.large', 1))).rejects.toMatchObject({
         code: 'SERVING_INVALID_OUTPUT',
@@ -254,7 +254,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     it('[11] one node answers each call', async () => {
       const counts = [0, 0, 0];
       for (const [i] of counts.entries()) {
-        await join(`n${i}`, { plainHandlers: new Map([['count', async () => ++counts[i]!]]) });
+        await join(`n${i}`, { jsonHandlers: new Map([['count', async () => ++counts[i]!]]) });
       }
       const client = connect();
 
@@ -266,7 +266,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
     it('[11] answers what it has before it ends', async () => {
       const answer = new Awaited<string>();
-      const { transport } = await join('a', { plainHandlers: new Map([['late', () => answer.value]]) });
+      const { transport } = await join('a', { jsonHandlers: new Map([['late', () => answer.value]]) });
       const reply = firstValueFrom(connect().send('sv.test.s.late', 1));
       await until(() => answer.isAwaited);
 

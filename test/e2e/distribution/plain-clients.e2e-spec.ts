@@ -1,9 +1,10 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Controller } from '@nestjs/common';
 // #region imports
-import { ClientProxyFactory, Transport, type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
-import { firstValueFrom, lastValueFrom, toArray } from 'rxjs';
+import { ClientProxyFactory, Transport } from '@nestjs/microservices';
+import { firstValueFrom } from 'rxjs';
 // #endregion
+import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
 import { NestFactory } from '@nestjs/core';
 import { Batched, type FunctionServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
 import type { ClusterOptions } from 'nestjs-serving/distribution';
@@ -12,6 +13,7 @@ import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { Tensor } from 'onnxruntime-common';
+import { lastValueFrom, toArray } from 'rxjs';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
@@ -192,7 +194,7 @@ describe("Nest's own client", () => {
     const root = { module: class {}, imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })] };
     const app = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
 
-    expect([...transport.station.plainHandlers.keys()]).toEqual(servings);
+    expect([...transport.station.jsonHandlers.keys()]).toEqual(servings);
     await app.close();
   });
 

@@ -26,7 +26,7 @@ class Hung {
       this.begun++;
       return never();
     };
-    this.definition = { name: 'hung', batchSize: 1, shutdown: 300, ...options, useFactory };
+    this.definition = { name: 'hung', batchSize: 1, drainTimeout: 300, ...options, useFactory };
   }
 }
 
@@ -99,7 +99,7 @@ describe('A node that shuts down', () => {
     ['drainTimeout where that is less', { drainTimeout: 500 }, 500],
     ['the longest shutdown where drainTimeout is more', { drainTimeout: 60_000 }, 700],
   ])('[H3] takes as its limit %s', async (_, options, limit) => {
-    const hung = new Hung({ shutdown: 700 });
+    const hung = new Hung({ drainTimeout: 700 });
     const quick = { name: 'quick', shutdown: 100, useFactory: () => (rows: readonly unknown[]) => rows };
     const [owner, web] = await pair(hung.definition, { servings: [hung.definition, quick], ...options });
     const call = watched(web.servings.batchedRun('hung', 1));
@@ -115,7 +115,7 @@ describe('A node that shuts down', () => {
   });
 
   it('[H3] answers its own calls to other nodes as closed at the limit, whatever they wait for', async () => {
-    const hung = new Hung({ shutdown: 5000 });
+    const hung = new Hung({ drainTimeout: 5000 });
     const owner = await cluster.node({ servings: [hung.definition] });
     const local = { name: 'local', shutdown: 300, useFactory: () => (rows: readonly unknown[]) => rows };
     const web = await cluster.node({
@@ -183,7 +183,7 @@ describe('An application that shuts down', () => {
 
   it('[H3] answers over HTTP when the node that it calls does not', async () => {
     const network = new MemoryNetwork();
-    const hung = new Hung({ shutdown: 1000 });
+    const hung = new Hung({ drainTimeout: 1000 });
     const owner = await NestFactory.createApplicationContext(
       {
         module: class {},

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import { firstValueFrom, of, throwError, toArray } from 'rxjs';
-import type { PlainHandler } from '../../../lib/distribution/transport.js';
+import type { JsonHandler } from '../../../lib/distribution/transport.js';
 import { InvalidInputError, OverloadedError } from '../../../lib/errors.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { numbered } from '../../fixtures/async/heard.js';
@@ -10,7 +10,7 @@ import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 const { start, clientOf, connectTo } = useTcpNodes();
 
 describe('the port of a node', () => {
-  const handlers = new Map<string, PlainHandler>([
+  const handlers = new Map<string, JsonHandler>([
     ['double', async (data) => Number(data) * 2],
     ['a.b', () => of('one', 'two')],
     ['picky', () => throwError(() => new InvalidInputError('7 is no image', { retryAfter: 2 }))],

@@ -4,7 +4,7 @@ import { describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { proofOf } from '../../../lib/distribution/transports/handshake.js';
+import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
 import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { until } from '../../fixtures/async/awaited.js';
@@ -53,7 +53,7 @@ describe('strangers', () => {
     const a = await start('a', { secret: 'one' });
     const client = clientOf(a);
     const { nonce } = await firstValueFrom(client.send<{ nonce: string }>('sv.test.who', { nonce: 'mine' }));
-    const proof = proofOf('one', 'link', 'test', 'mine', nonce, 'b');
+    const proof = hmacOf('one', 'link', 'test', 'mine', nonce, 'b');
     const replay = clientOf(a);
     await firstValueFrom(replay.send('sv.test.who', { nonce: 'mine' }));
 

@@ -3,7 +3,7 @@ import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import {
   Batch,
-  type BatchFunctionSite,
+  type BatchFunctionContext,
   createServing,
   defineServing,
   getServingToken,
@@ -11,7 +11,7 @@ import {
   UnknownKeyError,
   InvalidOutputError,
   InvalidServingError,
-  type Prepared,
+  type PreprocessResult,
   type ServingDefinition,
   ServingLoadError,
   ServingModule,
@@ -39,7 +39,7 @@ describe('As Nx.Serving builds its servings', () => {
   const serve = useServings();
 
   it('[1.1] a factory builds the batch function once per partition and key, with the options of the partition', async () => {
-    const sites: BatchFunctionSite[] = [];
+    const sites: BatchFunctionContext[] = [];
     const partitions = [{ deviceId: 0 }, { deviceId: 1 }];
     const serving = await serve({
       name: 'sites',
@@ -188,7 +188,7 @@ describe('As Nx.Serving builds its servings', () => {
       const serving = await serve({
         name: 'prepares',
         useFactory: () => batchFunction,
-        preprocess: (input) => (input === 1 ? { batch: input } : prepared) as Prepared,
+        preprocess: (input) => (input === 1 ? { batch: input } : prepared) as PreprocessResult,
       });
 
       const [good, bad] = await Promise.allSettled([serving.batchedRun(1), serving.batchedRun(2)]);

@@ -28,7 +28,7 @@ describe('As Nx.Serving shuts down', () => {
     ['a full batch that is queued', numbers(3, 4)],
     ['a row whose batch still grows', numbers(3)],
   ])('[9.3] without drain, %s is answered as closed at once, and what runs is finished', async (_, second) => {
-    const { serving, batches } = await hold({ drain: false });
+    const { serving, batches } = await hold({ drainOnShutdown: false });
     const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
     const told = jest.fn();
     waiting.catch(told);
@@ -64,7 +64,7 @@ describe('As Nx.Serving shuts down', () => {
   });
 
   it('[9.3] without drain, a call that both runs and waits is answered as closed, and its output is discarded', async () => {
-    const { serving, batches } = await hold({ drain: false });
+    const { serving, batches } = await hold({ drainOnShutdown: false });
     const split = expect(serving.batchedRun(numbers(1, 2, 3))).rejects.toThrow(ServingClosedError);
     await turn();
 
@@ -76,7 +76,7 @@ describe('As Nx.Serving shuts down', () => {
   });
 
   it('[9.3] shutdown ends after its time, also when a batch does not', async () => {
-    const { serving, batches } = await hold({ shutdown: 1000 });
+    const { serving, batches } = await hold({ drainTimeout: 1000 });
     const [running, waiting] = [numbers(1, 2), numbers(3, 4)].map((rows) => serving.batchedRun(rows));
     await turn();
     const ended = jest.fn();
@@ -149,7 +149,7 @@ describe('As Nx.Serving shuts down', () => {
   });
 
   it('[8.1] [9.3] a sequence without end is answered as closed when the time for shutdown is over, and its source is left', async () => {
-    const serving = await serve({ name: 'endless', useFactory: () => doubled, shutdown: 1000 });
+    const serving = await serve({ name: 'endless', useFactory: () => doubled, drainTimeout: 1000 });
     const left = jest.fn();
     async function* endless(): AsyncGenerator<Batch, void> {
       try {

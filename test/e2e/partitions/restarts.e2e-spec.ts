@@ -303,7 +303,7 @@ describe('A process that ends', () => {
   });
 
   it('[5.6] [9.3] does not hold up shutdown for longer than `shutdown`, nor survive it', async () => {
-    const serving = await serve<number>({ ...dying, shutdown: 100 });
+    const serving = await serve<number>({ ...dying, drainTimeout: 100 });
     const held = gate();
     const hanging = expect(serving.batchedRun(held.row)).rejects.toThrow(ServingClosedError);
     await held.entered();

@@ -1,8 +1,9 @@
-import { type INestApplicationContext, Logger, Body, Controller, Get, Module, Post } from '@nestjs/common';
+import { type INestApplicationContext, Logger } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { createServer } from 'node:net';
 import { once } from 'node:events';
 // #region imports
+import { Body, Controller, Get, Module, Post } from '@nestjs/common';
 import { Transport } from '@nestjs/microservices';
 import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
 // #endregion

@@ -1,16 +1,11 @@
-import { type INestApplication, Body, Controller, Headers, Post } from '@nestjs/common';
+import type { INestApplication } from '@nestjs/common';
 // #region imports
-import {
-  defineServing,
-  ServingService,
-  createServing,
-  DeadlineExceededError,
-  OverloadedError,
-  ServingModule,
-} from 'nestjs-serving';
+import { Body, Controller, Headers, Post } from '@nestjs/common';
+import { defineServing, ServingService } from 'nestjs-serving';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
+import { createServing, DeadlineExceededError, OverloadedError, ServingModule } from 'nestjs-serving';
 import { BatchScript, recordBatches } from 'nestjs-serving/testing';
 
 // #region definition

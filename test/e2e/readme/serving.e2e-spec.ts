@@ -1,20 +1,8 @@
-import { type INestApplication, ValidationPipe, Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
+import { type INestApplication, ValidationPipe } from '@nestjs/common';
 // #region imports
-import {
-  Batch,
-  Batched,
-  defineServing,
-  InjectServing,
-  ServingModule,
-  ServingService,
-  withMetadata,
-  type Serving,
-  type ServingHandler,
-  type ServingOf,
-  caller,
-  createServing,
-  getServingToken,
-} from 'nestjs-serving';
+import { Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
+import { Batch, Batched, defineServing, InjectServing, ServingModule, ServingService, withMetadata } from 'nestjs-serving';
+import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
@@ -31,6 +19,7 @@ import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { Test } from '@nestjs/testing';
 import { BatchScript, overrideServing, recordBatches, VirtualTime } from 'nestjs-serving/testing';
 // #endregion
+import { asCaller, createServing, getServingToken } from 'nestjs-serving';
 
 // #region model
 export const digits = defineServing({
@@ -279,7 +268,7 @@ describe('the README', () => {
   it('shows a batched provider [10.2]', async () => {
     await start({ imports: [ServingModule.forRoot()], providers: [UserLoader] });
     // #region caller
-    const users = caller(app!.get(UserLoader)); // the same object, with the types that its callers need
+    const users = asCaller(app!.get(UserLoader)); // the same object, with the types that its callers need
     const names = await Promise.all([1, 2, 3].map((id) => users.byId(id)));
     // #endregion
     expect(names).toEqual(['user 1', 'user 2', 'user 3']);

@@ -1,22 +1,15 @@
-import {
-  type INestApplication,
-  type MessageEvent,
-  type ModuleMetadata,
-  ServiceUnavailableException,
-  Controller,
-  Get,
-  Query,
-  Sse,
-} from '@nestjs/common';
+import { type INestApplication, type MessageEvent, type ModuleMetadata, ServiceUnavailableException } from '@nestjs/common';
 import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 // #region imports
-import { Batch, DONE, defineServing, lengthBuckets, ServingService, createServing, ServingModule } from 'nestjs-serving';
+import { Controller, Get, Query, Sse } from '@nestjs/common';
+import { Batch, DONE, defineServing, lengthBuckets, ServingService } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { map, type Observable } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
+import { createServing, ServingModule } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 
 // #region generator

@@ -89,7 +89,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
 
     const rows: Record<string, number> = {};
     for (const batch of batches) {
-      rows[batch.key] = (rows[batch.key] ?? 0) + (batch.takenBack ? 0 : batch.rows);
+      rows[batch.key] = (rows[batch.key] ?? 0) + (batch.revoked ? 0 : batch.rows);
     }
     expect(rows).toEqual({ 160: 8, 320: 12, 480: 16, 640: 4, 960: 8 });
     expect(batches.length).toBeLessThan(48);

@@ -22,7 +22,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     start({ ...steps[host]({ counts }), batchSize: 2, ...options });
 
   it('[9.3] [8.4] goes on to its end, and so do those who wait', async () => {
-    const serving = await serve({ drain: true });
+    const serving = await serve({ drainOnShutdown: true });
     const running = await begin(serving.stream(row('a', 20)));
     const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
     await turn();
@@ -41,7 +41,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
   it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
     const counts = new Int32Array(new SharedArrayBuffer(12));
-    const serving = await serve({ drain: false, batchSize: 1 }, counts);
+    const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
     const running = await begin(serving.stream(row('a', 20)));
     // A thread has been handed one batch ahead, and runs it.
     const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
@@ -64,9 +64,9 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     ['in batches, drained', false, true],
     ['in batches, not drained', false, false],
     ['alone', true, true],
-  ])('[9.3] [8.4] ends at its next step, and its callers are told: %s', async (_, inline, drain) => {
+  ])('[9.3] [8.4] ends at its next step, and its callers are told: %s', async (_, inline, drainOnShutdown) => {
     const counts = new Int32Array(new SharedArrayBuffer(8));
-    const serving = await start({ ...steps[host]({ counts }), drain, shutdown: 20 });
+    const serving = await start({ ...steps[host]({ counts }), drainOnShutdown, drainTimeout: 20 });
     const running = await begin(serving.stream(row('a', 1e9), { inline }));
     const told = expect(running.rest).rejects.toThrow(ServingClosedError);
 

@@ -147,23 +147,23 @@ describe('Batch', () => {
     const item = { rate: floats([], [16]), x: floats([3, 2], [1, 2, 3, 4, 5, 6]) };
     const batch = Batch.concatenate([item], { rate: null });
 
-    const lent = batch.slice(1, 3).lend() as typeof item;
+    const lent = batch.slice(1, 3).view() as typeof item;
 
     expect(lent).toEqual({ rate: floats([], [16]), x: floats([2, 2], [3, 4, 5, 6]) });
     expect((lent.rate.data as Float32Array).buffer).toBe((item.rate.data as Float32Array).buffer);
     expect((lent.x.data as Float32Array).buffer).toBe((item.x.data as Float32Array).buffer);
-    expect(batch.merge(batch.slice(0, 1)).lend()).toEqual({ rate: item.rate, x: floats([4, 2], [1, 2, 3, 4, 5, 6, 1, 2]) });
+    expect(batch.merge(batch.slice(0, 1)).view()).toEqual({ rate: item.rate, x: floats([4, 2], [1, 2, 3, 4, 5, 6, 1, 2]) });
     expect(
       Batch.concatenate([floats([2, 3], [1, 2, 3, 4, 5, 6])], { '': 1 })
         .slice(1, 2)
-        .lend(),
+        .view(),
     ).toEqual(floats([2, 1], [2, 5]));
     expect(
       Batch.concatenate([new Tensor('string', ['a', 'b'], [2])])
         .slice(1, 2)
-        .lend(),
+        .view(),
     ).toEqual(new Tensor('string', ['b'], [1]));
-    expect(Batch.stack(['a', 'b']).slice(1, 2).lend()).toEqual(['b']);
+    expect(Batch.stack(['a', 'b']).slice(1, 2).view()).toEqual(['b']);
   });
 
   it('[2.2] keeps its key through every operation', () => {

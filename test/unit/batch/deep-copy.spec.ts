@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { contentHash } from '../../../lib/batch/content-hash.js';
-import { ownCopy } from '../../../lib/batch/deep-copy.js';
+import { deepCopy } from '../../../lib/batch/deep-copy.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 
 class Prediction {
@@ -23,7 +23,7 @@ describe('ownCopy', () => {
           withSparseArray: true,
         }),
         (value) => {
-          expect(contentHash(ownCopy(value))).toBe(contentHash(value));
+          expect(contentHash(deepCopy(value))).toBe(contentHash(value));
         },
       ),
       { numRuns: 1000 },
@@ -39,14 +39,14 @@ describe('ownCopy', () => {
       view: new DataView(new ArrayBuffer(2)),
     };
     const objects = objectsIn(value);
-    const shared = objectsIn(ownCopy(value)).filter((object) => objects.includes(object));
+    const shared = objectsIn(deepCopy(value)).filter((object) => objects.includes(object));
     expect(objects.length).toBeGreaterThan(30);
     expect(shared).toEqual([]);
   });
 
   it('copies tensors of every type', () => {
     for (const tensor of sixOfEachType) {
-      const { row } = ownCopy({ row: tensor }) as { row: Tensor };
+      const { row } = deepCopy({ row: tensor }) as { row: Tensor };
       expect(row).toBeInstanceOf(Tensor);
       expect(row).toEqual(tensor);
       expect(row.data).not.toBe(tensor.data);
@@ -55,19 +55,19 @@ describe('ownCopy', () => {
 
   it('copies of a larger buffer only the part that is seen', () => {
     const { buffer } = Uint8Array.of(9, 1, 2, 9);
-    expect(ownCopy(new Uint8Array(buffer, 1, 2))).toEqual(Uint8Array.of(1, 2));
-    expect((ownCopy(new Uint8Array(buffer, 1, 2)) as Uint8Array).buffer.byteLength).toBe(2);
-    const view = ownCopy(new DataView(buffer, 1, 2)) as DataView;
+    expect(deepCopy(new Uint8Array(buffer, 1, 2))).toEqual(Uint8Array.of(1, 2));
+    expect((deepCopy(new Uint8Array(buffer, 1, 2)) as Uint8Array).buffer.byteLength).toBe(2);
+    const view = deepCopy(new DataView(buffer, 1, 2)) as DataView;
     expect([view.byteLength, view.buffer.byteLength, view.getUint8(0)]).toEqual([2, 2, 1]);
   });
 
   it('keeps a Buffer a Buffer', () => {
-    expect(Buffer.isBuffer(ownCopy(Buffer.from('text')))).toBe(true);
+    expect(Buffer.isBuffer(deepCopy(Buffer.from('text')))).toBe(true);
   });
 
   it('takes a name such as __proto__ for a name', () => {
     const value: unknown = JSON.parse('{ "__proto__": { "admin": true } }');
-    const copy = ownCopy(value) as { admin?: boolean };
+    const copy = deepCopy(value) as { admin?: boolean };
     expect(Object.keys(copy)).toEqual(['__proto__']);
     expect(copy.admin).toBeUndefined();
   });
@@ -80,8 +80,8 @@ describe('ownCopy', () => {
     ['an error', { error: new Error('one') }, 'an instance of Error'],
     ['memory that is shared', new SharedArrayBuffer(1), 'an instance of SharedArrayBuffer'],
   ])('refuses %s', (_, value, part) => {
-    expect(() => ownCopy(value)).toThrow(InvalidOutputError);
-    expect(() => ownCopy(value)).toThrow(
+    expect(() => deepCopy(value)).toThrow(InvalidOutputError);
+    expect(() => deepCopy(value)).toThrow(
       `The reply holds ${part}, of which there can be no copy for each of its callers; return plain data, such as { ...instance }`,
     );
   });
@@ -89,8 +89,8 @@ describe('ownCopy', () => {
   it('refuses what holds itself', () => {
     const value: unknown[] = [];
     value.push({ value });
-    expect(() => ownCopy(value)).toThrow(InvalidOutputError);
-    expect(() => ownCopy(value)).toThrow('holds itself');
+    expect(() => deepCopy(value)).toThrow(InvalidOutputError);
+    expect(() => deepCopy(value)).toThrow('holds itself');
   });
 });
 

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Admission, type AdmissionOptions, type Work } from '../../../lib/batching/admission.js';
+import { Admission, type AdmissionOptions, type PoolLoad } from '../../../lib/batching/admission.js';
 import {
   DeadlineExceededError,
-  DeadlineUnreachableError,
+  DeadlineTooShortError,
   OverloadedError,
   RequestTooLargeError,
   type ServingError,
@@ -11,8 +11,8 @@ import {
 import type { NamedRequest, NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { laneOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
-const busy: Work = { partitions: 1, idle: 0, runningUntil: () => 0 };
-const idle: Work = { partitions: 1, idle: 1, runningUntil: () => 0 };
+const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0 };
+const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0 };
 const lane = laneOf(10);
 
 /** The door of a queue, whose partitions are busy where nothing else is said. */
@@ -245,7 +245,7 @@ describe('Admission', () => {
       // Two batches that wait, its own, and one to spare.
       const error = door.refusal({ deadline: 1399 }, busy, 1000);
 
-      expect(error).toBeInstanceOf(DeadlineUnreachableError);
+      expect(error).toBeInstanceOf(DeadlineTooShortError);
       expect(error?.message).toBe(
         'Serving "door" would need about 400 ms to answer and the call has 399 ms; call again later, or with a longer timeout',
       );
@@ -256,7 +256,7 @@ describe('Admission', () => {
 
     it('[7.1] counts what runs, what waits and what the call takes itself, on all partitions that take batches', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
-      const work: Work = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
+      const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
       // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to spare.
@@ -280,9 +280,9 @@ describe('Admission', () => {
 
     it('[7.1] lets those in that have just the time they need', () => {
       const door = new Door().trained(0);
-      const work: Work = { ...busy, runningUntil: () => 60 };
+      const work: PoolLoad = { ...busy, runningUntil: () => 60 };
 
-      expect(door.refusal({ deadline: 59 }, work)).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 59 }, work)).toBeInstanceOf(DeadlineTooShortError);
       expect(door.refusal({ deadline: 60 }, work)).toBeUndefined();
     });
 
@@ -302,12 +302,12 @@ describe('Admission', () => {
       Array.from({ length: 7 }, () => door.learn(lane.limits, 10, 1000));
       expect(door.refusal({ deadline: 1 })).toBeUndefined();
       door.learn(lane.limits, 10, 1000);
-      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineTooShortError);
 
       door.ask({ lane: slow });
       expect(door.refusal({ deadline: 1 })).toBeUndefined();
       door.trained(1, slow);
-      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineTooShortError);
     });
 
     it('[7.1] does not fail open for lanes that it knows nothing of where none of their rows wait', () => {
@@ -319,14 +319,14 @@ describe('Admission', () => {
 
       door.leave(request, 2);
 
-      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineTooShortError);
     });
 
     it('[7.1] refuses nobody by a partition that waits for a batch: what it takes may have changed', () => {
       const door = new Door().trained(1_000_000);
 
       expect(door.refusal({ deadline: 1 }, idle)).toBeUndefined();
-      expect(door.refusal({ deadline: 1 }, idle)).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 1 }, idle)).toBeInstanceOf(DeadlineTooShortError);
     });
 
     it('[7.1] refuses nobody while no partition takes batches: nobody knows when one is back', () => {
@@ -371,7 +371,7 @@ describe('Admission', () => {
       door.ask({ size: 10 });
 
       // Of 5010 ms for 110 rows, those for all of them, its own batch, and one to spare.
-      expect(door.refusal({ deadline: 5029 })).toBeInstanceOf(DeadlineUnreachableError);
+      expect(door.refusal({ deadline: 5029 })).toBeInstanceOf(DeadlineTooShortError);
       expect(door.refusal({ deadline: 5031 })).toBeUndefined();
     });
   });

@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Pace } from '../../../lib/batching/batch-time-model.js';
+import { BatchTimeModel } from '../../../lib/batching/batch-time-model.js';
 
-function paceOf(batches: readonly (readonly [rows: number, milliseconds: number])[]): Pace {
-  const pace = new Pace();
+function paceOf(batches: readonly (readonly [rows: number, milliseconds: number])[]): BatchTimeModel {
+  const pace = new BatchTimeModel();
   batches.forEach(([rows, milliseconds]) => pace.learn(rows, milliseconds));
   return pace;
 }
@@ -22,7 +22,7 @@ describe('Pace', () => {
           fc.pre(new Set(sizes.slice(-20)).size > 1);
           const pace = paceOf(sizes.map((rows) => [rows, start + perRow * rows]));
 
-          expect(pace.timeOf(asked)! / Math.max(1, start + perRow * asked)).toBeCloseTo(start + perRow > 0 ? 1 : 0, 2);
+          expect(pace.predict(asked)! / Math.max(1, start + perRow * asked)).toBeCloseTo(start + perRow > 0 ? 1 : 0, 2);
         },
       ),
     );
@@ -30,38 +30,38 @@ describe('Pace', () => {
 
   it('[7.1] says nothing before it has seen eight batches', () => {
     const pace = paceOf(times(7, [4, 10]));
-    expect(pace.timeOf(4)).toBeUndefined();
+    expect(pace.predict(4)).toBeUndefined();
 
     pace.learn(4, 10);
-    expect(pace.timeOf(4)).toBeCloseTo(10);
+    expect(pace.predict(4)).toBeCloseTo(10);
   });
 
   it('[7.1] holds, after batches of one size, that smaller ones take no less and larger ones as much more as they have rows', () => {
     const pace = paceOf(times(20, [4, 10]));
 
-    expect([1, 4, 8, 6].map((rows) => pace.timeOf(rows))).toEqual([10, 10, 20, 15].map((time) => expect.closeTo(time)));
+    expect([1, 4, 8, 6].map((rows) => pace.predict(rows))).toEqual([10, 10, 20, 15].map((time) => expect.closeTo(time)));
   });
 
   it('[7.1] takes batches of one size for that, however large: it is not misled by what numbers cannot hold', () => {
     for (let rows = 100_000; rows < 100_100; rows++) {
       const pace = paceOf(times(20, [rows, 10]));
 
-      expect([pace.timeOf(1), pace.timeOf(2 * rows)]).toEqual([expect.closeTo(10), expect.closeTo(20)]);
+      expect([pace.predict(1), pace.predict(2 * rows)]).toEqual([expect.closeTo(10), expect.closeTo(20)]);
     }
   });
 
   it('[7.1] follows a change: what is long ago counts less and less', () => {
     const pace = paceOf(times(200, [4, 100]));
-    expect(pace.timeOf(4)).toBeCloseTo(100);
+    expect(pace.predict(4)).toBeCloseTo(100);
 
     times(14, 0).forEach(() => pace.learn(4, 10));
-    const half = pace.timeOf(4)!;
+    const half = pace.predict(4)!;
     times(100, 0).forEach(() => pace.learn(4, 10));
 
     expect(half).toBeGreaterThan(45);
     expect(half).toBeLessThan(60);
-    expect(pace.timeOf(4)).toBeGreaterThan(10);
-    expect(pace.timeOf(4)).toBeLessThan(11);
+    expect(pace.predict(4)).toBeGreaterThan(10);
+    expect(pace.predict(4)).toBeLessThan(11);
   });
 
   it('[7.1] follows a change of the slope', () => {
@@ -69,7 +69,7 @@ describe('Pace', () => {
 
     Array.from({ length: 200 }, (_, i) => pace.learn(1 + (i % 8), 5 + (i % 8)));
 
-    expect(pace.timeOf(32)).toBeCloseTo(36, 0);
+    expect(pace.predict(32)).toBeCloseTo(36, 0);
   });
 
   it('[7.1] never holds that more rows take less time, or that any take less than none', () => {
@@ -77,7 +77,7 @@ describe('Pace', () => {
       fc.property(
         fc.array(fc.tuple(fc.integer({ min: 1, max: 64 }), fc.nat(1000)), { minLength: 8, maxLength: 40 }),
         (batches) => {
-          const expected = [1, 2, 8, 64, 500].map((rows) => paceOf(batches).timeOf(rows)!);
+          const expected = [1, 2, 8, 64, 500].map((rows) => paceOf(batches).predict(rows)!);
 
           expect(expected.toSorted((a, b) => a - b)).toEqual(expected);
           expect(expected[0]).toBeGreaterThanOrEqual(0);
@@ -89,17 +89,17 @@ describe('Pace', () => {
   it('[7.1] holds, where larger batches seem to take less, that all take as long as they do on average', () => {
     const pace = paceOf([...times(10, [8, 10] as const), ...times(10, [2, 30] as const)]);
 
-    expect(pace.timeOf(1)).toBe(pace.timeOf(64));
-    expect(pace.timeOf(1)).toBeGreaterThan(20);
-    expect(pace.timeOf(1)).toBeLessThan(30);
+    expect(pace.predict(1)).toBe(pace.predict(64));
+    expect(pace.predict(1)).toBeGreaterThan(20);
+    expect(pace.predict(1)).toBeLessThan(30);
   });
 
   it('[7.1] takes the best line through the origin where that of the batches would start below it', () => {
     const pace = paceOf(Array.from({ length: 400 }, (_, i) => (i % 2 === 0 ? [2, 0] : [4, 100])));
 
-    const perRow = pace.timeOf(1)!;
+    const perRow = pace.predict(1)!;
     expect(perRow).toBeGreaterThan(20);
     expect(perRow).toBeLessThan(20.5);
-    expect([0, 3, 64].map((rows) => pace.timeOf(rows))).toEqual([0, 3, 64].map((rows) => expect.closeTo(rows * perRow)));
+    expect([0, 3, 64].map((rows) => pace.predict(rows))).toEqual([0, 3, 64].map((rows) => expect.closeTo(rows * perRow)));
   });
 });

@@ -6,13 +6,13 @@ import type { Window } from '../../../lib/batching/ready-queue.js';
 import {
   BatchFailedError,
   DeadlineExceededError,
-  DeadlineUnreachableError,
+  DeadlineTooShortError,
   isServingError,
   OverloadedError,
   PartitionLostError,
   ServingClosedError,
 } from '../../../lib/errors.js';
-import { HeldSlot, NamedRequest, type NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
+import { HeldTarget, NamedRequest, type NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
 import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher', () => {
@@ -68,8 +68,12 @@ const scenario = fc.record({
     maxLength: 3,
   }),
   /** Partitions that go, and come back. */
-  slots: fc.array(
-    fc.record({ ...atSomeTime, partition: fc.nat({ max: MOST_PARTITIONS - 1 }), is: fc.constantFrom('up', 'away', 'lost') }),
+  targets: fc.array(
+    fc.record({
+      ...atSomeTime,
+      partition: fc.nat({ max: MOST_PARTITIONS - 1 }),
+      is: fc.constantFrom('up', 'unavailable', 'lost'),
+    }),
     { maxLength: 6 },
   ),
   /** How one batch after the other runs. */
@@ -140,7 +144,7 @@ class Play {
   private readonly batcher: Batcher<PlayedRequest>;
   private readonly callbacks: Scenario['callbacks'];
   private readonly lanes: readonly PlayedLane[];
-  private readonly slots: readonly HeldSlot[];
+  private readonly targets: readonly HeldTarget[];
   private readonly requests: PlayedRequest[] = [];
   /** Of each partition, the ends of the batches that it holds, of which it runs the first. */
   private readonly held: Promise<void>[][];
@@ -155,7 +159,7 @@ class Play {
     const { partitions, prefetch, callbacks, ageing, weights } = options;
     this.callbacks = [...callbacks];
     this.held = Array.from({ length: partitions }, () => []);
-    this.slots = this.held.map(() => new HeldSlot(prefetch));
+    this.targets = this.held.map(() => new HeldTarget(prefetch));
     this.lanes = options.lanes.map((own) => ({
       limits: { ...own },
       queues: new Map(),
@@ -171,7 +175,7 @@ class Play {
       maxQueueCost: MAX_QUEUE / 10,
       order: { ageing, weights: new Map(Object.entries(weights)) },
       nextBatch: () => 0,
-      slots: this.slots,
+      targets: this.targets,
       dispatch: (window, partition) => this.dispatch(window, partition),
       observer: {
         batchStarted: (record) => this.start(record),
@@ -182,21 +186,21 @@ class Play {
 
   /** Plays the scenario to its end; gives the promises that were broken. */
   async broken(): Promise<string[]> {
-    const { calls, changes, closing, slots } = this.options;
+    const { calls, changes, closing, targets } = this.options;
     for (const { at, ...call } of calls) {
       setTimeout(() => this.call(call), at);
     }
     for (const { at, lane, limits: own } of changes) {
       setTimeout(() => this.change(this.lanes[lane]!, own), at);
     }
-    for (const { at, partition, is } of slots) {
-      setTimeout(() => this.slots[partition]?.change(is === 'up' ? {} : { [is]: new PartitionLostError(is) }), at);
+    for (const { at, partition, is } of targets) {
+      setTimeout(() => this.targets[partition]?.change(is === 'up' ? {} : { [is]: new PartitionLostError(is) }), at);
     }
     if (closing) {
       setTimeout(() => this.close(closing.abandons), closing.at);
     }
     await this.playTimers();
-    this.slots.forEach((slot) => slot.change({}));
+    this.targets.forEach((target) => target.change({}));
     await this.playTimers();
     this.checkEnd();
     this.close(false);
@@ -324,8 +328,8 @@ class Play {
 
   private checkPartition(partition: number, mayGoAhead: boolean): void {
     const held = this.held[partition]!;
-    const idle = this.held.filter(({ length }, i) => length === 0 && isUp(this.slots[i]!));
-    this.check(isUp(this.slots[partition]!), 'a partition that is not there gets no batch');
+    const idle = this.held.filter(({ length }, i) => length === 0 && isUp(this.targets[i]!));
+    this.check(isUp(this.targets[partition]!), 'a partition that is not there gets no batch');
     this.check(held.length <= this.options.prefetch, 'a partition takes one batch, and so many ahead');
     this.check(held.length === 0 || mayGoAhead, 'only full batches are handed ahead');
     this.check(held.length === 0 || idle.length === 0, 'idle partitions come first');
@@ -347,7 +351,7 @@ class Play {
     );
   }
 
-  private async dispatch({ parts, history }: Window<PlayedRequest>, partition: number): Promise<BatchOutcome<PlayedRequest>> {
+  private async dispatch({ parts, retryState }: Window<PlayedRequest>, partition: number): Promise<BatchOutcome<PlayedRequest>> {
     const { runs } = this.options;
     const held = this.held[partition]!;
     this.check(this.started.at(-1)?.parts === parts, 'a batch is told to start when it does');
@@ -358,7 +362,7 @@ class Play {
     await end;
     void held.shift();
     this.callBack('reply');
-    return this.outcomeOf(parts, ends, typeof history === 'number' ? history : 0);
+    return this.outcomeOf(parts, ends, typeof retryState === 'number' ? retryState : 0);
   }
 
   private outcomeOf(parts: readonly Part<PlayedRequest>[], ends: string, runs: number): BatchOutcome<PlayedRequest> {
@@ -377,7 +381,7 @@ class Play {
       return { error };
     }
     lane.isMixed = true;
-    const retries: Retry<PlayedRequest>[] = halves.map((half) => ({ parts: half, history: runs + 1 }));
+    const retries: Retry<PlayedRequest>[] = halves.map((half) => ({ parts: half, retryState: runs + 1 }));
     rows.forEach((row) => (row.is = 'retried'));
     lane.retries.push(...retries.map((retry) => rowsOf(retry.parts)));
     return { error, retries };
@@ -391,7 +395,7 @@ class Play {
   }
 
   private checkIdle(): void {
-    const idle = this.held.some(({ length }, i) => length === 0 && isUp(this.slots[i]!));
+    const idle = this.held.some(({ length }, i) => length === 0 && isUp(this.targets[i]!));
     this.check(!idle || !this.lanes.some(isReady), 'nothing that is ready waits beside an idle partition');
     const waiting = this.requests.reduce((sum, request) => sum + request.waiting, 0);
     this.check(this.batcher.depth === waiting, 'its depth is what waits');
@@ -478,7 +482,7 @@ function isRefusal(error: unknown, closed: boolean, patience: number): boolean {
   }
   return closed
     ? error instanceof ServingClosedError
-    : error instanceof OverloadedError || error instanceof DeadlineUnreachableError;
+    : error instanceof OverloadedError || error instanceof DeadlineTooShortError;
 }
 
 const rowsOf = (parts: readonly Part<PlayedRequest>[]): PlayedRow[] =>
@@ -487,7 +491,7 @@ const sameRows = (a: readonly PlayedRow[], b: readonly PlayedRow[]): boolean =>
   a.length === b.length && a.every((row, i) => row === b[i]);
 const waitingIn = ({ queues, retries }: PlayedLane): PlayedRow[] => [...retries.flat(), ...[...queues.values()].flat()];
 const isWanted = ({ request }: PlayedRow): boolean => !request.isOver && request.deadline > performance.now();
-const isUp = ({ away, lost }: HeldSlot): boolean => !away && !lost;
+const isUp = ({ unavailable, lost }: HeldTarget): boolean => !unavailable && !lost;
 const isOldest = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
   rows[0]!.request.arrivedAt <= row.request.arrivedAt &&
   waitingIn(row.request.lane).every(

@@ -228,7 +228,7 @@ describe('Batcher', () => {
       const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
       batcher.call('a', 6);
       await later();
-      batcher.slots[0]!.lost = new PartitionLostError();
+      batcher.targets[0]!.lost = new PartitionLostError();
 
       batcher.call('b', 6);
       await later();
@@ -243,7 +243,7 @@ describe('Batcher', () => {
       const batcher = await busyBatcher();
       const [queued, after] = [new PartitionLostError('ended'), undefined];
       const request = batcher.call('a', 4);
-      batcher.slots[0]!.lost = queued;
+      batcher.targets[0]!.lost = queued;
 
       batcher.finishBatch(0, { error: queued });
       await later();

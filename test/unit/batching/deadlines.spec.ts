@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { DeadlineExceededError, DeadlineUnreachableError } from '../../../lib/errors.js';
+import { DeadlineExceededError, DeadlineTooShortError } from '../../../lib/errors.js';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -82,7 +82,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await later();
 
     // What runs takes 100 ms, the others another 200, its own batch 100, and there is to be one to spare.
-    expect(() => batcher.ask('b', { deadline: inMs(499) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(499) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(501) })).not.toThrow();
     await later(60);
     expect(() => batcher.ask('c', { deadline: inMs(499) })).not.toThrow();
@@ -111,7 +111,7 @@ describe('Batcher, of calls with a deadline,', () => {
     batcher.ask('a', { size: 3 });
     await later();
 
-    expect(() => batcher.ask('b', { deadline: inMs(199) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(199) })).toThrow(DeadlineTooShortError);
     await runAll(batcher);
   });
 
@@ -127,7 +127,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await later();
 
     // Two rows took 100, so four take 200: those that run, those that wait, its own, and one to spare.
-    expect(() => batcher.ask('b', { deadline: inMs(799) })).toThrow(DeadlineUnreachableError);
+    expect(() => batcher.ask('b', { deadline: inMs(799) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(801) })).not.toThrow();
     await runAll(batcher);
   });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Backlog } from '../../../lib/batching/priority-queue.js';
+import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
 import { DeadlineExceededError } from '../../../lib/errors.js';
 import { NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/batching/held-batcher.js';
 
@@ -50,12 +50,12 @@ describe('Backlog, of rows that would be late,', () => {
   });
 });
 
-function newBacklog(): Backlog<NamedRequest> {
-  return new Backlog({ ageing: 1000, weights: new Map() });
+function newBacklog(): PriorityQueue<NamedRequest> {
+  return new PriorityQueue({ ageing: 1000, weights: new Map() });
 }
 
 function add(
-  backlog: Backlog<NamedRequest>,
+  backlog: PriorityQueue<NamedRequest>,
   name: string,
   options: Omit<NamedRequestOptions, 'lane'>,
   count = options.size ?? 1,

@@ -58,7 +58,7 @@ class Rush {
       name: 'rush',
       maxQueue: 10_000,
       order: { ageing: 1000, weights: new Map() },
-      slots: this.ends.map(() => ({ prefetch: 1 })),
+      targets: this.ends.map(() => ({ prefetch: 1 })),
       nextBatch: () => 0,
       observer: { batchStarted() {}, batchEnded() {} },
       dispatch: ({ parts }, partition) => this.run(parts, partition),

@@ -1,21 +1,21 @@
 import { describe, expect, it } from '@jest/globals';
 import { PartitionLostError } from '../../../lib/errors.js';
-import { type Load, Pool, type Slot } from '../../../lib/batching/pool.js';
+import { type TargetLoad, Pool, type Target } from '../../../lib/batching/pool.js';
 
 const gone = new PartitionLostError('gone');
 
-type State = { -readonly [Name in keyof Slot]: Slot[Name] };
+type State = { -readonly [Name in keyof Target]: Target[Name] };
 const slotsOf = (...prefetch: number[]): State[] => prefetch.map((ahead) => ({ prefetch: ahead }));
 
 /** Takes the partition that is to get the batch. */
-function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now = 0): Load {
+function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now = 0): TargetLoad {
   const load = pool.next(batch, now)!;
   pool.start(load, expected, now);
   return load;
 }
 
 /** Ends the batch that the partition got first. */
-const end = (pool: Pool, load: Load, now: number): number => pool.end(load, load.batches[0]!, now);
+const end = (pool: Pool, load: TargetLoad, now: number): number => pool.end(load, load.batches[0]!, now);
 
 describe('Pool', () => {
   it('[5.1] gives the partition that has been idle longest', () => {
@@ -47,16 +47,16 @@ describe('Pool', () => {
 
   it('[W13] has the one that will be busy longest give back what it has not begun, one for each idle one', () => {
     const given: number[] = [];
-    const pool = new Pool([0, 1, 2].map((partition) => ({ prefetch: 1, takeBack: () => given.push(partition) })));
+    const pool = new Pool([0, 1, 2].map((partition) => ({ prefetch: 1, revoke: () => given.push(partition) })));
     const loads = [30, 10, 20].map((expected) => start(pool, 'full', expected));
     start(pool, 'full', 5);
-    pool.takeBack(0);
+    pool.revoke(0);
     expect(given).toEqual([]);
 
     start(pool, 'full', 5);
     const ended = loads.find(({ batches }) => batches.length === 1)!;
     end(pool, ended, 6);
-    pool.takeBack(6);
+    pool.revoke(6);
     expect(given).toEqual([2]);
     expect(ended.partition).toBe(0);
   });
@@ -82,7 +82,7 @@ describe('Pool', () => {
     expect(pool.next('growing', 0)).toBe(load);
   });
 
-  it.each(['away', 'lost'] as const)('[5.6] gives none that is %s, until it is back', (state) => {
+  it.each(['unavailable', 'lost'] as const)('[5.6] gives none that is %s, until it is back', (state) => {
     const slots = slotsOf(1, 1);
     const pool = new Pool(slots);
     slots[0]![state] = gone;
@@ -93,15 +93,15 @@ describe('Pool', () => {
     expect(pool.next('growing', 0)?.partition).toBe(0);
   });
 
-  it('[5.6] hands nothing ahead to one that went away while it was busy', () => {
+  it('[5.6] hands nothing ahead to one that went unavailable while it was busy', () => {
     const slots = slotsOf(1);
     const pool = new Pool(slots);
     start(pool);
 
-    slots[0]!.away = gone;
+    slots[0]!.unavailable = gone;
     expect(pool.next('full', 0)).toBeUndefined();
 
-    slots[0]!.away = undefined;
+    slots[0]!.unavailable = undefined;
     expect(pool.next('full', 0)?.partition).toBe(0);
   });
 
@@ -113,7 +113,7 @@ describe('Pool', () => {
 
     slots[1]!.lost = later;
     expect(pool.lost).toBeUndefined();
-    slots[0]!.away = gone;
+    slots[0]!.unavailable = gone;
     expect(pool.lost).toBeUndefined();
     slots[0]!.lost = gone;
     expect(pool.lost).toBe(gone);
@@ -122,14 +122,14 @@ describe('Pool', () => {
   it('[7.1] counts the partitions that take batches, and knows whether one waits for a batch', () => {
     const slots = slotsOf(0, 0, 0);
     const pool = new Pool(slots);
-    expect([pool.partitions, pool.idle > 0, pool.isQuiet]).toEqual([3, true, true]);
-    slots[0]!.away = gone;
+    expect([pool.partitions, pool.idle > 0, pool.isIdle]).toEqual([3, true, true]);
+    slots[0]!.unavailable = gone;
     expect([pool.partitions, pool.idle > 0]).toEqual([2, true]);
-    slots[0]!.away = undefined;
+    slots[0]!.unavailable = undefined;
 
     start(pool);
-    expect([pool.partitions, pool.idle > 0, pool.isQuiet]).toEqual([3, true, false]);
-    slots[1]!.away = gone;
+    expect([pool.partitions, pool.idle > 0, pool.isIdle]).toEqual([3, true, false]);
+    slots[1]!.unavailable = gone;
     slots[2]!.lost = gone;
     expect([pool.partitions, pool.idle > 0]).toEqual([1, false]);
   });
@@ -142,9 +142,9 @@ describe('Pool', () => {
     slots[0]!.lost = gone;
 
     end(pool, load, 1);
-    expect(pool.isQuiet).toBe(false);
+    expect(pool.isIdle).toBe(false);
     end(pool, load, 2);
-    expect(pool.isQuiet).toBe(true);
+    expect(pool.isIdle).toBe(true);
   });
 
   it('[7.1] knows how much longer its partitions will run, those that are late no longer', () => {
@@ -198,6 +198,6 @@ describe('Pool', () => {
 
     expect(pool.endOf(load, 20)).toBe(20);
     expect(pool.runningUntil(20)).toBe(0);
-    expect(pool.isQuiet).toBe(true);
+    expect(pool.isIdle).toBe(true);
   });
 });

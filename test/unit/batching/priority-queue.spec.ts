@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Backlog } from '../../../lib/batching/priority-queue.js';
+import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
 import { type NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/batching/held-batcher.js';
 import { allOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
@@ -8,7 +8,7 @@ interface Ask extends Partial<NamedRequestOptions> {
   readonly arrivedAt?: number;
 }
 
-class NamedBacklog extends Backlog<NamedRequest> {
+class NamedBacklog extends PriorityQueue<NamedRequest> {
   constructor(ageing = 1000, weights: Readonly<Record<string, number>> = {}) {
     super({ ageing, weights: new Map(Object.entries(weights)) });
   }

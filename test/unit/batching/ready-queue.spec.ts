@@ -2,132 +2,132 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import type { Part } from '../../../lib/batching/queued-request.js';
 import type { NamedRequest } from '../../fixtures/batching/held-batcher.js';
-import { NamedLine } from '../../fixtures/batching/named-pipeline.js';
+import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 
 describe('WaitingLine', () => {
   it('[4.4] gives windows in the order in which they joined', () => {
-    const line = new NamedLine();
-    line.window('left', 'a', 3);
-    line.window('right', 'b');
-    line.window('left', 'c');
+    const queue = new NamedQueue();
+    queue.window('left', 'a', 3);
+    queue.window('right', 'b');
+    queue.window('left', 'c');
 
-    expect(line.isEmpty).toBe(false);
-    expect(line.takeAll()).toEqual(['a0 a1 a2', 'b0', 'c0']);
-    expect(line.isEmpty).toBe(true);
-    expect(line.next(0)).toBeUndefined();
+    expect(queue.isEmpty).toBe(false);
+    expect(queue.takeAll()).toEqual(['a0 a1 a2', 'b0', 'c0']);
+    expect(queue.isEmpty).toBe(true);
+    expect(queue.next(0)).toBeUndefined();
   });
 
   it('[4.2] lets a window grow in its place until it is full', () => {
-    const line = new NamedLine();
-    line.window('left', 'a');
-    line.window('right', 'b');
+    const queue = new NamedQueue();
+    queue.window('left', 'a');
+    queue.window('right', 'b');
 
-    expect(['c', 'd', 'e'].map((name) => line.add('left', name) !== undefined)).toEqual([true, true, false]);
+    expect(['c', 'd', 'e'].map((name) => queue.add('left', name) !== undefined)).toEqual([true, true, false]);
 
-    expect(line.next(0)).toBe('full');
-    expect(line.take(0)).toMatchObject({ reason: 'full', size: 3, lane: line.lane('left') });
-    expect(line.takeAll()).toEqual(['b0']);
+    expect(queue.next(0)).toBe('full');
+    expect(queue.take(0)).toMatchObject({ reason: 'full', size: 3, lane: queue.lane('left') });
+    expect(queue.takeAll()).toEqual(['b0']);
   });
 
   it('[4.2] does not let a window grow that was taken', () => {
-    const line = new NamedLine();
-    line.window('left', 'a');
-    line.takeNames();
+    const queue = new NamedQueue();
+    queue.window('left', 'a');
+    queue.takeNames();
 
-    expect(line.add('left', 'b')).toBeUndefined();
+    expect(queue.add('left', 'b')).toBeUndefined();
   });
 
   it('[4.2] grows the later window of a lane when the earlier is taken', () => {
-    const line = new NamedLine();
-    line.window('left', 'a', 3);
-    line.window('left', 'b');
-    line.takeNames();
+    const queue = new NamedQueue();
+    queue.window('left', 'a', 3);
+    queue.window('left', 'b');
+    queue.takeNames();
 
-    line.add('left', 'c');
+    queue.add('left', 'c');
 
-    expect(line.takeAll()).toEqual(['b0 c0']);
+    expect(queue.takeAll()).toEqual(['b0 c0']);
   });
 
-  it('[4.2] has no room in a lane that has no window in line', () => {
-    const line = new NamedLine();
-    line.window('left', 'a');
+  it('[4.2] has no room in a lane that has no window in queue', () => {
+    const queue = new NamedQueue();
+    queue.window('left', 'a');
 
-    expect(line.roomIn(line.lane('right'))).toBe(0);
+    expect(queue.roomIn(queue.lane('right'))).toBe(0);
   });
 
   it('[4.2] has no room in a lane whose next window is open: its rows go before', () => {
-    const line = new NamedLine();
-    line.window('left', 'a');
-    expect(line.roomIn(line.lane('left'))).toBe(2);
+    const queue = new NamedQueue();
+    queue.window('left', 'a');
+    expect(queue.roomIn(queue.lane('left'))).toBe(2);
 
-    line.open(line.lane('left'));
-    expect(line.roomIn(line.lane('left'))).toBe(0);
+    queue.openWindow(queue.lane('left'));
+    expect(queue.roomIn(queue.lane('left'))).toBe(0);
 
-    line.window('left', 'b');
-    expect(line.roomIn(line.lane('left'))).toBe(4);
+    queue.window('left', 'b');
+    expect(queue.roomIn(queue.lane('left'))).toBe(4);
   });
 
   it('[8.3] has no room in a window that was flushed', () => {
-    const line = new NamedLine();
-    line.close('left', [line.part('left', 'a')], 'flush');
+    const queue = new NamedQueue();
+    queue.addClosed('left', [queue.part('left', 'a')], 'flush');
 
-    expect(line.roomIn(line.lane('left'))).toBe(0);
+    expect(queue.roomIn(queue.lane('left'))).toBe(0);
   });
 
   it('[4.7] lets any number of lanes grow', () => {
-    const line = new NamedLine();
+    const queue = new NamedQueue();
     const lanes = Array.from({ length: 5000 }, (_, i) => `lane ${i}`);
-    lanes.forEach((lane) => line.window(lane, 'a'));
+    lanes.forEach((lane) => queue.window(lane, 'a'));
 
-    expect(lanes.filter((lane) => !line.add(lane, 'b'))).toEqual([]);
-    expect(new Set(line.takeAll())).toEqual(new Set(['a0 b0']));
+    expect(lanes.filter((lane) => !queue.add(lane, 'b'))).toEqual([]);
+    expect(new Set(queue.takeAll())).toEqual(new Set(['a0 b0']));
   });
 
   it('[4.7] loses no rows, nor the room for them, where it forgets lanes that have none', () => {
-    const line = new NamedLine();
-    const left = line.window('waits', 'a');
-    line.open(line.lane('open'));
+    const queue = new NamedQueue();
+    const left = queue.window('waits', 'a');
+    queue.openWindow(queue.lane('open'));
     for (let i = 0; i < 5000; i++) {
-      line.window(`lane ${i}`, 'b');
-      line.window('urgent', 'c');
-      line.takeNames();
-      line.takeNames();
+      queue.window(`lane ${i}`, 'b');
+      queue.window('urgent', 'c');
+      queue.takeNames();
+      queue.takeNames();
     }
 
-    expect(line.roomIn(line.lane('open'))).toBe(0);
-    line.close('open', [line.part('open', 'd')]);
-    expect(line.add('open', 'e')).toBeDefined();
-    line.leave(left);
-    expect(line.takeAll().filter((rows) => !['b0', 'c0'].includes(rows))).toEqual(['d0 e0']);
+    expect(queue.roomIn(queue.lane('open'))).toBe(0);
+    queue.addClosed('open', [queue.part('open', 'd')]);
+    expect(queue.add('open', 'e')).toBeDefined();
+    queue.leave(left);
+    expect(queue.takeAll().filter((rows) => !['b0', 'c0'].includes(rows))).toEqual(['d0 e0']);
   });
 
   it('[9.3] gives all requests back when it is cleared, and is then as new', () => {
-    const line = new NamedLine();
-    const requests = [line.window('left', 'a'), line.window('right', 'b', 3), line.add('left', 'c')];
-    const again = line.part('right', 'd', { size: 2 });
-    line.again([again], undefined, 3);
-    const many = Array.from({ length: 300_000 }, () => line.part('many', 'e'));
-    line.lane('many', many.length);
-    line.close('many', many, 'full');
+    const queue = new NamedQueue();
+    const requests = [queue.window('left', 'a'), queue.window('right', 'b', 3), queue.add('left', 'c')];
+    const again = queue.part('right', 'd', { size: 2 });
+    queue.retry([again], undefined, 3);
+    const many = Array.from({ length: 300_000 }, () => queue.part('many', 'e'));
+    queue.lane('many', many.length);
+    queue.addClosed('many', many, 'full');
 
-    expect(line.clear()).toEqual(new Set([...requests, again.request, ...many.map(({ request }) => request)]));
-    expect([line.isEmpty, line.next(0), line.roomIn(line.lane('left'))]).toEqual([true, undefined, 0]);
+    expect(queue.clear()).toEqual(new Set([...requests, again.request, ...many.map(({ request }) => request)]));
+    expect([queue.isEmpty, queue.next(0), queue.roomIn(queue.lane('left'))]).toEqual([true, undefined, 0]);
 
-    line.window('left', 'f');
-    expect(line.takeAll()).toEqual(['f0']);
+    queue.window('left', 'f');
+    expect(queue.takeAll()).toEqual(['f0']);
   });
 
   it('[4.4] keeps the order however often windows join and leave', () => {
-    const line = new NamedLine();
+    const queue = new NamedQueue();
     const taken: unknown[] = [];
     for (let i = 0; i < 1000; i++) {
-      line.window('left', `${i}.`, 3);
+      queue.window('left', `${i}.`, 3);
       if (i % 3 > 0) {
-        taken.push(line.takeNames());
+        taken.push(queue.takeNames());
       }
     }
 
-    expect([...taken, ...line.takeAll()]).toEqual(Array.from({ length: 1000 }, (_, i) => `${i}.0 ${i}.1 ${i}.2`));
+    expect([...taken, ...queue.takeAll()]).toEqual(Array.from({ length: 1000 }, (_, i) => `${i}.0 ${i}.1 ${i}.2`));
   });
 
   it('[4.4] looks at a row as often however many wait', () => {
@@ -140,241 +140,241 @@ describe('WaitingLine', () => {
 
   describe('decides late', () => {
     it('[7.4] which rows of a lane a batch gets: those of higher priority first', () => {
-      const line = new NamedLine();
-      line.close('left', [line.part('left', 'a', { size: 3 })], 'full');
-      line.close('left', [line.part('left', 'b', { size: 2 }), line.part('left', 'c', { priority: 1 })], 'full');
+      const queue = new NamedQueue();
+      queue.addClosed('left', [queue.part('left', 'a', { size: 3 })], 'full');
+      queue.addClosed('left', [queue.part('left', 'b', { size: 2 }), queue.part('left', 'c', { priority: 1 })], 'full');
 
-      expect(line.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1']);
+      expect(queue.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1']);
     });
 
     it('[7.4] which lane is next: that in which rows of higher priority have closed a window', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 3, 0);
-      line.close('right', [line.part('right', 'b'), line.part('right', 'c', { priority: 1 })], 'timeout', 999);
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 3, 0);
+      queue.addClosed('right', [queue.part('right', 'b'), queue.part('right', 'c', { priority: 1 })], 'timeout', 999);
 
-      expect(line.takeAll(999)).toEqual(['c0 b0', 'a0 a1 a2']);
+      expect(queue.takeAll(999)).toEqual(['c0 b0', 'a0 a1 a2']);
     });
 
     it('[7.4] that a lane that has waited for more than a level goes before one of higher priority', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 3, 0);
-      line.close('right', [line.part('right', 'b', { priority: 1, now: 1001 })], 'timeout', 1001);
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 3, 0);
+      queue.addClosed('right', [queue.part('right', 'b', { priority: 1, now: 1001 })], 'timeout', 1001);
 
-      expect(line.takeAll(1001)).toEqual(['a0 a1 a2', 'b0']);
+      expect(queue.takeAll(1001)).toEqual(['a0 a1 a2', 'b0']);
     });
 
     it('[7.4] that a row of higher priority, which joins a window that waits, takes it ahead', () => {
-      const line = new NamedLine();
-      line.window('right', 'r', 3);
-      line.window('left', 'a', 2);
+      const queue = new NamedQueue();
+      queue.window('right', 'r', 3);
+      queue.window('left', 'a', 2);
 
-      line.add('left', 'b', { priority: 1 });
+      queue.add('left', 'b', { priority: 1 });
 
-      expect(line.takeAll()).toEqual(['b0 a0 a1', 'r0 r1 r2']);
+      expect(queue.takeAll()).toEqual(['b0 a0 a1', 'r0 r1 r2']);
     });
 
     it('[7.4] that it goes ahead alone where the windows of its lane are full of others, who keep their places', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 3);
-      line.window('right', 'r', 3);
-      line.window('left', 'b', 2);
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 3);
+      queue.window('right', 'r', 3);
+      queue.window('left', 'b', 2);
 
-      line.add('left', 'c', { priority: 1 });
+      queue.add('left', 'c', { priority: 1 });
 
-      expect(line.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1', 'r0 r1 r2']);
+      expect(queue.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1', 'r0 r1 r2']);
     });
 
     it('[7.4] that it goes ahead once, however many rows of its priority come', () => {
-      const line = new NamedLine();
-      line.window('right', 'r', 3);
-      line.window('left', 'a');
-      line.window('left', 'b');
+      const queue = new NamedQueue();
+      queue.window('right', 'r', 3);
+      queue.window('left', 'a');
+      queue.window('left', 'b');
 
-      ['c', 'd', 'e', 'f'].forEach((name) => line.add('left', name, { priority: 1 }));
+      ['c', 'd', 'e', 'f'].forEach((name) => queue.add('left', name, { priority: 1 }));
 
-      expect(line.takeAll()).toEqual(['c0 d0 e0', 'r0 r1 r2', 'f0 a0 b0']);
+      expect(queue.takeAll()).toEqual(['c0 d0 e0', 'r0 r1 r2', 'f0 a0 b0']);
     });
 
     it('[7.4] [7.3] that nobody goes ahead once the row has left for which that was', () => {
-      const line = new NamedLine();
-      line.window('right', 'r', 3);
-      line.window('left', 'a');
-      const urgent = line.add('left', 'b', { priority: 1 })!;
+      const queue = new NamedQueue();
+      queue.window('right', 'r', 3);
+      queue.window('left', 'a');
+      const urgent = queue.add('left', 'b', { priority: 1 })!;
 
       urgent.leave();
-      line.leave(urgent);
+      queue.leave(urgent);
 
-      expect(line.takeAll()).toEqual(['r0 r1 r2', 'a0']);
+      expect(queue.takeAll()).toEqual(['r0 r1 r2', 'a0']);
     });
 
     it('[7.4] that rows of lower priority go ahead of nobody', () => {
-      const line = new NamedLine();
-      line.window('left', 'a');
-      line.window('right', 'r', 3);
+      const queue = new NamedQueue();
+      queue.window('left', 'a');
+      queue.window('right', 'r', 3);
 
-      line.add('left', 'b', { priority: -1 });
+      queue.add('left', 'b', { priority: -1 });
 
-      expect(line.takeAll()).toEqual(['a0 b0', 'r0 r1 r2']);
+      expect(queue.takeAll()).toEqual(['a0 b0', 'r0 r1 r2']);
     });
   });
 
   describe('of requests that have left', () => {
     it('[7.3] gives their places to rows that come later', () => {
-      const line = new NamedLine();
-      const gone = line.window('left', 'a', 3);
-      line.window('left', 'b', 2);
-      expect(line.roomIn(line.lane('left'))).toBe(1);
+      const queue = new NamedQueue();
+      const gone = queue.window('left', 'a', 3);
+      queue.window('left', 'b', 2);
+      expect(queue.roomIn(queue.lane('left'))).toBe(1);
 
       gone.leave();
-      line.leave(gone);
-      expect(line.roomIn(line.lane('left'))).toBe(4);
-      line.add('left', 'c', { size: 2 });
+      queue.leave(gone);
+      expect(queue.roomIn(queue.lane('left'))).toBe(4);
+      queue.add('left', 'c', { size: 2 });
 
-      expect(line.takeAll()).toEqual(['b0 b1 c0', 'c1']);
+      expect(queue.takeAll()).toEqual(['b0 b1 c0', 'c1']);
     });
 
     it('[7.3] takes no place for a window of nothing else', () => {
-      const line = new NamedLine();
-      const part = line.part('left', 'a');
+      const queue = new NamedQueue();
+      const part = queue.part('left', 'a');
       part.request.leave();
 
-      line.close('left', [part]);
+      queue.addClosed('left', [part]);
 
-      expect([line.isEmpty, line.roomIn(line.lane('left'))]).toEqual([true, 0]);
+      expect([queue.isEmpty, queue.roomIn(queue.lane('left'))]).toEqual([true, 0]);
     });
 
     it('[7.3] passes over a place of which all rows have left', () => {
-      const line = new NamedLine();
-      const gone = line.window('left', 'a', 3);
-      line.window('right', 'b');
+      const queue = new NamedQueue();
+      const gone = queue.window('left', 'a', 3);
+      queue.window('right', 'b');
       gone.leave();
-      line.leave(gone);
+      queue.leave(gone);
 
-      expect(line.takeAll()).toEqual(['b0']);
-      expect(line.roomIn(line.lane('left'))).toBe(0);
+      expect(queue.takeAll()).toEqual(['b0']);
+      expect(queue.roomIn(queue.lane('left'))).toBe(0);
     });
 
     it('[7.2] passes over rows whose deadline has passed, and gives their places to others', () => {
-      const line = new NamedLine();
-      const late = line.part('left', 'a', { size: 2, deadline: 10 });
+      const queue = new NamedQueue();
+      const late = queue.part('left', 'a', { size: 2, deadline: 10 });
       late.request.expire = () => {
         late.request.leave();
-        line.leave(late.request);
+        queue.leave(late.request);
       };
-      line.close('left', [late, line.part('left', 'b')], 'full');
-      line.window('left', 'c', 2);
+      queue.addClosed('left', [late, queue.part('left', 'b')], 'full');
+      queue.window('left', 'c', 2);
 
-      expect([line.takeNames(10), late.request.isOver]).toEqual(['b0 c0 c1', true]);
+      expect([queue.takeNames(10), late.request.isOver]).toEqual(['b0 c0 c1', true]);
     });
   });
 
   describe('of batches that run again', () => {
     it('[6.4] gives them by themselves, with what is known of them, as full batches', () => {
-      const line = new NamedLine();
-      line.window('left', 'a');
-      line.again([line.part('left', 'b'), line.part('left', 'c')], 'known', 3);
-      line.add('left', 'd');
+      const queue = new NamedQueue();
+      queue.window('left', 'a');
+      queue.retry([queue.part('left', 'b'), queue.part('left', 'c')], 'known', 3);
+      queue.add('left', 'd');
 
-      expect(line.next(0)).toBe('full');
-      expect(line.take(0)).toMatchObject({ reason: 'retry', history: 'known', size: 3, lane: line.lane('left') });
-      expect(line.takeAll()).toEqual(['a0 d0']);
+      expect(queue.next(0)).toBe('full');
+      expect(queue.take(0)).toMatchObject({ reason: 'retry', retryState: 'known', size: 3, lane: queue.lane('left') });
+      expect(queue.takeAll()).toEqual(['a0 d0']);
     });
 
     it('[6.4] gives them ahead of all that came later, and behind those of a higher priority', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 3, 5);
-      line.close('right', [line.part('right', 'b', { priority: 1 })], 'timeout', 900);
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 3, 5);
+      queue.addClosed('right', [queue.part('right', 'b', { priority: 1 })], 'timeout', 900);
 
-      line.again([line.part('left', 'c', { now: 2 })], undefined, 3);
+      queue.retry([queue.part('left', 'c', { now: 2 })], undefined, 3);
 
-      expect(line.takeAll(900)).toEqual(['b0', 'c0', 'a0 a1 a2']);
+      expect(queue.takeAll(900)).toEqual(['b0', 'c0', 'a0 a1 a2']);
     });
 
     it('[6.4] gives them in their order, and ahead of those that came at the same time', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 3);
-      ['b', 'c'].forEach((name) => line.again([line.part('left', name)], undefined, 3));
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 3);
+      ['b', 'c'].forEach((name) => queue.retry([queue.part('left', name)], undefined, 3));
 
-      expect(line.takeAll()).toEqual(['b0', 'c0', 'a0 a1 a2']);
+      expect(queue.takeAll()).toEqual(['b0', 'c0', 'a0 a1 a2']);
     });
 
     it('[7.3] gives of them the rows for which somebody waits, and passes over them where that is nobody', () => {
-      const line = new NamedLine();
-      const parts = ['a', 'b', 'c'].map((name) => line.part('left', name));
-      line.again(parts.slice(0, 2), undefined, 3);
-      line.again(parts.slice(2), undefined, 3);
+      const queue = new NamedQueue();
+      const parts = ['a', 'b', 'c'].map((name) => queue.part('left', name));
+      queue.retry(parts.slice(0, 2), undefined, 3);
+      queue.retry(parts.slice(2), undefined, 3);
       [parts[0]!, parts[2]!].forEach(({ request }) => request.leave());
 
-      expect(line.takeAll()).toEqual(['b0']);
-      expect(line.isEmpty).toBe(true);
+      expect(queue.takeAll()).toEqual(['b0']);
+      expect(queue.isEmpty).toBe(true);
     });
 
     it('[7.2] runs none of their rows whose deadline has passed', () => {
-      const line = new NamedLine();
-      const parts = [10, 11].map((deadline) => line.part('left', `till ${deadline}.`, { deadline }));
+      const queue = new NamedQueue();
+      const parts = [10, 11].map((deadline) => queue.part('left', `till ${deadline}.`, { deadline }));
       parts.forEach(({ request }) => (request.expire = () => request.leave()));
-      line.again(parts, undefined, 3);
-      line.again([line.part('left', 'late', { deadline: 9 })], undefined, 3);
+      queue.retry(parts, undefined, 3);
+      queue.retry([queue.part('left', 'late', { deadline: 9 })], undefined, 3);
 
-      expect(line.takeAll(10)).toEqual(['till 11.0']);
+      expect(queue.takeAll(10)).toEqual(['till 11.0']);
       expect(parts[0]!.request.isOver).toBe(true);
     });
 
     it('[4.2] makes no room in their lane', () => {
-      const line = new NamedLine();
-      line.again([line.part('left', 'a')], undefined, 3);
+      const queue = new NamedQueue();
+      queue.retry([queue.part('left', 'a')], undefined, 3);
 
-      expect(line.roomIn(line.lane('left'))).toBe(0);
+      expect(queue.roomIn(queue.lane('left'))).toBe(0);
     });
   });
 
   describe('of requests that must run whole', () => {
     it('[8.3] lets no row grow into a lane that was sealed for one', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 2);
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 2);
 
-      line.seal(line.lane('left'));
+      queue.closeWindow(queue.lane('left'));
 
-      expect([line.roomIn(line.lane('left')), line.next(0)]).toEqual([0, 'growing']);
-      expect(line.take(0)).toMatchObject({ reason: 'flush' });
+      expect([queue.roomIn(queue.lane('left')), queue.next(0)]).toEqual([0, 'growing']);
+      expect(queue.take(0)).toMatchObject({ reason: 'flush' });
     });
 
     it('[8.3] [7.4] seals a lane whose newest window was taken before the others', () => {
-      const line = new NamedLine();
-      line.window('left', 'a', 2);
-      line.close('left', [line.part('left', 'b', { priority: 5 })], 'full');
-      expect(line.takeNames()).toBe('b0 a0 a1');
-      line.window('left', 'c', 2);
-      line.close('left', [line.part('left', 'd', { size: 3, priority: 5 })], 'full');
-      expect(line.takeNames()).toBe('d0 d1 d2');
+      const queue = new NamedQueue();
+      queue.window('left', 'a', 2);
+      queue.addClosed('left', [queue.part('left', 'b', { priority: 5 })], 'full');
+      expect(queue.takeNames()).toBe('b0 a0 a1');
+      queue.window('left', 'c', 2);
+      queue.addClosed('left', [queue.part('left', 'd', { size: 3, priority: 5 })], 'full');
+      expect(queue.takeNames()).toBe('d0 d1 d2');
 
-      line.seal(line.lane('left'));
+      queue.closeWindow(queue.lane('left'));
 
-      expect(line.roomIn(line.lane('left'))).toBe(0);
-      line.window('left', 'e');
-      expect(line.roomIn(line.lane('left'))).toBe(2);
+      expect(queue.roomIn(queue.lane('left'))).toBe(0);
+      queue.window('left', 'e');
+      expect(queue.roomIn(queue.lane('left'))).toBe(2);
     });
 
     it('[8.3] gives those that another has pushed out a batch of their own', () => {
-      const line = new NamedLine();
-      line.close('left', [line.part('left', 'a', { size: 2, whole: true }), line.part('left', 'b')], 'full');
-      line.close('left', [line.part('left', 'C', { size: 2, whole: true, priority: 1 })], 'flush');
+      const queue = new NamedQueue();
+      queue.addClosed('left', [queue.part('left', 'a', { size: 2, whole: true }), queue.part('left', 'b')], 'full');
+      queue.addClosed('left', [queue.part('left', 'C', { size: 2, whole: true, priority: 1 })], 'flush');
 
-      expect(line.takeAll()).toEqual(['C0 C1', 'a0 a1 b0']);
+      expect(queue.takeAll()).toEqual(['C0 C1', 'a0 a1 b0']);
     });
 
     it('[8.3] [7.4] gives them one also where a place is left that was for urgent rows, which have run before', () => {
-      const line = new NamedLine();
+      const queue = new NamedQueue();
       ['a', 'b'].forEach((name) => {
-        const gone = line.window('left', name);
+        const gone = queue.window('left', name);
         gone.leave();
-        line.leave(gone);
+        queue.leave(gone);
       });
-      line.add('left', 'X', { size: 2, whole: true, now: 3000 });
-      line.add('left', 'Y', { size: 2, whole: true, now: 3000 });
-      line.add('left', 'U', { size: 2, whole: true, priority: 1, now: 3500 });
+      queue.add('left', 'X', { size: 2, whole: true, now: 3000 });
+      queue.add('left', 'Y', { size: 2, whole: true, now: 3000 });
+      queue.add('left', 'U', { size: 2, whole: true, priority: 1, now: 3500 });
 
-      expect(line.takeAll(3500)).toEqual(['U0 U1', 'X0 X1', 'Y0 Y1']);
+      expect(queue.takeAll(3500)).toEqual(['U0 U1', 'X0 X1', 'Y0 Y1']);
     });
   });
 
@@ -389,14 +389,14 @@ describe('WaitingLine', () => {
     });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 50 }), (steps) => {
-        const line = new NamedLine(10);
+        const queue = new NamedQueue(10);
         const asked: NamedRequest[] = [];
         const taken = new Map<NamedRequest, number>();
         let now = 0;
         let failed: Part<NamedRequest>[] = [];
         const take = (): void => {
-          if (line.next(now)) {
-            const { parts, lane } = line.take(now);
+          if (queue.next(now)) {
+            const { parts, lane } = queue.take(now);
             expect(parts.length).toBeGreaterThan(0);
             expect(parts.every(({ request }) => request.lane === lane && !request.isOver)).toBe(true);
             expect(parts.reduce((sum, { count }) => sum + count, 0)).toBeLessThanOrEqual(3);
@@ -410,62 +410,62 @@ describe('WaitingLine', () => {
         };
         for (const { do: what, lane, wait, ...options } of steps) {
           now += wait;
-          const part = line.part(lane, `${asked.length}.`, { ...options, now });
+          const part = queue.part(lane, `${asked.length}.`, { ...options, now });
           if (what === 'window') {
             asked.push(part.request);
-            line.close(lane, [part], options.size === 3 ? 'full' : 'timeout', now);
-          } else if (what === 'grow' && line.roomIn(line.lane(lane)) >= options.size) {
+            queue.addClosed(lane, [part], options.size === 3 ? 'full' : 'timeout', now);
+          } else if (what === 'grow' && queue.roomIn(queue.lane(lane)) >= options.size) {
             asked.push(part.request);
-            line.grow(part, now);
+            queue.extend(part, now);
           } else if (what === 'take') {
             take();
           } else if (what === 'leave') {
             const request = asked.find((known) => !known.isOver && known.priority === options.priority);
             request?.leave();
             if (request) {
-              line.leave(request);
+              queue.leave(request);
             }
           } else if (what === 'seal') {
-            line.seal(line.lane(lane));
-            expect(line.roomIn(line.lane(lane))).toBe(0);
+            queue.closeWindow(queue.lane(lane));
+            expect(queue.roomIn(queue.lane(lane))).toBe(0);
           } else if (what === 'again' && failed.length > 0) {
             const live = failed.filter(({ request }) => !request.isOver);
             live.forEach(({ request, count }) => taken.set(request, taken.get(request)! - count));
             failed = [];
             if (live.length > 0) {
-              line.again(live, undefined, 3);
+              queue.retry(live, undefined, 3);
             }
           }
         }
-        while (!line.isEmpty) {
-          expect(line.next(now) === undefined).toBe(line.isEmpty);
+        while (!queue.isEmpty) {
+          expect(queue.next(now) === undefined).toBe(queue.isEmpty);
           take();
         }
         expect(asked.filter((request) => !request.isOver && taken.get(request) !== request.size)).toEqual([]);
-        expect(['left', 'right'].map((lane) => line.roomIn(line.lane(lane)))).toEqual([0, 0]);
-        expect([...line.clear()].filter((request) => !request.isOver)).toEqual([]);
+        expect(['left', 'right'].map((lane) => queue.roomIn(queue.lane(lane)))).toEqual([0, 0]);
+        expect([...queue.clear()].filter((request) => !request.isOver)).toEqual([]);
       }),
     );
   });
 });
 
-/** How often a line reads what there is to know of a request while its window joins, grows and leaves. */
+/** How often a queue reads what there is to know of a request while its window joins, grows and leaves. */
 function looksPerRow(windows: number, lanes = windows): number {
   let looks = 0;
-  const line = new NamedLine();
+  const queue = new NamedQueue();
   const watched = (lane: string, i: number): Part<NamedRequest> => {
-    const part = line.part(lane, `${i}.`, { priority: i % 3, tenant: `${i % 5}` });
+    const part = queue.part(lane, `${i}.`, { priority: i % 3, tenant: `${i % 5}` });
     const request = new Proxy(part.request, {
       get: (target, name) => (looks++, Reflect.get(target, name)),
     });
     return { ...part, request };
   };
   for (let i = 0; i < windows; i++) {
-    line.close(`lane ${i % lanes}`, [watched(`lane ${i % lanes}`, i)]);
+    queue.addClosed(`lane ${i % lanes}`, [watched(`lane ${i % lanes}`, i)]);
   }
   for (let i = 0; i < windows; i++) {
-    line.grow(watched(`lane ${i % lanes}`, i), 0);
+    queue.extend(watched(`lane ${i % lanes}`, i), 0);
   }
-  expect(line.takeAll().join(' ').split(' ')).toHaveLength(windows * 2);
+  expect(queue.takeAll().join(' ').split(' ')).toHaveLength(windows * 2);
   return looks / windows;
 }

@@ -200,7 +200,7 @@ describe('Calls that ask the same, with a cache', () => {
 
   it('[9.3] are answered as closed, where the serving does not drain', async () => {
     const open = hold();
-    const serving = await cached({ drain: false });
+    const serving = await cached({ drainOnShutdown: false });
     const reply = serving.batchedRun('a');
     const refused = expect(reply).rejects.toThrow(ServingClosedError);
     const closed = serving.close();

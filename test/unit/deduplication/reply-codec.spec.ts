@@ -3,18 +3,18 @@ import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { contentHash } from '../../../lib/batch/content-hash.js';
-import { replyOfText, textOf } from '../../../lib/deduplication/reply-codec.js';
+import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-codec.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
 const kinds = { withBigInt: true, withDate: true, withMap: true, withSet: true, withTypedArray: true, withSparseArray: true };
-const throughText = (reply: unknown): unknown => replyOfText(textOf(reply));
+const throughText = (reply: unknown): unknown => decodeReply(encodeReply(reply));
 
 describe('The text of a reply', () => {
   it('gives the reply back as it was, whatever it holds, also where the store writes JSON', () => {
     fc.assert(
       fc.property(fc.anything(kinds), (reply) => {
-        const stored: unknown = JSON.parse(JSON.stringify(textOf(reply)));
-        expect(contentHash(replyOfText(stored as string))).toBe(contentHash(reply));
+        const stored: unknown = JSON.parse(JSON.stringify(encodeReply(reply)));
+        expect(contentHash(decodeReply(stored as string))).toBe(contentHash(reply));
       }),
       { numRuns: 1000 },
     );
@@ -43,6 +43,6 @@ describe('The text of a reply', () => {
   });
 
   it('refuses what it could not give back', () => {
-    expect(() => textOf({ at: new URL('https://example.com') })).toThrow(InvalidOutputError);
+    expect(() => encodeReply({ at: new URL('https://example.com') })).toThrow(InvalidOutputError);
   });
 });

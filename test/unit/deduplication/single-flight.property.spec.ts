@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Flights, type Seat } from '../../../lib/deduplication/single-flight.js';
+import { SingleFlight, type JoinedCall } from '../../../lib/deduplication/single-flight.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 const of = { identity: fc.constantFrom('a', 'b') };
@@ -48,8 +48,8 @@ interface Work {
 
 /** What happens, and beside it what should. */
 class History {
-  private readonly flights = new Flights<unknown, number>();
-  private readonly seats: Seat<unknown, number>[] = [];
+  private readonly flights = new SingleFlight<unknown, number>();
+  private readonly seats: JoinedCall<unknown, number>[] = [];
   private readonly answers: string[][] = [];
   private readonly expected: string[][] = [];
   private readonly works: Work[] = [];

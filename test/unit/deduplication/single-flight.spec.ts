@@ -1,9 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import { Flights } from '../../../lib/deduplication/single-flight.js';
+import { SingleFlight } from '../../../lib/deduplication/single-flight.js';
 
 describe('Flights', () => {
   it('does the work of calls of one identity once, and that of another identity by itself', async () => {
-    const flights = new Flights<string>();
+    const flights = new SingleFlight<string>();
     const started: string[] = [];
     const join = (identity: string): Promise<string> =>
       flights.join(identity, undefined, () => Promise.resolve(`work ${started.push(identity)}`)).reply;
@@ -15,7 +15,7 @@ describe('Flights', () => {
 
   it('begins the work before the first call has its seat back', () => {
     const started: string[] = [];
-    new Flights<string>().join('a', undefined, async () => {
+    new SingleFlight<string>().join('a', undefined, async () => {
       started.push('a');
       return 'done';
     });
@@ -23,14 +23,14 @@ describe('Flights', () => {
   });
 
   it('never joins calls whose identity is a symbol of their own', async () => {
-    const flights = new Flights<number>();
+    const flights = new SingleFlight<number>();
     let works = 0;
     const join = (): Promise<number> => flights.join(Symbol('alone'), undefined, async () => ++works).reply;
     expect(await Promise.all([join(), join()])).toEqual([1, 2]);
   });
 
   it('[7.3] lets who leaves go at once, the first, too, and gives the others what they wait for', async () => {
-    const flights = new Flights<string>();
+    const flights = new SingleFlight<string>();
     let succeed!: (value: string) => void;
     let left!: AbortSignal;
     const work = (signal: AbortSignal): Promise<string> => {
@@ -50,7 +50,7 @@ describe('Flights', () => {
   });
 
   it('[7.3] gives the work up when the last has left, and starts anew for who comes then', async () => {
-    const flights = new Flights<string>();
+    const flights = new SingleFlight<string>();
     const signals: AbortSignal[] = [];
     const never = (signal: AbortSignal): Promise<string> => {
       signals.push(signal);
@@ -65,7 +65,7 @@ describe('Flights', () => {
   });
 
   it('[6.1] fails all of the flight of one error, and no later call', async () => {
-    const flights = new Flights<string>();
+    const flights = new SingleFlight<string>();
     const error = new Error('out of paper');
     const seats = [1, 2].map(() => flights.join('a', undefined, () => Promise.reject(error)));
 
@@ -77,7 +77,7 @@ describe('Flights', () => {
   });
 
   it('fails a flight whose work throws before there is a promise', async () => {
-    const seat = new Flights<string>().join('a', undefined, () => {
+    const seat = new SingleFlight<string>().join('a', undefined, () => {
       throw new Error('at once');
     });
     await expect(seat.reply).rejects.toThrow('at once');
@@ -85,7 +85,7 @@ describe('Flights', () => {
 
   it('leaves nothing unhandled when the work fails after the last has left', async () => {
     let fail!: (error: Error) => void;
-    const seat = new Flights<string>().join('a', undefined, () => new Promise((_, reject) => (fail = reject)));
+    const seat = new SingleFlight<string>().join('a', undefined, () => new Promise((_, reject) => (fail = reject)));
     seat.leave('gone');
     await expect(seat.reply).rejects.toBe('gone');
     fail(new Error('nobody asks'));

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
   type BatchContext,
-  type BatchFunctionSite,
+  type BatchFunctionContext,
   createServing,
   InvalidOutputError,
   InvalidServingError,
@@ -29,7 +29,7 @@ describe('createServing', () => {
 
   describe('of a function', () => {
     it('[1.1] calls the factory once per partition and key, at start and with the options of the partition', async () => {
-      const built: BatchFunctionSite[] = [];
+      const built: BatchFunctionContext[] = [];
       const serving = await start<string[]>({
         name: 'sites',
         partitions,
@@ -90,7 +90,7 @@ describe('createServing', () => {
     });
 
     it('[1.1] [3.1] [4.7] is called inline for any key, when its first batch comes', async () => {
-      const built: BatchFunctionSite[] = [];
+      const built: BatchFunctionContext[] = [];
       const serving = await start<string[]>({
         name: 'sites',
         partitions,

@@ -45,8 +45,8 @@ describe('resolveDefinition', () => {
       maxRestarts: 5,
       restartTimeout: 600_000,
       partitions: [{}],
-      drain: true,
-      shutdown: 30_000,
+      drainOnShutdown: true,
+      drainTimeout: 30_000,
     });
   });
 
@@ -59,8 +59,8 @@ describe('resolveDefinition', () => {
       separateOrigins: true,
       warmUp: ['a'],
       runTimeout: 500,
-      drain: false,
-      shutdown: 0,
+      drainOnShutdown: false,
+      drainTimeout: 0,
     };
 
     const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
@@ -83,7 +83,7 @@ describe('resolveDefinition', () => {
       batchTimeout: undefined,
       partitions: undefined,
       batchKeys: undefined,
-      drain: undefined,
+      drainOnShutdown: undefined,
     };
 
     expect(resolve({ ...valid, ...options })).toEqual(resolve(valid));
@@ -160,9 +160,9 @@ describe('resolveDefinition', () => {
     [{ batchTimeout: -1 }, `option "batchTimeout" is -1; ${milliseconds}`],
     [{ batchTimeout: NaN }, `option "batchTimeout" is NaN; ${milliseconds}`],
     [{ batchTimeout: 2 ** 31 }, `option "batchTimeout" is 2147483648; ${milliseconds}`],
-    [{ shutdown: '30s' }, `option "shutdown" is "30s"; ${milliseconds}`],
+    [{ drainTimeout: '30s' }, `option "drainTimeout" is "30s"; ${milliseconds}`],
     [{ runTimeout: 0 }, 'option "runTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
-    [{ drain: 'no' }, 'option "drain" is "no"; allowed is true or false'],
+    [{ drainOnShutdown: 'no' }, 'option "drainOnShutdown" is "no"; allowed is true or false'],
     [{ partitions: 0 }, `option "partitions" is 0; ${partitions}`],
     [{ partitions: false }, `option "partitions" is false; ${partitions}`],
     [{ partitions: [] }, `option "partitions" is []; ${partitions}`],

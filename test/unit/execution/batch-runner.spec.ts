@@ -5,14 +5,14 @@ import type { Partition } from '../../../lib/partitions/partition.js';
 import { BatchRunner } from '../../../lib/execution/batch-runner.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/execution/reply-request.js';
-import { ServingEvents } from '../../../lib/events/event-hub.js';
+import { EventHub } from '../../../lib/events/event-hub.js';
 
 const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
 
 /** A runner of one partition, which may run its batches twice. */
 function runnerOn(partition: Partition): BatchRunner {
   const recovery = { idempotent: true, isolateFailures: true, retries: 2 };
-  return new BatchRunner('pairs', recovery, { partitions: [partition] }, new ServingEvents());
+  return new BatchRunner('pairs', recovery, { partitions: [partition] }, new EventHub());
 }
 
 /** A partition that gives every row back, and what it has got. */

@@ -242,7 +242,9 @@ describe('A batch that fails', () => {
 
   it('[9.3] fails with the error of closing where the serving does not drain', async () => {
     const script = new BatchScript<string>();
-    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true, drain: false }));
+    const serving = await startServing<unknown>(
+      script.createServing({ name: 'picky', idempotent: true, drainOnShutdown: false }),
+    );
     const replies = settled(serving, ['a', 'b']);
     const batch = await script.next();
     const closed = serving.close();

@@ -8,7 +8,7 @@ import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtua
 
 /** A serving of one partition, whose batches run until the test ends them. */
 function servingOf(worker: FakeWorker): LocalServing {
-  const options = resolveDefinition({ name: 'held', batchSize: 1, shutdown: 1000, useFactory: () => () => [] });
+  const options = resolveDefinition({ name: 'held', batchSize: 1, drainTimeout: 1000, useFactory: () => () => [] });
   return new LocalServing(options, { name: 'held' }, async (_kind, _partitions, _keys, supervision) => ({
     partitions: [
       new SupervisedPartition(

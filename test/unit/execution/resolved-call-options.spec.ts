@@ -1,12 +1,18 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import { type CallOptions, DeadlineExceededError, InvalidInputError } from 'nestjs-serving';
-import { type CallTerms, NOTHING_ASKED, onStop, termsOf } from '../../../lib/execution/resolved-call-options.js';
+import {
+  type ResolvedCallOptions,
+  DEFAULT_CALL_OPTIONS,
+  onCancel,
+  resolveCallOptions,
+} from '../../../lib/execution/resolved-call-options.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const callbacks = { name: 'polite' };
-const terms = (options: CallOptions, timeout?: number): CallTerms => termsOf(callbacks, 'input', options, timeout);
+const terms = (options: CallOptions, timeout?: number): ResolvedCallOptions =>
+  resolveCallOptions(callbacks, 'input', options, timeout);
 /** What nobody who minds the types can say. */
 const wrong = (options: object): CallOptions => options;
 
@@ -14,9 +20,9 @@ describe('termsOf', () => {
   useVirtualTime();
 
   it('gives one and the same where nothing is asked for', () => {
-    expect(terms({})).toBe(NOTHING_ASKED);
-    expect(terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' })).toBe(NOTHING_ASKED);
-    expect(NOTHING_ASKED).toMatchObject({ priority: 0, tenant: '', deadline: Infinity, signal: undefined });
+    expect(terms({})).toBe(DEFAULT_CALL_OPTIONS);
+    expect(terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' })).toBe(DEFAULT_CALL_OPTIONS);
+    expect(DEFAULT_CALL_OPTIONS).toMatchObject({ priority: 0, tenant: '', deadline: Infinity, signal: undefined });
   });
 
   it('[7.4] gives what is asked for', () => {
@@ -49,9 +55,9 @@ describe('termsOf', () => {
     const inputs: unknown[] = [];
     const asking = { ...callbacks, tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined) };
 
-    expect(termsOf(asking, 'known', {}).tenant).toBe('a');
-    expect(termsOf(asking, 'unknown', {})).toBe(NOTHING_ASKED);
-    expect(termsOf(asking, 'known', { tenant: 'b' }).tenant).toBe('b');
+    expect(resolveCallOptions(asking, 'known', {}).tenant).toBe('a');
+    expect(resolveCallOptions(asking, 'unknown', {})).toBe(DEFAULT_CALL_OPTIONS);
+    expect(resolveCallOptions(asking, 'known', { tenant: 'b' }).tenant).toBe('b');
     expect(inputs).toEqual(['known', 'unknown']);
   });
 
@@ -74,10 +80,10 @@ describe('termsOf', () => {
   });
 
   it('[7.2] tells whoever is late how much time he had', () => {
-    expect(terms({ timeout: 25 }).late()).toEqual(
+    expect(terms({ timeout: 25 }).deadlineError()).toEqual(
       new DeadlineExceededError('Serving "polite" did not answer within the 25 ms that the call had'),
     );
-    expect(NOTHING_ASKED.late()).toBeInstanceOf(DeadlineExceededError);
+    expect(DEFAULT_CALL_OPTIONS.deadlineError()).toBeInstanceOf(DeadlineExceededError);
   });
 });
 
@@ -86,7 +92,7 @@ describe('onStop', () => {
 
   it('[7.2] calls back at the deadline, once', async () => {
     const reasons: unknown[] = [];
-    onStop(terms({ timeout: 10 }), (reason) => reasons.push(reason));
+    onCancel(terms({ timeout: 10 }), (reason) => reasons.push(reason));
     await later(9);
     expect(reasons).toEqual([]);
 
@@ -102,7 +108,7 @@ describe('onStop', () => {
     const asked = terms({ timeout: 10 });
     await later(10);
 
-    onStop(asked, (reason) => reasons.push(reason))();
+    onCancel(asked, (reason) => reasons.push(reason))();
 
     expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
   });
@@ -110,9 +116,9 @@ describe('onStop', () => {
   it('[7.3] calls back when the signal aborts, or at once where it has', () => {
     const reasons: unknown[] = [];
     const leaving = new AbortController();
-    onStop(terms(leaving), (reason) => reasons.push(reason));
+    onCancel(terms(leaving), (reason) => reasons.push(reason));
     leaving.abort('gone');
-    onStop(terms(leaving), (reason) => reasons.push(`already ${String(reason)}`));
+    onCancel(terms(leaving), (reason) => reasons.push(`already ${String(reason)}`));
 
     expect(reasons).toEqual(['gone', 'already gone']);
   });
@@ -123,8 +129,8 @@ describe('onStop', () => {
     const late = terms({ timeout: 5, signal: leaving.signal });
     await later(5);
 
-    [terms({ signal: leaving.signal, timeout: 10 }), terms(leaving), terms({ timeout: 10 }), late, NOTHING_ASKED].forEach(
-      (asked) => onStop(asked, (reason) => reasons.push(reason))(),
+    [terms({ signal: leaving.signal, timeout: 10 }), terms(leaving), terms({ timeout: 10 }), late, DEFAULT_CALL_OPTIONS].forEach(
+      (asked) => onCancel(asked, (reason) => reasons.push(reason))(),
     );
 
     expect([timers(), getEventListeners(leaving.signal, 'abort')]).toEqual([0, []]);

@@ -3,14 +3,14 @@ import * as fc from 'fast-check';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Part } from '../../../lib/batching/queued-request.js';
 import { BatchFailedError, PartitionLostError, RunTimeoutError, ServingLoadError } from '../../../lib/errors.js';
-import { LostOnTheWayError, NotStartedError, OutputLostError, TooLargeToSendError } from '../../../lib/partitions/partition.js';
-import { type History, retriesOf } from '../../../lib/execution/retry-policy.js';
+import { LostInTransitError, NotStartedError, OutputLostError, TooLargeToSendError } from '../../../lib/partitions/partition.js';
+import { type RetryState, retriesFor } from '../../../lib/execution/retry-policy.js';
 import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import type { BatchRequest } from '../../../lib/execution/request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
-import type { RecoveryOptions } from '../../../lib/definition/resolved-serving.js';
+import type { RetryOptions } from '../../../lib/definition/resolved-serving.js';
 
-const options: RecoveryOptions = { idempotent: true, isolateFailures: true, retries: 2 };
+const options: RetryOptions = { idempotent: true, isolateFailures: true, retries: 2 };
 const limits = { batchSize: 1024, batchTimeout: 0, runSize: 1024 };
 const lane = { limits, key: 'default', origin: undefined };
 const failed = new BatchFailedError('one of the rows is at fault');
@@ -24,16 +24,16 @@ function requestOf(rows: number, whole = false): BatchRequest {
 const allOf = (request: BatchRequest): Part<BatchRequest> => ({ request, offset: 0, count: request.size });
 const partsOf = (...sizes: number[]): Part<BatchRequest>[] => sizes.map((size) => allOf(requestOf(size)));
 /** The offset and the count of each part of each batch that is to run. */
-const shapeOf = (retries: ReturnType<typeof retriesOf>): number[][][] =>
+const shapeOf = (retries: ReturnType<typeof retriesFor>): number[][][] =>
   retries.map(({ parts }) => parts.map(({ offset, count }) => [offset, count]));
 
 /** What becomes of the rows, of which some are at fault, and in how many runs. */
 function play(
   parts: readonly Part<BatchRequest>[],
   errorOf: (rows: readonly (readonly [BatchRequest, number])[]) => unknown,
-  own: Partial<RecoveryOptions> = {},
+  own: Partial<RetryOptions> = {},
 ): { readonly runs: number; readonly failed: number; readonly answered: number } {
-  const left: { readonly parts: readonly Part<BatchRequest>[]; readonly history?: unknown }[] = [{ parts }];
+  const left: { readonly parts: readonly Part<BatchRequest>[]; readonly retryState?: unknown }[] = [{ parts }];
   const outcome = { runs: 0, failed: 0, answered: 0 };
   for (let batch = left.shift(); batch; batch = left.shift()) {
     outcome.runs++;
@@ -41,7 +41,8 @@ function play(
       Array.from({ length: count }, (_, i) => [request, offset + i] as const),
     );
     const error = errorOf(rows);
-    const retries = error === undefined ? [] : retriesOf(error, batch.parts, batch.history as History, { ...options, ...own });
+    const retries =
+      error === undefined ? [] : retriesFor(error, batch.parts, batch.retryState as RetryState, { ...options, ...own });
     left.push(...retries);
     if (retries.length === 0) {
       outcome[error === undefined ? 'answered' : 'failed'] += rows.length;
@@ -59,7 +60,7 @@ function atFault(parts: readonly Part<BatchRequest>[], faulty: readonly number[]
 
 describe('retriesOf', () => {
   it('[6.4] gives the rows of a batch that has failed in halves, in their order, whoever they belong to', () => {
-    expect(shapeOf(retriesOf(failed, partsOf(2, 3, 1), undefined, options))).toEqual([
+    expect(shapeOf(retriesFor(failed, partsOf(2, 3, 1), undefined, options))).toEqual([
       [
         [0, 2],
         [0, 1],
@@ -69,25 +70,25 @@ describe('retriesOf', () => {
         [0, 1],
       ],
     ]);
-    expect(shapeOf(retriesOf(failed, [{ ...partsOf(9)[0]!, offset: 4, count: 3 }], undefined, options))).toEqual([
+    expect(shapeOf(retriesFor(failed, [{ ...partsOf(9)[0]!, offset: 4, count: 3 }], undefined, options))).toEqual([
       [[4, 2]],
       [[6, 1]],
     ]);
   });
 
   it('[6.4] gives a row none that has failed alone', () => {
-    expect(retriesOf(failed, partsOf(1), undefined, options)).toEqual([]);
+    expect(retriesFor(failed, partsOf(1), undefined, options)).toEqual([]);
   });
 
   it.each([{ idempotent: false, isolateFailures: false }, { isolateFailures: false }])(
     '[6.4] gives none to batches that must not run twice, or are not to: %j',
     (own) => {
-      expect(retriesOf(failed, partsOf(4), undefined, { ...options, ...own })).toEqual([]);
+      expect(retriesFor(failed, partsOf(4), undefined, { ...options, ...own })).toEqual([]);
     },
   );
 
   it('[6.4] gives none where something could not be loaded, for which no row is at fault', () => {
-    expect(retriesOf(new ServingLoadError('no such file'), partsOf(4), undefined, options)).toEqual([]);
+    expect(retriesFor(new ServingLoadError('no such file'), partsOf(4), undefined, options)).toEqual([]);
   });
 
   it('[6.4] finds one or two rows at fault, wherever they are, and answers all others', () => {
@@ -140,13 +141,13 @@ describe('retriesOf', () => {
   it('[8.3] [6.4] cuts no request that must run whole, and none off from the others where it can go apart', () => {
     const [before, whole, after] = [allOf(requestOf(1)), allOf(requestOf(3, true)), allOf(requestOf(2))];
 
-    expect(retriesOf(failed, [before, whole], undefined, options).map(({ parts }) => parts)).toEqual([[before], [whole]]);
-    expect(retriesOf(failed, [whole, before], undefined, options).map(({ parts }) => parts)).toEqual([[whole], [before]]);
-    expect(retriesOf(failed, [before, whole, after], undefined, options).map(({ parts }) => parts)).toEqual([
+    expect(retriesFor(failed, [before, whole], undefined, options).map(({ parts }) => parts)).toEqual([[before], [whole]]);
+    expect(retriesFor(failed, [whole, before], undefined, options).map(({ parts }) => parts)).toEqual([[whole], [before]]);
+    expect(retriesFor(failed, [before, whole, after], undefined, options).map(({ parts }) => parts)).toEqual([
       [before, whole],
       [after],
     ]);
-    expect(retriesOf(failed, [whole], undefined, options)).toEqual([]);
+    expect(retriesFor(failed, [whole], undefined, options)).toEqual([]);
   });
 
   it('[8.3] [6.4] finds the request at fault among those that must run whole', () => {
@@ -174,10 +175,10 @@ describe('retriesOf', () => {
     '[5.6] gives a batch whole after one %s, and in halves after another',
     (error) => {
       const parts = partsOf(3, 1);
-      const [first] = retriesOf(error, parts, undefined, options);
+      const [first] = retriesFor(error, parts, undefined, options);
       expect(first?.parts).toEqual(parts);
 
-      const halves = retriesOf(error, parts, first?.history as History, options);
+      const halves = retriesFor(error, parts, first?.retryState as RetryState, options);
       expect(shapeOf(halves)).toEqual([
         [[0, 2]],
         [
@@ -186,7 +187,10 @@ describe('retriesOf', () => {
         ],
       ]);
 
-      expect(halves.map(({ parts: half, history }) => retriesOf(error, half, history as History, options))).toEqual([[], []]);
+      expect(halves.map(({ parts: half, retryState }) => retriesFor(error, half, retryState as RetryState, options))).toEqual([
+        [],
+        [],
+      ]);
     },
   );
 
@@ -212,25 +216,25 @@ describe('retriesOf', () => {
 
   it('[5.6] gives a row that was lost alone again, and no half of it', () => {
     const parts = partsOf(1);
-    const [first] = retriesOf(lost, parts, undefined, options);
+    const [first] = retriesFor(lost, parts, undefined, options);
     expect(first?.parts).toEqual(parts);
 
-    expect(retriesOf(lost, parts, first?.history as History, options).map((retry) => retry.parts)).toEqual([parts]);
+    expect(retriesFor(lost, parts, first?.retryState as RetryState, options).map((retry) => retry.parts)).toEqual([parts]);
   });
 
   it('[5.6] gives none to lost batches of a serving that is not idempotent, nor without retries', () => {
-    expect(retriesOf(lost, partsOf(4), undefined, { ...options, idempotent: false, isolateFailures: false })).toEqual([]);
-    expect(retriesOf(lost, partsOf(4), undefined, { ...options, retries: 0 })).toEqual([]);
+    expect(retriesFor(lost, partsOf(4), undefined, { ...options, idempotent: false, isolateFailures: false })).toEqual([]);
+    expect(retriesFor(lost, partsOf(4), undefined, { ...options, retries: 0 })).toEqual([]);
   });
 
   it('[5.6] gives lost batches of a serving that does not isolate failures', () => {
-    expect(retriesOf(lost, partsOf(4), undefined, { ...options, isolateFailures: false })).toHaveLength(1);
+    expect(retriesFor(lost, partsOf(4), undefined, { ...options, isolateFailures: false })).toHaveLength(1);
   });
 
   it.each([true, false])(
     '[H7] runs a batch whose partition ended before it had begun it, and may have died of it, as often as retries says: idempotent %p',
     (idempotent) => {
-      const outcome = play(partsOf(1, 1), () => new LostOnTheWayError('gone'), { idempotent, isolateFailures: idempotent });
+      const outcome = play(partsOf(1, 1), () => new LostInTransitError('gone'), { idempotent, isolateFailures: idempotent });
 
       expect(outcome).toEqual({ runs: 4, failed: 2, answered: 0 });
     },
@@ -252,31 +256,31 @@ describe('retriesOf', () => {
   it('[5.6] gives a batch that was not begun with, as it is and however often, also of a serving that is not idempotent', () => {
     const parts = partsOf(3, 2);
     const careful = { idempotent: false, isolateFailures: false, retries: 0 };
-    let history: History | undefined;
+    let retryState: RetryState | undefined;
 
     for (let i = 0; i < 20; i++) {
-      const [retry, ...others] = retriesOf(new NotStartedError('gone'), parts, history, careful);
+      const [retry, ...others] = retriesFor(new NotStartedError('gone'), parts, retryState, careful);
       expect([retry?.parts, others]).toEqual([parts, []]);
-      history = retry?.history as History;
+      retryState = retry?.retryState as RetryState;
     }
 
-    expect(retriesOf(lost, parts, history, careful)).toEqual([]);
-    expect(retriesOf(lost, parts, history, options)).toHaveLength(1);
+    expect(retriesFor(lost, parts, retryState, careful)).toEqual([]);
+    expect(retriesFor(lost, parts, retryState, options)).toHaveLength(1);
   });
 
   it('[5.6] gives what had ended when its output was lost once more, whole and however often, where it may run twice', () => {
     const parts = partsOf(2, 3);
     const error = new OutputLostError('gone');
-    let history: History | undefined;
+    let retryState: RetryState | undefined;
 
     for (let i = 0; i < 20; i++) {
-      const [retry, ...others] = retriesOf(error, parts, history, { ...options, retries: 1 });
+      const [retry, ...others] = retriesFor(error, parts, retryState, { ...options, retries: 1 });
       expect([retry?.parts, others]).toEqual([parts, []]);
-      history = retry?.history as History;
+      retryState = retry?.retryState as RetryState;
     }
 
-    expect(retriesOf(lost, parts, history, { ...options, retries: 1 })).toHaveLength(1);
-    expect(retriesOf(error, parts, undefined, { ...options, idempotent: false })).toEqual([]);
+    expect(retriesFor(lost, parts, retryState, { ...options, retries: 1 })).toHaveLength(1);
+    expect(retriesFor(error, parts, undefined, { ...options, idempotent: false })).toEqual([]);
   });
 
   it.each([
@@ -288,9 +292,9 @@ describe('retriesOf', () => {
     const own = { ...options, isolateFailures: false };
     const error = new BatchFailedError(`Serving "large": a batch of 4 rows failed: ${message}`);
 
-    expect(shapeOf(retriesOf(error, partsOf(4), undefined, own))).toEqual([[[0, 2]], [[2, 2]]]);
-    expect(retriesOf(error, partsOf(4), undefined, { ...own, idempotent: false })).toEqual([]);
-    expect(retriesOf(error, partsOf(1), undefined, own)).toEqual([]);
+    expect(shapeOf(retriesFor(error, partsOf(4), undefined, own))).toEqual([[[0, 2]], [[2, 2]]]);
+    expect(retriesFor(error, partsOf(4), undefined, { ...own, idempotent: false })).toEqual([]);
+    expect(retriesFor(error, partsOf(1), undefined, own)).toEqual([]);
   });
 
   it('[5.6] [6.4] answers all rows of a batch for which there was no memory, if there is for a part of them', () => {

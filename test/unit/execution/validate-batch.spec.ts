@@ -3,7 +3,7 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/errors.js';
 import type { ModelPort, ModelSignature } from '../../../lib/partitions/onnx/model-signature.js';
-import { checkFit } from '../../../lib/execution/validate-batch.js';
+import { validateBatch } from '../../../lib/execution/validate-batch.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const port = (name: string, type: Tensor.Type, shape: ModelPort['shape'], batchAxis: number | null = 0): ModelPort => ({
@@ -42,7 +42,7 @@ describe('checkFit', () => {
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
   ])('[4.9] lets rows pass that fit: %s', (_, rows, axes, signature) => {
-    expect(() => checkFit('model', Batch.concatenate([rows], axes), options, ['default'], signature)).not.toThrow();
+    expect(() => validateBatch('model', Batch.concatenate([rows], axes), options, ['default'], signature)).not.toThrow();
   });
 
   it.each([
@@ -89,14 +89,14 @@ describe('checkFit', () => {
       '"rate" is given with rows on axis 0 and has no batch axis; give the tensor itself',
     ],
   ])('[4.9] refuses rows that do not fit: %s', (_, batch, signature, fault) => {
-    const check = (): void => checkFit('model', batch, options, ['default'], signature);
+    const check = (): void => validateBatch('model', batch, options, ['default'], signature);
 
     expect(check).toThrow(InvalidInputError);
     expect(check).toThrow(`and was given [${batch.signature}]: ${fault}`);
   });
 
   it('[4.9] says what the model takes', () => {
-    expect(() => checkFit('model', Batch.stack(['a']), options, ['default'], recurrent)).toThrow(
+    expect(() => validateBatch('model', Batch.stack(['a']), options, ['default'], recurrent)).toThrow(
       'Serving "model" takes [x: float32[?, 1], state: float32[2, ?, 1], rate: int64[]] and was given [plain values]: ',
     );
   });
@@ -104,11 +104,11 @@ describe('checkFit', () => {
   it('[4.7] refuses an unknown key with the sorted list of those that are known', () => {
     const keys = ['en', 'de'];
 
-    expect(() => checkFit('model', Batch.stack(['a']).withKey('en'), options, keys)).not.toThrow();
-    expect(() => checkFit('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
+    expect(() => validateBatch('model', Batch.stack(['a']).withKey('en'), options, keys)).not.toThrow();
+    expect(() => validateBatch('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
       new UnknownKeyError('Serving "model" has no key "fr"; its keys are de, en'),
     );
-    expect(() => checkFit('model', Batch.stack(['a']), options, keys)).toThrow(
+    expect(() => validateBatch('model', Batch.stack(['a']), options, keys)).toThrow(
       new UnknownKeyError('Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)'),
     );
     expect(keys).toEqual(['en', 'de']);
@@ -118,7 +118,7 @@ describe('checkFit', () => {
     ['at all', Batch.empty()],
     ['in its tensors', Batch.concatenate([floats([0, 2], [])])],
   ])('[2.3] refuses a batch without rows %s', (_, batch) => {
-    expect(() => checkFit('model', batch, options, ['default'])).toThrow(
+    expect(() => validateBatch('model', batch, options, ['default'])).toThrow(
       new InvalidBatchError('Serving "model" was given a batch without rows'),
     );
   });

@@ -36,7 +36,7 @@ describe('Calls of run()', () => {
 
   async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction]> {
     const batches = new HeldFunction();
-    const definition = { name: 'held', shutdown: 1000, useFactory: batches.useFactory, ...options } as ServingDefinition;
+    const definition = { name: 'held', drainTimeout: 1000, useFactory: batches.useFactory, ...options } as ServingDefinition;
     return [await start(definition), batches];
   }
 
@@ -111,7 +111,7 @@ describe('Calls of run()', () => {
 
   /** A serving whose session for run() loads for ever. */
   async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
-    const options = resolveDefinition({ name: 'held', shutdown: 1000, ...limits, useFactory: () => () => [] });
+    const options = resolveDefinition({ name: 'held', drainTimeout: 1000, ...limits, useFactory: () => () => [] });
     const partition = { prefetch: 0, run: () => new Promise<never>(() => {}), close: async () => {} };
     const opened = { partitions: [partition] };
     const engine: Engine = (kind) => (kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened));
@@ -142,7 +142,7 @@ describe('Calls of run()', () => {
   });
 
   it('[H4] [9.3] leave a start() that is not over by then rejected, and nothing ready', async () => {
-    const serving = createServing({ name: 'held', shutdown: 100, useFactory: () => new Promise<never>(() => {}) });
+    const serving = createServing({ name: 'held', drainTimeout: 100, useFactory: () => new Promise<never>(() => {}) });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
     await turn();
     await passTime(serving.close());

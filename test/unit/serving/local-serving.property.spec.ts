@@ -320,7 +320,7 @@ function reasonOf(error: Error & { readonly code?: string; readonly cause?: unkn
   switch (error.code) {
     case 'SERVING_DEADLINE_EXCEEDED':
       return 'too late';
-    case 'SERVING_DEADLINE_UNREACHABLE':
+    case 'SERVING_DEADLINE_TOO_SHORT':
       return 'out of reach';
     case 'SERVING_BATCH_FAILED':
       return (error.cause as Error).message;

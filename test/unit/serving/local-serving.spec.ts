@@ -326,7 +326,7 @@ describe('LocalServing', () => {
       { promise: 'finishes what is queued', options: {}, queued: { status: 'fulfilled', value: 'B' } },
       {
         promise: 'answers what is queued as closed where it does not drain',
-        options: { drain: false },
+        options: { drainOnShutdown: false },
         queued: {
           status: 'rejected',
           reason: new ServingClosedError('Serving "held" was closed before the call could run'),
@@ -356,7 +356,7 @@ describe('LocalServing', () => {
     it('[9.3] [H1] answers as closed what does not fit into the time for shutdown, what runs too', async () => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
       const script = new BatchScript<string>();
-      const serving = await start(script.createServing({ name: 'held', shutdown: 500 }));
+      const serving = await start(script.createServing({ name: 'held', drainTimeout: 500 }));
       const running = expect(serving.batchedRun('a')).rejects.toThrow(ServingClosedError);
       await turn();
       const queued = expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);

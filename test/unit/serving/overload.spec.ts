@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, DeadlineUnreachableError, OverloadedError, type ServingOptions } from 'nestjs-serving';
+import { Batch, DeadlineTooShortError, OverloadedError, type ServingOptions } from 'nestjs-serving';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { type Scripted, useScripts } from '../../fixtures/serving/use-scripts.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -40,9 +40,9 @@ describe('A serving under load', () => {
 
     const refused = serving.batchedRun('late', { timeout: 450 });
 
-    await expect(refused).rejects.toBeInstanceOf(DeadlineUnreachableError);
+    await expect(refused).rejects.toBeInstanceOf(DeadlineTooShortError);
     await expect(refused).rejects.toMatchObject({
-      code: 'SERVING_DEADLINE_UNREACHABLE',
+      code: 'SERVING_DEADLINE_TOO_SHORT',
       statusCode: 503,
       retryAfter: 1,
       message: expect.stringMatching(
@@ -95,7 +95,7 @@ describe('A serving under load', () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
-    await expect(iterated(serving.stream('late', { timeout: 350 }))).rejects.toBeInstanceOf(DeadlineUnreachableError);
+    await expect(iterated(serving.stream('late', { timeout: 350 }))).rejects.toBeInstanceOf(DeadlineTooShortError);
 
     script.release(echo);
     await waiting;
@@ -236,7 +236,7 @@ describe('A serving under load', () => {
 
     await serving.batchedRun('late', { timeout: 350 }).catch(() => {});
 
-    expect(ends).toEqual([['waiting', 'DeadlineUnreachableError']]);
+    expect(ends).toEqual([['waiting', 'DeadlineTooShortError']]);
     script.release(echo);
     await waiting;
   });

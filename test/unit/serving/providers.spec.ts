@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import type { Opened } from '../../../lib/partitions/engine.js';
+import type { OpenedEngine } from '../../../lib/partitions/engine.js';
 import type { PartitionStatus } from '../../../lib/partitions/partition.js';
 import { LocalServing } from '../../../lib/serving/local-serving.js';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
 
 /** A serving with one partition, and what changes its status. */
-async function started(providers: Opened['providers']): Promise<[LocalServing, (status: PartitionStatus) => void]> {
+async function started(providers: OpenedEngine['providers']): Promise<[LocalServing, (status: PartitionStatus) => void]> {
   let status: PartitionStatus = { state: 'up', restarts: 0, provider: 'cuda' };
   const listeners: (() => void)[] = [];
   const partition = {

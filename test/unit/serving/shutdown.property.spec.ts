@@ -62,8 +62,8 @@ const scenario = fc.record({
   maxQueue: fc.constantFrom(15, 1000),
   singleFlight: fc.boolean(),
   idempotent: fc.boolean(),
-  drain: fc.boolean(),
-  shutdown: fc.nat({ max: 80 }),
+  drainOnShutdown: fc.boolean(),
+  drainTimeout: fc.nat({ max: 80 }),
   isProcess: fc.boolean(),
   /** Whether workers can be ended while they run, as threads whose event loop turns and processes can. */
   isHaltable: fc.boolean(),
@@ -88,7 +88,7 @@ const CODES = [
   'SERVING_CLOSED',
   'SERVING_OVERLOADED',
   'SERVING_DEADLINE_EXCEEDED',
-  'SERVING_DEADLINE_UNREACHABLE',
+  'SERVING_DEADLINE_TOO_SHORT',
   'SERVING_PARTITION_LOST',
   'SERVING_UNAVAILABLE',
 ];
@@ -118,7 +118,7 @@ class Play {
   }
 
   async run(): Promise<void> {
-    const { calls, closesAt, shutdown, isProcess, isHaltable } = this.options;
+    const { calls, closesAt, drainTimeout, isProcess, isHaltable } = this.options;
     await this.serving.start();
     const began = performance.now();
     calls.forEach((call) => setTimeout(() => void this.call(call), call.at));
@@ -130,7 +130,7 @@ class Play {
     if ((isProcess || isHaltable) && this.workers.some(({ isBusy }) => isBusy)) {
       this.faults.push('a worker runs that could have been ended');
     }
-    if (!(this.closedAt! <= began + closesAt + shutdown + GRACE)) {
+    if (!(this.closedAt! <= began + closesAt + drainTimeout + GRACE)) {
       this.faults.push(`it closed after ${this.closedAt! - began} ms`);
     }
   }
@@ -254,10 +254,10 @@ function limitsOf({
   partitions,
   maxQueue,
   idempotent,
-  drain,
-  shutdown,
+  drainOnShutdown,
+  drainTimeout,
 }: Omit<Scenario, 'preprocessing' | 'singleFlight'>) {
-  return { batchSize, batchTimeout, partitions, maxQueue, idempotent, drain, shutdown };
+  return { batchSize, batchTimeout, partitions, maxQueue, idempotent, drainOnShutdown, drainTimeout };
 }
 
 function isSequence(input: unknown): boolean {

@@ -1,11 +1,11 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
-import { NodeGoneError, type Station } from '../../../lib/distribution/transport.js';
+import { NodeGoneError, type TransportContext } from '../../../lib/distribution/transport.js';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
 import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
-async function join(network: MemoryNetwork, address: string, parts?: Partial<Station>) {
+async function join(network: MemoryNetwork, address: string, parts?: Partial<TransportContext>) {
   const heard = new Heard();
   const transport = network.transport();
   await transport.start(stationOf(address, heard, parts));

@@ -1,14 +1,14 @@
 import { type ConnectionOptions, type TlsOptions, createSecureContext } from 'node:tls';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { ChannelCredentials } from '@grpc/grpc-js';
-import type { Dialling } from '../reconnector.js';
+import type { ConnectAttempt } from '../reconnector.js';
 import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
 import { type GrpcSide, service } from './grpc-service.js';
-import type { Links, Link } from '../peer-connections.js';
-import type { Opening } from '../handshake.js';
+import type { PeerConnections, PeerConnection } from '../peer-connections.js';
+import type { Handshake } from '../handshake.js';
 import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
-import { MOST_UNREAD } from '../send-buffer.js';
+import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 /** Dials with Nest's own gRPC client. */
 export class GrpcDialler {
@@ -17,8 +17,8 @@ export class GrpcDialler {
   constructor(
     { channelOptions, ...side }: GrpcSide,
     tlsOptions: (TlsOptions & ConnectionOptions) | undefined,
-    private readonly opening: Opening<GrpcConnection, GrpcLink>,
-    private readonly links: Links<GrpcConnection, GrpcLink>,
+    private readonly opening: Handshake<GrpcConnection, GrpcLink>,
+    private readonly links: PeerConnections<GrpcConnection, GrpcLink>,
   ) {
     this.options = {
       ...side,
@@ -33,7 +33,7 @@ export class GrpcDialler {
     };
   }
 
-  dial({ host, port }: Endpoint): Dialling & { readonly connection: GrpcConnection } {
+  dial({ host, port }: Endpoint): ConnectAttempt & { readonly connection: GrpcConnection } {
     const client = new ClientGrpcProxy({ ...this.options, url: host.includes(':') ? `[${host}]:${port}` : `${host}:${port}` });
     const connection = new GrpcConnection(client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link());
     void connection.closed.then(() => client.close());
@@ -52,7 +52,7 @@ export class GrpcDialler {
 }
 
 /** A link on a call. */
-export class GrpcLink implements Link {
+export class GrpcLink implements PeerConnection {
   readonly closed: Promise<void>;
 
   constructor(
@@ -67,7 +67,7 @@ export class GrpcLink implements Link {
   send(packet: Uint8Array): void | Promise<void> {
     const room = this.connection.send(packet);
     const { unsent } = this.connection;
-    if (unsent > MOST_UNREAD) {
+    if (unsent > SEND_BUFFER_LIMIT) {
       this.connection.destroy(`The node ${this.address} does not read: ${unsent} bytes wait for it`);
     }
     return room;

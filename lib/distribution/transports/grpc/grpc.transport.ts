@@ -1,24 +1,24 @@
 import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../../errors.js';
-import { show } from '../../../format.js';
-import { type Address, NodeGoneError, type ServingTransport, type Station } from '../../transport.js';
-import { type DialledOptions, type DialledSettings, refuseExposure } from '../peer-options.js';
-import { Dials } from '../reconnector.js';
+import { formatValue } from '../../../format.js';
+import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
+import { type TlsSettings, type PeerSettings, assertNotPublic } from '../peer-options.js';
+import { Reconnector } from '../reconnector.js';
 import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
 import { GrpcDialler, GrpcLink } from './grpc-link.js';
 import { GrpcServer } from './grpc-server.js';
 import type { GrpcSide } from './grpc-service.js';
-import { Links } from '../peer-connections.js';
+import { PeerConnections } from '../peer-connections.js';
 import type { GrpcOptions } from '../nest-types.js';
-import { Opening } from '../handshake.js';
+import { Handshake } from '../handshake.js';
 import { checkSize } from '../names.js';
 import { type Endpoint, endpointsOf, parseEndpoint } from '../peers.js';
 
 /** Those of Nest's own gRPC transport that are not about the service. */
-export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & DialledOptions;
+export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & TlsSettings;
 
-export interface GrpcTransportSettings extends DialledSettings {
+export interface GrpcTransportSettings extends PeerSettings {
   /** By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is any free one. */
   readonly options?: GrpcTransportOptions | undefined;
 }
@@ -34,9 +34,9 @@ export class GrpcTransport implements ServingTransport {
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly connections = new Set<GrpcConnection>();
   private readonly side: GrpcSide;
-  private links: Links<GrpcConnection, GrpcLink> | undefined;
+  private links: PeerConnections<GrpcConnection, GrpcLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
-  private dials: Dials | undefined;
+  private dials: Reconnector | undefined;
   private server: GrpcServer | undefined;
 
   /** @throws InvalidServingError when one of the peers is none */
@@ -56,16 +56,16 @@ export class GrpcTransport implements ServingTransport {
   }
 
   /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
-  async start({ namespace, address, role, receiver }: Station): Promise<void> {
+  async start({ namespace, address, role, receiver }: TransportContext): Promise<void> {
     const { secret, options: { tlsOptions } = {} } = this.settings;
-    const links = new Links<GrpcConnection, GrpcLink>(address, receiver, (...parts) => new GrpcLink(...parts));
-    const opening = new Opening(address, namespace, secret, links);
+    const links = new PeerConnections<GrpcConnection, GrpcLink>(address, receiver, (...parts) => new GrpcLink(...parts));
+    const opening = new Handshake(address, namespace, secret, links);
     this.links = links;
     if (role === 'node') {
       await this.listen(opening);
     }
     const dialler = new GrpcDialler(this.side, tlsOptions, opening, links);
-    this.dials = new Dials(
+    this.dials = new Reconnector(
       this.endpoints,
       address,
       (endpoint) => {
@@ -108,13 +108,13 @@ export class GrpcTransport implements ServingTransport {
     await this.server?.close();
   }
 
-  private async listen(opening: Opening<GrpcConnection, GrpcLink>): Promise<void> {
+  private async listen(opening: Handshake<GrpcConnection, GrpcLink>): Promise<void> {
     const { secret, insecure = false, options: { url = 'localhost:5000', tlsOptions } = {} } = this.settings;
     const endpoint = parseEndpoint(url);
     if (!(endpoint.port < 65_536)) {
-      throw new InvalidServingError(`A node listens at "host:port", not at ${show(url)}`);
+      throw new InvalidServingError(`A node listens at "host:port", not at ${formatValue(url)}`);
     }
-    refuseExposure(endpoint.host, { tlsOptions, secret, insecure });
+    assertNotPublic(endpoint.host, { tlsOptions, secret, insecure });
     const server = new GrpcServer(
       this.side,
       tlsOptions,
@@ -136,12 +136,12 @@ export class GrpcTransport implements ServingTransport {
 }
 
 /** Answers who has dialled this node. */
-function answer(text: string, connection: GrpcConnection, { answers }: Opening<GrpcConnection, GrpcLink>): void {
+function answer(text: string, connection: GrpcConnection, { answers }: Handshake<GrpcConnection, GrpcLink>): void {
   try {
     const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(JSON.parse(text));
     const known = typeof pattern === 'string' ? answers.get(pattern) : undefined;
     if (!known) {
-      throw new Error(`Nobody answers ${show(pattern)} here; is this node of another namespace?`);
+      throw new Error(`Nobody answers ${formatValue(pattern)} here; is this node of another namespace?`);
     }
     connection.say(known(data, connection));
   } catch (error) {

@@ -20,12 +20,12 @@ import {
   timeout,
 } from 'rxjs';
 import { messageOf } from '../../../errors.js';
-import type { Address, Receiver, ServingTransport, Station } from '../../transport.js';
+import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
 import { escapeName, servingPattern, checkSize } from '../names.js';
 import { AnyMessage, BoundedReplies } from './nats-codec.js';
 import type { NatsOptions } from '../nest-types.js';
-import { plainAnswer } from '../../json/json-answer.js';
-import { Unread } from '../send-buffer.js';
+import { jsonAnswer } from '../../json/json-answer.js';
+import { SendBuffer } from '../send-buffer.js';
 
 /** Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings, and what reads and writes messages. */
 export type NatsTransportOptions = Omit<NonNullable<NatsOptions['options']>, 'queue' | 'serializer' | 'deserializer'>;
@@ -73,14 +73,14 @@ const FLUSH = 5_000;
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
   private readonly client: ClientNats;
-  private own: Pick<Station, 'namespace' | 'address'> = { namespace: '', address: '' };
+  private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
   private isOnline = false;
   /** The client has refused a packet: its connection is closed for good. */
   private readonly closed$ = new Subject<void>();
   private readonly logger = new Logger('ServingTransport');
-  private readonly unread = new Unread('NATS');
+  private readonly unread = new SendBuffer('NATS');
   /** What leaves at the end of the turn. */
   private outbox: Outgoing[] = [];
   /** Bytes of which the server has not been asked yet. */
@@ -105,12 +105,12 @@ export class NatsTransport implements ServingTransport {
   }
 
   /** Rejects with the error of the NATS client when there is no server. */
-  async start(station: Station): Promise<void> {
-    const { namespace, address, receiver, plainHandlers } = station;
+  async start(station: TransportContext): Promise<void> {
+    const { namespace, address, receiver, jsonHandlers } = station;
     this.own = { namespace, address };
     this.server.addHandler(this.probeSubject(address), async () => address);
-    for (const [name, handler] of plainHandlers) {
-      this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler), false, { queue: `sv.${escapeName(name)}` });
+    for (const [name, handler] of jsonHandlers) {
+      this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler), false, { queue: `sv.${escapeName(name)}` });
     }
     await this.connect(receiver);
     this.isOnline = true;
@@ -182,7 +182,7 @@ export class NatsTransport implements ServingTransport {
           if (error) {
             this.logger.error(`Packets to ${subject} cannot be heard: ${error.message}`);
           } else if (message.subject !== broadcastSubject) {
-            receiver.hear(message.data);
+            receiver.receive(message.data);
           }
         },
       });

@@ -13,10 +13,10 @@ import {
   switchMap,
 } from 'rxjs';
 import { messageOf } from '../../../errors.js';
-import { type Address, NodeGoneError, type ServingTransport, type Station } from '../../transport.js';
+import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
 import { escapeName, checkSize } from '../names.js';
 import type { RedisOptions } from '../nest-types.js';
-import { Unread } from '../send-buffer.js';
+import { SendBuffer } from '../send-buffer.js';
 
 /** Those of Nest's own Redis transport, but for what reads and writes messages, and for what would send packets again that may have come. */
 export type RedisTransportOptions = Omit<
@@ -52,11 +52,11 @@ const NOTHING = Buffer.alloc(0);
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
   private readonly server: PacketServer;
-  private own: Pick<Station, 'namespace' | 'address'> = { namespace: '', address: '' };
+  private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
   private publisher: Connection | undefined;
   private watch: Subscription | undefined;
   private isOnline = false;
-  private readonly unread = new Unread('Redis');
+  private readonly unread = new SendBuffer('Redis');
 
   constructor({ options }: RedisTransportSettings = {}) {
     this.server = new PacketServer({
@@ -70,7 +70,7 @@ export class RedisTransport implements ServingTransport {
   }
 
   /** Rejects with the error of ioredis when there is no server, or it does not let this node in. */
-  async start({ namespace, address, receiver }: Station): Promise<void> {
+  async start({ namespace, address, receiver }: TransportContext): Promise<void> {
     this.own = { namespace, address };
     const [publisher, subscriber] = await this.connect();
     this.publisher = publisher;
@@ -78,7 +78,7 @@ export class RedisTransport implements ServingTransport {
     subscriber.on('messageBuffer', (channel: Buffer, message: Buffer) => {
       const packet = channel.toString() === channels[1] ? this.ofAnother(message) : message;
       if (packet.byteLength > 0) {
-        receiver.hear(packet);
+        receiver.receive(packet);
       }
     });
     try {

@@ -1,20 +1,20 @@
 import type { Socket } from 'node:net';
 import { ClientTCP, type TcpClientOptions } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
-import type { Dialling } from '../reconnector.js';
-import type { Links, Link } from '../peer-connections.js';
-import type { Opening } from '../handshake.js';
+import type { ConnectAttempt } from '../reconnector.js';
+import type { PeerConnections, PeerConnection } from '../peer-connections.js';
+import type { Handshake } from '../handshake.js';
 import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
-import { MOST_UNREAD } from '../send-buffer.js';
+import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
 /** Dials with Nest's own TCP client. */
 export function dialByTcp(
   { host, port }: Endpoint,
   options: TcpClientOptions['options'],
-  opening: Opening<Socket, TcpLink>,
-  links: Links<Socket, TcpLink>,
-): Dialling {
+  opening: Handshake<Socket, TcpLink>,
+  links: PeerConnections<Socket, TcpLink>,
+): ConnectAttempt {
   const client = new QuietClient({ ...options, host, port });
   const opened = opening.dial(
     () => client.unwrap(),
@@ -48,7 +48,7 @@ class QuietClient extends ClientTCP {
 }
 
 /** A link on a socket. */
-export class TcpLink implements Link {
+export class TcpLink implements PeerConnection {
   readonly closed: Promise<void>;
   private isCorked = false;
 
@@ -79,7 +79,7 @@ export class TcpLink implements Link {
       });
     }
     this.socket.write(packet);
-    if (this.socket.writableLength > MOST_UNREAD) {
+    if (this.socket.writableLength > SEND_BUFFER_LIMIT) {
       this.socket.destroy(new Error(`The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`));
     }
   }

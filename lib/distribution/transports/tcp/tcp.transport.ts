@@ -4,16 +4,16 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
-import { type Address, NodeGoneError, type ServingTransport, type Station } from '../../transport.js';
-import { type DialledOptions, type DialledSettings, portOf, refuseExposure } from '../peer-options.js';
-import { Dials } from '../reconnector.js';
+import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
+import { type TlsSettings, type PeerSettings, portOf, assertNotPublic } from '../peer-options.js';
+import { Reconnector } from '../reconnector.js';
 import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake-limits.js';
-import { Links } from '../peer-connections.js';
+import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
-import { Opening } from '../handshake.js';
+import { Handshake } from '../handshake.js';
 import type { TcpOptions } from '../nest-types.js';
 import { type Endpoint, endpointsOf } from '../peers.js';
-import { plainAnswer } from '../../json/json-answer.js';
+import { jsonAnswer } from '../../json/json-answer.js';
 import { dialByTcp, TcpLink } from './tcp-link.js';
 import { packetSocket } from './tcp-packet-socket.js';
 
@@ -21,9 +21,9 @@ export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,
   'socketClass' | 'serializer' | 'deserializer' | 'tlsOptions'
 > &
-  DialledOptions;
+  TlsSettings;
 
-export interface TcpTransportSettings extends DialledSettings {
+export interface TcpTransportSettings extends PeerSettings {
   /** Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port; nodes that dial it must know which. */
   readonly options?: TcpTransportOptions | undefined;
 }
@@ -41,9 +41,9 @@ export class TcpTransport implements ServingTransport {
   private readonly rawSockets = new Set<Socket>();
   /** Connections that are, or must become, links. */
   private readonly expected = new WeakSet<Socket>();
-  private links: Links<Socket, TcpLink> | undefined;
+  private links: PeerConnections<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
-  private dials: Dials | undefined;
+  private dials: Reconnector | undefined;
   private server: ServerTCP | undefined;
 
   /** @throws InvalidServingError when one of the peers is none */
@@ -58,13 +58,13 @@ export class TcpTransport implements ServingTransport {
   }
 
   /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
-  async start({ namespace, address, role, receiver, plainHandlers }: Station): Promise<void> {
-    const links = new Links<Socket, TcpLink>(address, receiver, (...parts) => new TcpLink(...parts));
-    const opening = new Opening(address, namespace, this.settings.secret, links);
+  async start({ namespace, address, role, receiver, jsonHandlers }: TransportContext): Promise<void> {
+    const links = new PeerConnections<Socket, TcpLink>(address, receiver, (...parts) => new TcpLink(...parts));
+    const opening = new Handshake(address, namespace, this.settings.secret, links);
     this.links = links;
     if (role === 'node') {
       const host = this.options.host ?? '127.0.0.1';
-      refuseExposure(host, {
+      assertNotPublic(host, {
         tlsOptions: this.options.tlsOptions,
         secret: this.settings.secret,
         insecure: this.settings.insecure ?? false,
@@ -72,21 +72,21 @@ export class TcpTransport implements ServingTransport {
       this.server = this.createServer(host);
       for (const [pattern, answer] of opening.answers) {
         this.server.addHandler(pattern, (data: unknown, context: TcpContext) =>
-          plainAnswer(async () => {
+          jsonAnswer(async () => {
             const socket: Socket = context.getSocketRef().netSocket;
             this.expectLink(socket);
             return answer(data, socket);
           })(data),
         );
       }
-      for (const [name, handler] of plainHandlers) {
-        this.server.addHandler(servingPattern(namespace, name), plainAnswer(handler));
+      for (const [name, handler] of jsonHandlers) {
+        this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler));
       }
       await this.listen(this.server);
       this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
     }
     const options = { ...this.options, socketClass: packetSocket(this.maxPacket, HANDSHAKE_BYTES, this.options) };
-    this.dials = new Dials(
+    this.dials = new Reconnector(
       this.endpoints,
       address,
       (endpoint) => dialByTcp(endpoint, options, opening, links),

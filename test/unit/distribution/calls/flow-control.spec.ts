@@ -1,13 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Inbox, grantedWindow, Window } from '../../../../lib/distribution/calls/flow-control.js';
+import { ReceiveWindow, grantedWindow, SendWindow } from '../../../../lib/distribution/calls/flow-control.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 
 const value = (): string => 'value';
 
 describe('The receiver of a stream', () => {
   it('[L6] refuses a message beyond the number of messages that it granted', () => {
-    const inbox = new Inbox({ messages: 3, bytes: 1e6 }, () => {});
+    const inbox = new ReceiveWindow({ messages: 3, bytes: 1e6 }, () => {});
     for (let i = 0; i < 3; i++) {
       inbox.push(i, value, 1);
     }
@@ -18,7 +18,7 @@ describe('The receiver of a stream', () => {
   });
 
   it('[L6] refuses a message beyond the bytes that it granted, and decodes nothing of it', () => {
-    const inbox = new Inbox({ messages: 100, bytes: 1000 }, () => {});
+    const inbox = new ReceiveWindow({ messages: 100, bytes: 1000 }, () => {});
     inbox.push(0, value, 999);
     inbox.push(1, value, 5000);
 
@@ -34,14 +34,14 @@ describe('The receiver of a stream', () => {
   });
 
   it('[L6] accepts one message that is larger than the window', () => {
-    const inbox = new Inbox({ messages: 4, bytes: 10 }, () => {});
+    const inbox = new ReceiveWindow({ messages: 4, bytes: 10 }, () => {});
 
     expect(() => inbox.push(0, value, 11)).not.toThrow();
   });
 
   it('[L6] accepts more messages once it has told the sender how many were taken', async () => {
     const told: number[] = [];
-    const inbox = new Inbox({ messages: 2, bytes: 10 }, (taken) => told.push(taken));
+    const inbox = new ReceiveWindow({ messages: 2, bytes: 10 }, (taken) => told.push(taken));
     inbox.push(0, value, 10);
     await inbox.next();
     inbox.push(1, value, 10);
@@ -59,8 +59,8 @@ describe('The receiver of a stream', () => {
     await fc.assert(
       fc.asyncProperty(steps, fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 1e6 }), async (all, messages, bytes) => {
         const credits: number[] = [];
-        const inbox = new Inbox({ messages, bytes }, (taken) => credits.push(taken));
-        const window = new Window({ messages, bytes });
+        const inbox = new ReceiveWindow({ messages, bytes }, (taken) => credits.push(taken));
+        const window = new SendWindow({ messages, bytes });
         let waiting = 0;
         for (const [step, size] of all) {
           if (step === 'send' && (await hasRoom(window))) {
@@ -87,7 +87,7 @@ describe('The receiver of a stream', () => {
 
 describe('The sender of a stream', () => {
   it('[L6] counts a credit that comes before its message counts as sent', async () => {
-    const window = new Window({ messages: 1, bytes: 1 });
+    const window = new SendWindow({ messages: 1, bytes: 1 });
     window.take(1);
     window.add(100);
 
@@ -95,7 +95,7 @@ describe('The sender of a stream', () => {
   });
 
   it('[L6] gains no more room by a credit for messages that it has not sent', async () => {
-    const window = new Window({ messages: 1, bytes: 10 });
+    const window = new SendWindow({ messages: 1, bytes: 10 });
     window.add(1);
     window.take(1e9);
     window.add(1);
@@ -117,7 +117,7 @@ describe('The sender of a stream', () => {
 });
 
 /** Whether the next message may be sent at once. */
-async function hasRoom(window: Window): Promise<boolean> {
+async function hasRoom(window: SendWindow): Promise<boolean> {
   let room = false;
   void window.room().then((open) => (room = open));
   await Promise.resolve();

@@ -1,13 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
-import { readPlainCall } from '../../../../lib/distribution/json/json-call.js';
-import { writePlain } from '../../../../lib/distribution/json/json-writer.js';
+import { readJsonCall } from '../../../../lib/distribution/json/json-call.js';
+import { writeJson } from '../../../../lib/distribution/json/json-writer.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError } from '../../../../lib/errors.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 
-const read = (message: unknown) => readPlainCall(message, defaultWireLimits);
+const read = (message: unknown) => readJsonCall(message, defaultWireLimits);
 
 describe('the message of a client that is no node', () => {
   it('[11] needs nothing but an input', () => {
@@ -82,7 +82,7 @@ const messages = fc.constantFrom(
   ...sixOfEachType.flatMap((tensor) =>
     (['base64', 'list'] as const).map((tensors) => ({
       input: {
-        rows: [writePlain(tensor, tensors, defaultWireLimits), { $bigint: '-12' }, { $number: 'NaN' }, { $$tensor: [1, 'a'] }],
+        rows: [writeJson(tensor, tensors, defaultWireLimits), { $bigint: '-12' }, { $number: 'NaN' }, { $$tensor: [1, 'a'] }],
       },
       method: 'stream',
       timeout: 1000,

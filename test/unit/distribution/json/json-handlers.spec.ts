@@ -1,10 +1,10 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { createServing, type FunctionServingDefinition, OverloadedError, type Serving, ServingClosedError } from 'nestjs-serving';
 import { firstValueFrom, from, type Observable, toArray } from 'rxjs';
-import { Incoming } from '../../../../lib/distribution/calls/inbound-calls.js';
-import { Offers } from '../../../../lib/distribution/calls/exported-servings.js';
-import { plainHandlersOf } from '../../../../lib/distribution/json/json-handlers.js';
-import { Post } from '../../../../lib/distribution/wire/messenger.js';
+import { InboundCalls } from '../../../../lib/distribution/calls/inbound-calls.js';
+import { ExportedServings } from '../../../../lib/distribution/calls/exported-servings.js';
+import { jsonHandlersOf } from '../../../../lib/distribution/json/json-handlers.js';
+import { Messenger } from '../../../../lib/distribution/wire/messenger.js';
 import { MemoryNetwork } from '../../../../lib/testing/memory-network.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { failureOf } from '../../../fixtures/async/failure-of.js';
@@ -23,7 +23,7 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most 
   started.push(serving);
   await serving.start();
   const limits = defaultWireLimits;
-  const post = new Post({
+  const post = new Messenger({
     address: 'a',
     transport: new MemoryNetwork().transport(),
     limits,
@@ -32,9 +32,15 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most 
     refuse: () => {},
     unreadable: () => {},
   });
-  const offers = new Offers(() => new Map<string, Serving>([['m', serving]]));
-  const incoming = new Incoming({ post, limits, window: { messages: 1, bytes: 1 }, most, offer: (name) => offers.find(name) });
-  const handlers = plainHandlersOf(offers, { incoming, limits });
+  const offers = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
+  const incoming = new InboundCalls({
+    post,
+    limits,
+    window: { messages: 1, bytes: 1 },
+    most,
+    offer: (name) => offers.find(name),
+  });
+  const handlers = jsonHandlersOf(offers, { incoming, limits });
   const call = (message: object): Observable<unknown> => from(handlers.get('m')!(message));
   return { serving, incoming, handlers, call };
 }

@@ -2,16 +2,16 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../../lib/batch/batch.js';
-import { readPlain } from '../../../../lib/distribution/json/json-reader.js';
-import { type TensorForm, writePlain } from '../../../../lib/distribution/json/json-writer.js';
+import { readJson } from '../../../../lib/distribution/json/json-reader.js';
+import { type TensorForm, writeJson } from '../../../../lib/distribution/json/json-writer.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError, InvalidOutputError, OverloadedError } from '../../../../lib/errors.js';
 import { plainly } from '../../../fixtures/cluster/json-values.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { tensors, typedArrays, values } from '../../../fixtures/cluster/wire-values.js';
 
-const read = (json: unknown, limits: Partial<WireLimits> = {}) => readPlain(json, { ...defaultWireLimits, ...limits }, 'input');
-const write = (value: unknown, form: TensorForm = 'base64') => writePlain(value, form, defaultWireLimits);
+const read = (json: unknown, limits: Partial<WireLimits> = {}) => readJson(json, { ...defaultWireLimits, ...limits }, 'input');
+const write = (value: unknown, form: TensorForm = 'base64') => writeJson(value, form, defaultWireLimits);
 
 /** What was sent as JSON and came back as JSON. */
 const cross = (value: unknown, form: TensorForm): unknown => read(JSON.parse(JSON.stringify(write(value, form))));

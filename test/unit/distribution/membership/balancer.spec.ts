@@ -5,11 +5,11 @@ import {
   balancerOf,
   leastLoaded,
   pickWeighted,
-  type Owner,
-  Owners,
+  type Candidate,
+  Candidates,
 } from '../../../../lib/distribution/membership/balancer.js';
 import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import type { ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
 import { randomFrom } from '../../../chaos/random.js';
 import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
 
@@ -17,16 +17,16 @@ const nobody = new Set<string>();
 const never = (): number => 0;
 
 /** The owners of serving `m` among nodes a, b, c, ..., as the table of members makes them. */
-function ownersOf(...served: Partial<ServedInfo>[]): Owners {
+function ownersOf(...served: Partial<ServingStatus>[]): Candidates {
   const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
   served.forEach((one, index) => {
     members.hear(nodeInfo({ id: String.fromCharCode(97 + index), servings: [servedInfo(one)] }), 0);
   });
-  return members.owners('m');
+  return members.candidates('m');
 }
 
 /** How often each node is picked. */
-function countsOf(pick: () => Owner | undefined, draws: number): Record<string, number> {
+function countsOf(pick: () => Candidate | undefined, draws: number): Record<string, number> {
   const counts: Record<string, number> = {};
   for (let i = 0; i < draws; i++) {
     const id = pick()?.id ?? 'nobody';
@@ -35,12 +35,12 @@ function countsOf(pick: () => Owner | undefined, draws: number): Record<string, 
   return counts;
 }
 
-function weighted(owners: Owners, excluded = nobody, draws = 100_000): Record<string, number> {
+function weighted(owners: Candidates, excluded = nobody, draws = 100_000): Record<string, number> {
   const random = randomFrom(1);
   return countsOf(() => pickWeighted(owners, excluded, random), draws);
 }
 
-function least(owners: Owners, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
+function least(owners: Candidates, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
   const random = randomFrom(1);
   return countsOf(() => leastLoaded(owners, excluded, random, (address) => underWay[address] ?? 0), draws);
 }
@@ -69,7 +69,7 @@ describe('pickWeighted', () => {
       { a: 1 / 8, b: 1 / 8, c: 6 / 8 },
     ],
     ['who is ready', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
-  ] as [string, Partial<ServedInfo>[], Record<string, number>][])('[11] draws by %s', (_, served, chances) => {
+  ] as [string, Partial<ServingStatus>[], Record<string, number>][])('[11] draws by %s', (_, served, chances) => {
     const counts = weighted(ownersOf(...served));
 
     expect(chiSquared(counts, chances)).toBeLessThan(RARE[Object.keys(chances).length - 1]!);
@@ -118,7 +118,7 @@ describe('pickWeighted', () => {
   });
 
   it('[11] goes through no list of all when nobody is excluded', () => {
-    const without = jest.spyOn(Owners.prototype, 'without');
+    const without = jest.spyOn(Candidates.prototype, 'without');
 
     weighted(ownersOf({}, {}, {}), nobody, 1000);
 
@@ -185,12 +185,12 @@ describe('leastLoaded', () => {
       members.hear(nodeInfo({ id, seq, servings: [servedInfo({ ewmaMs })] }), 0);
     beat('a', 1, 10);
     beat('b', 1, 20);
-    const owners = members.owners('m');
+    const owners = members.candidates('m');
     expect(least(owners, {})).toEqual({ a: 1000 });
 
     beat('a', 2, 30);
 
-    expect(members.owners('m')).toBe(owners);
+    expect(members.candidates('m')).toBe(owners);
     expect(least(owners, {})).toEqual({ b: 1000 });
   });
 });
@@ -209,7 +209,7 @@ describe('balancerOf', () => {
   });
 
   it('[11] asks a function of the user, with those who are not excluded', () => {
-    const choose = jest.fn((candidates: readonly Owner[]) => candidates.at(-1));
+    const choose = jest.fn((candidates: readonly Candidate[]) => candidates.at(-1));
     const pick = balancerOf(choose);
     const owners = ownersOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
 

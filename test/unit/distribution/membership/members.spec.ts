@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { Members } from '../../../../lib/distribution/membership/members.js';
-import type { NodeInfo, ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import type { NodeInfo, ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
 import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
 
 let members: Members;
@@ -31,9 +31,9 @@ function checkUntil(now: number, from = now - 1500): void {
   members.check(now);
 }
 
-const picked = (serving = 'm'): string[] => members.owners(serving).list.map(({ id, share }) => `${id} ${share}`);
+const picked = (serving = 'm'): string[] => members.candidates(serving).list.map(({ id, share }) => `${id} ${share}`);
 const known = (): string[] => members.all.map(({ info }) => info.address);
-const serving = (rest: Partial<ServedInfo>): Partial<NodeInfo> => ({ servings: [servedInfo(rest)] });
+const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({ servings: [servedInfo(rest)] });
 
 describe('Members', () => {
   it('[11] knows who has been heard, and picks those who serve', () => {
@@ -73,7 +73,7 @@ describe('Members', () => {
     ['that it drains', { state: 'draining' as const }, []],
   ])('[11] tells of a node that changes %s', (_, rest, expected) => {
     beat('a', 1, 0);
-    const before = members.owners('m');
+    const before = members.candidates('m');
 
     beat('a', 2, 0, rest);
 
@@ -87,13 +87,13 @@ describe('Members', () => {
 
   it('[11] builds nothing anew for beats that bring only another load, nor for what is served elsewhere', () => {
     beat('a', 1, 0);
-    const owners = members.owners('m');
+    const owners = members.candidates('m');
 
     beat('a', 2, 0, serving({ inflight: 8, queued: 100, ewmaMs: 12 }));
     beat('b', 1, 0, serving({ name: 'n' }));
     members.gone('b-1');
 
-    expect(members.owners('m')).toBe(owners);
+    expect(members.candidates('m')).toBe(owners);
     expect(owners.list[0]?.served).toMatchObject({ inflight: 8, queued: 100, ewmaMs: 12 });
     expect(members.get('a-1')?.info.seq).toBe(2);
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'b-1 left']);
@@ -104,7 +104,7 @@ describe('Members', () => {
     beat('a', 2, 0, serving({ name: 'n' }));
 
     expect(picked('m')).toEqual([]);
-    expect(members.owners('m')).toBe(members.owners('never served'));
+    expect(members.candidates('m')).toBe(members.candidates('never served'));
   });
 
   it('[11] ignores beats that are older than the last, or the same: they do not show that the node is there', () => {
@@ -126,7 +126,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-2 joined']);
     expect(known()).toEqual(['a-2']);
     expect(members.get('a-1')).toBeUndefined();
-    expect(members.owners('m').list.map(({ address }) => address)).toEqual(['a-2']);
+    expect(members.candidates('m').list.map(({ address }) => address)).toEqual(['a-2']);
     members.gone('a-1');
     expect(known()).toEqual(['a-2']);
   });

@@ -1,12 +1,12 @@
 import { expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { Complaints } from '../../../../lib/distribution/membership/membership-log.js';
+import { RateLimitedLogger } from '../../../../lib/distribution/membership/membership-log.js';
 
 it('[11] What comes again and again is complained of every ten seconds, and counted meanwhile', async () => {
   const time = await VirtualTime.install();
   try {
     const lines: string[] = [];
-    const complaints = new Complaints({ warn: (line: string) => lines.push(line) });
+    const complaints = new RateLimitedLogger({ warn: (line: string) => lines.push(line) });
 
     for (let second = 0; second < 11; second++) {
       complaints.warn('A packet without a signature');

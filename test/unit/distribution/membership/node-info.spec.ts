@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { type NodeInfo, readNodeInfo, type ServedInfo } from '../../../../lib/distribution/membership/node-info.js';
+import { type NodeInfo, readNodeInfo, type ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
 
@@ -20,7 +20,7 @@ const oddInNode: Record<keyof NodeInfo, unknown[]> = {
   servings: [undefined, null, {}, 'm', [null], [[]], ['m'], Array.from({ length: 1025 }, (_, i) => servedInfo({ name: `${i}` }))],
 };
 
-const oddInServing: Record<keyof ServedInfo, unknown[]> = {
+const oddInServing: Record<keyof ServingStatus, unknown[]> = {
   name: ['', long, 1, undefined],
   weight: [...numbers, 1e6 + 1],
   partitions: [...wholes, 2 ** 16 + 1],

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { Socket } from 'node:net';
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Links } from '../../../../lib/distribution/transports/peer-connections.js';
+import { PeerConnections } from '../../../../lib/distribution/transports/peer-connections.js';
 import { TcpLink } from '../../../../lib/distribution/transports/tcp/tcp-link.js';
 import { Heard, numbered } from '../../../fixtures/async/heard.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
@@ -24,7 +24,7 @@ class End extends Socket {
 function nodes(...addresses: readonly string[]) {
   return addresses.map((address) => {
     const heard = new Heard();
-    return { address, heard, links: new Links<Socket, TcpLink>(address, heard, (...parts) => new TcpLink(...parts)) };
+    return { address, heard, links: new PeerConnections<Socket, TcpLink>(address, heard, (...parts) => new TcpLink(...parts)) };
   });
 }
 

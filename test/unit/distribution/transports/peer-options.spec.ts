@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { refuseExposure } from '../../../../lib/distribution/transports/peer-options.js';
+import { assertNotPublic } from '../../../../lib/distribution/transports/peer-options.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
 
 const none = { insecure: false };
@@ -7,17 +7,17 @@ const none = { insecure: false };
 it.each(['0.0.0.0', '::', '10.0.0.1', 'example.org', '127.0.0.1.example.org', '1127.0.0.1', ''])(
   '[11] nobody listens on %j without protection',
   (host) => {
-    expect(() => refuseExposure(host, none)).toThrow(InvalidServingError);
-    expect(() => refuseExposure(host, { ...none, secret: '' })).toThrow(InvalidServingError);
-    expect(() => refuseExposure(host, { ...none, tlsOptions: {} })).toThrow(InvalidServingError);
-    expect(() => refuseExposure(host, { ...none, tlsOptions: { requestCert: true, rejectUnauthorized: false } })).toThrow(
+    expect(() => assertNotPublic(host, none)).toThrow(InvalidServingError);
+    expect(() => assertNotPublic(host, { ...none, secret: '' })).toThrow(InvalidServingError);
+    expect(() => assertNotPublic(host, { ...none, tlsOptions: {} })).toThrow(InvalidServingError);
+    expect(() => assertNotPublic(host, { ...none, tlsOptions: { requestCert: true, rejectUnauthorized: false } })).toThrow(
       /secret, or certificates of both sides .* 127\.0\.0\.1, or say insecure: true/,
     );
   },
 );
 
 it.each(['127.0.0.1', '127.1.2.3', '::1', 'localhost'])('[11] everybody may listen on %s', (host) => {
-  expect(() => refuseExposure(host, none)).not.toThrow();
+  expect(() => assertNotPublic(host, none)).not.toThrow();
 });
 
 it.each([
@@ -25,5 +25,5 @@ it.each([
   ['certificates of both sides', { ...none, tlsOptions: { requestCert: true } }],
   ['leave to be insecure', { insecure: true }],
 ])('[11] with %s a node may listen everywhere', (_, protection) => {
-  expect(() => refuseExposure('0.0.0.0', protection)).not.toThrow();
+  expect(() => assertNotPublic('0.0.0.0', protection)).not.toThrow();
 });

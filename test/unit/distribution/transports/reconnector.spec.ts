@@ -2,7 +2,7 @@ import { expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { of } from 'rxjs';
-import { Dials } from '../../../../lib/distribution/transports/reconnector.js';
+import { Reconnector } from '../../../../lib/distribution/transports/reconnector.js';
 
 it('[11] whoever is away for long is dialled more often than the 2 seconds that calls wait for him', async () => {
   const log = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
@@ -12,7 +12,7 @@ it('[11] whoever is away for long is dialled more often than the 2 seconds that 
     dialledAt.push(performance.now());
     return { opened: Promise.reject(new Error('refused')), failure: undefined, end: () => {} };
   };
-  const dials = new Dials(of([{ host: 'model', port: 1 }]), 'web', dial, () => undefined);
+  const dials = new Reconnector(of([{ host: 'model', port: 1 }]), 'web', dial, () => undefined);
   try {
     for (let second = 0; second < 60; second++) {
       await time.advance(1_000);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { type Letter, Post } from '../../../../lib/distribution/wire/messenger.js';
+import { type Message, Messenger } from '../../../../lib/distribution/wire/messenger.js';
 import type { ServingTransport } from '../../../../lib/distribution/transport.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { decodeFrame } from '../../../../lib/distribution/wire/frame.js';
@@ -10,7 +10,7 @@ import { turn } from '../../../fixtures/async/virtual-time.js';
 /** A post whose packets go nowhere, and lie here. */
 function postOf(address: string) {
   const packets: Uint8Array[] = [];
-  const letters: Letter[] = [];
+  const letters: Message[] = [];
   const errors: FrameError[] = [];
   const keep = (packet: Uint8Array): void => void packets.push(packet.slice());
   const transport = {
@@ -23,7 +23,7 @@ function postOf(address: string) {
     broadcast: keep,
     stop: async () => {},
   } satisfies ServingTransport;
-  const post = new Post({
+  const post = new Messenger({
     address,
     transport,
     limits: defaultWireLimits,
@@ -53,12 +53,12 @@ describe('Post', () => {
 
   it('[11] takes from a broadcast what nodes say of themselves, and nothing of a call', async () => {
     const [sender, receiver] = [postOf('sender'), postOf('receiver')];
-    await sender.post.broadcast(Kind.who, {});
+    await sender.post.broadcast(Kind.hello, {});
     await sender.post.broadcast(Kind.cancel, { call: 1 });
 
     sender.packets.forEach((packet) => receiver.post.hear(packet));
 
-    expect(receiver.letters).toMatchObject([{ kind: Kind.who }]);
+    expect(receiver.letters).toMatchObject([{ kind: Kind.hello }]);
     expect(receiver.errors).toMatchObject([{ message: 'A frame is for another node' }]);
   });
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { SeenCounters } from '../../../../lib/distribution/wire/signature.js';
+import { ReplayWindow } from '../../../../lib/distribution/wire/signature.js';
 
 describe('SeenCounters', () => {
   it('[11] takes each counter of each sender once, in whatever order they come', () => {
@@ -9,7 +9,7 @@ describe('SeenCounters', () => {
     );
     fc.assert(
       fc.property(packets, (sent) => {
-        const seen = new SeenCounters();
+        const seen = new ReplayWindow();
         const known = new Set<string>();
         for (const [sender, counter] of sent) {
           const name = `${sender} ${counter}`;
@@ -21,7 +21,7 @@ describe('SeenCounters', () => {
   });
 
   it('[11] keeps a bit for each packet of the last minutes, and nothing of those before', () => {
-    const seen = new SeenCounters();
+    const seen = new ReplayWindow();
     for (let counter = 0; counter < 100_000; counter++) {
       seen.add('a', counter, counter);
       if (counter % 1000 === 0) {
@@ -37,7 +37,7 @@ describe('SeenCounters', () => {
   });
 
   it('[11] keeps a page as long as one of its packets is young', () => {
-    const seen = new SeenCounters();
+    const seen = new ReplayWindow();
     seen.add('a', 2, 100);
     seen.add('a', 1, 500);
     seen.forgetBefore(500);
@@ -48,7 +48,7 @@ describe('SeenCounters', () => {
   });
 
   it('[S3] refuses the counters of a page that it has forgotten, and takes those that follow', () => {
-    const seen = new SeenCounters();
+    const seen = new ReplayWindow();
     seen.add('a', 5, 0);
     seen.add('b', 5, 0);
     seen.forgetBefore(1e9);
@@ -59,7 +59,7 @@ describe('SeenCounters', () => {
   });
 
   it('[S3] remembers 65536 senders', () => {
-    const seen = new SeenCounters();
+    const seen = new ReplayWindow();
     for (let sender = 0; sender < 2 ** 16; sender++) {
       seen.add(`${sender}`, 7, 0);
     }

@@ -1,32 +1,32 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Turnstile } from '../../../../lib/partitions/worker/worker-protocol.js';
+import { BatchClaims } from '../../../../lib/partitions/worker/worker-protocol.js';
 
 /** Both sides of a turnstile. */
-function sides(passed = 0): { thread: Turnstile; other: Turnstile } {
-  const other = new Turnstile();
+function sides(passed = 0): { thread: BatchClaims; other: BatchClaims } {
+  const other = new BatchClaims();
   new Int32Array(other.memory)[0] = passed;
-  return { thread: new Turnstile(other.memory), other };
+  return { thread: new BatchClaims(other.memory), other };
 }
 
 describe('Turnstile', () => {
   it('[5.6] takes back what has not begun, and nothing else', () => {
     const { thread, other } = sides();
 
-    expect([thread.lets(0), thread.lets(1)]).toEqual([true, true]);
-    expect(other.takeBack(4)).toBe(2);
+    expect([thread.tryBegin(0), thread.tryBegin(1)]).toEqual([true, true]);
+    expect(other.revoke(4)).toBe(2);
 
-    expect([thread.lets(2), thread.lets(3), thread.lets(4)]).toEqual([false, false, true]);
-    expect(other.takeBack(5)).toBe(0);
+    expect([thread.tryBegin(2), thread.tryBegin(3), thread.tryBegin(4)]).toEqual([false, false, true]);
+    expect(other.revoke(5)).toBe(0);
   });
 
   it('[5.6] counts on past 32 bits', () => {
     const { thread, other } = sides(2 ** 31 - 2);
     const last = 2 ** 31 - 2;
 
-    expect([thread.lets(last), thread.lets(last + 1), thread.lets(last + 2)]).toEqual([true, true, true]);
-    expect(other.takeBack(last + 5)).toBe(2);
-    expect([last + 3, last + 4, last + 5].map((batch) => thread.lets(batch))).toEqual([false, false, true]);
+    expect([thread.tryBegin(last), thread.tryBegin(last + 1), thread.tryBegin(last + 2)]).toEqual([true, true, true]);
+    expect(other.revoke(last + 5)).toBe(2);
+    expect([last + 3, last + 4, last + 5].map((batch) => thread.tryBegin(batch))).toEqual([false, false, true]);
   });
 
   it('[5.6] [4.6] lets each batch either begin or be taken back, in whatever order the two sides come', () => {
@@ -36,23 +36,23 @@ describe('Turnstile', () => {
         let handed = 0;
         let asked = 0;
         const begun: number[] = [];
-        const takenBack: number[] = [];
+        const revoked: number[] = [];
         for (const step of steps) {
           if (step === 'hand') {
             handed++;
           } else if (step === 'take back') {
-            const count = other.takeBack(handed);
-            takenBack.push(...Array.from({ length: count }, (_, i) => handed - count + i));
-          } else if (asked < handed && thread.lets(asked++)) {
+            const count = other.revoke(handed);
+            revoked.push(...Array.from({ length: count }, (_, i) => handed - count + i));
+          } else if (asked < handed && thread.tryBegin(asked++)) {
             begun.push(asked - 1);
           }
         }
         while (asked < handed) {
-          if (thread.lets(asked++)) {
+          if (thread.tryBegin(asked++)) {
             begun.push(asked - 1);
           }
         }
-        expect([...begun, ...takenBack].toSorted((a, b) => a - b)).toEqual(Array.from({ length: handed }, (_, batch) => batch));
+        expect([...begun, ...revoked].toSorted((a, b) => a - b)).toEqual(Array.from({ length: handed }, (_, batch) => batch));
       }),
     );
   });

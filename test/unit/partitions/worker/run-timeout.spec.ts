@@ -202,7 +202,7 @@ describe('runTimeout', () => {
 
   it('[5.6] [9.3] closes, within `shutdown`, a serving whose function never returns', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', runTimeout: 50, shutdown: 1000, useFactory: held.useFactory });
+    const serving = await start({ name: 'held', runTimeout: 50, drainTimeout: 1000, useFactory: held.useFactory });
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
     await later(50);
     await reply;

@@ -67,10 +67,10 @@ describe('A supervised partition', () => {
 
     expect(await scene.serve()).toEqual(['A']);
 
-    const { prefetch, away, lost, status } = scene.partition;
-    expect({ prefetch, away, lost, status, seen: scene.seen }).toEqual({
+    const { prefetch, unavailable, lost, status } = scene.partition;
+    expect({ prefetch, unavailable, lost, status, seen: scene.seen }).toEqual({
       prefetch: 1,
-      away: undefined,
+      unavailable: undefined,
       lost: undefined,
       status: { state: 'up', restarts: 0 },
       seen: [],
@@ -87,14 +87,14 @@ describe('A supervised partition', () => {
       expect(ahead).rejects.toThrow(NotStartedError),
       scene.die(),
     ]);
-    expect(scene.partition.away).toMatchObject({ code: 'SERVING_PARTITION_LOST', retryAfter: 1 });
-    await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.away);
+    expect(scene.partition.unavailable).toMatchObject({ code: 'SERVING_PARTITION_LOST', retryAfter: 1 });
+    await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.unavailable);
     await later(99);
     expect(scene.workers).toHaveLength(1);
     await later(1);
 
     expect(await scene.serve()).toEqual(['A']);
-    expect(scene.partition.away).toBeUndefined();
+    expect(scene.partition.unavailable).toBeUndefined();
     expect(scene.seen).toEqual([
       { state: 'restarting', restarts: 0, reason: 'Partition 3 is being restarted: out of memory' },
       { state: 'up', restarts: 1 },
@@ -181,7 +181,7 @@ describe('A supervised partition', () => {
     expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed once, and is tried again') });
 
     await later(30_000);
-    expect(scene.partition).toMatchObject({ lost: undefined, away: undefined, status: { state: 'up', restarts: 1 } });
+    expect(scene.partition).toMatchObject({ lost: undefined, unavailable: undefined, status: { state: 'up', restarts: 1 } });
     await scene.die('second');
     expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed 2 times in a row') });
 

@@ -48,7 +48,7 @@ describe('A partition with a time for each batch', () => {
     await later(1000);
 
     expect([outcome.result, failing.error, seen, timers()]).toEqual([['A'], new RangeError('no'), [], 0]);
-    expect([partition.prefetch, partition.lost, partition.away]).toEqual([1, undefined, undefined]);
+    expect([partition.prefetch, partition.lost, partition.unavailable]).toEqual([1, undefined, undefined]);
     expect(partition.status).toEqual({ state: 'up', restarts: 0 });
   });
 
@@ -60,7 +60,7 @@ describe('A partition with a time for each batch', () => {
     await turn();
 
     expect(seen).toMatchObject([{ state: 'restarting', restarts: 0 }]);
-    expect(partition.away).toMatchObject({ message: 'Partition 1 is being restarted: out of memory' });
+    expect(partition.unavailable).toMatchObject({ message: 'Partition 1 is being restarted: out of memory' });
     await partition.close();
   });
 

@@ -2,7 +2,13 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../../lib/batch/batch.js';
 import { InvalidOutputError, PartitionLostError } from '../../../../lib/errors.js';
-import { LostOnTheWayError, NotStartedError, TakenBackError, OutputLostError, STEPPED } from '../../../../lib/partitions/partition.js';
+import {
+  LostInTransitError,
+  NotStartedError,
+  RevokedError,
+  OutputLostError,
+  STEPPED,
+} from '../../../../lib/partitions/partition.js';
 import { type Isolation, WorkerPartition } from '../../../../lib/partitions/worker/worker.partition.js';
 import { type Gate, useGates } from '../../../fixtures/batching/gate.js';
 import { floats } from '../../../fixtures/values/tensors.js';
@@ -105,9 +111,9 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     await held.entered();
     const ahead = ['a', 'b'].map((row) => run(partition, Batch.ofValues([row])));
 
-    partition.takeBack();
+    partition.revoke();
     for (const batch of ahead) {
-      await expect(batch).rejects.toThrow(TakenBackError);
+      await expect(batch).rejects.toThrow(RevokedError);
     }
     const later = run(partition, Batch.ofValues(['later']));
     held.open();
@@ -215,7 +221,7 @@ describe('WorkerPartition with a thread', () => {
     const ahead = run(partition, Batch.ofValues([0]));
     await held.entered();
 
-    partition.fence();
+    partition.revokePending();
 
     await expect(ahead).rejects.toThrow(NotStartedError);
     const next = run(partition, Batch.ofValues([0, 0]));
@@ -309,7 +315,7 @@ describe('WorkerPartition with a process', () => {
     const [after] = await reasons([run(partition, Batch.ofValues(['too late']))]);
 
     expect([before, after]).toEqual([expect.any(NotStartedError), expect.any(NotStartedError)]);
-    expect(after).not.toBeInstanceOf(LostOnTheWayError);
+    expect(after).not.toBeInstanceOf(LostInTransitError);
   });
 
   it('[H7] says of a batch that was on its way when it was killed that the process may have died of that, and of no other', async () => {
@@ -317,7 +323,7 @@ describe('WorkerPartition with a process', () => {
 
     const losses = await reasons(['on its way', 'ahead'].map((row) => run(partition, Batch.ofValues([row]))));
 
-    expect(losses.map((error) => (error as Error).constructor)).toEqual([LostOnTheWayError, NotStartedError]);
+    expect(losses.map((error) => (error as Error).constructor)).toEqual([LostInTransitError, NotStartedError]);
   });
 
   it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {

@@ -18,8 +18,8 @@ describe('A batch that was handed ahead', () => {
         partitions: workers.map((worker, i) => new SupervisedPartition(i, worker, async () => worker, supervision)),
       })),
     );
-    const ends: Pick<BatchEndEvent, 'partition' | 'takenBack' | 'error'>[] = [];
-    serving.eventsOf('batch:end').subscribe(({ partition, takenBack, error }) => ends.push({ partition, takenBack, error }));
+    const ends: Pick<BatchEndEvent, 'partition' | 'revoked' | 'error'>[] = [];
+    serving.eventsOf('batch:end').subscribe(({ partition, revoked, error }) => ends.push({ partition, revoked, error }));
     const replies = ['a', 'b', 'c'].map((row) => serving.batchedRun(row));
     await turn();
     expect(workers.map(({ batches }) => batches.map(({ rows }) => rows))).toEqual([[['a'], ['c']], [['b']]]);
@@ -31,7 +31,7 @@ describe('A batch that was handed ahead', () => {
     workers[1]!.batches[0]!.finish(['C']);
     workers[0]!.batches[0]!.finish(['A']);
     expect(await Promise.all(replies)).toEqual(['A', 'B', 'C']);
-    expect(ends).toEqual([{ partition: 1 }, { partition: 0, takenBack: true }, { partition: 1 }, { partition: 0 }]);
+    expect(ends).toEqual([{ partition: 1 }, { partition: 0, revoked: true }, { partition: 1 }, { partition: 0 }]);
     expect(serving.counters()).toMatchObject({ batches: 3, failedBatches: 0, rows: 3 });
   });
 });

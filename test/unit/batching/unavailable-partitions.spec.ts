@@ -8,17 +8,17 @@ const error = new PartitionLostError('the process has ended');
 
 const partOf = (request: NamedRequest, offset: number, count: number) => ({ request, offset, count });
 
-describe('Batcher, whose partitions go away,', () => {
+describe('Batcher, whose partitions go unavailable,', () => {
   useVirtualTime();
 
-  it('[5.6] lets rows wait while all are away, and runs them when one is back', async () => {
+  it('[5.6] lets rows wait while all are unavailable, and runs them when one is back', async () => {
     const batcher = new HeldBatcher({ partitions: 2 });
-    batcher.slots.forEach((slot) => slot.change({ away: error }));
+    batcher.targets.forEach((target) => target.change({ unavailable: error }));
     const requests = [batcher.call('a', 4), batcher.call('b', 1, 'other')];
     await later(100_000);
     expect(batcher.running).toEqual([]);
 
-    batcher.slots[1]!.change({});
+    batcher.targets[1]!.change({});
     await later();
 
     expect(batcher.running).toEqual(['1: a0 a1 a2']);
@@ -26,41 +26,41 @@ describe('Batcher, whose partitions go away,', () => {
     expect(requests.map((request) => request.error)).toEqual([undefined, undefined]);
   });
 
-  it('[5.6] goes on with the others while one is away', async () => {
+  it('[5.6] goes on with the others while one is unavailable', async () => {
     const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
-    batcher.slots[0]!.change({ away: error });
+    batcher.targets[0]!.change({ unavailable: error });
 
     batcher.call('a', 9);
     await later();
 
     expect(batcher.running).toEqual(['1: a0 a1 a2', '1: a3 a4 a5']);
-    batcher.slots[0]!.change({});
+    batcher.targets[0]!.change({});
     await later();
     expect(batcher.running.slice(2)).toEqual(['0: a6 a7 a8']);
     await runAll(batcher);
   });
 
-  it('[5.6] lets windows grow while all are away', async () => {
+  it('[5.6] lets windows grow while all are unavailable', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
-    batcher.slots[0]!.change({ away: error });
+    batcher.targets[0]!.change({ unavailable: error });
     batcher.call('a');
     await later(50);
     batcher.call('b');
 
-    batcher.slots[0]!.change({});
+    batcher.targets[0]!.change({});
 
     expect(await runAll(batcher)).toEqual(['a0 b0']);
   });
 
-  it('[5.6] fails what waits when all are lost, the last of them while others are away', async () => {
+  it('[5.6] fails what waits when all are lost, the last of them while others are unavailable', async () => {
     const batcher = new HeldBatcher({ partitions: 2 });
-    batcher.slots[0]!.change({ lost: error });
-    batcher.slots[1]!.change({ away: error });
+    batcher.targets[0]!.change({ lost: error });
+    batcher.targets[1]!.change({ unavailable: error });
     const requests = [batcher.call('a', 2), batcher.call('b', 1, 'other')];
     await later(1000);
     expect(requests.map((request) => request.error)).toEqual([undefined, undefined]);
 
-    batcher.slots[1]!.change({ lost: new PartitionLostError('another') });
+    batcher.targets[1]!.change({ lost: new PartitionLostError('another') });
     await later();
 
     expect(requests.map((request) => request.error)).toEqual([error, error]);
@@ -69,12 +69,12 @@ describe('Batcher, whose partitions go away,', () => {
 
   it('[5.6] fails what comes while all are lost, and runs what comes when one is back', async () => {
     const batcher = new HeldBatcher();
-    batcher.slots[0]!.change({ lost: error });
+    batcher.targets[0]!.change({ lost: error });
     const failed = batcher.call('a');
     await later();
     expect(failed.error).toBe(error);
 
-    batcher.slots[0]!.change({});
+    batcher.targets[0]!.change({});
     const served = batcher.call('b');
     await later();
 
@@ -86,7 +86,7 @@ describe('Batcher, whose partitions go away,', () => {
   it('[5.6] fails rows of an open window when that closes while all are lost', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
     const request = batcher.call('a');
-    batcher.slots[0]!.change({ lost: error });
+    batcher.targets[0]!.change({ lost: error });
     await later(9);
     expect(request.error).toBeUndefined();
 
@@ -98,11 +98,11 @@ describe('Batcher, whose partitions go away,', () => {
 
   it('[5.6] runs the rows of an open window when the partition is back before it closes', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
-    batcher.slots[0]!.change({ lost: error });
+    batcher.targets[0]!.change({ lost: error });
     batcher.call('a', 3, 'other');
     batcher.call('b');
     await later(5);
-    batcher.slots[0]!.change({});
+    batcher.targets[0]!.change({});
     batcher.call('c');
 
     await later(5);
@@ -114,7 +114,7 @@ describe('Batcher, whose partitions go away,', () => {
   it('[5.6] [9.3] closes when they are back, or when what waits is abandoned', async () => {
     for (const end of ['back', 'abandoned']) {
       const batcher = new HeldBatcher();
-      batcher.slots[0]!.change({ away: error });
+      batcher.targets[0]!.change({ unavailable: error });
       const request = batcher.call('a');
       let closed = false;
       void batcher.close().then(() => (closed = true));
@@ -122,7 +122,7 @@ describe('Batcher, whose partitions go away,', () => {
       expect(closed).toBe(false);
 
       if (end === 'back') {
-        batcher.slots[0]!.change({});
+        batcher.targets[0]!.change({});
         expect(await runAll(batcher)).toEqual(['a0']);
       } else {
         batcher.abandon(new ServingClosedError('too late'));
@@ -139,7 +139,7 @@ describe('Batcher, whose partitions go away,', () => {
       const a = batcher.call('a', 4);
       await later(1);
       batcher.call('b', 4);
-      const retries = [{ parts: [partOf(a, 0, 2)], history: 'known' }, { parts: [partOf(a, 2, 2)] }];
+      const retries = [{ parts: [partOf(a, 0, 2)], retryState: 'known' }, { parts: [partOf(a, 2, 2)] }];
 
       batcher.finishBatch(0, { error, retries });
 
@@ -151,12 +151,12 @@ describe('Batcher, whose partitions go away,', () => {
       const batcher = new HeldBatcher();
       const a = batcher.call('a', 2);
       await later();
-      batcher.slots[0]!.change({ away: error });
+      batcher.targets[0]!.change({ unavailable: error });
       batcher.finishBatch(0, { error, retries: [{ parts: [partOf(a, 0, 2)] }] });
       await later(1000);
       expect([batcher.running, batcher.depth]).toEqual([[], 2]);
 
-      batcher.slots[0]!.change({});
+      batcher.targets[0]!.change({});
 
       expect(await runAll(batcher)).toEqual(['a0 a1']);
       expect(batcher.depth).toBe(0);
@@ -166,7 +166,7 @@ describe('Batcher, whose partitions go away,', () => {
       const batcher = new HeldBatcher();
       const a = batcher.call('a', 2);
       await later();
-      batcher.slots[0]!.change({ lost: error });
+      batcher.targets[0]!.change({ lost: error });
 
       batcher.finishBatch(0, { error: new Error('failed'), retries: [{ parts: [partOf(a, 0, 2)] }] });
       await later();
@@ -180,13 +180,13 @@ describe('Batcher, whose partitions go away,', () => {
       await later(1);
       batcher.call('b', 3);
 
-      batcher.slots[0]!.change({ away: error });
+      batcher.targets[0]!.change({ unavailable: error });
       batcher.finishBatch(0, { error, retries: [{ parts: [partOf(a, 0, 3)] }] });
       await later();
 
       expect(batcher.depth).toBe(6);
       expect(() => batcher.call('c')).toThrow('has 6 of at most 3 rows');
-      batcher.slots[0]!.change({});
+      batcher.targets[0]!.change({});
       expect(await runAll(batcher)).toEqual(['a0 a1 a2', 'b0 b1 b2']);
       expect(batcher.depth).toBe(0);
     });
@@ -196,7 +196,7 @@ describe('Batcher, whose partitions go away,', () => {
       const requests = ['a', 'b', 'c', 'd'].map((name) => batcher.call(name));
       batcher.finishBatch();
       await later();
-      batcher.slots[0]!.change({ away: error });
+      batcher.targets[0]!.change({ unavailable: error });
       requests[0]!.leave();
       const retries = [requests.slice(0, 2), requests.slice(2)].map((half) => ({
         parts: half.map((request) => partOf(request, 0, 1)),
@@ -208,7 +208,7 @@ describe('Batcher, whose partitions go away,', () => {
       requests[2]!.leave();
       requests[3]!.leave();
       expect(batcher.depth).toBe(1);
-      batcher.slots[0]!.change({});
+      batcher.targets[0]!.change({});
 
       expect(await runAll(batcher)).toEqual(['b0']);
       expect(batcher.depth).toBe(0);

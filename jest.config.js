@@ -1,6 +1,9 @@
 /** @type {import('jest').Config} */
 export default {
-  testMatch: ['<rootDir>/test/{unit,e2e}/**/*.spec.ts', '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts'],
+  testMatch: [
+    '<rootDir>/test/{unit,e2e}/**/*.spec.ts',
+    '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts',
+  ],
   testEnvironment: './test/environment.cjs',
   setupFiles: ['<rootDir>/test/fixtures/seed.ts'],
   extensionsToTreatAsEsm: ['.ts'],
@@ -28,7 +31,11 @@ export default {
           target: 'es2022',
           keepClassNames: true,
           parser: { syntax: 'typescript', decorators: true },
-          transform: { legacyDecorator: true, decoratorMetadata: true, useDefineForClassFields: false },
+          transform: {
+            legacyDecorator: true,
+            decoratorMetadata: true,
+            useDefineForClassFields: false,
+          },
         },
       },
     ],
@@ -40,7 +47,11 @@ export default {
     '/test/(benchmark|chaos|fuzz|soak)/dist/',
   ],
   coverageProvider: 'v8',
-  collectCoverageFrom: ['lib/**/*.ts', '!lib/partitions/worker/*.entry.ts', '!lib/partitions/worker/worker-host.ts'],
+  collectCoverageFrom: [
+    'lib/**/*.ts',
+    '!lib/partitions/worker/*.entry.ts',
+    '!lib/partitions/worker/worker-host.ts',
+  ],
   reporters: ['default', '<rootDir>/test/summary-reporter.js'],
   maxWorkers: '100%',
   testTimeout: 60_000,

@@ -9,13 +9,17 @@ export interface ServingErrorOptions extends ErrorOptions {
 /**
  * The base of every error this package raises.
  *
- * `code` is stable and meant for programs; `statusCode` is what Nest's own exception filter answers over HTTP.
+ * `code` is stable and meant for programs; `statusCode` is what Nest's own exception filter answers
+ * over HTTP.
  */
 export class ServingError extends Error {
   override readonly name: string = 'ServingError';
   readonly code: string = 'SERVING_ERROR';
   readonly statusCode: number = 500;
-  /** Whole seconds after which the call may be worth another try; over HTTP the header `Retry-After`. */
+  /**
+   * Whole seconds after which the call may be worth another try; over HTTP the header
+   * `Retry-After`.
+   */
   declare readonly retryAfter?: number;
 
   constructor(message?: string, { retryAfter, ...options }: ServingErrorOptions = {}) {
@@ -36,7 +40,13 @@ export class ServingError extends Error {
   }
 
   /** What crosses a wire: no stack and no cause, which may hold what a stranger must not see. */
-  toJSON(): { name: string; code: string; statusCode: number; message: string; retryAfter?: number } {
+  toJSON(): {
+    name: string;
+    code: string;
+    statusCode: number;
+    message: string;
+    retryAfter?: number;
+  } {
     const { name, code, statusCode, message, retryAfter } = this;
     return { name, code, statusCode, message, ...(retryAfter !== undefined && { retryAfter }) };
   }
@@ -108,7 +118,10 @@ export class DeadlineExceededError extends ServingError {
   override readonly statusCode = 504;
 }
 
-/** Refused on arrival: by what the serving has learned of itself, the call could not be answered within its `timeout`. */
+/**
+ * Refused on arrival: by what the serving has learned of itself, the call could not be answered
+ * within its `timeout`.
+ */
 export class DeadlineTooShortError extends ServingError {
   override readonly name = 'DeadlineTooShortError';
   override readonly code = 'SERVING_DEADLINE_TOO_SHORT';
@@ -155,7 +168,10 @@ export class RunTimeoutError extends ServingError {
   override readonly statusCode = 504;
 }
 
-/** No partition of the serving works, and none is expected back at once: the circuit is open. Or no node that has it takes calls. */
+/**
+ * No partition of the serving works, and none is expected back at once: the circuit is open. Or no
+ * node that has it takes calls.
+ */
 export class ServingUnavailableError extends ServingError {
   override readonly name = 'ServingUnavailableError';
   override readonly code = 'SERVING_UNAVAILABLE';
@@ -178,16 +194,30 @@ export class NodeLostError extends ServingError {
 
 /** True for an error of this package, also one of another copy of it. */
 export function isServingError(error: unknown): error is ServingError {
-  return isError(error) && readable(() => 'code' in error && String(error.code).startsWith('SERVING_'), false);
+  return (
+    isError(error) &&
+    readable(() => 'code' in error && String(error.code).startsWith('SERVING_'), false)
+  );
 }
 
-/** True for an Error of any realm: one from another context is no `instanceof` ours. Rows and results are asked too, of which some may throw. */
+/**
+ * True for an Error of any realm: one from another context is no `instanceof` ours. Rows and
+ * results are asked too, of which some may throw.
+ */
 export function isError(value: unknown): value is Error {
-  return typeof value === 'object' && readable(() => value instanceof Error || types.isNativeError(value), false);
+  return (
+    typeof value === 'object' &&
+    readable(() => value instanceof Error || types.isNativeError(value), false)
+  );
 }
 
-/** As `instanceof`, for whatever was thrown: a value that cannot be read is no instance of anything. */
-export function isA<T extends Error>(error: unknown, type: abstract new (...args: never[]) => T): error is T {
+/**
+ * As `instanceof`, for whatever was thrown: a value that cannot be read is no instance of anything.
+ */
+export function isA<T extends Error>(
+  error: unknown,
+  type: abstract new (...args: never[]) => T,
+): error is T {
   return readable(() => error instanceof type, false);
 }
 
@@ -259,16 +289,29 @@ export function toWire(error: unknown, depth = 8): WireError {
 
 function partsOf(error: Error, depth: number): WireError {
   const code = 'code' in error && typeof error.code === 'string' ? { code: error.code } : {};
-  const retryAfter = error instanceof ServingError && error.retryAfter !== undefined ? { retryAfter: error.retryAfter } : {};
+  const retryAfter =
+    error instanceof ServingError && error.retryAfter !== undefined
+      ? { retryAfter: error.retryAfter }
+      : {};
   const stack = error.stack === undefined ? {} : { stack: textOf(error.stack) };
-  const cause = error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
-  return { name: textOf(error.name), message: messageOf(error), ...stack, ...code, ...retryAfter, ...cause };
+  const cause =
+    error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
+  return {
+    name: textOf(error.name),
+    message: messageOf(error),
+    ...stack,
+    ...code,
+    ...retryAfter,
+    ...cause,
+  };
 }
 
 export function fromWire({ name, message, stack, code, retryAfter, cause }: WireError): Error {
   const options = { retryAfter, ...(cause !== undefined && { cause: fromWire(cause) }) };
   const type = code === undefined ? undefined : classes.get(code);
-  const error = type ? new type(message, options) : Object.assign(new Error(message, options), { name });
+  const error = type
+    ? new type(message, options)
+    : Object.assign(new Error(message, options), { name });
   if (code !== undefined && !type) {
     Object.assign(error, { code });
   }
@@ -279,8 +322,8 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
 }
 
 /**
- * The error that `make` makes, without a stack trace. Refusals are made for every call of a flood, where a trace costs more
- * than the rest of the call and says nothing about its cause.
+ * The error that `make` makes, without a stack trace. Refusals are made for every call of a flood,
+ * where a trace costs more than the rest of the call and says nothing about its cause.
  */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;

@@ -53,7 +53,10 @@ function depthOf(value: unknown, names: readonly string[]): number {
 
 /** Of lists only the first elements are shown, and they need no names. */
 function namesOf(value: unknown): readonly string[] {
-  return typeof value !== 'object' || value === null || Array.isArray(value) || ArrayBuffer.isView(value)
+  return typeof value !== 'object' ||
+    value === null ||
+    Array.isArray(value) ||
+    ArrayBuffer.isView(value)
     ? []
     : Object.keys(value);
 }
@@ -64,5 +67,7 @@ export function typeName(value: unknown): string {
     return `a ${typeof value}`;
   }
   const { constructor }: { constructor?: unknown } = value;
-  return typeof constructor === 'function' ? `an instance of ${constructor.name || 'a class'}` : 'an object';
+  return typeof constructor === 'function'
+    ? `an instance of ${constructor.name || 'a class'}`
+    : 'an object';
 }

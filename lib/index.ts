@@ -32,7 +32,12 @@ export {
   UnknownKeyError,
   UnknownServingError,
 } from './errors.js';
-export type { HandlerPartitionOptions, HandlerResult, ServingHandler, ServingKind } from './partitions/handler.partition.js';
+export type {
+  HandlerPartitionOptions,
+  HandlerResult,
+  ServingHandler,
+  ServingKind,
+} from './partitions/handler.partition.js';
 export type { DeclaredAxes } from './partitions/onnx/model-signature.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';

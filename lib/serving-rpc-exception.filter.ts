@@ -4,8 +4,9 @@ import { type Observable, throwError } from 'rxjs';
 import { ServingError } from './errors.js';
 
 /**
- * Answers an RPC call that failed with a ServingError with its name, code, status and `retryAfter`, where Nest says "Internal server
- * error"; with its message only where the caller is at fault, as over HTTP. Other messages are logged instead.
+ * Answers an RPC call that failed with a ServingError with its name, code, status and `retryAfter`,
+ * where Nest says "Internal server error"; with its message only where the caller is at fault, as
+ * over HTTP. Other messages are logged instead.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {

@@ -7,7 +7,10 @@ import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.mod
 import { ServingRegistry } from './serving.registry.js';
 import { formatValue } from './format.js';
 
-/** The injection token of this node among the others; there is none where the module has no option `distribution`. */
+/**
+ * The injection token of this node among the others; there is none where the module has no option
+ * `distribution`.
+ */
 export const CLUSTER = Symbol('serving cluster');
 
 /**
@@ -21,13 +24,15 @@ export function remoteNamesIn(distribution: DistributionOptions | undefined): re
 }
 
 function nameOf(remote: unknown): string {
-  const name: unknown = typeof remote === 'object' && remote !== null && 'name' in remote ? remote.name : remote;
+  const name: unknown =
+    typeof remote === 'object' && remote !== null && 'name' in remote ? remote.name : remote;
   return typeof name === 'string' && name !== '' ? name : refuse(remote);
 }
 
 function refuse(remote: unknown): never {
   throw new InvalidServingError(
-    `ServingModule, option "distribution": "remotes" is a list of names, or of objects with a name, not ${formatValue(remote)}`,
+    'ServingModule, option "distribution": "remotes" is a list of names, or of objects with a ' +
+      `name, not ${formatValue(remote)}`,
   );
 }
 
@@ -44,7 +49,10 @@ export function remoteProvider(name: string): Provider {
 export const clusterProvider: Provider = {
   provide: CLUSTER,
   inject: [SERVING_MODULE_OPTIONS, ServingRegistry],
-  useFactory: async ({ distribution }: ServingModuleOptions, registry: ServingRegistry): Promise<Cluster | undefined> => {
+  useFactory: async (
+    { distribution }: ServingModuleOptions,
+    registry: ServingRegistry,
+  ): Promise<Cluster | undefined> => {
     if (!distribution) {
       return undefined;
     }
@@ -54,7 +62,8 @@ export const clusterProvider: Provider = {
     } catch (cause) {
       throw isMissing(cause)
         ? new InvalidServingError(
-            `ServingModule, option "distribution": a package that it needs is not installed. ${cause.message}`,
+            'ServingModule, option "distribution": a package that it needs is not installed. ' +
+              cause.message,
             {
               cause,
             },

@@ -12,10 +12,15 @@ export function getServingToken(serving: ServingName): string {
 
 /** The name of the serving that the token stands for, if it stands for one. */
 export function servingNameOf(token: unknown): string | undefined {
-  return typeof token === 'string' && token.startsWith(PREFIX) ? token.slice(PREFIX.length) : undefined;
+  return typeof token === 'string' && token.startsWith(PREFIX)
+    ? token.slice(PREFIX.length)
+    : undefined;
 }
 
-/** Injects the typed handle of a serving: `@InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>`. */
+/**
+ * Injects the typed handle of a serving:
+ * `@InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>`.
+ */
 export function InjectServing(serving: ServingName): ParameterDecorator & PropertyDecorator {
   return Inject(getServingToken(serving));
 }

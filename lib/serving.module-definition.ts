@@ -25,8 +25,8 @@ export interface ServingModuleExtras {
   /** Modules that export what the classes of class servings depend on. */
   readonly imports?: ModuleMetadata['imports'];
   /**
-   * For `forRootAsync` alone: the names of the servings that its factory defines. What can be injected must be known before
-   * the factory runs.
+   * For `forRootAsync` alone: the names of the servings that its factory defines. What can be
+   * injected must be known before the factory runs.
    */
   readonly names?: readonly string[];
 }
@@ -38,9 +38,12 @@ export const {
   ASYNC_OPTIONS_TYPE,
 } = new ConfigurableModuleBuilder<ServingModuleOptions>({ moduleName: 'Serving' })
   .setClassMethodName('forRoot')
-  .setExtras<ServingModuleExtras>({ isGlobal: true, imports: [], names: [] }, (module, { isGlobal, imports }) => ({
-    ...module,
-    global: isGlobal ?? true,
-    imports: [...(module.imports ?? []), ...(imports ?? [])],
-  }))
+  .setExtras<ServingModuleExtras>(
+    { isGlobal: true, imports: [], names: [] },
+    (module, { isGlobal, imports }) => ({
+      ...module,
+      global: isGlobal ?? true,
+      imports: [...(module.imports ?? []), ...(imports ?? [])],
+    }),
+  )
   .build();

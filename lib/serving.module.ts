@@ -1,4 +1,11 @@
-import { type BeforeApplicationShutdown, type DynamicModule, Inject, Module, Optional, type Provider } from '@nestjs/common';
+import {
+  type BeforeApplicationShutdown,
+  type DynamicModule,
+  Inject,
+  Module,
+  Optional,
+  type Provider,
+} from '@nestjs/common';
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { registerCallerContext } from './context/caller-context.interceptor.js';
@@ -18,7 +25,10 @@ import { ServingRegistry } from './serving.registry.js';
 import { ServingService } from './serving.service.js';
 import { ServingShutdown } from './serving.shutdown.js';
 
-/** Registers named servings as injectable providers; what they own starts and ends with the application. */
+/**
+ * Registers named servings as injectable providers; what they own starts and ends with the
+ * application.
+ */
 @Module({})
 export class ServingModule extends ConfigurableModuleClass implements BeforeApplicationShutdown {
   constructor(
@@ -31,8 +41,8 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   }
 
   /**
-   * Waits for the calls of other nodes before anything is closed. Nest calls this hook after those of
-   * the providers, none of which must wait.
+   * Waits for the calls of other nodes before anything is closed. Nest calls this hook after those
+   * of the providers, none of which must wait.
    */
   async beforeApplicationShutdown(): Promise<void> {
     await this.cluster?.answered();
@@ -43,7 +53,10 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     const { servings = [], distribution } = options;
     const remotes = remoteNamesIn(distribution);
     const names = [...servings.map(({ name }) => name), ...remotes];
-    return withCore(super.forRoot(options), names, [...servingProviders(servings), ...remotes.map(remoteProvider)]);
+    return withCore(super.forRoot(options), names, [
+      ...servingProviders(servings),
+      ...remotes.map(remoteProvider),
+    ]);
   }
 
   /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
@@ -53,18 +66,30 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   }
 
   /** Further servings, registered by the module that is about them. */
-  static forFeature(options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>): DynamicModule {
+  static forFeature(
+    options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>,
+  ): DynamicModule {
     const { servings = [], imports = [] } = options;
     if ('distribution' in options) {
       throw new InvalidServingError(
-        'ServingModule.forFeature has the option "distribution": an application is one node, by the option of ServingModule.forRoot, and other nodes may call the servings of all its modules',
+        'ServingModule.forFeature has the option "distribution": an application is one node, by ' +
+          'the option of ServingModule.forRoot, and others may call all its servings',
       );
     }
-    return { module: ServingModule, imports, providers: servingProviders(servings), exports: servings.map(getServingToken) };
+    return {
+      module: ServingModule,
+      imports,
+      providers: servingProviders(servings),
+      exports: servings.map(getServingToken),
+    };
   }
 }
 
-function withCore(module: DynamicModule, names: readonly string[], providers: readonly Provider[]): DynamicModule {
+function withCore(
+  module: DynamicModule,
+  names: readonly string[],
+  providers: readonly Provider[],
+): DynamicModule {
   return {
     ...module,
     imports: [...(module.imports ?? []), DiscoveryModule],
@@ -77,6 +102,11 @@ function withCore(module: DynamicModule, names: readonly string[], providers: re
       ServingService,
       ServingShutdown,
     ],
-    exports: [...(module.exports ?? []), ...names.map(getServingToken), BatchedMethods, ServingService],
+    exports: [
+      ...(module.exports ?? []),
+      ...names.map(getServingToken),
+      BatchedMethods,
+      ServingService,
+    ],
   };
 }

@@ -11,7 +11,10 @@ import type { LocalServing } from './serving/local-serving.js';
 import type { ReplyStore } from './deduplication/reply-cache.js';
 import type { ServingDefinition } from './definition/serving-definition.js';
 
-/** One provider per serving, and one for the handler of a class serving, which so gets its dependencies. */
+/**
+ * One provider per serving, and one for the handler of a class serving, which so gets its
+ * dependencies.
+ */
 export function servingProviders(definitions: readonly ServingDefinition[]): Provider[] {
   checkNames(definitions);
   return definitions.flatMap((definition): Provider[] => {
@@ -54,7 +57,11 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   const servings = names.map((name) => ({
     provide: getServingToken(name),
     inject: [DEFINITIONS, ModuleRef, CLUSTER],
-    useFactory: (byName: ReadonlyMap<string, ServingDefinition | undefined>, moduleRef: ModuleRef, cluster?: Cluster) => {
+    useFactory: (
+      byName: ReadonlyMap<string, ServingDefinition | undefined>,
+      moduleRef: ModuleRef,
+      cluster?: Cluster,
+    ) => {
       const definition = byName.get(name);
       return definition ? servingOf(definition, moduleRef) : cluster!.serving(name);
     },
@@ -83,7 +90,8 @@ function definitionsByName(
   for (const definition of definitions) {
     if ('useClass' in definition) {
       throw new InvalidServingError(
-        `Serving "${definition.name}": forRootAsync cannot create ${definition.useClass.name}, which is known only once the factory has run; ` +
+        `Serving "${definition.name}": forRootAsync cannot create ${definition.useClass.name}, ` +
+          'which is known only once the factory has run; ' +
           'make the class a provider of a module and name it with useExisting',
       );
     }
@@ -100,7 +108,10 @@ function servingOf(definition: ServingDefinition, moduleRef: ModuleRef): LocalSe
   return createServing(definition, handlerOf, storeOf(definition, moduleRef));
 }
 
-/** The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only where there is one. */
+/**
+ * The token by which `@nestjs/cache-manager` provides the cache manager; the package is needed only
+ * where there is one.
+ */
 const CACHE_MANAGER = 'CACHE_MANAGER';
 
 /** Looks up the cache manager when a serving that wants it starts. */
@@ -110,7 +121,8 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
       return moduleRef.get<ReplyStore>(CACHE_MANAGER, { strict: false });
     } catch (cause) {
       throw new InvalidServingError(
-        `Serving "${name}" has the option "cache", and the application has no cache manager to keep replies in; ` +
+        `Serving "${name}" has the option "cache", and the application has no cache manager to ` +
+          'keep replies in; ' +
           'import CacheModule.register() of @nestjs/cache-manager, or drop the option',
         { cause },
       );
@@ -123,6 +135,8 @@ export function checkNames(definitions: readonly { readonly name: string }[]): v
   const names = definitions.map(({ name }) => name);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
   if (twice !== undefined) {
-    throw new InvalidServingError(`Serving "${twice}" is registered more than once; names are unique in an application`);
+    throw new InvalidServingError(
+      `Serving "${twice}" is registered more than once; names are unique in an application`,
+    );
   }
 }

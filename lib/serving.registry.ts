@@ -5,7 +5,10 @@ import { servingNameOf } from './serving.decorator.js';
 import type { Serving } from './serving/serving.js';
 import { formatValue } from './format.js';
 
-/** Finds the handles of all servings of the application, whichever module registers them and whatever overrides them. */
+/**
+ * Finds the handles of all servings of the application, whichever module registers them and
+ * whatever overrides them.
+ */
 @Injectable()
 export class ServingRegistry implements OnModuleInit {
   private servings: ReadonlyMap<string, Serving> | undefined;
@@ -25,7 +28,9 @@ export class ServingRegistry implements OnModuleInit {
     const serving = this.find(name);
     if (!serving) {
       const known = [...this.all.keys()].toSorted().join(', ') || 'none';
-      throw new UnknownServingError(`There is no serving ${formatValue(name)}; registered are: ${known}`);
+      throw new UnknownServingError(
+        `There is no serving ${formatValue(name)}; registered are: ${known}`,
+      );
     }
     return serving;
   }
@@ -49,7 +54,8 @@ export class ServingRegistry implements OnModuleInit {
       }
       if (servings.has(name)) {
         throw new InvalidServingError(
-          `Serving "${name}" is registered more than once, the second time in ${wrapper.host?.name ?? 'a module'}; names are unique in an application`,
+          `Serving "${name}" is registered more than once, the second time in ` +
+            `${wrapper.host?.name ?? 'a module'}; names are unique in an application`,
         );
       }
       servings.set(name, wrapper.instance as Serving);

@@ -23,7 +23,10 @@ import type { ServingStream } from './streaming/serving-stream.js';
 export class ServingService implements OnModuleInit {
   private readonly initialised = new AsyncSubject<true>();
 
-  /** What happens inside all servings and `@Batched()` methods of the application; hot, and ends with them. */
+  /**
+   * What happens inside all servings and `@Batched()` methods of the application; hot, and ends
+   * with them.
+   */
   readonly events$: Observable<ServingEvent> = this.observed(
     () => this.methods.events.all$,
     ({ events$ }) => events$,
@@ -40,7 +43,10 @@ export class ServingService implements OnModuleInit {
     this.initialised.complete();
   }
 
-  /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
+  /**
+   * The events of one type; costs less than all of them, since nothing is made that nobody
+   * observes.
+   */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.observed(
       () => this.methods.events.of(type),
@@ -51,7 +57,9 @@ export class ServingService implements OnModuleInit {
   /** How many rows wait now, by the name of the serving or `Class.method`. */
   queueDepths(): ReadonlyMap<string, number> {
     // A handle that a test puts in place of a serving may be without a queue.
-    const servings = [...this.registry.all.values()].flatMap((serving) => [...(serving.queueDepths?.() ?? [])]);
+    const servings = [...this.registry.all.values()].flatMap((serving) => [
+      ...(serving.queueDepths?.() ?? []),
+    ]);
     return new Map([...this.methods.queueDepths(), ...servings]);
   }
 
@@ -68,7 +76,11 @@ export class ServingService implements OnModuleInit {
   /** How the partitions of every serving are now, by the name of the serving. */
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
     // A handle that a test puts in place of a serving may be without partitions.
-    return new Map([...this.registry.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]));
+    return new Map(
+      [...this.registry.all.values()].flatMap((serving) => [
+        ...(serving.partitionsByName?.() ?? []),
+      ]),
+    );
   }
 
   /**
@@ -84,7 +96,9 @@ export class ServingService implements OnModuleInit {
     return this.health().every(({ isReady }) => isReady);
   }
 
-  /** How every serving is: whether it answers calls, what of it does not work and why, what waits. */
+  /**
+   * How every serving is: whether it answers calls, what of it does not work and why, what waits.
+   */
   health(): readonly ServingHealth[] {
     return [...this.registry.all.entries()].map(([name, serving]) => healthOf(name, serving));
   }
@@ -92,13 +106,19 @@ export class ServingService implements OnModuleInit {
   /**
    * The handle of a serving.
    *
-   * @throws UnknownServingError when there is none of that name; where there are other nodes, not before it is called
+   * @throws UnknownServingError when there is none of that name; where there are other nodes, not
+   * before it is called
    */
-  get<Input = unknown, Output = unknown>(serving: ServingReference<Input, Output>): Serving<Input, Output> {
+  get<Input = unknown, Output = unknown>(
+    serving: ServingReference<Input, Output>,
+  ): Serving<Input, Output> {
     return this.find(serving) as Serving<Input, Output>;
   }
 
-  /** Runs the rows of the input in batches with those of concurrent callers. See {@link Serving.batchedRun}. */
+  /**
+   * Runs the rows of the input in batches with those of concurrent callers. See
+   * {@link Serving.batchedRun}.
+   */
   batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: Input,
@@ -137,7 +157,10 @@ export class ServingService implements OnModuleInit {
     return cluster ? cluster.route(name, registry.find(name), preprocess) : registry.get(name);
   }
 
-  /** The very promise of the serving, which knows what becomes of it; of one that is not there, a rejected one. */
+  /**
+   * The very promise of the serving, which knows what becomes of it; of one that is not there, a
+   * rejected one.
+   */
   private reply<Input, Output>(
     serving: ServingReference<Input, Output>,
     call: (found: Serving<Input, Output>) => Promise<Output>,
@@ -149,23 +172,34 @@ export class ServingService implements OnModuleInit {
     }
   }
 
-  /** The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving may be without events. */
+  /**
+   * The servings are known from `onModuleInit` on. A handle that a test puts in place of a serving
+   * may be without events.
+   */
   private observed<Event>(
     ofMethods: () => Observable<Event>,
     ofServing: (serving: Serving) => Observable<Event> | undefined,
   ): Observable<Event> {
     return this.initialised.pipe(
-      switchMap(() => merge(ofMethods(), ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY))),
+      switchMap(() =>
+        merge(
+          ofMethods(),
+          ...[...this.registry.all.values()].map((serving) => ofServing(serving) ?? EMPTY),
+        ),
+      ),
     );
   }
 }
 
 function unknownHere(name: string): never {
-  throw new UnknownServingError(`There is no serving ${formatValue(name)} in this application; other nodes own it`);
+  throw new UnknownServingError(
+    `There is no serving ${formatValue(name)} in this application; other nodes own it`,
+  );
 }
 
 function noCluster(name: string): never {
   throw new InvalidServingError(
-    `Serving ${formatValue(name)} was called with { distributed }, and ServingModule.forRoot has no option "distribution"`,
+    `Serving ${formatValue(name)} was called with { distributed }, and ServingModule.forRoot has ` +
+      'no option "distribution"',
   );
 }

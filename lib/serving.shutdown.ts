@@ -1,4 +1,8 @@
-import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown } from '@nestjs/common';
+import {
+  type BeforeApplicationShutdown,
+  Injectable,
+  type OnApplicationShutdown,
+} from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import type { Server } from 'node:http';
 import { BatchedMethods } from './batched/batched-methods.js';
@@ -9,16 +13,20 @@ import { LocalServing } from './serving/local-serving.js';
 /** Milliseconds between two looks at the connections of the HTTP server. */
 const INTERVAL = 100;
 
-/** Milliseconds after the server has stopped to listen in which its clients read on each connection that an answer is the last. */
+/**
+ * Milliseconds after the server has stopped to listen in which its clients read on each connection
+ * that an answer is the last.
+ */
 const TIME_TO_LEAVE = 500;
 
 /** Milliseconds that clients have to read the answers that shutdown gave them at its limit. */
 const TIME_TO_READ = 500;
 
 /**
- * Lets `app.close()` resolve soon after the longest `shutdown` of the application's servings and methods. Nest waits for all
- * connections of its HTTP server. This has the server say that the next answer on a connection is the last, then ends the
- * connections that are idle, and after the limit the others, too.
+ * Lets `app.close()` resolve soon after the longest `shutdown` of the application's servings and
+ * methods. Nest waits for all connections of its HTTP server. This has the server say that the next
+ * answer on a connection is the last, then ends the connections that are idle, and after the limit
+ * the others, too.
  */
 @Injectable()
 export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
@@ -34,7 +42,10 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
 
   beforeApplicationShutdown(): void {
     const servings = this.registry.started.filter((serving) => serving instanceof LocalServing);
-    const limits = [...this.methods.shutdownLimits, ...servings.map(({ shutdownLimit }) => shutdownLimit)];
+    const limits = [
+      ...this.methods.shutdownLimits,
+      ...servings.map(({ shutdownLimit }) => shutdownLimit),
+    ];
     if (limits.length > 0) {
       const end = performance.now() + Math.max(...limits);
       this.interval = setInterval(() => this.endConnections(end), INTERVAL);
@@ -48,7 +59,9 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   private endConnections(end: number): void {
     const now = performance.now();
     if (now > end) {
-      this.methods.end(new ServingClosedError('The application was closed before the call had ended'));
+      this.methods.end(
+        new ServingClosedError('The application was closed before the call had ended'),
+      );
     }
     const server = this.host.httpAdapter?.getHttpServer() as Partial<Server> | undefined;
     // While it listens, other hooks of the application let it serve.

@@ -12,7 +12,9 @@ if (!(minutes > 0)) {
 
 const properties = ['test/unit', 'test/e2e']
   .flatMap((folder) => readdirSync(folder, { recursive: true }).map((path) => join(folder, path)))
-  .filter((path) => path.endsWith('spec.ts') && readFileSync(path, 'utf8').includes("from 'fast-check'"));
+  .filter(
+    (path) => path.endsWith('spec.ts') && readFileSync(path, 'utf8').includes("from 'fast-check'"),
+  );
 
 const end = Date.now() + minutes * 60_000;
 let rounds = 0;
@@ -21,10 +23,15 @@ while (isGreen && Date.now() < end) {
   rounds++;
   isGreen = passes(randomInt(2 ** 31));
 }
-console.log(`${rounds} rounds of ${properties.length} files, ${isGreen ? 'all passed' : 'the last one failed'}`);
+console.log(
+  `${rounds} rounds of ${properties.length} files, ${isGreen ? 'all passed' : 'the last one failed'}`,
+);
 process.exitCode = isGreen ? 0 : 1;
 
-/** Runs all property tests with the seed. After a failure prints the report and the command that repeats it. */
+/**
+ * Runs all property tests with the seed. After a failure prints the report and the command that
+ * repeats it.
+ */
 function passes(seed) {
   const { status, stderr } = spawnSync('npm', ['run', '-s', 'jest', '--', ...properties], {
     env: { ...process.env, SEED: String(seed), FORCE_COLOR: '0' },
@@ -34,7 +41,9 @@ function passes(seed) {
   });
   if (status !== 0) {
     const failed = new Set([...stderr.matchAll(/^FAIL (\S+)/gm)].map(([, path]) => path));
-    console.log(`${stderr}\nSeed ${seed} fails. To repeat it: SEED=${seed} npm run jest -- ${[...failed].join(' ')}`);
+    console.log(
+      `${stderr}\nSeed ${seed} fails. To repeat it: SEED=${seed} npm run jest -- ${[...failed].join(' ')}`,
+    );
   }
   return status === 0;
 }

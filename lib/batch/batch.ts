@@ -16,7 +16,8 @@ const LONGEST_KEY = 1024;
 /**
  * Rows that run together: an immutable value, after Nx.Batch.
  *
- * Nothing is copied until {@link consume}: a batch only remembers which rows of which items it is made of.
+ * Nothing is copied until {@link consume}: a batch only remembers which rows of which items it is
+ * made of.
  */
 export class Batch {
   private constructor(
@@ -27,7 +28,9 @@ export class Batch {
     readonly padding: number = 0,
   ) {
     if (padding > 0 && this.isPlain) {
-      throw new InvalidBatchError('Cannot pad plain values: there is no zero row of an unknown kind; pad tensors');
+      throw new InvalidBatchError(
+        'Cannot pad plain values: there is no zero row of an unknown kind; pad tensors',
+      );
     }
   }
 
@@ -36,17 +39,25 @@ export class Batch {
     return new Batch(null);
   }
 
-  /** Each item becomes one row: a plain value, or a tensor or container whose leaves gain an axis. */
+  /**
+   * Each item becomes one row: a plain value, or a tensor or container whose leaves gain an axis.
+   */
   static stack(items: readonly unknown[]): Batch {
     return Batch.empty().stack(items);
   }
 
-  /** The rows of each item count: axis 0 of its tensors (`axes` for others), or the elements of a list of plain values. */
+  /**
+   * The rows of each item count: axis 0 of its tensors (`axes` for others), or the elements of a
+   * list of plain values.
+   */
   static concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     return Batch.empty().concatenate(items, axes);
   }
 
-  /** The rows of one container; `axes` may name leaves that it has not. Without a batch axis in any leaf it is one row. */
+  /**
+   * The rows of one container; `axes` may name leaves that it has not. Without a batch axis in any
+   * leaf it is one row.
+   */
   static ofContainer(item: Container, axes?: BatchAxes): Batch {
     return new Batch(TensorRows.of(item, axes));
   }
@@ -56,12 +67,18 @@ export class Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
 
-  /** The rows of what a batch function returned: a leaf without rows goes to every caller, whatever it holds. */
+  /**
+   * The rows of what a batch function returned: a leaf without rows goes to every caller, whatever
+   * it holds.
+   */
   static ofOutput(output: Container, axes?: BatchAxes): Batch {
     return new Batch(TensorRows.of(output, axes, 'alike'));
   }
 
-  /** All rows in the order of the batches; sizes and paddings add up. The batches must agree in key and template. */
+  /**
+   * All rows in the order of the batches; sizes and paddings add up. The batches must agree in key
+   * and template.
+   */
   static merge(batches: readonly Batch[]): Batch {
     const [batch, ...others] = batches;
     if (!batch || others.length === 0) {
@@ -71,11 +88,15 @@ export class Batch {
     let padding = 0;
     for (const { key, rows: more, padding: morePadding } of batches) {
       if (key !== batch.key) {
-        throw new InvalidBatchError(`Cannot merge batches of different keys: ${formatValue(batch.key)} and ${formatValue(key)}`);
+        throw new InvalidBatchError(
+          `Cannot merge batches of different keys: ${formatValue(batch.key)} and ` +
+            formatValue(key),
+        );
       }
       if (more && rows[0] && more.signature !== rows[0].signature) {
         throw new InvalidBatchError(
-          `Cannot merge rows of different templates: [${truncate(rows[0].signature)}] and [${truncate(more.signature)}]`,
+          `Cannot merge rows of different templates: [${truncate(rows[0].signature)}] and ` +
+            `[${truncate(more.signature)}]`,
         );
       }
       if (more) {
@@ -97,7 +118,9 @@ export class Batch {
     if (own.length > 0 && !own.some(isContainer)) {
       return this.extend([new ListRows(own)]);
     }
-    return this.extend(own.map((item) => (isContainer(item) ? TensorRows.of(rowOf(item)) : new ListRows([item]))));
+    return this.extend(
+      own.map((item) => (isContainer(item) ? TensorRows.of(rowOf(item)) : new ListRows([item]))),
+    );
   }
 
   /** This batch with the rows of each item added. */
@@ -111,7 +134,8 @@ export class Batch {
         return new ListRows(itemsOf(item));
       }
       throw new InvalidBatchError(
-        `Cannot concatenate ${item === null ? 'null' : `a ${typeof item}`}: it has no rows; give tensors with a leading axis or lists, or stack it as one row`,
+        `Cannot concatenate ${item === null ? 'null' : `a ${typeof item}`}: it has no rows; give ` +
+          'tensors with a leading axis or lists, or stack it as one row',
       );
     });
     return this.extend(rows);
@@ -126,16 +150,22 @@ export class Batch {
   withKey(key: string): Batch {
     if (typeof key !== 'string' || key.length > LONGEST_KEY) {
       throw new InvalidBatchError(
-        `The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ${formatValue(key)}`,
+        `The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ` +
+          formatValue(key),
       );
     }
     return new Batch(this.rows, key, this.padding);
   }
 
-  /** The same rows with `count` zero rows at the end of what {@link consume} gives; replaces an earlier padding. */
+  /**
+   * The same rows with `count` zero rows at the end of what {@link consume} gives; replaces an
+   * earlier padding.
+   */
   pad(count: number): Batch {
     if (!Number.isInteger(count) || count < 0) {
-      throw new InvalidBatchError(`Cannot pad with ${formatValue(count)} rows; give a whole number of 0 or more`);
+      throw new InvalidBatchError(
+        `Cannot pad with ${formatValue(count)} rows; give a whole number of 0 or more`,
+      );
     }
     return new Batch(this.rows, this.key, count);
   }
@@ -143,11 +173,14 @@ export class Batch {
   /**
    * The first `count` rows and the rest.
    *
-   * All padding goes with the rest; but when the rows do not reach `count`, padding fills the first half up to it.
+   * All padding goes with the rest; but when the rows do not reach `count`, padding fills the first
+   * half up to it.
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
-      throw new InvalidBatchError(`Cannot split after ${formatValue(count)} rows; give a whole number of 1 or more`);
+      throw new InvalidBatchError(
+        `Cannot split after ${formatValue(count)} rows; give a whole number of 1 or more`,
+      );
     }
     const middle = Math.min(count, this.size);
     const filling = Math.min(this.padding, count - middle);
@@ -162,7 +195,11 @@ export class Batch {
     if (start === 0 && end >= this.size) {
       return this;
     }
-    return new Batch(this.rows?.slice(start, end) ?? null, this.key, end >= this.size ? this.padding : 0);
+    return new Batch(
+      this.rows?.slice(start, end) ?? null,
+      this.key,
+      end >= this.size ? this.padding : 0,
+    );
   }
 
   /** Consecutive pieces of at most `size` rows. */
@@ -184,7 +221,10 @@ export class Batch {
     return this.rows instanceof ListRows;
   }
 
-  /** False when memory that rows lie in has been taken away since the batch was made: a buffer was transferred, or has shrunk. */
+  /**
+   * False when memory that rows lie in has been taken away since the batch was made: a buffer was
+   * transferred, or has shrunk.
+   */
   get isIntact(): boolean {
     return this.rows?.isIntact ?? true;
   }
@@ -200,7 +240,8 @@ export class Batch {
   }
 
   /**
-   * All rows in storage of their own: a container with `size + padding` rows on its batch axes, or a list of plain values.
+   * All rows in storage of their own: a container with `size + padding` rows on its batch axes, or
+   * a list of plain values.
    *
    * This is the one copy that a row makes on its way into a batch, and the one on its way out.
    */
@@ -213,12 +254,18 @@ export class Batch {
     return new Batch(this.rows?.copy() ?? null, this.key, this.padding);
   }
 
-  /** As {@link consume} without padding, and without a copy where the batch is the whole of one item, which then belongs to the taker. */
+  /**
+   * As {@link consume} without padding, and without a copy where the batch is the whole of one
+   * item, which then belongs to the taker.
+   */
   release(): Container | unknown[] {
     return this.filled().release();
   }
 
-  /** As {@link release}, to be read at once by whom copies the rows elsewhere: they may be views of those of others. */
+  /**
+   * As {@link release}, to be read at once by whom copies the rows elsewhere: they may be views of
+   * those of others.
+   */
   view(): Container | unknown[] {
     return this.filled().view();
   }
@@ -248,14 +295,17 @@ function checkNames(item: Container, axes: BatchAxes = {}): void {
   const unknown = Object.keys(axes).find((path) => !paths.includes(path));
   if (unknown !== undefined) {
     throw new InvalidBatchError(
-      `The axes name "${unknown}", and the item has no such leaf; it has ${truncate(paths.join(', ')) || 'one without a name'}`,
+      `The axes name "${unknown}", and the item has no such leaf; it has ` +
+        (truncate(paths.join(', ')) || 'one without a name'),
     );
   }
 }
 
 function withRows(rows: TensorRows): TensorRows {
   if (rows.isWhole) {
-    throw new InvalidBatchError('No leaf of the item carries rows; at least one needs a batch axis');
+    throw new InvalidBatchError(
+      'No leaf of the item carries rows; at least one needs a batch axis',
+    );
   }
   return rows;
 }
@@ -264,7 +314,9 @@ function withRows(rows: TensorRows): TensorRows {
 function itemsOf(items: readonly unknown[]): unknown[] {
   if (!Array.isArray(items) || items.length > MOST_ITEMS) {
     const given = Array.isArray(items) ? `a list of ${items.length}` : formatValue(items);
-    throw new InvalidBatchError(`A batch is made of a list of at most ${MOST_ITEMS} items, and not of ${given}`);
+    throw new InvalidBatchError(
+      `A batch is made of a list of at most ${MOST_ITEMS} items, and not of ${given}`,
+    );
   }
   return [...(items as unknown[])];
 }

@@ -6,15 +6,23 @@ import { isTensor } from './tensor.js';
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
 export type Container = Tensor | readonly Container[] | { readonly [name: string]: Container };
 
-/** One tensor of a container with the path that leads to it, such as `encoder.0.state`; the path of a bare tensor is empty. */
+/**
+ * One tensor of a container with the path that leads to it, such as `encoder.0.state`; the path of
+ * a bare tensor is empty.
+ */
 export interface Leaf {
   readonly path: string;
-  /** As the path, but different where the structures are: names that could be mistaken for more than a name are quoted. */
+  /**
+   * As the path, but different where the structures are: names that could be mistaken for more than
+   * a name are quoted.
+   */
   readonly label: string;
   readonly tensor: Tensor;
 }
 
-/** Containers come from callers too, so there is an end to what is walked through for one of them. */
+/**
+ * Containers come from callers too, so there is an end to what is walked through for one of them.
+ */
 const MOST_LEAVES = 1024;
 const DEEPEST = 32;
 const LONGEST_LABELS = 32_768;
@@ -70,12 +78,15 @@ function holdsTensors(value: object): boolean {
       deepest = Math.max(deepest, open.length);
     }
     if (parts > MOST_PARTS) {
-      throw new InvalidBatchError(`A value has more than ${MOST_PARTS} parts and no end of them; does it hold itself?`);
+      throw new InvalidBatchError(
+        `A value has more than ${MOST_PARTS} parts and no end of them; does it hold itself?`,
+      );
     }
   }
   if (leaves > MOST_LEAVES || deepest > DEEPEST) {
     throw new InvalidBatchError(
-      `${leaves} tensors, ${deepest} levels deep, are more than one item may hold: at most ${MOST_LEAVES} and ${DEEPEST}; ` +
+      `${leaves} tensors, ${deepest} levels deep, are more than one item may hold: at most ` +
+        `${MOST_LEAVES} and ${DEEPEST}; ` +
         'stack or concatenate the rows of many items to a Batch',
     );
   }
@@ -106,11 +117,18 @@ export function withLeaves(structure: Container, leaves: readonly unknown[]): Co
 /** The same structure with what the function makes of each leaf; every part is read once. */
 export function mapLeaves(container: Container, map: (leaf: Leaf) => unknown): Container {
   let characters = 0;
-  const mapped = (part: Container, path: string | undefined, label: string | undefined): unknown => {
+  const mapped = (
+    part: Container,
+    path: string | undefined,
+    label: string | undefined,
+  ): unknown => {
     if (isTensor(part)) {
       characters += label?.length ?? 0;
       if (characters > LONGEST_LABELS) {
-        throw new InvalidBatchError(`The names of an item's tensors are too long: together at most ${LONGEST_LABELS} characters`);
+        throw new InvalidBatchError(
+          `The names of an item's tensors are too long: together at most ${LONGEST_LABELS} ` +
+            'characters',
+        );
       }
       return map({ path: path ?? '', label: label ?? '', tensor: part });
     }
@@ -118,7 +136,10 @@ export function mapLeaves(container: Container, map: (leaf: Leaf) => unknown): C
     const parts = partsOf(part).map(([name, inner]) => {
       const quoted = isTuple || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
       const innerPath = path === undefined ? name : `${path}.${name}`;
-      return [name, mapped(inner, innerPath, label === undefined ? quoted : `${label}.${quoted}`)] as const;
+      return [
+        name,
+        mapped(inner, innerPath, label === undefined ? quoted : `${label}.${quoted}`),
+      ] as const;
     });
     return isTuple ? parts.map(([, inner]) => inner) : Object.fromEntries(parts);
   };

@@ -11,19 +11,20 @@ import { typeName } from '../format.js';
 export const DEEPEST = 200;
 
 /**
- * A hash (SHA-256) of what a value holds, equal for equal values: tensors (type, shape, elements), typed arrays, batches (rows, key,
- * padding), lists, plain objects, Map, Set, Date and primitives of every kind. In objects, Map and Set the order does not count.
+ * A hash (SHA-256) of what a value holds, equal for equal values: tensors (type, shape, elements),
+ * typed arrays, batches (rows, key, padding), lists, plain objects, Map, Set, Date and primitives
+ * of every kind. In objects, Map and Set the order does not count.
  *
- * @throws InvalidInputError for what has no content that could be compared: functions, symbols, instances of other classes; and for
- * what holds itself
+ * @throws InvalidInputError for what has no content that could be compared: functions, symbols,
+ * instances of other classes; and for what holds itself
  */
 export function contentHash(input: unknown): string {
   return new Content().add(input, 0).digest();
 }
 
 /**
- * Feeds the hash with a text in which every value says where it ends, and with bytes, whose number is in the text before them: so no
- * two values that differ can feed it the same.
+ * Feeds the hash with a text in which every value says where it ends, and with bytes, whose number
+ * is in the text before them: so no two values that differ can feed it the same.
  */
 class Content {
   private readonly hash = createHash('sha256');
@@ -80,7 +81,9 @@ class Content {
     }
     if (types.isMap(value) || types.isSet(value)) {
       const entries = [...value].map((entry: unknown) => new Content().add(entry, depth).digest());
-      return this.write(`${types.isMap(value) ? 'map' : 'set'}${entries.length}:${entries.toSorted().join('')}`);
+      return this.write(
+        `${types.isMap(value) ? 'map' : 'set'}${entries.length}:${entries.toSorted().join('')}`,
+      );
     }
     throw notComparable(typeName(value));
   }
@@ -112,7 +115,9 @@ class Content {
 
   private addTensor({ type, dims, data }: Tensor): this {
     const kind = `${type}[${dims.join()}]`;
-    return Array.isArray(data) ? this.write(`tensor ${kind}`).addList(data, 0) : this.addBytes(data, `tensor ${kind}`);
+    return Array.isArray(data)
+      ? this.write(`tensor ${kind}`).addList(data, 0)
+      : this.addBytes(data, `tensor ${kind}`);
   }
 
   private addBatch(batch: Batch, depth: number): this {
@@ -139,7 +144,10 @@ class Content {
   }
 }
 
-/** A list of thousands of numbers is hashed by its bytes: their texts would take longer than many a model. */
+/**
+ * A list of thousands of numbers is hashed by its bytes: their texts would take longer than many a
+ * model.
+ */
 function isOfNumbers(list: readonly unknown[]): list is readonly number[] {
   for (let i = 0; i < list.length; i++) {
     if (typeof list[i] !== 'number') {
@@ -154,5 +162,7 @@ function notComparable(part: string): Error {
 }
 
 function refusal(fault: string): Error {
-  return new InvalidInputError(`The input ${fault}; say what tells it from others: identify: (input) => contentHash(...)`);
+  return new InvalidInputError(
+    `The input ${fault}; say what tells it from others: identify: (input) => contentHash(...)`,
+  );
 }

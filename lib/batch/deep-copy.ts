@@ -7,13 +7,18 @@ import { DEEPEST } from './content-hash.js';
 import { Batch } from './batch.js';
 
 /**
- * A copy of data that shares nothing with it: lists, plain objects, Map and Set, and in these primitives, tensors, typed arrays, buffers
- * and dates; or what `leafOf` makes of the objects that are none of the first four.
+ * A copy of data that shares nothing with it: lists, plain objects, Map and Set, and in these
+ * primitives, tensors, typed arrays, buffers and dates; or what `leafOf` makes of the objects that
+ * are none of the first four.
  *
- * @throws InvalidOutputError for what may have a part that no copy would have: functions, symbols, instances of other classes; and for
- * what holds itself
+ * @throws InvalidOutputError for what may have a part that no copy would have: functions, symbols,
+ * instances of other classes; and for what holds itself
  */
-export function deepCopy(value: unknown, leafOf: (leaf: object) => unknown = copyLeaf, depth = 0): unknown {
+export function deepCopy(
+  value: unknown,
+  leafOf: (leaf: object) => unknown = copyLeaf,
+  depth = 0,
+): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') {
     throw notCopyable(typeName(value));
   }
@@ -21,7 +26,9 @@ export function deepCopy(value: unknown, leafOf: (leaf: object) => unknown = cop
     return value;
   }
   if (depth === DEEPEST) {
-    throw new InvalidOutputError(`The reply is nested deeper than ${DEEPEST} levels, or holds itself`);
+    throw new InvalidOutputError(
+      `The reply is nested deeper than ${DEEPEST} levels, or holds itself`,
+    );
   }
   const copied = (part: unknown): unknown => deepCopy(part, leafOf, depth + 1);
   if (Array.isArray(value)) {
@@ -64,14 +71,17 @@ export function copyLeaf(leaf: object): unknown {
 
 function notCopyable(part: string): Error {
   return new InvalidOutputError(
-    `The reply holds ${part}, of which there can be no copy for each of its callers; return plain data, such as { ...instance }`,
+    `The reply holds ${part}, of which there can be no copy for each of its callers; return ` +
+      'plain data, such as { ...instance }',
   );
 }
 
 /**
- * A copy of a caller's input that shares no memory with it, so that nothing that the caller does later changes what is asked.
+ * A copy of a caller's input that shares no memory with it, so that nothing that the caller does
+ * later changes what is asked.
  *
- * An input with a part that cannot be copied, such as an instance of a class, is given back as it is.
+ * An input with a part that cannot be copied, such as an instance of a class, is given back as it
+ * is.
  */
 export function copyInput(input: unknown): unknown {
   try {

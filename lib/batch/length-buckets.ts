@@ -7,7 +7,8 @@ import { formatValue } from '../format.js';
 
 export interface LengthBucketsOptions {
   /**
-   * What becomes of rows longer than the largest bucket: they are refused, or lose what is beyond it.
+   * What becomes of rows longer than the largest bucket: they are refused, or lose what is beyond
+   * it.
    *
    * @default 'refuse'
    */
@@ -17,13 +18,15 @@ export interface LengthBucketsOptions {
 /** Where the length of an item lies, and what fills it up. */
 export interface PaddingOptions {
   /**
-   * The axis of the length; a negative one counts from the end. Leaves that have no such axis behind the rows stay as they are.
+   * The axis of the length; a negative one counts from the end. Leaves that have no such axis
+   * behind the rows stay as they are.
    *
    * @default -1
    */
   readonly axis?: number;
   /**
-   * The element that fills up a leaf, as the tensor's data holds it; by path, which of a bare tensor is empty.
+   * The element that fills up a leaf, as the tensor's data holds it; by path, which of a bare
+   * tensor is empty.
    *
    * @default {} zeros, or empty strings
    */
@@ -53,13 +56,16 @@ export class LengthBuckets {
   }
 
   /**
-   * The smallest bucket for rows of that length: for callers who make the tensor in its final length at once.
+   * The smallest bucket for rows of that length: for callers who make the tensor in its final
+   * length at once.
    *
    * @throws InvalidInputError when they are too long, unless that is to be truncated
    */
   fit(length: number): LengthBucket {
     if (!Number.isInteger(length) || length < 0) {
-      throw new InvalidInputError(`${formatValue(length)} is no length; give a whole number of 0 or more`);
+      throw new InvalidInputError(
+        `${formatValue(length)} is no length; give a whole number of 0 or more`,
+      );
     }
     const bucket = this.buckets.find((candidate) => length <= candidate.length);
     if (!bucket && this.tooLong === 'refuse') {
@@ -72,7 +78,8 @@ export class LengthBuckets {
   }
 
   /**
-   * The rows of the item, which lie on axis 0, padded or truncated to their bucket and with its key.
+   * The rows of the item, which lie on axis 0, padded or truncated to their bucket and with its
+   * key.
    *
    * @throws InvalidBatchError when the leaves differ in length
    * @throws InvalidInputError when they are too long, unless that is to be truncated
@@ -97,16 +104,25 @@ export class LengthBuckets {
  *
  * @throws InvalidServingError naming the value that cannot be
  */
-export function lengthBuckets(lengths: readonly number[], { tooLong = 'refuse' }: LengthBucketsOptions = {}): LengthBuckets {
-  const wrong = lengths.findIndex((length, i) => !Number.isSafeInteger(length) || length <= (lengths[i - 1] ?? 0));
+export function lengthBuckets(
+  lengths: readonly number[],
+  { tooLong = 'refuse' }: LengthBucketsOptions = {},
+): LengthBuckets {
+  const wrong = lengths.findIndex(
+    (length, i) => !Number.isSafeInteger(length) || length <= (lengths[i - 1] ?? 0),
+  );
   if (wrong >= 0 || lengths.length === 0) {
-    const reason = wrong >= 0 ? `${formatValue(lengths[wrong])} cannot stand at ${wrong}` : 'there is none';
+    const reason =
+      wrong >= 0 ? `${formatValue(lengths[wrong])} cannot stand at ${wrong}` : 'there is none';
     throw new InvalidServingError(
-      `Length buckets ${formatValue(lengths)}: ${reason}; give whole numbers above 0, each larger than the one before`,
+      `Length buckets ${formatValue(lengths)}: ${reason}; give whole numbers above 0, each ` +
+        'larger than the one before',
     );
   }
   if (tooLong !== 'refuse' && tooLong !== 'truncate') {
-    throw new InvalidServingError(`Length buckets with tooLong: ${formatValue(tooLong)}; give 'refuse' or 'truncate'`);
+    throw new InvalidServingError(
+      `Length buckets with tooLong: ${formatValue(tooLong)}; give 'refuse' or 'truncate'`,
+    );
   }
   return new LengthBuckets(lengths, tooLong);
 }
@@ -115,7 +131,9 @@ export function lengthBuckets(lengths: readonly number[], { tooLong = 'refuse' }
 function leavesIn(item: Container): readonly Leaf[] {
   const { template } = Batch.concatenate([item]);
   if (!template) {
-    throw new InvalidBatchError('Plain values have no length to pad; give a tensor or a container of tensors');
+    throw new InvalidBatchError(
+      'Plain values have no length to pad; give a tensor or a container of tensors',
+    );
   }
   return template.leaves;
 }
@@ -126,7 +144,11 @@ function axisIn({ dims }: Tensor, axis: number): number | undefined {
   return index > 0 && dims[index] !== undefined ? index : undefined;
 }
 
-function commonLength(leaves: readonly Leaf[], axes: readonly (number | undefined)[], axis: number): number {
+function commonLength(
+  leaves: readonly Leaf[],
+  axes: readonly (number | undefined)[],
+  axis: number,
+): number {
   const measured = leaves.flatMap(({ path, tensor }, i) => {
     const at = axes[i];
     return at === undefined ? [] : [{ path, length: tensor.dims[at]! }];
@@ -134,13 +156,15 @@ function commonLength(leaves: readonly Leaf[], axes: readonly (number | undefine
   const [first] = measured;
   if (!first) {
     throw new InvalidBatchError(
-      `No leaf has a length on axis ${axis}; axis 0 counts rows, so give at least one leaf another axis`,
+      `No leaf has a length on axis ${axis}; axis 0 counts rows, so give at least one leaf ` +
+        'another axis',
     );
   }
   const other = measured.find(({ length }) => length !== first.length);
   if (other) {
     throw new InvalidBatchError(
-      `Uneven lengths: "${first.path}" has ${first.length} on axis ${axis}, "${other.path}" has ${other.length}; ` +
+      `Uneven lengths: "${first.path}" has ${first.length} on axis ${axis}, "${other.path}" has ` +
+        `${other.length}; ` +
         'all leaves that have this axis need the same',
     );
   }
@@ -151,7 +175,8 @@ function checkNames(fills: ReadonlyMap<string, Fill>, leaves: readonly Leaf[]): 
   const unknown = [...fills.keys()].find((name) => leaves.every(({ path }) => path !== name));
   if (unknown !== undefined) {
     throw new InvalidBatchError(
-      `There is no leaf "${unknown}" to fill; there are: ${leaves.map(({ path }) => `"${path}"`).join(', ')}`,
+      `There is no leaf "${unknown}" to fill; there are: ` +
+        leaves.map(({ path }) => `"${path}"`).join(', '),
     );
   }
 }

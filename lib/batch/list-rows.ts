@@ -43,7 +43,10 @@ export class ListRows implements Rows {
   }
 }
 
-/** The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are consumed. */
+/**
+ * The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are
+ * consumed.
+ */
 export interface Rows {
   readonly size: number;
   /** Equal for rows that can share a batch, and readable. */
@@ -62,6 +65,9 @@ export interface Rows {
   copy(): Rows;
   /** All rows, handed over without a copy where they are the whole of one source. */
   release(): Container | unknown[];
-  /** All rows to be read at once, by whom copies them elsewhere: views of their source where they lie together in one. */
+  /**
+   * All rows to be read at once, by whom copies them elsewhere: views of their source where they
+   * lie together in one.
+   */
   view(): Container | unknown[];
 }

@@ -44,10 +44,13 @@ export class TensorRows implements Rows {
     const { axes } = this.template;
     const bytesOfLeaf = (tensor: Tensor, leaf: number, rows: number): number => {
       const axis = axes[leaf]!;
-      return axis === null || rows === tensor.dims[axis] ? bytesOf(tensor) : (bytesOf(tensor) * rows) / tensor.dims[axis]!;
+      return axis === null || rows === tensor.dims[axis]
+        ? bytesOf(tensor)
+        : (bytesOf(tensor) * rows) / tensor.dims[axis]!;
     };
     return this.chunks.reduce(
-      (sum, { leaves, count }) => leaves.reduce((bytes, tensor, leaf) => bytes + bytesOfLeaf(tensor, leaf, count), sum),
+      (sum, { leaves, count }) =>
+        leaves.reduce((bytes, tensor, leaf) => bytes + bytesOfLeaf(tensor, leaf, count), sum),
       0,
     );
   }
@@ -70,7 +73,9 @@ export class TensorRows implements Rows {
 
   concat(others: readonly TensorRows[]): TensorRows {
     if (others.length > 0 && this.isWhole) {
-      throw new InvalidBatchError('An item without a batch axis runs alone, and cannot be merged with others');
+      throw new InvalidBatchError(
+        'An item without a batch axis runs alone, and cannot be merged with others',
+      );
     }
     const chunks = [...this.chunks];
     for (const other of others) {
@@ -83,7 +88,9 @@ export class TensorRows implements Rows {
 
   consume(padding: number): Container {
     const { structure, leaves, axes } = this.template;
-    const gathered = leaves.map(({ tensor }, leaf) => this.gather(leaf, tensor, axes[leaf]!, padding));
+    const gathered = leaves.map(({ tensor }, leaf) =>
+      this.gather(leaf, tensor, axes[leaf]!, padding),
+    );
     return withLeaves(structure, gathered);
   }
 
@@ -99,7 +106,8 @@ export class TensorRows implements Rows {
 
   release(): Container {
     const [chunk, ...others] = this.chunks;
-    const whole = chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);
+    const whole =
+      chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);
     return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
   }
 
@@ -116,7 +124,10 @@ export class TensorRows implements Rows {
     );
   }
 
-  /** The chunk that holds the row, found by bisection: a batch of many items is cut into many pieces. */
+  /**
+   * The chunk that holds the row, found by bisection: a batch of many items is cut into many
+   * pieces.
+   */
   private chunkAt(row: number): number {
     const starts = (this.starts ??= startsOf(this.chunks));
     let low = 0;

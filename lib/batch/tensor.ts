@@ -17,42 +17,60 @@ export interface Storage {
 
 /** True for a tensor of any copy of onnxruntime-common, which `instanceof` would miss. */
 export function isTensor(value: unknown): value is Tensor {
-  if (typeof value !== 'object' || value === null || !('dims' in value && 'type' in value && 'data' in value)) {
+  if (
+    typeof value !== 'object' ||
+    value === null ||
+    !('dims' in value && 'type' in value && 'data' in value)
+  ) {
     return false;
   }
   const { dims, type, data } = value;
-  return Array.isArray(dims) && typeof type === 'string' && (type === 'string' ? Array.isArray(data) : ArrayBuffer.isView(data));
+  return (
+    Array.isArray(dims) &&
+    typeof type === 'string' &&
+    (type === 'string' ? Array.isArray(data) : ArrayBuffer.isView(data))
+  );
 }
 
 /** What has more axes is no tensor that anybody made in earnest. */
 const MOST_AXES = 32;
 
 /**
- * The tensor as it is now: a view of the same numbers, and a copy of strings, that is known to be what it says. Nothing that
- * becomes of the object of the caller changes it.
+ * The tensor as it is now: a view of the same numbers, and a copy of strings, that is known to be
+ * what it says. Nothing that becomes of the object of the caller changes it.
  *
- * @throws InvalidBatchError when type, shape and data do not belong together; `name` is that of the tensor
+ * @throws InvalidBatchError when type, shape and data do not belong together; `name` is that of the
+ * tensor
  */
 export function soundTensor({ type, data, dims }: Tensor, name: string): Tensor {
   const shape = shapeOf(dims, name);
   const size = product(shape, 0, shape.length);
-  // What went to another thread, or packs two elements into a byte, has no rows that could be copied.
+  // What went to another thread, or packs two elements into a byte, has no rows that could be
+  // copied.
   if (data.length !== size) {
     throw new InvalidBatchError(
       `${name} holds ${data.length} elements and its shape [${shape.join(', ')}] needs ${size}; ` +
         'was its buffer transferred, or does it pack several elements into a byte?',
     );
   }
-  return new Tensor(type, Array.isArray(data) ? stringsOf(data, name) : viewOf(type, data, name), shape);
+  return new Tensor(
+    type,
+    Array.isArray(data) ? stringsOf(data, name) : viewOf(type, data, name),
+    shape,
+  );
 }
 
 function shapeOf(dims: readonly number[], name: string): number[] {
   if (dims.length > MOST_AXES) {
-    throw new InvalidBatchError(`${name} has ${dims.length} axes; at most ${MOST_AXES} are allowed`);
+    throw new InvalidBatchError(
+      `${name} has ${dims.length} axes; at most ${MOST_AXES} are allowed`,
+    );
   }
   const shape = [...dims];
   if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
-    throw new InvalidBatchError(`${name} has the shape ${formatValue(shape)}; its axes must be whole numbers of 0 or more`);
+    throw new InvalidBatchError(
+      `${name} has the shape ${formatValue(shape)}; its axes must be whole numbers of 0 or more`,
+    );
   }
   return shape;
 }
@@ -63,7 +81,9 @@ function stringsOf(data: readonly string[], name: string): string[] {
   for (let i = 0; i < data.length; i++) {
     const element: unknown = data[i];
     if (typeof element !== 'string') {
-      throw new InvalidBatchError(`${name} is a string tensor and holds ${formatValue(element)} at ${i}; give strings`);
+      throw new InvalidBatchError(
+        `${name} is a string tensor and holds ${formatValue(element)} at ${i}; give strings`,
+      );
     }
     strings.push(element);
   }
@@ -73,9 +93,13 @@ function stringsOf(data: readonly string[], name: string): string[] {
 function viewOf(type: Tensor.Type, data: TypedData, name: string): TypedData {
   const storage = storageClasses.get(type);
   // Half floats may be there as their bits.
-  if (!storage || !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))) {
+  if (
+    !storage ||
+    !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))
+  ) {
     throw new InvalidBatchError(
-      `${name} is a ${truncate(type)} tensor and its data is ${formatValue(data)}; make it with new Tensor()`,
+      `${name} is a ${truncate(type)} tensor and its data is ${formatValue(data)}; make it with ` +
+        'new Tensor()',
     );
   }
   return new storage(data.buffer, data.byteOffset, data.length);
@@ -88,7 +112,9 @@ export function isIntact({ data, size }: Tensor): boolean {
 
 /** How many bytes the elements take, strings as UTF-8. */
 export function bytesOf({ data }: Tensor): number {
-  return Array.isArray(data) ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0) : data.byteLength;
+  return Array.isArray(data)
+    ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
+    : data.byteLength;
 }
 
 /** The tensor with an axis of length 1 in front; the data is shared. */
@@ -110,10 +136,17 @@ export function copyOfData<T extends TypedData>(data: T): T {
 export function rowsOf({ type, data, dims }: Tensor, start: number, count: number): Tensor {
   const inner = product(dims, 1, dims.length);
   const [from, to] = [start * inner, (start + count) * inner];
-  return new Tensor(type, Array.isArray(data) ? data.slice(from, to) : data.subarray(from, to), dims.with(0, count));
+  return new Tensor(
+    type,
+    Array.isArray(data) ? data.slice(from, to) : data.subarray(from, to),
+    dims.with(0, count),
+  );
 }
 
-/** A tensor like `like` of which every element is still to be written: until then it holds whatever was in that memory before. */
+/**
+ * A tensor like `like` of which every element is still to be written: until then it holds whatever
+ * was in that memory before.
+ */
 export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
   const storage = storageClasses.get(like.type);
   if (!storage) {
@@ -133,10 +166,15 @@ export function zerosLike(like: Tensor, dims: readonly number[]): Tensor {
 /** Zeros (empty strings) for a tensor of the type and shape. */
 export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData {
   const length = product(dims, 0, dims.length);
-  return type === 'string' ? Array.from({ length }, () => '') : new (storageClasses.get(type) ?? Float32Array)(length);
+  return type === 'string'
+    ? Array.from({ length }, () => '')
+    : new (storageClasses.get(type) ?? Float32Array)(length);
 }
 
-/** What the elements of each type lie in. Where there is no class for it, as for floats of 16 bits before Node 24, onnxruntime takes another. */
+/**
+ * What the elements of each type lie in. Where there is no class for it, as for floats of 16 bits
+ * before Node 24, onnxruntime takes another.
+ */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
   ['float64', Float64Array],
@@ -154,7 +192,10 @@ export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Stor
   ['int4', Uint8Array],
 ]);
 
-/** The class of the typed array; a Buffer, which can share its memory with others, is for this an Uint8Array. */
+/**
+ * The class of the typed array; a Buffer, which can share its memory with others, is for this an
+ * Uint8Array.
+ */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
@@ -162,7 +203,8 @@ function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
 /**
  * Copies `count` rows, counted on `axis`, from `source` to `target`.
  *
- * Rows on axis 0 lie together and are one block; on a later axis each step of the axes before it holds a block of its own.
+ * Rows on axis 0 lie together and are one block; on a later axis each step of the axes before it
+ * holds a block of its own.
  */
 export function copyRows(
   target: Tensor,
@@ -181,11 +223,23 @@ export function copyRows(
   const targetStride = inner * target.dims[axis]!;
   for (let block = 0; block < outer; block++) {
     const from = block * sourceStride + sourceStart * inner;
-    copyBlock(target.data, block * targetStride + targetStart * inner, source.data, from, count * inner);
+    copyBlock(
+      target.data,
+      block * targetStride + targetStart * inner,
+      source.data,
+      from,
+      count * inner,
+    );
   }
 }
 
-function copyBlock(target: TensorData, at: number, source: TensorData, from: number, length: number): void {
+function copyBlock(
+  target: TensorData,
+  at: number,
+  source: TensorData,
+  from: number,
+  length: number,
+): void {
   if (Array.isArray(target) || Array.isArray(source)) {
     for (let i = 0; i < length; i++) {
       target[at + i] = source[from + i]!;

@@ -23,43 +23,65 @@ const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
 const HTTP_METHOD = 'method';
 
-/** Nest's numbers for parameters that are a whole object: body or payload, query, path parameters. */
-const WHOLE_OBJECTS: Readonly<Record<string, string>> = { 3: 'body', 4: 'query', 5: 'path parameters' };
+/**
+ * Nest's numbers for parameters that are a whole object: body or payload, query, path parameters.
+ */
+const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
+  3: 'body',
+  4: 'query',
+  5: 'path parameters',
+};
 const RESPONSE = '1';
 const NEXT = '2';
 
-/** Refuses, while the application boots, a `@Batched()` method that could not answer its callers as Nest would. */
-export function checkBatchedMethod(type: new (...args: never[]) => object, { key, original, options }: BatchedMethod): void {
+/**
+ * Refuses, while the application boots, a `@Batched()` method that could not answer its callers as
+ * Nest would.
+ */
+export function checkBatchedMethod(
+  type: new (...args: never[]) => object,
+  { key, original, options }: BatchedMethod,
+): void {
   const method = `${type.name}.${String(key)}`;
   const handler = (type.prototype as Record<string | symbol, object | undefined>)[key] ?? original;
   // GraphQL counts the parameters of resolvers by numbers of its own.
   const isRoute = Reflect.hasMetadata(HTTP_METHOD, handler);
   if (Reflect.hasMetadata(SSE, handler)) {
     throw new InvalidServingError(
-      `${method} is @Sse() and @Batched(): a batched method answers each call once, not with a stream`,
+      `${method} is @Sse() and @Batched(), and a batched method cannot answer with a stream`,
     );
   }
-  const parameters = (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as Record<string, { index: number; data?: unknown }>;
+  const parameters = (Reflect.getMetadata(ROUTE_ARGUMENTS, type, key) ?? {}) as Record<
+    string,
+    { index: number; data?: unknown }
+  >;
   for (const [id, { index, data }] of Object.entries(parameters)) {
     const [kind = ''] = id.split(':');
-    if (isRoute && (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key)))) {
+    if (
+      isRoute &&
+      (kind === NEXT || (kind === RESPONSE && !Reflect.getMetadata(PASSTHROUGH, type, key)))
+    ) {
       throw new InvalidServingError(
-        `${method} takes the raw response (@Res() or @Next()), so its result would never be sent; remove it, or use @Res({ passthrough: true })`,
+        `${method} takes the raw response (@Res() or @Next()), so its result would never be ` +
+          'sent; remove it, or use @Res({ passthrough: true })',
       );
     }
     if (options && !options.types && WHOLE_OBJECTS[kind] && data === undefined) {
       throw new InvalidServingError(
-        `Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and pipes could not validate it: TypeScript erases the element type of an array. ` +
-          'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for what needs no validation',
+        `Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and pipes could ` +
+          'not validate it: TypeScript erases the element type of an array. ' +
+          'Name the types as callers pass them: @Batched({ types: [ScoreDto] }), or Object for ' +
+          'what needs no validation',
       );
     }
   }
 }
 
 /**
- * Refuses a `@Batched()` method of a class of which each request has an instance of its own: a batch runs on
- * one instance, which belongs to one of its callers. Guards, pipes, interceptors and filters that are
- * request-scoped do no harm: the instances of their controller hold nothing of the request.
+ * Refuses a `@Batched()` method of a class of which each request has an instance of its own: a
+ * batch runs on one instance, which belongs to one of its callers. Guards, pipes, interceptors and
+ * filters that are request-scoped do no harm: the instances of their controller hold nothing of the
+ * request.
  */
 export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
   const dependencies = [
@@ -73,7 +95,8 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
   const method = methods.find(({ options }) => options)!;
   const reason = dependency ? `, since it depends on ${String(dependency.name)}` : '';
   throw new InvalidServingError(
-    `${wrapper.name}.${String(method.key)} is @Batched() and its class is request-scoped${reason}: ` +
+    `${wrapper.name}.${String(method.key)} is @Batched() and its class is ` +
+      `request-scoped${reason}: ` +
       'a batch of several requests runs on one instance, which belongs to one of them. ' +
       'Batch a method of a singleton, and pass it what belongs to the request as arguments',
   );

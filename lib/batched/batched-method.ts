@@ -37,22 +37,24 @@ export interface BatchedOptions {
    */
   readonly maxQueue?: number;
   /**
-   * Milliseconds in which a call must be answered; else it fails with a DeadlineExceededError, and does not run if it has not yet. One that
-   * could not be answered in time, by what was learned of the method, is refused at once with a DeadlineTooShortError.
+   * Milliseconds in which a call must be answered; else it fails with a DeadlineExceededError, and
+   * does not run if it has not yet. One that could not be answered in time, by what was learned of
+   * the method, is refused at once with a DeadlineTooShortError.
    *
    * @default no limit
    */
   readonly timeout?: number;
   /**
-   * How urgent a call with these arguments is: a whole number from -10 to 10. Of the calls that wait, those of a higher one run first; a
-   * second of waiting makes up for one level. Calls below 0 leave half of `maxQueue` to others.
+   * How urgent a call with these arguments is: a whole number from -10 to 10. Of the calls that
+   * wait, those of a higher one run first; a second of waiting makes up for one level. Calls below
+   * 0 leave half of `maxQueue` to others.
    *
    * @default 0 for each
    */
   readonly priority?: OfArguments<number>;
   /**
-   * In whose name a call with these arguments is made, `undefined` for nobody in particular: tenants share the method fairly, and none can
-   * fill its queue alone.
+   * In whose name a call with these arguments is made, `undefined` for nobody in particular:
+   * tenants share the method fairly, and none can fill its queue alone.
    *
    * @default nobody in particular
    */
@@ -70,21 +72,22 @@ export interface BatchedOptions {
    */
   readonly drainOnShutdown?: boolean;
   /**
-   * Milliseconds from the beginning of shutdown after which every call that is left is answered with a ServingClosedError.
+   * Milliseconds from the beginning of shutdown after which every call that is left is answered
+   * with a ServingClosedError.
    *
    * @default 30000
    */
   readonly drainTimeout?: number;
   /**
-   * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; in the method
-   * `currentOrigin()` then tells that of its batch.
+   * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
+   * batch; in the method `currentOrigin()` then tells that of its batch.
    *
    * @default false
    */
   readonly separateOrigins?: boolean;
   /**
-   * The type of each parameter as its caller passes it. TypeScript keeps of `ScoreDto[]` only that it is an array, so
-   * pipes, which see every call by itself, need the class by name.
+   * The type of each parameter as its caller passes it. TypeScript keeps of `ScoreDto[]` only that
+   * it is an array, so pipes, which see every call by itself, need the class by name.
    */
   readonly types?: readonly Type[];
 }
@@ -170,7 +173,11 @@ export function batcherOf(
     order: { ageing: DEFAULT_AGEING, weights: new Map() },
     nextBatch: () => events.nextBatch(),
     targets,
-    observer: batchObserver(events, (record: BatchRecord<MethodCall>) => labelsOf(name, record), counters),
+    observer: batchObserver(
+      events,
+      (record: BatchRecord<MethodCall>) => labelsOf(name, record),
+      counters,
+    ),
     dispatch: ({ parts }) => runMethod(name, original, parts),
   });
 }
@@ -196,10 +203,13 @@ async function runMethod(
     if (!Array.isArray(results) || results.length !== calls.length) {
       const got = Array.isArray(results) ? `${results.length} results` : typeof results;
       throw new InvalidOutputError(
-        `${name} ran for ${calls.length} callers and must return an array of ${calls.length} results; it returned ${got}`,
+        `${name} ran for ${calls.length} callers and must return an array of ${calls.length} ` +
+          `results; it returned ${got}`,
       );
     }
-    calls.forEach((call, i) => (isError(results[i]) ? call.fail(results[i]) : call.succeed(results[i])));
+    calls.forEach((call, i) =>
+      isError(results[i]) ? call.fail(results[i]) : call.succeed(results[i]),
+    );
     return {};
   } catch (error) {
     // As it is, and not wrapped: exception filters look for the class that the method throws.
@@ -215,7 +225,10 @@ function columnsOf(calls: readonly MethodCall[], parameters: number): unknown[][
   return Array.from({ length: width }, (_, column) => calls.map(({ args }) => args[column]));
 }
 
-/** The lanes of one method: calls batch with those to the same instance, and of the same origin where that is asked for. */
+/**
+ * The lanes of one method: calls batch with those to the same instance, and of the same origin
+ * where that is asked for.
+ */
 export class MethodLanes {
   private readonly lanes = new WeakMap<object, Map<Origin | undefined, MethodLane>>();
   private readonly limits: MethodLane['limits'];
@@ -237,7 +250,10 @@ export class MethodLanes {
 
 const KEY = 'serving:batched';
 
-/** The property by which an instance finds the application that it belongs to; two applications share nothing. */
+/**
+ * The property by which an instance finds the application that it belongs to; two applications
+ * share nothing.
+ */
 export const METHODS = Symbol('batched methods');
 
 export function addBatchedMethod(type: object, method: BatchedMethod): void {

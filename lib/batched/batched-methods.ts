@@ -1,4 +1,9 @@
-import { type BeforeApplicationShutdown, Injectable, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
+import {
+  type BeforeApplicationShutdown,
+  Injectable,
+  type OnApplicationShutdown,
+  type OnModuleInit,
+} from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
 import type { Batcher } from '../batching/batcher.js';
 import { UnknownServingError } from '../errors.js';
@@ -43,9 +48,14 @@ interface MethodCallOptions {
   readonly watch: CallRecorder | undefined;
 }
 
-/** The batchers of all `@Batched()` methods of one application. Every decorated instance has it injected. */
+/**
+ * The batchers of all `@Batched()` methods of one application. Every decorated instance has it
+ * injected.
+ */
 @Injectable()
-export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
+export class BatchedMethods
+  implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
+{
   readonly events = new EventHub();
   /** By class and method: classes that inherit a method share nothing else of it. */
   private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
@@ -70,7 +80,10 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       for (const method of methods) {
         checkBatchedMethod(type as new () => object, method);
         if (method.serving !== undefined) {
-          this.checkServing(`${(type as new () => object).name}.${String(method.key)}`, method.serving);
+          this.checkServing(
+            `${(type as new () => object).name}.${String(method.key)}`,
+            method.serving,
+          );
         }
       }
       if (methods.length > 0 && given) {
@@ -78,7 +91,11 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
         Object.assign(wrapper.instance as object, { [METHODS]: this });
       }
       // A durable instance serves one tenant: its calls batch with one another only.
-      if (methods.some(({ options }) => options) && !wrapper.isDependencyTreeStatic() && !wrapper.isDependencyTreeDurable()) {
+      if (
+        methods.some(({ options }) => options) &&
+        !wrapper.isDependencyTreeStatic() &&
+        !wrapper.isDependencyTreeDurable()
+      ) {
         checkScope(wrapper, methods);
         this.alike.add(type);
       }
@@ -110,17 +127,27 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
   queueDepths(): ReadonlyMap<string, number> {
     const depths = new Map<string, number>();
-    this.all().forEach(({ name, batcher }) => depths.set(name, (depths.get(name) ?? 0) + batcher.depth));
+    this.all().forEach(({ name, batcher }) =>
+      depths.set(name, (depths.get(name) ?? 0) + batcher.depth),
+    );
     return depths;
   }
 
-  /** What the methods have done, by `Class.method`; methods that share the name are counted together. */
+  /**
+   * What the methods have done, by `Class.method`; methods that share the name are counted
+   * together.
+   */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.counted].map(([name, counters]) => [name, counters.now]));
   }
 
   /** One call of a batched method of `instance`. */
-  async call(method: BatchedMethod, instance: object, args: readonly unknown[], { signal }: CallOptions): Promise<unknown> {
+  async call(
+    method: BatchedMethod,
+    instance: object,
+    args: readonly unknown[],
+    { signal }: CallOptions,
+  ): Promise<unknown> {
     if (method.serving !== undefined) {
       const body = async (): Promise<unknown> => method.original.apply(instance, [...args]);
       return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
@@ -143,7 +170,12 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     { separateOrigins, timeout, priority, tenant }: BatchedOptions,
     { instance, args, signal, watch }: MethodCallOptions,
   ): Promise<unknown> {
-    const asked = { signal, timeout, priority: saidOf(args, priority), tenant: saidOf(args, tenant) };
+    const asked = {
+      signal,
+      timeout,
+      priority: saidOf(args, priority),
+      tenant: saidOf(args, tenant),
+    };
     const terms = resolveCallOptions({ name }, undefined, asked);
     signal?.throwIfAborted();
     const owner = this.alike.has(instance.constructor) ? instance.constructor : instance;
@@ -163,7 +195,8 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
     } catch (cause) {
       throw cause instanceof UnknownServingError
         ? new UnknownServingError(
-            `${method} is @Batched(${formatValue(serving)}). ${cause.message}; those of other nodes are named in "remotes" of the option "distribution"`,
+            `${method} is @Batched(${formatValue(serving)}). ${cause.message}; those of other ` +
+              'nodes are named in "remotes" of the option "distribution"',
             { cause },
           )
         : cause;
@@ -185,7 +218,14 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
       const batcher = batcherOf(name, method, this.events, counters);
       const limits = shutdownOf(options);
       const shutdown = new Shutdown(name, limits, batcher);
-      running = { name, batcher, lanes: new MethodLanes(options), counters, shutdown, shutdownLimit: limits.drainTimeout };
+      running = {
+        name,
+        batcher,
+        lanes: new MethodLanes(options),
+        counters,
+        shutdown,
+        shutdownLimit: limits.drainTimeout,
+      };
       this.running.set(constructor, ofClass.set(method, running));
       if (this.isClosing) {
         shutdown.begin();
@@ -198,6 +238,9 @@ export class BatchedMethods implements OnModuleInit, BeforeApplicationShutdown, 
   }
 }
 
-function saidOf<Value>(args: readonly unknown[], say: OfArguments<Value> | undefined): Value | undefined {
+function saidOf<Value>(
+  args: readonly unknown[],
+  say: OfArguments<Value> | undefined,
+): Value | undefined {
   return say && (Reflect.apply(say, undefined, args) as Value);
 }

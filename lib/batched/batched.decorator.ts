@@ -5,21 +5,34 @@ import { callInRequest } from '../context/request-scope.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
-import { type BatchedMethod, type BatchedOptions, addBatchedMethod, METHODS } from './batched-method.js';
+import {
+  type BatchedMethod,
+  type BatchedOptions,
+  addBatchedMethod,
+  METHODS,
+} from './batched-method.js';
 
-/** A method that gets one array per parameter, an entry per caller, and returns one result per caller. */
+/**
+ * A method that gets one array per parameter, an entry per caller, and returns one result per
+ * caller.
+ */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
 
-type MethodOf<Bound> = <T extends Bound>(target: object, key: string | symbol, descriptor: TypedPropertyDescriptor<T>) => void;
+type MethodOf<Bound> = <T extends Bound>(
+  target: object,
+  key: string | symbol,
+  descriptor: TypedPropertyDescriptor<T>,
+) => void;
 
 /**
  * Turns the calls of a method into batched calls.
  *
- * With options: each caller passes single arguments; the method gets an array per parameter and runs once per batch. An
- * Error among its results fails that caller alone. Its class cannot be request-scoped.
+ * With options: each caller passes single arguments; the method gets an array per parameter and
+ * runs once per batch. An Error among its results fails that caller alone. Its class cannot be
+ * request-scoped.
  *
- * With the name of a serving: the method runs once per call, what it returns is the input of that serving, and the reply is
- * the serving's output.
+ * With the name of a serving: the method runs once per call, what it returns is the input of that
+ * serving, and the reply is the serving's output.
  *
  * @throws InvalidServingError when it decorates something that cannot be batched
  */
@@ -28,7 +41,11 @@ export function Batched(options?: BatchedOptions): MethodOf<BatchMethod>;
 export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
   return (target, key, descriptor: PropertyDescriptor) => {
     const original = methodOf(target, key, descriptor);
-    const method: BatchedMethod = { key, original, ...(typeof how === 'string' ? { serving: how } : { options: how }) };
+    const method: BatchedMethod = {
+      key,
+      original,
+      ...(typeof how === 'string' ? { serving: how } : { options: how }),
+    };
     if (method.options) {
       checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
     }
@@ -40,37 +57,56 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     if (method.options?.separateOrigins) {
       UseInterceptors(CallerContextInterceptor)(target, key, descriptor);
     }
-    descriptor.value = copyMetadata(original, function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
-      const methods = this[METHODS];
-      if (!methods) {
-        throw new InvalidServingError(
-          `${target.constructor.name}.${String(key)} is @Batched() and its instance is no provider of an application that has started; get it from there`,
-        );
-      }
-      return callInRequest({}, (options) => methods.call(method, this, args, options));
-    });
+    descriptor.value = copyMetadata(
+      original,
+      function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
+        const methods = this[METHODS];
+        if (!methods) {
+          throw new InvalidServingError(
+            `${target.constructor.name}.${String(key)} is @Batched() and its instance is no ` +
+              'provider of an application that has started; get it from there',
+          );
+        }
+        return callInRequest({}, (options) => methods.call(method, this, args, options));
+      },
+    );
   };
 }
 
-function methodOf(target: object, key: string | symbol, descriptor?: PropertyDescriptor): (...args: unknown[]) => unknown {
+function methodOf(
+  target: object,
+  key: string | symbol,
+  descriptor?: PropertyDescriptor,
+): (...args: unknown[]) => unknown {
   if (typeof target === 'function') {
     throw new InvalidServingError(
-      `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a method of instances`,
+      `@Batched() cannot decorate the static method ${target.name}.${String(key)}; batch a ` +
+        'method of instances',
     );
   }
   const value: unknown = descriptor?.value;
   if (typeof value !== 'function') {
-    throw new InvalidServingError(`@Batched() can only decorate a method, and ${target.constructor.name}.${String(key)} is none`);
+    throw new InvalidServingError(
+      `@Batched() can decorate a method only: ${target.constructor.name}.${String(key)} is not one`,
+    );
   }
   return value as (...args: unknown[]) => unknown;
 }
 
-/** Pipes see the type of a parameter as its caller passes it, and not the Array that the method gets. */
-function exposeRowTypes(target: object, key: string | symbol, types: readonly Type[] | undefined): void {
+/**
+ * Pipes see the type of a parameter as its caller passes it, and not the Array that the method
+ * gets.
+ */
+function exposeRowTypes(
+  target: object,
+  key: string | symbol,
+  types: readonly Type[] | undefined,
+): void {
   const declared = (Reflect.getMetadata('design:paramtypes', target, key) ?? []) as unknown[];
   if (types && declared.length > 0 && types.length !== declared.length) {
     throw new InvalidServingError(
-      `@Batched() on ${target.constructor.name}.${String(key)} names ${types.length} types for ${declared.length} parameters; give one for each`,
+      `@Batched() on ${target.constructor.name}.${String(key)} names ${types.length} types for ` +
+        `${declared.length} parameters; give one for each`,
     );
   }
   const rowTypes = types ?? declared.map((type) => (type === Array ? Object : type));

@@ -1,4 +1,10 @@
-import { DeadlineExceededError, DeadlineTooShortError, OverloadedError, RequestTooLargeError, withoutStack } from '../errors.js';
+import {
+  DeadlineExceededError,
+  DeadlineTooShortError,
+  OverloadedError,
+  RequestTooLargeError,
+  withoutStack,
+} from '../errors.js';
 import { BatchTimeModel } from './batch-time-model.js';
 import type { Limits, QueuedRequest } from './queued-request.js';
 
@@ -13,8 +19,9 @@ export interface AdmissionOptions {
 }
 
 /**
- * Under overload the queue is filled up to this door's limit, so half of those at its end would be late if that were the expected time; and
- * rows that are late when they have run have kept others from running. Where less than a batch waits there is no such end.
+ * Under overload the queue is filled up to this door's limit, so half of those at its end would be
+ * late if that were the expected time; and rows that are late when they have run have kept others
+ * from running. Where less than a batch waits there is no such end.
  */
 const BATCHES_TO_SPARE = 1;
 
@@ -24,7 +31,10 @@ export interface PoolLoad {
   readonly partitions: number;
   /** Those of them that wait for a batch. */
   readonly idle: number;
-  /** Milliseconds until the batches that run have ended, of all partitions together, as far as is known. */
+  /**
+   * Milliseconds until the batches that run have ended, of all partitions together, as far as is
+   * known.
+   */
   runningUntil(now: number): number;
 }
 
@@ -45,11 +55,13 @@ interface LaneModel {
 }
 
 /**
- * The door of a queue: counts what waits, and refuses at once what it has no room for or what could not be answered in time.
+ * The door of a queue: counts what waits, and refuses at once what it has no room for or what could
+ * not be answered in time.
  *
- * A full queue must not lock out those who have little in it. So calls of a priority below 0 leave half of it to others; and a tenant may
- * have no more rows in it than there is room left (dynamic thresholds: Choudhury and Hahne, 1998), which is half of it for one alone, a third
- * for each of two, and always something for one more.
+ * A full queue must not lock out those who have little in it. So calls of a priority below 0 leave
+ * half of it to others; and a tenant may have no more rows in it than there is room left (dynamic
+ * thresholds: Choudhury and Hahne, 1998), which is half of it for one alone, a third for each of
+ * two, and always something for one more.
  */
 export class Admission {
   private rows = 0;
@@ -126,30 +138,51 @@ export class Admission {
       throw this.tooLarge(`a cost of ${maxQueueCost} and never ${cost}`, 'maxQueueCost');
     }
     if (size > mostRowsOf(request, maxQueue)) {
-      throw this.tooLarge(`${half} rows of a tenant, or of a priority below 0, and never ${size}`, 'maxQueue');
+      throw this.tooLarge(
+        `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
+        'maxQueue',
+      );
     }
     if (rows > maxQueue) {
-      const why = `has ${Math.round(queued)} of at most ${maxQueue} rows in its queue and no room for ${size} more; call again later, or raise maxQueue`;
+      const why =
+        `has ${Math.round(queued)} of at most ${maxQueue} rows in its queue and no ` +
+        `room for ${size} more; call again later, or raise maxQueue`;
       throw this.overloaded(why, rows - maxQueue, request, work);
     }
     const queuedCost = this.cost * share;
     if (queuedCost + cost > maxQueueCost) {
-      const why = `has rows in its queue that cost ${queuedCost} of at most ${maxQueueCost} and no room for ${cost} more; call again later, or raise maxQueueCost`;
-      throw this.overloaded(why, (queued * (queuedCost + cost - maxQueueCost)) / queuedCost, request, work);
+      const why =
+        `has rows in its queue that cost ${queuedCost} of at most ${maxQueueCost} and ` +
+        `no room for ${cost} more; call again later, or raise maxQueueCost`;
+      throw this.overloaded(
+        why,
+        (queued * (queuedCost + cost - maxQueueCost)) / queuedCost,
+        request,
+        work,
+      );
     }
     if (priority < 0 && rows > half) {
-      const why = `has ${Math.round(queued)} rows in its queue, of which calls of priority ${priority} leave half of ${maxQueue} to others; call again later`;
+      const why =
+        `has ${Math.round(queued)} rows in its queue, of which calls of priority ` +
+        `${priority} leave half of ${maxQueue} to others; call again later`;
       throw this.overloaded(why, rows - half, request, work);
     }
     const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
     if (own > maxQueue - rows) {
-      const why = `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and room for ${Math.round(maxQueue - rows)} of others, and a tenant may have no more than is left to others; call again later`;
-      // Each of its rows that runs counts twice: it has one less, and others have room for one more.
+      const why =
+        `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
+        `room for ${Math.round(maxQueue - rows)} of others, and a tenant may have no more than ` +
+        'is left to others; call again later';
+      // Each of its rows that runs counts twice: it has one less, and others have room for one
+      // more.
       throw this.overloaded(why, (own - (maxQueue - rows)) / 2, request, work);
     }
   }
 
-  /** The rows that wait, without those that idle partitions take at the end of the turn, where that decides whether there is room. */
+  /**
+   * The rows that wait, without those that idle partitions take at the end of the turn, where that
+   * decides whether there is room.
+   */
   private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
     const { maxQueue, maxQueueCost = Infinity, takenBy } = this.options;
     const isClose = 2 * (this.rows + size) > maxQueue || this.cost + cost > maxQueueCost;
@@ -158,21 +191,29 @@ export class Admission {
 
   private tooLarge(what: string, option: string): Error {
     return new RequestTooLargeError(
-      `Serving "${this.options.name}" has room in its queue for ${what}; give fewer at a time, or raise ${option}`,
+      `Serving "${this.options.name}" has room in its queue for ${what}; give fewer at a time, ` +
+        `or raise ${option}`,
     );
   }
 
   private overloaded(why: string, excess: number, request: QueuedRequest, work: PoolLoad): Error {
     const retryAfter = this.secondsFor(excess, request, work);
-    return withoutStack(() => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }));
+    return withoutStack(
+      () => new OverloadedError(`Serving "${this.options.name}" ${why}`, { retryAfter }),
+    );
   }
 
-  /** Nobody is refused while too little is known, nor by an idle partition: what it takes may have changed since it was learned. */
+  /**
+   * Nobody is refused while too little is known, nor by an idle partition: what it takes may have
+   * changed since it was learned.
+   */
   private checkDeadline(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, lane, size } = request;
     if (deadline <= now) {
       const late = Math.ceil(now - deadline);
-      const message = `The deadline of the call to serving "${this.options.name}" had passed ${late} ms before it came; give it more time`;
+      const message =
+        `The deadline of the call to serving "${this.options.name}" had passed ` +
+        `${late} ms before it came; give it more time`;
       throw withoutStack(() => new DeadlineExceededError(message));
     }
     if (deadline === Infinity || (work.idle > 0 && this.rows === 0)) {
@@ -188,11 +229,15 @@ export class Admission {
     const ahead = this.rows === 0 ? 0 : (queue * rowsAhead) / this.rows;
     const batches = Math.ceil(Math.ceil(size / batchSize) / work.partitions);
     const needed =
-      (work.runningUntil(now) + ahead) / work.partitions + own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
+      (work.runningUntil(now) + ahead) / work.partitions +
+      own * (batches + (rowsAhead < batchSize ? 0 : BATCHES_TO_SPARE));
     const left = deadline - now;
     if (needed > left) {
-      const why = `would need about ${Math.ceil(needed)} ms to answer and the call has ${Math.floor(left)} ms`;
-      const message = `Serving "${this.options.name}" ${why}; call again later, or with a longer timeout`;
+      const why =
+        `would need about ${Math.ceil(needed)} ms to answer and the call has ` +
+        `${Math.floor(left)} ms`;
+      const advice = 'call again later, or with a longer timeout';
+      const message = `Serving "${this.options.name}" ${why}; ${advice}`;
       const retryAfter = Math.max(1, Math.ceil((needed - left) / 1000));
       throw withoutStack(() => new DeadlineTooShortError(message, { retryAfter }));
     }
@@ -227,10 +272,16 @@ export class Admission {
   }
 
   /** Whole seconds in which so many rows will have run; unknown until a batch has run. */
-  private secondsFor(rows: number, { lane }: QueuedRequest, { partitions }: PoolLoad): number | undefined {
+  private secondsFor(
+    rows: number,
+    { lane }: QueuedRequest,
+    { partitions }: PoolLoad,
+  ): number | undefined {
     const { batchSize } = lane.limits;
     const full = this.knownOf(lane.limits).model.estimate(batchSize);
-    return full === undefined ? undefined : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
+    return full === undefined
+      ? undefined
+      : Math.max(1, Math.ceil((full * rows) / batchSize / Math.max(1, partitions) / 1000));
   }
 
   private knownOf(limits: Limits): LaneModel {
@@ -243,15 +294,26 @@ export class Admission {
 
   private waitingOf(priority: number): QueuedAhead {
     if (this.lastWaiting?.priority !== priority) {
-      this.lastWaiting = this.priorities.get(priority) ?? { priority, rows: 0, named: 0, tenants: new Map() };
+      this.lastWaiting = this.priorities.get(priority) ?? {
+        priority,
+        rows: 0,
+        named: 0,
+        tenants: new Map(),
+      };
       this.priorities.set(priority, this.lastWaiting);
     }
     return this.lastWaiting;
   }
 }
 
-/** The most rows of a queue that one call could ever have: the half of it, where it must leave the other to others. */
-export function mostRowsOf({ priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>, maxQueue: number): number {
+/**
+ * The most rows of a queue that one call could ever have: the half of it, where it must leave the
+ * other to others.
+ */
+export function mostRowsOf(
+  { priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>,
+  maxQueue: number,
+): number {
   return priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
 }
 

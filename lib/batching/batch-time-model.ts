@@ -5,8 +5,8 @@ const MEMORY = 0.95;
 const BATCHES_TO_BELIEVE = 8;
 
 /**
- * How long batches take by their size: a straight line `ms = a + b * rows` through those that have run, fitted by least squares, of which
- * older ones count less and less.
+ * How long batches take by their size: a straight line `ms = a + b * rows` through those that have
+ * run, fitted by least squares, of which older ones count less and less.
  */
 export class BatchTimeModel {
   private batches = 0;
@@ -25,7 +25,10 @@ export class BatchTimeModel {
     this.rowsTimesTime = this.rowsTimesTime * MEMORY + rows * milliseconds;
   }
 
-  /** Milliseconds that a batch of so many rows will take, once enough of them have run to rely on it. */
+  /**
+   * Milliseconds that a batch of so many rows will take, once enough of them have run to rely on
+   * it.
+   */
   predict(rows: number): number | undefined {
     return this.batches < BATCHES_TO_BELIEVE ? undefined : this.estimate(rows);
   }
@@ -45,7 +48,8 @@ export class BatchTimeModel {
     }
     const slope = Math.max(0, (this.rowsTimesTime / weight - meanRows * meanTime) / variance);
     const start = meanTime - slope * meanRows;
-    // No batch takes less than nothing: where the line would have it so, the best one through the origin.
+    // No batch takes less than nothing: where the line would have it so, the best one through the
+    // origin.
     return start < 0 ? (this.rowsTimesTime / this.rowsSquared) * rows : start + slope * rows;
   }
 }

@@ -57,7 +57,9 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
   readonly observer: BatchObserver<R>;
-  /** Runs the rows and settles their requests, but for those that are to run again; never rejects. */
+  /**
+   * Runs the rows and settles their requests, but for those that are to run again; never rejects.
+   */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
@@ -67,9 +69,11 @@ const TIME_TO_SPARE = 1.5;
 /**
  * Rows in, batches out: the only place that knows time and concurrency.
  *
- * A row that is admitted joins the rows of its lane that are ready, where these have room, or else the open window of its lane. When the
- * window closes (`windowsBy`), its rows get their place in the line. Nothing here calls out while a row is pushed: batches leave at the end of the event loop's
- * turn, so rows of one turn share a batch, and whoever pushes from a reply or a batch function can lose nothing.
+ * A row that is admitted joins the rows of its lane that are ready, where these have room, or else
+ * the open window of its lane. When the window closes (`windowsBy`), its rows get their place in
+ * the line. Nothing here calls out while a row is pushed: batches leave at the end of the event
+ * loop's turn, so rows of one turn share a batch, and whoever pushes from a reply or a batch
+ * function can lose nothing.
  */
 export class Batcher<R extends QueuedRequest> {
   /** The lane of each row that takes a new place in an open window. */
@@ -120,7 +124,9 @@ export class Batcher<R extends QueuedRequest> {
   submit(request: R): void {
     const now = this.now();
     if (this.closed) {
-      throw new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
+      throw new ServingClosedError(
+        `Serving "${this.options.name}" is closed and takes no more calls`,
+      );
     }
     this.admission.enter(request, now, this.pool);
     const { lane, size } = request;
@@ -163,27 +169,40 @@ export class Batcher<R extends QueuedRequest> {
     this.runAtEndOfTurn();
   }
 
-  /** Takes no more rows; fails every row that no partition has taken yet, and from now on those that would run again. */
+  /**
+   * Takes no more rows; fails every row that no partition has taken yet, and from now on those that
+   * would run again.
+   */
   abandon(error: Error): void {
     this.abandoned = error;
     void this.close();
     this.expire(error);
   }
 
-  /** As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether there was anything to fail. */
+  /**
+   * As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether
+   * there was anything to fail.
+   */
   end(error: Error): boolean {
     const hadCalls = this.depth > 0 || this.executing.size > 0;
     this.abandon(error);
-    [...this.executing.keys()].forEach(({ parts }) => parts.forEach(({ request }) => request.fail(error)));
+    [...this.executing.keys()].forEach(({ parts }) =>
+      parts.forEach(({ request }) => request.fail(error)),
+    );
     return hadCalls;
   }
 
   /** What runs, in words. */
   unfinished(): readonly string[] {
-    return [...this.executing].map(([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`);
+    return [...this.executing].map(
+      ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
+    );
   }
 
-  /** Adds rows of the request, from the one at `offset` on, to the open window of its lane; gives how many. */
+  /**
+   * Adds rows of the request, from the one at `offset` on, to the open window of its lane; gives
+   * how many.
+   */
   private addToWindow(request: R, offset: number): number {
     const { lane, size } = request;
     const window = this.windows.get(lane) ?? this.open(lane);
@@ -255,7 +274,10 @@ export class Batcher<R extends QueuedRequest> {
     return timeout === 0 ? 'idle' : 'timeout';
   }
 
-  /** The time; read once while a turn of the event loop lasts, since that costs as much as queueing a row. */
+  /**
+   * The time; read once while a turn of the event loop lasts, since that costs as much as queueing
+   * a row.
+   */
   private now(): number {
     return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();
   }
@@ -284,7 +306,8 @@ export class Batcher<R extends QueuedRequest> {
       }
       const window = this.ready.take(
         now,
-        ({ limits }, rows) => this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
+        ({ limits }, rows) =>
+          this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
       );
       if (window.parts.length > 0) {
         void this.execute(window, load);
@@ -312,7 +335,16 @@ export class Batcher<R extends QueuedRequest> {
     }
     const handed = this.pool.start(load, this.admission.timeOf(lane.limits, rows) ?? 0, handedAt);
     this.executing.set(window, partition);
-    const record = { id: nextBatch(), parts, rows, partition, batchSize, reason, wait: handedAt - arrivedAt, queued: this.depth };
+    const record = {
+      id: nextBatch(),
+      parts,
+      rows,
+      partition,
+      batchSize,
+      reason,
+      wait: handedAt - arrivedAt,
+      queued: this.depth,
+    };
     observer.batchStarted(record);
     const outcome = await dispatch(window, partition);
     const endedAt = performance.now();

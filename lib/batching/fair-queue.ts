@@ -16,8 +16,9 @@ interface Flow<R extends QueuedRequest> {
 /**
  * Rows of one priority, of which every tenant gets a share by its weight, however many it brings.
  *
- * Start-time fair queueing (Goyal, Vin and Cheng, 1996): who comes starts where the others are by now, and so is owed nothing for the
- * time in which it asked for nothing. Every operation takes constant time per row, and the logarithm of the tenants.
+ * Start-time fair queueing (Goyal, Vin and Cheng, 1996): who comes starts where the others are by
+ * now, and so is owed nothing for the time in which it asked for nothing. Every operation takes
+ * constant time per row, and the logarithm of the tenants.
  */
 export class FairQueue<R extends QueuedRequest> {
   private readonly flows = new Map<string, Flow<R>>();
@@ -34,7 +35,13 @@ export class FairQueue<R extends QueuedRequest> {
     const next = this.next.peek();
     let flow = next?.tenant === tenant ? next : this.flows.get(tenant);
     if (!flow) {
-      flow = { tenant, weight: this.weights.get(tenant) ?? 1, pass: this.pass, turn: this.turn++, parts: new Fifo() };
+      flow = {
+        tenant,
+        weight: this.weights.get(tenant) ?? 1,
+        pass: this.pass,
+        turn: this.turn++,
+        parts: new Fifo(),
+      };
       this.flows.set(tenant, flow);
       this.next.push(flow);
     }
@@ -53,7 +60,10 @@ export class FairQueue<R extends QueuedRequest> {
     return flow?.parts.peek();
   }
 
-  /** Takes the rows that are next, as many as there is room for; of a request that must run whole, all of them or nothing. */
+  /**
+   * Takes the rows that are next, as many as there is room for; of a request that must run whole,
+   * all of them or nothing.
+   */
   take(room: number, now: number): Part<R> | undefined {
     const flow = this.nextFlow(now);
     const part = flow?.parts.peek();
@@ -105,7 +115,10 @@ export class FairQueue<R extends QueuedRequest> {
     }
   }
 
-  /** The flow whose turn it is; flows without rows are forgotten, but for the last, which is there again soon. */
+  /**
+   * The flow whose turn it is; flows without rows are forgotten, but for the last, which is there
+   * again soon.
+   */
   private nextFlow(now: number): Flow<R> | undefined {
     for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
       const hasNext = hasRows(flow.parts, now);

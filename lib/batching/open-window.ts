@@ -4,7 +4,10 @@ import type { Lane, Part, QueuedRequest } from './queued-request.js';
 /** A window keeps up to this many parts whose rows have left. */
 const LEFT_KEPT = 64;
 
-/** The rows of a lane whose window is open. Rows that leave free their places, which the next rows take. */
+/**
+ * The rows of a lane whose window is open. Rows that leave free their places, which the next rows
+ * take.
+ */
 export class OpenWindow<R extends QueuedRequest> {
   /** The number of rows at which it is full, as the lane had it when the window opened. */
   readonly size: number;
@@ -61,7 +64,10 @@ export class OpenWindow<R extends QueuedRequest> {
     this.add(part);
   }
 
-  /** The request is over. A window without rows closes, so that the next row starts a clock of its own. */
+  /**
+   * The request is over. A window without rows closes, so that the next row starts a clock of its
+   * own.
+   */
   leave(request: R): void {
     this.live -= request.open;
     this.free += request.open;

@@ -6,7 +6,9 @@ export interface Target {
   readonly prefetch: number;
   /** Why it takes no batch now; it is expected back, and what waits waits for it. */
   readonly unavailable?: Error | undefined;
-  /** Why it takes no batch now, nor soon: when all partitions are lost, what waits fails with it. */
+  /**
+   * Why it takes no batch now, nor soon: when all partitions are lost, what waits fails with it.
+   */
   readonly lost?: Error | undefined;
   /** Takes back the batches that it was handed ahead and has not begun: they end as taken back. */
   revoke?(): void;
@@ -37,20 +39,27 @@ export class Pool implements PoolLoad {
   private readonly idleLoads: TargetLoad[];
 
   constructor(targets: readonly Target[]) {
-    this.loads = targets.map((target, partition) => ({ partition, target, batches: [], startedAt: 0 }));
+    this.loads = targets.map((target, partition) => ({
+      partition,
+      target,
+      batches: [],
+      startedAt: 0,
+    }));
     this.idleLoads = [...this.loads];
   }
 
   /**
-   * The partition that has been idle longest; for a full batch, if none is idle, the busy one with room for it that is
-   * expected to be free first.
+   * The partition that has been idle longest; for a full batch, if none is idle, the busy one with
+   * room for it that is expected to be free first.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     const idle = this.idleLoads.find(isUp);
     if (idle || batch === 'growing') {
       return idle;
     }
-    const open = this.loads.filter((load) => isUp(load) && load.batches.length <= load.target.prefetch);
+    const open = this.loads.filter(
+      (load) => isUp(load) && load.batches.length <= load.target.prefetch,
+    );
     return open.reduce<TargetLoad | undefined>(
       (first, load) => (first && this.endOf(first, now) <= this.endOf(load, now) ? first : load),
       undefined,
@@ -62,7 +71,10 @@ export class Pool implements PoolLoad {
     return this.loads.some(isAhead) && this.idle > 0;
   }
 
-  /** Has busy partitions give back what they have not begun, as many as there are idle ones to run it. */
+  /**
+   * Has busy partitions give back what they have not begun, as many as there are idle ones to run
+   * it.
+   */
   revoke(now: number): void {
     if (this.isUneven) {
       this.loads
@@ -102,7 +114,12 @@ export class Pool implements PoolLoad {
   /** When the partition will have finished what it has, as far as is known. */
   endOf({ batches, startedAt }: TargetLoad, now: number): number {
     const [first, ...others] = batches;
-    return first ? others.reduce((end, { expected }) => end + expected, Math.max(now, startedAt + first.expected)) : now;
+    return first
+      ? others.reduce(
+          (end, { expected }) => end + expected,
+          Math.max(now, startedAt + first.expected),
+        )
+      : now;
   }
 
   get partitions(): number {

@@ -18,10 +18,11 @@ interface Level<R extends QueuedRequest> {
 const LEFT_KEPT = 64;
 
 /**
- * The rows of one lane that are ready to run: by priority, in which age counts, then fairly by tenant, then first come, first served.
+ * The rows of one lane that are ready to run: by priority, in which age counts, then fairly by
+ * tenant, then first come, first served.
  *
- * A level of priority is worth so much waiting that nobody starves: a row that has waited `ageing` ms longer than another goes before it
- * although it is a level lower.
+ * A level of priority is worth so much waiting that nobody starves: a row that has waited `ageing`
+ * ms longer than another goes before it although it is a level lower.
  */
 export class PriorityQueue<R extends QueuedRequest> {
   /** Those that have rows; most often one. */
@@ -50,11 +51,13 @@ export class PriorityQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes the rows that are next, as many as there is room for; ends before a request that must run whole and does not fit. One that
-   * does not even fit alone came when batches were larger, and is taken alone.
+   * Takes the rows that are next, as many as there is room for; ends before a request that must run
+   * whole and does not fit. One that does not even fit alone came when batches were larger, and is
+   * taken alone.
    *
-   * What is taken will have run at `until`. Rows whose deadline will have passed by then fail instead, as long as there are others: if
-   * they ran, those behind them would be late in their turn, and at last everybody.
+   * What is taken will have run at `until`. Rows whose deadline will have passed by then fail
+   * instead, as long as there are others: if they ran, those behind them would be late in their
+   * turn, and at last everybody.
    */
   take(room: number, now: number, until = now): Part<R>[] {
     const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
@@ -96,7 +99,10 @@ export class PriorityQueue<R extends QueuedRequest> {
 
   private levelOf(priority: number): Level<R> {
     const [first] = this.levels;
-    let level = first?.priority === priority ? first : this.levels.find((known) => known.priority === priority);
+    let level =
+      first?.priority === priority
+        ? first
+        : this.levels.find((known) => known.priority === priority);
     if (!level) {
       level = { priority, rows: new FairQueue(this.order.weights) };
       this.levels.push(level);
@@ -104,7 +110,10 @@ export class PriorityQueue<R extends QueuedRequest> {
     return level;
   }
 
-  /** The level whose next rows go first: those that would have come first, had each level a head start. */
+  /**
+   * The level whose next rows go first: those that would have come first, had each level a head
+   * start.
+   */
   private next(now: number): Level<R> | undefined {
     if (this.levels.length < 2) {
       return this.levels[0];

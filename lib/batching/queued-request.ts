@@ -2,7 +2,10 @@
 export interface Lane {
   /** It is the lane of one request alone, whose batches no other request shares. */
   readonly isInline?: boolean;
-  /** What a window has of them when it opens, it keeps. One object for all lanes of which batches take equally long. */
+  /**
+   * What a window has of them when it opens, it keeps. One object for all lanes of which batches
+   * take equally long.
+   */
   readonly limits: Limits;
 }
 
@@ -31,7 +34,10 @@ export interface QueuedRequest {
   readonly isOver: boolean;
   /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
   arrivedAt: number;
-  /** The rows that no partition has got yet; of these, those in an open window, and those that are ready for a partition. The batcher counts them. */
+  /**
+   * The rows that no partition has got yet; of these, those in an open window, and those that are
+   * ready for a partition. The batcher counts them.
+   */
   waiting: number;
   open: number;
   ready: number;

@@ -16,7 +16,10 @@ export interface Window<R extends QueuedRequest> {
   readonly retryState?: unknown;
 }
 
-/** The right to one batch of the rows that are ready in a lane, of whichever it is to have when its turn comes. */
+/**
+ * The right to one batch of the rows that are ready in a lane, of whichever it is to have when its
+ * turn comes.
+ */
 interface BatchSlot<R extends QueuedRequest> {
   readonly queue: LaneQueue<R>;
   readonly size: number;
@@ -51,13 +54,18 @@ interface LaneQueue<R extends QueuedRequest> {
 const LANES_REMEMBERED = 1024;
 
 /**
- * The rows that are ready for a partition, in lanes, and the batches that they have a right to, in order.
+ * The rows that are ready for a partition, in lanes, and the batches that they have a right to, in
+ * order.
  *
- * A window that has closed is a ticket, and which rows it gets is decided only when a partition takes it. So a window that is not full
- * keeps its place and goes on growing, the places of rows that have left are refilled, and urgent rows go ahead, all by themselves.
+ * A window that has closed is a ticket, and which rows it gets is decided only when a partition
+ * takes it. So a window that is not full keeps its place and goes on growing, the places of rows
+ * that have left are refilled, and urgent rows go ahead, all by themselves.
  */
 export class ReadyQueue<R extends QueuedRequest> {
-  private readonly slots = new TinyQueue<BatchSlot<R>>([], (a, b) => a.turn - b.turn || a.id - b.id);
+  private readonly slots = new TinyQueue<BatchSlot<R>>(
+    [],
+    (a, b) => a.turn - b.turn || a.id - b.id,
+  );
   private queues = new Map<Lane, LaneQueue<R>>();
   /** Asked for last, and most often asked for next. */
   private last: LaneQueue<R> | undefined;
@@ -72,10 +80,21 @@ export class ReadyQueue<R extends QueuedRequest> {
     queue.isOpen = false;
     const live = parts.filter(({ request }) => !request.isOver);
     if (live.length > 0) {
-      const priority = live.reduce((highest, { request }) => Math.max(highest, request.priority), -Infinity);
+      const priority = live.reduce(
+        (highest, { request }) => Math.max(highest, request.priority),
+        -Infinity,
+      );
       live.forEach((part) => queue.rows.add(part));
       const room = reason === 'flush' ? sizeOf(live) : size;
-      this.admit({ queue, size, room, reason, priority, turn: this.turn(now, priority), id: this.lastId++ });
+      this.admit({
+        queue,
+        size,
+        room,
+        reason,
+        priority,
+        turn: this.turn(now, priority),
+        id: this.lastId++,
+      });
     }
   }
 
@@ -98,7 +117,16 @@ export class ReadyQueue<R extends QueuedRequest> {
     if (!queue.first || priority > queue.first.priority) {
       const size = lane.limits.batchSize;
       const turn = this.turn(now, priority);
-      this.admit({ queue, size, room: 0, reason: 'flush', priority, turn, id: this.lastId++, isExpress: true });
+      this.admit({
+        queue,
+        size,
+        room: 0,
+        reason: 'flush',
+        priority,
+        turn,
+        id: this.lastId++,
+        isExpress: true,
+      });
     }
   }
 
@@ -108,21 +136,34 @@ export class ReadyQueue<R extends QueuedRequest> {
     const room = this.roomIn(lane);
     if (queue && room > 0) {
       // The newest may have been taken before the others.
-      const ticket = queue.newest ?? this.slots.data.find((other) => other.queue === queue && isOrdinary(other))!;
+      const ticket =
+        queue.newest ??
+        this.slots.data.find((other) => other.queue === queue && isOrdinary(other))!;
       ticket.reason = 'flush';
       ticket.room -= room;
       queue.capacity -= room;
     }
   }
 
-  /** These rows have run in a batch that failed, and are to run again, ahead of all that came later. */
+  /**
+   * These rows have run in a batch that failed, and are to run again, ahead of all that came later.
+   */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
     const again = { parts, retryState };
     // Also of those that came at the same time they are the first.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
-    this.admit({ queue: this.queueOf(lane), size, room: 0, reason: 'retry', priority, turn, id, again });
+    this.admit({
+      queue: this.queueOf(lane),
+      size,
+      room: 0,
+      reason: 'retry',
+      priority,
+      turn,
+      id,
+      again,
+    });
   }
 
   /** The request is over; its rows will not be taken. */
@@ -135,14 +176,19 @@ export class ReadyQueue<R extends QueuedRequest> {
     for (let ticket = this.slots.peek(); ticket; ticket = this.slots.peek()) {
       const rows = this.rowsFor(ticket, now);
       if (rows > 0) {
-        return ticket.again || (rows >= ticket.size && ticket.reason !== 'flush') ? 'full' : 'growing';
+        return ticket.again || (rows >= ticket.size && ticket.reason !== 'flush')
+          ? 'full'
+          : 'growing';
       }
       this.remove();
     }
     return undefined;
   }
 
-  /** Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will have run. */
+  /**
+   * Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will
+   * have run.
+   */
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
     const { queue, size, reason, again, turn, priority } = this.remove();
     const { lane } = queue;
@@ -158,7 +204,15 @@ export class ReadyQueue<R extends QueuedRequest> {
     const parts = queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
     if (queue.rows.size > 0 && queue.slots === 0) {
       // Those that a request which must run whole has pushed out.
-      this.admit({ queue, size: lane.limits.batchSize, room: 0, reason: 'flush', priority, turn, id: this.lastId++ });
+      this.admit({
+        queue,
+        size: lane.limits.batchSize,
+        room: 0,
+        reason: 'flush',
+        priority,
+        turn,
+        id: this.lastId++,
+      });
     }
     const rows = sizeOf(parts);
     const isFull = rows >= size && !lane.isInline;
@@ -227,14 +281,20 @@ export class ReadyQueue<R extends QueuedRequest> {
     return ticket;
   }
 
-  private rowsFor({ again, queue: { rows }, isExpress, priority }: BatchSlot<R>, now: number): number {
+  private rowsFor(
+    { again, queue: { rows }, isExpress, priority }: BatchSlot<R>,
+    now: number,
+  ): number {
     if (again) {
       return sizeOf(again.parts.filter(({ request }) => isWanted(request, now)));
     }
     return isExpress && !rows.reaches(priority, now) ? 0 : rows.size;
   }
 
-  /** Kept while there are few: the outgrown tables of a Map that changes with every window keep what was in them alive. */
+  /**
+   * Kept while there are few: the outgrown tables of a Map that changes with every window keep what
+   * was in them alive.
+   */
   private queueOf(lane: Lane): LaneQueue<R> {
     if (this.last?.lane === lane) {
       return this.last;
@@ -242,7 +302,9 @@ export class ReadyQueue<R extends QueuedRequest> {
     let queue = this.queues.get(lane);
     if (!queue) {
       if (this.queues.size === this.lanes) {
-        this.queues = new Map([...this.queues].filter(([, { slots, isOpen }]) => isOpen || slots > 0));
+        this.queues = new Map(
+          [...this.queues].filter(([, { slots, isOpen }]) => isOpen || slots > 0),
+        );
         this.lanes = Math.max(LANES_REMEMBERED, this.queues.size * 2);
       }
       queue = {

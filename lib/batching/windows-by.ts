@@ -1,11 +1,23 @@
-import { bufferTime, groupBy, merge, mergeMap, NEVER, type Observable, type OperatorFunction, reduce } from 'rxjs';
+import {
+  bufferTime,
+  groupBy,
+  merge,
+  mergeMap,
+  NEVER,
+  type Observable,
+  type OperatorFunction,
+  reduce,
+} from 'rxjs';
 
 export interface WindowOptions<T, Lane> {
   /** Items share a window only with items of their own lane. */
   readonly lane: (item: T) => Lane;
   /** The number of items that closes a window; read when the window opens. */
   readonly size: (lane: Lane) => number;
-  /** Milliseconds from the first item after which a window closes; 0 closes it at its first item. Read when it opens. */
+  /**
+   * Milliseconds from the first item after which a window closes; 0 closes it at its first item.
+   * Read when it opens.
+   */
   readonly timeout: (lane: Lane) => number;
   /** Closes the open window of the lane when it emits; asked for when the window opens. */
   readonly closed$?: (lane: Lane) => Observable<unknown>;
@@ -19,12 +31,13 @@ export interface ClosedWindow<Lane> {
 }
 
 /**
- * Emits when a window closes, a window per lane at a time. It counts the items and holds none of them, so an item that is
- * dropped while its window is open costs no memory here.
+ * Emits when a window closes, a window per lane at a time. It counts the items and holds none of
+ * them, so an item that is dropped while its window is open costs no memory here.
  *
- * A group lives exactly as long as its window: it opens with the window's first item and ends when `bufferTime` has counted
- * `size` items or `timeout` ms. So a lane without items holds no timer and no memory, and the end of the source closes what
- * is open. Lossless as long as the consumer does not push into the source from inside `next`.
+ * A group lives exactly as long as its window: it opens with the window's first item and ends when
+ * `bufferTime` has counted `size` items or `timeout` ms. So a lane without items holds no timer and
+ * no memory, and the end of the source closes what is open. Lossless as long as the consumer does
+ * not push into the source from inside `next`.
  */
 export function windowsBy<T, Lane>({
   lane,

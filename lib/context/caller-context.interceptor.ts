@@ -1,11 +1,20 @@
-import { type CallHandler, type ExecutionContext, HttpException, Injectable, type NestInterceptor } from '@nestjs/common';
+import {
+  type CallHandler,
+  type ExecutionContext,
+  HttpException,
+  Injectable,
+  type NestInterceptor,
+} from '@nestjs/common';
 import { type ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
 import { catchError, type Observable, throwError } from 'rxjs';
 import { isA, ServingError } from '../errors.js';
 import { inContext } from './caller-context.js';
 import { HttpCaller } from './http-caller.js';
 
-/** Lets servings and `@Batched()` methods know which request their calls are made in, and clients when to come again. */
+/**
+ * Lets servings and `@Batched()` methods know which request their calls are made in, and clients
+ * when to come again.
+ */
 @Injectable()
 export class CallerContextInterceptor implements NestInterceptor {
   constructor(private readonly host: HttpAdapterHost) {}
@@ -18,7 +27,9 @@ export class CallerContextInterceptor implements NestInterceptor {
     }
     const caller = new HttpCaller(context);
     const answer = inContext(caller, () => next.handle());
-    return answer.pipe(catchError((error) => throwError(() => this.asAnswer(error, caller, context))));
+    return answer.pipe(
+      catchError((error) => throwError(() => this.asAnswer(error, caller, context))),
+    );
   }
 
   private asAnswer(error: unknown, caller: HttpCaller, context: ExecutionContext): unknown {
@@ -26,7 +37,8 @@ export class CallerContextInterceptor implements NestInterceptor {
       return error;
     }
     if (caller.hasLeftWith(error)) {
-      // Nobody reads the answer; but Nest logs what is no exception of its own as a fault of the application.
+      // Nobody reads the answer; but Nest logs what is no exception of its own as a fault of the
+      // application.
       return new HttpException(error.message, error.statusCode, { cause: error });
     }
     const { httpAdapter } = this.host;
@@ -38,9 +50,16 @@ export class CallerContextInterceptor implements NestInterceptor {
   }
 }
 
-/** Has every request of the application tell of itself; to be called before Nest binds its handlers to interceptors. */
+/**
+ * Has every request of the application tell of itself; to be called before Nest binds its handlers
+ * to interceptors.
+ */
 export function registerCallerContext(application: ApplicationConfig, host: HttpAdapterHost): void {
-  if (!application.getGlobalInterceptors().some((interceptor) => interceptor instanceof CallerContextInterceptor)) {
+  if (
+    !application
+      .getGlobalInterceptors()
+      .some((interceptor) => interceptor instanceof CallerContextInterceptor)
+  ) {
     application.addGlobalInterceptor(new CallerContextInterceptor(host));
   }
 }

@@ -3,7 +3,10 @@ import { AsyncLocalStorage, AsyncResource } from 'node:async_hooks';
 /** What the calls of some work know of whoever waits for it. */
 export interface CallerContext {
   readonly origin: Origin;
-  /** Aborts when nobody waits any more. Asked for by the calls that can use it, so it may be made only then. */
+  /**
+   * Aborts when nobody waits any more. Asked for by the calls that can use it, so it may be made
+   * only then.
+   */
   readonly signal: AbortSignal | undefined;
 }
 
@@ -14,14 +17,16 @@ export function inContext<T>(context: CallerContext, work: () => T): T {
   return contexts.run(context, work);
 }
 
-/** Whom the work under way is done for; nobody in particular outside of requests that Nest handles. */
+/**
+ * Whom the work under way is done for; nobody in particular outside of requests that Nest handles.
+ */
 export function currentContext(): CallerContext | undefined {
   return contexts.getStore();
 }
 
 /**
- * Aborts when the client of the HTTP request that Nest is handling has closed the connection before it was answered; calls of
- * servings end by it. `undefined` elsewhere.
+ * Aborts when the client of the HTTP request that Nest is handling has closed the connection before
+ * it was answered; calls of servings end by it. `undefined` elsewhere.
  */
 export function currentSignal(): AbortSignal | undefined {
   return currentContext()?.signal;
@@ -40,7 +45,10 @@ export function withOrigin<T>(origin: Origin, work: () => T): T {
 }
 
 /** Does the work of a lane: in its origin, where it has one. */
-export function inOriginOf<T>({ origin }: { readonly origin: Origin | undefined }, work: () => T): T {
+export function inOriginOf<T>(
+  { origin }: { readonly origin: Origin | undefined },
+  work: () => T,
+): T {
   return origin === undefined ? work() : withOrigin(origin, work);
 }
 
@@ -51,7 +59,10 @@ export function currentOrigin(): Origin {
 
 const outside = new AsyncResource('nestjs-serving');
 
-/** Does the work in the async context of no caller: what several callers share must not belong to the first of them. */
+/**
+ * Does the work in the async context of no caller: what several callers share must not belong to
+ * the first of them.
+ */
 export function outsideCallContext<T>(work: () => T): T {
   return outside.runInAsyncScope(work);
 }

@@ -28,11 +28,15 @@ export class HttpCaller implements CallerContext {
   private watchConnection(): AbortController {
     const controller = new AbortController();
     const response = unwrapped(this.context.switchToHttp().getResponse<Wrapped<ServerResponse>>());
-    const connection = connectionOf(unwrapped(this.context.switchToHttp().getRequest<Wrapped<IncomingMessage>>()));
+    const connection = connectionOf(
+      unwrapped(this.context.switchToHttp().getRequest<Wrapped<IncomingMessage>>()),
+    );
     const leave = (): void => {
       // Whoever was answered may leave; what is done after that is done for nobody in particular.
       if (!response.writableEnded) {
-        controller.abort(new CallCancelledError('The client has closed its connection before it was answered'));
+        controller.abort(
+          new CallCancelledError('The client has closed its connection before it was answered'),
+        );
       }
     };
     if (connection.destroyed) {
@@ -45,7 +49,10 @@ export class HttpCaller implements CallerContext {
   }
 }
 
-/** First of all listeners: some, as that of Nest for `@Sse()`, end the response of a client that has left. */
+/**
+ * First of all listeners: some, as that of Nest for `@Sse()`, end the response of a client that has
+ * left.
+ */
 const onClose = sharedListener<EventEmitter>((connection, callback) => {
   connection.prependListener('close', callback);
   return () => connection.removeListener('close', callback);
@@ -56,8 +63,8 @@ function unwrapped<T>(given: Wrapped<T>): T {
 }
 
 /**
- * What closes when the client leaves. Of HTTP/1 that is the socket, since requests that are pipelined behind others hear of nothing; of
- * HTTP/2, whose requests share a socket, the stream.
+ * What closes when the client leaves. Of HTTP/1 that is the socket, since requests that are
+ * pipelined behind others hear of nothing; of HTTP/2, whose requests share a socket, the stream.
  */
 function connectionOf(request: IncomingMessage & { readonly stream?: Connection }): Connection {
   return request.stream ?? request.socket;

@@ -7,24 +7,35 @@ export function inRequest<Options extends CallOptions>(options: Options): Option
   return signal ? { ...options, signal } : options;
 }
 
-/** The options of a stream, as they are now: who subscribes may do so outside of the request, as Nest does for `@Sse()`. */
-export function streamInRequest<Options extends CallOptions>(options: Options): Options & { readonly origin: Origin } {
+/**
+ * The options of a stream, as they are now: who subscribes may do so outside of the request, as
+ * Nest does for `@Sse()`.
+ */
+export function streamInRequest<Options extends CallOptions>(
+  options: Options,
+): Options & { readonly origin: Origin } {
   const inside = inRequest(options);
   // Options may be an AbortController, whose signal no copy has.
   return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
 /** Makes a call with these options. */
-export function callInRequest<Reply>(options: CallOptions, call: (options: CallOptions) => Promise<Reply>): Promise<Reply> {
+export function callInRequest<Reply>(
+  options: CallOptions,
+  call: (options: CallOptions) => Promise<Reply>,
+): Promise<Reply> {
   const inside = inRequest(options);
   return inside === options ? call(options) : markHandled(inside.signal, call(inside));
 }
 
 /**
- * The same reply. Code that makes a call now and awaits it after something else is right, and must not end the process as an unhandled
- * rejection when the client leaves in between.
+ * The same reply. Code that makes a call now and awaits it after something else is right, and must
+ * not end the process as an unhandled rejection when the client leaves in between.
  */
-function markHandled<Reply>(signal: AbortSignalLike | undefined, given: Promise<Reply>): Promise<Reply> {
+function markHandled<Reply>(
+  signal: AbortSignalLike | undefined,
+  given: Promise<Reply>,
+): Promise<Reply> {
   const follow = async (): Promise<Reply> => {
     try {
       return await given;

@@ -2,8 +2,9 @@
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;
 
 /**
- * The same with one listener for all who wait for a source: how many they are may be for a client to say, and sources search all of
- * their listeners to add or remove one, and warn of a leak when there are more than ten.
+ * The same with one listener for all who wait for a source: how many they are may be for a client
+ * to say, and sources search all of their listeners to add or remove one, and warn of a leak when
+ * there are more than ten.
  */
 export function sharedListener<Source extends object>(listen: Listen<Source>): Listen<Source> {
   const sources = new WeakMap<Source, Waiting>();

@@ -12,7 +12,10 @@ export interface ReplyStore {
 /** Faults of a store that is down are as many as calls. */
 const BETWEEN_WARNINGS = 60_000;
 
-/** The replies of a serving that a store keeps. A store that fails, or does not answer, costs a call time, and nothing else. */
+/**
+ * The replies of a serving that a store keeps. A store that fails, or does not answer, costs a call
+ * time, and nothing else.
+ */
 export class ReplyCache {
   private readonly logger = new Logger('Serving');
   private readonly lookups = new Set<Promise<unknown>>();
@@ -67,7 +70,9 @@ export class ReplyCache {
     const now = performance.now();
     if (now - this.warnedAt >= BETWEEN_WARNINGS) {
       this.warnedAt = now;
-      this.logger.warn(`The cache of serving "${this.serving}": ${what}: ${messageOf(error)}; calls go on without`);
+      this.logger.warn(
+        `The cache of serving "${this.serving}": ${what}: ${messageOf(error)}; calls go on without`,
+      );
     }
   }
 }
@@ -75,7 +80,10 @@ export class ReplyCache {
 async function within<T>(milliseconds: number, answer: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${milliseconds} ms`)), milliseconds);
+    timer = setTimeout(
+      () => reject(new Error(`no answer within ${milliseconds} ms`)),
+      milliseconds,
+    );
   });
   try {
     return await Promise.race([answer, late]);

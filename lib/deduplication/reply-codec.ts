@@ -8,8 +8,8 @@ import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
 
 /**
- * A reply as a text, which every store gives back as it was, in memory or elsewhere. JSON would turn typed arrays, tensors, dates and NaN
- * into something else.
+ * A reply as a text, which every store gives back as it was, in memory or elsewhere. JSON would
+ * turn typed arrays, tensors, dates and NaN into something else.
  *
  * @throws InvalidOutputError for what cannot be copied
  */
@@ -29,7 +29,10 @@ export function encodeReply(reply: unknown): string {
 
 /** The reply of a text, in storage of its own. */
 export function decodeReply(text: string): unknown {
-  const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as { packed: unknown; tensors: readonly Parts[] };
+  const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as {
+    packed: unknown;
+    tensors: readonly Parts[];
+  };
   return deepCopy(packed, (leaf) => {
     if (!types.isNumberObject(leaf)) {
       // V8 has read it as a view of the whole text.

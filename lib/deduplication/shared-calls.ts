@@ -29,7 +29,10 @@ export interface SharedCall {
   /** Calls back when the caller waits no more; what it returns ends that. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly watch: CallRecorder | undefined;
-  /** Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is called when they are admitted. */
+  /**
+   * Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is
+   * called when they are admitted.
+   */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
   /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
@@ -37,13 +40,19 @@ export interface SharedCall {
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
-/** What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that began it, and its input. */
+/**
+ * What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that
+ * began it, and its input.
+ */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
   | { readonly refusal: unknown; readonly input: unknown };
 
-/** Answers calls that ask the same by one run while it is under way, and afterwards by what a cache has kept. */
+/**
+ * Answers calls that ask the same by one run while it is under way, and afterwards by what a cache
+ * has kept.
+ */
 export class SharedCalls {
   private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
 
@@ -54,10 +63,13 @@ export class SharedCalls {
   ) {}
 
   /** The answer, and where it is from, if not from rows of the call's own. */
-  async answer(shared: SharedCall): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
+  async answer(
+    shared: SharedCall,
+  ): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
     const { watch, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
-    // The flight runs a copy, made in the same turn as the identity: the caller may change its input later.
+    // The flight runs a copy, made in the same turn as the identity: the caller may change its
+    // input later.
     let seat = this.join(identity, shared, () => copyInput(shared.input));
     const own = seat.joined ? prepare?.() : undefined;
     own?.catch(() => {});
@@ -85,7 +97,9 @@ export class SharedCalls {
     return seat.joined ? { answer, answeredBy: 'flight' } : { answer };
   }
 
-  /** Resolves when no call waits for the cache: what was not found there is on its way to the line. */
+  /**
+   * Resolves when no call waits for the cache: what was not found there is on its way to the line.
+   */
   async idle(): Promise<void> {
     await this.cache?.idle();
   }
@@ -97,7 +111,9 @@ export class SharedCalls {
   ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
     const { watch } = shared;
     const flight = this.sharing.singleFlight ? identity : Symbol('alone');
-    const seat = this.singleFlight.join(flight, watch, (left) => this.runShared(identity, inputOf(), shared, left));
+    const seat = this.singleFlight.join(flight, watch, (left) =>
+      this.runShared(identity, inputOf(), shared, left),
+    );
     if (seat.joined && watch) {
       seat.first?.joinedBy(watch);
     }
@@ -110,7 +126,8 @@ export class SharedCalls {
     { run }: SharedCall,
     left: AbortSignal,
   ): Promise<SharedOutcome> {
-    const found = this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
+    const found =
+      this.cache && typeof identity === 'string' ? await this.cache.find(identity) : undefined;
     if (found) {
       return { found };
     }
@@ -134,7 +151,8 @@ export class SharedCalls {
     }
     if (typeof identity !== 'string') {
       throw new InvalidServingError(
-        `Serving "${this.serving}": identify must return a string, or undefined for an input that shares with no other; ` +
+        `Serving "${this.serving}": identify must return a string, or undefined for an input ` +
+          'that shares with no other; ' +
           `it returned ${formatValue(identity)}`,
       );
     }

@@ -1,6 +1,9 @@
 /** The place of one call in a flight. */
 export interface JoinedCall<T, First> {
-  /** What the flight has given or failed of; or, where its call has left before, the reason for that. */
+  /**
+   * What the flight has given or failed of; or, where its call has left before, the reason for
+   * that.
+   */
   readonly reply: Promise<T>;
   /** Whether another call had begun the flight. */
   readonly joined: boolean;
@@ -11,8 +14,8 @@ export interface JoinedCall<T, First> {
 }
 
 /**
- * Joins calls of the same identity while the first of them is under way: the work is done once, and all get what it gives. A call
- * that comes once it is done begins the next flight.
+ * Joins calls of the same identity while the first of them is under way: the work is done once, and
+ * all get what it gives. A call that comes once it is done begins the next flight.
  */
 export class SingleFlight<T, First = undefined> {
   private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();
@@ -22,8 +25,15 @@ export class SingleFlight<T, First = undefined> {
     return this.calls.size;
   }
 
-  /** A seat in the flight that is under way, or else in one that begins with `start`, whose signal says that nobody waits any more. */
-  join(identity: string | symbol, first: First, start: (left: AbortSignal) => Promise<T>): JoinedCall<T, First> {
+  /**
+   * A seat in the flight that is under way, or else in one that begins with `start`, whose signal
+   * says that nobody waits any more.
+   */
+  join(
+    identity: string | symbol,
+    first: First,
+    start: (left: AbortSignal) => Promise<T>,
+  ): JoinedCall<T, First> {
     const known = this.calls.get(identity);
     if (known) {
       return known.join(true);

@@ -18,7 +18,8 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 export const whole = (least: number, most: number): Rule => ({
-  check: (value) => Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
+  check: (value) =>
+    Number.isInteger(value) && (value as number) >= least && (value as number) <= most,
   allowed: `a whole number from ${least} to ${most}`,
 });
 export const milliseconds = (least: number, most = LONGEST_DELAY): Rule => ({
@@ -26,7 +27,10 @@ export const milliseconds = (least: number, most = LONGEST_DELAY): Rule => ({
   allowed: `milliseconds from ${least} to ${most}`,
 });
 export const delay = milliseconds(0);
-export const aFunction: Rule = { check: (value) => typeof value === 'function', allowed: 'a function' };
+export const aFunction: Rule = {
+  check: (value) => typeof value === 'function',
+  allowed: 'a function',
+};
 
 /** The options of every batcher, and what is true when they are not given. */
 export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
@@ -54,7 +58,10 @@ export function batchingOf(
 
 /** How long shutdown waits, by the options of a serving or a batched method. */
 export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
-  return { drainOnShutdown: options.drainOnShutdown ?? true, drainTimeout: options.drainTimeout ?? 30_000 };
+  return {
+    drainOnShutdown: options.drainOnShutdown ?? true,
+    drainTimeout: options.drainTimeout ?? 30_000,
+  };
 }
 
 /** @throws InvalidServingError naming the owner, the option, its value, and what is allowed */
@@ -63,10 +70,14 @@ export function checkOptions(owner: string, options: object, rules: Rules): void
     const rule = Object.hasOwn(rules, option) ? rules[option] : undefined;
     if (!rule) {
       const known = Object.keys(rules).toSorted().join(', ');
-      throw new InvalidServingError(`${owner}: unknown option "${option}" (${formatValue(value)}); known are ${known}`);
+      throw new InvalidServingError(
+        `${owner}: unknown option "${option}" (${formatValue(value)}); known are ${known}`,
+      );
     }
     if ((value !== undefined || option === 'name') && !rule.check(value)) {
-      throw new InvalidServingError(`${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`);
+      throw new InvalidServingError(
+        `${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`,
+      );
     }
   }
 }
@@ -75,7 +86,8 @@ export function checkOptions(owner: string, options: object, rules: Rules): void
 export function checkRoom(owner: string, batchSize: number, maxQueue: number): void {
   if (batchSize > maxQueue) {
     throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ever fill; lower the one or raise the other`,
+      `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ` +
+        'ever fill; lower the one or raise the other',
     );
   }
 }
@@ -84,6 +96,9 @@ export function checkRoom(owner: string, batchSize: number, maxQueue: number): v
 export interface ShutdownOptions {
   /** Whether calls that are queued are run, or answered as closed at once. */
   readonly drainOnShutdown: boolean;
-  /** Milliseconds from the beginning of shutdown after which every call that is left is answered as closed. */
+  /**
+   * Milliseconds from the beginning of shutdown after which every call that is left is answered as
+   * closed.
+   */
   readonly drainTimeout: number;
 }

@@ -1,4 +1,7 @@
-/** Output of a stream: what the batch function returned for consecutive rows of the call, or yielded for them in one step. */
+/**
+ * Output of a stream: what the batch function returned for consecutive rows of the call, or yielded
+ * for them in one step.
+ */
 export interface OutputEvent<Output = unknown> {
   /** Which rows of the call these are: `rows` of them from `offset` on. */
   readonly batch: { readonly offset: number; readonly rows: number };

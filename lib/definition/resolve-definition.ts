@@ -39,17 +39,21 @@ import type { PartitionOptions } from '../partitions/batch-function.js';
 
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
 const pathOr = (allowed: string, other: Rule['check']): Rule => ({
-  check: (value) => (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
+  check: (value) =>
+    (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
   allowed,
 });
 const axes: Rule = {
-  check: (value) => isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
+  check: (value) =>
+    isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
   allowed: 'an object of { batchAxis: number | null } by name',
 };
 
 const sizes: Rule = {
   check: (value) =>
-    Array.isArray(value) && value.length > 0 && value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
+    Array.isArray(value) &&
+    value.length > 0 &&
+    value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
   allowed: 'a list of whole numbers from 1 on, each larger than the one before',
 };
 const flag: Rule = { check: (value) => typeof value === 'boolean', allowed: 'true or false' };
@@ -65,10 +69,16 @@ const perKey: Rules = {
 const common: Rules = {
   ...batching,
   ...perKey,
-  name: { check: (value) => typeof value === 'string' && value !== '', allowed: 'a string that is not empty' },
+  name: {
+    check: (value) => typeof value === 'string' && value !== '',
+    allowed: 'a string that is not empty',
+  },
   partitions: {
     check: (value) =>
-      value === true || (Array.isArray(value) ? value.length > 0 && value.every(isRecord) : whole(1, 1024).check(value)),
+      value === true ||
+      (Array.isArray(value)
+        ? value.length > 0 && value.every(isRecord)
+        : whole(1, 1024).check(value)),
     allowed: 'a number from 1 to 1024, true, or a list of options, one per partition',
   },
   batchKeys: {
@@ -80,14 +90,20 @@ const common: Rules = {
     allowed: 'an object of options by key',
   },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
-  maxQueueCost: { check: (value) => typeof value === 'number' && value > 0, allowed: 'a number above 0' },
+  maxQueueCost: {
+    check: (value) => typeof value === 'number' && value > 0,
+    allowed: 'a number above 0',
+  },
   cost: aFunction,
   timeout: delay,
   priorityAgeing: delay,
   tenant: aFunction,
   tenantWeights: {
     check: (value) =>
-      isRecord(value) && Object.values(value).every((weight) => typeof weight === 'number' && weight > 0 && weight < Infinity),
+      isRecord(value) &&
+      Object.values(value).every(
+        (weight) => typeof weight === 'number' && weight > 0 && weight < Infinity,
+      ),
     allowed: 'an object of numbers above 0 by tenant',
   },
   idempotent: flag,
@@ -117,7 +133,10 @@ const common: Rules = {
   postprocessStream: aFunction,
 };
 
-const isolation: Rule = { check: (value) => value === 'thread' || value === 'process', allowed: '"thread" or "process"' };
+const isolation: Rule = {
+  check: (value) => value === 'thread' || value === 'process',
+  allowed: '"thread" or "process"',
+};
 const onlyOfWorkers: Rule = {
   check: () => false,
   allowed: 'nothing here: only model and useFile run apart from the application',
@@ -130,25 +149,39 @@ const worker: Rules = {
   maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
   restartTimeout: milliseconds(1),
 };
-const noWorker: Rules = Object.fromEntries(Object.keys(worker).map((option) => [option, onlyOfWorkers]));
+const noWorker: Rules = Object.fromEntries(
+  Object.keys(worker).map((option) => [option, onlyOfWorkers]),
+);
 const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
     ...worker,
-    model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) => ArrayBuffer.isView(value)),
+    model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) =>
+      ArrayBuffer.isView(value),
+    ),
     session: anObject,
     inputs: axes,
     outputs: axes,
-    fetches: { check: (value) => isStrings(value) && value.length > 0, allowed: 'a list of names of outputs' },
+    fetches: {
+      check: (value) => isStrings(value) && value.length > 0,
+      allowed: 'a list of names of outputs',
+    },
   },
   useFactory: { ...noWorker, template: rowTemplate, useFactory: aFunction },
-  useFile: { ...worker, template: rowTemplate, useFile: pathOr('an absolute path or file: URL of a module', () => false) },
+  useFile: {
+    ...worker,
+    template: rowTemplate,
+    useFile: pathOr('an absolute path or file: URL of a module', () => false),
+  },
   useClass: { ...noWorker, template: rowTemplate, useClass: aFunction },
   useExisting: {
     ...noWorker,
     template: rowTemplate,
-    useExisting: { check: (value) => value !== undefined && value !== null, allowed: 'an injection token' },
+    useExisting: {
+      check: (value) => value !== undefined && value !== null,
+      allowed: 'an injection token',
+    },
   },
 };
 
@@ -161,20 +194,29 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const kind = definitionKind(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
   checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
-  const { name, batchKeys = [DEFAULT_KEY], keyOptions = {}, separateOrigins = false, warmUp = [] } = definition;
+  const {
+    name,
+    batchKeys = [DEFAULT_KEY],
+    keyOptions = {},
+    separateOrigins = false,
+    warmUp = [],
+  } = definition;
   const { maxQueueCost, timeout, runTimeout } = definition;
   const { maxQueue } = batchingOf(definition);
   const { maxRows = maxQueue, maxBytes } = definition;
   if (maxRows > maxQueue) {
     throw new InvalidServingError(
-      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ever wait; lower the one or raise the other`,
+      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ` +
+        'ever wait; lower the one or raise the other',
     );
   }
   const otherKeys = keyOptionsOf(owner, definition, {});
   checkRoom(owner, otherKeys.batchSize, maxQueue);
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
   if (unknown !== undefined) {
-    throw new InvalidServingError(`${owner}: keyOptions name "${unknown}", which is none of its keys: ${batchKeys.join(', ')}`);
+    throw new InvalidServingError(
+      `${owner}: keyOptions name "${unknown}", which is none of its keys: ${batchKeys.join(', ')}`,
+    );
   }
   const keys = batchKeys.map((key) => {
     const own = keyOptions[key] ?? {};
@@ -209,32 +251,46 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   });
 }
 
-function orderOf({ priorityAgeing = DEFAULT_AGEING, tenantWeights = {} }: ServingDefinition): QueueOrder {
+function orderOf({
+  priorityAgeing = DEFAULT_AGEING,
+  tenantWeights = {},
+}: ServingDefinition): QueueOrder {
   return { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
 }
 
 function recoveryOf(owner: string, kind: string, definition: ServingDefinition): RetryOptions {
   const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = definition;
   if (isolateFailures && !idempotent) {
-    throw new InvalidServingError(`${owner}: isolateFailures runs batches again, and needs idempotent: true`);
+    throw new InvalidServingError(
+      `${owner}: isolateFailures runs batches again, and needs idempotent: true`,
+    );
   }
   if (definition.retries !== undefined && !idempotent) {
     throw new InvalidServingError(
-      `${owner}: retries says how often a batch runs again whose partition was lost, and needs idempotent: true`,
+      `${owner}: retries says how often a batch runs again whose partition was lost, and needs ` +
+        'idempotent: true',
     );
   }
   return { idempotent, isolateFailures, retries };
 }
 
-function distributionOf(definition: ServingDefinition, { idempotent }: RetryOptions, saturation: number): ServingDistribution {
+function distributionOf(
+  definition: ServingDefinition,
+  { idempotent }: RetryOptions,
+  saturation: number,
+): ServingDistribution {
   const { distributed = true, distributionWeight = 1 } = definition;
   return {
     isShared: distributed,
     weight: distributionWeight,
     idempotent,
     saturation,
-    preprocess: definition.distributedPreprocessing && ((input) => definition.distributedPreprocessing!(input)),
-    postprocess: definition.distributedPostprocessing && ((output) => definition.distributedPostprocessing!(output)),
+    preprocess:
+      definition.distributedPreprocessing &&
+      ((input) => definition.distributedPreprocessing!(input)),
+    postprocess:
+      definition.distributedPostprocessing &&
+      ((output) => definition.distributedPostprocessing!(output)),
   };
 }
 
@@ -244,40 +300,58 @@ function sharingOf(owner: string, definition: ServingDefinition): Sharing | unde
     checkOptions(`${owner}, cache`, cache, ofCache);
   }
   if (definition.identify && !singleFlight && !cache) {
-    throw new InvalidServingError(`${owner}: identify tells which calls share an answer, and needs singleFlight: true or cache`);
+    throw new InvalidServingError(
+      `${owner}: identify tells which calls share an answer, and needs singleFlight: true or cache`,
+    );
   }
   const { ttl, timeout = 100 } = cache ?? {};
   return singleFlight || ttl !== undefined
     ? {
         singleFlight: singleFlight ?? false,
-        identify: (input) => (definition.identify ? definition.identify(input) : contentHash(input)),
+        identify: (input) =>
+          definition.identify ? definition.identify(input) : contentHash(input),
         cache: ttl === undefined ? undefined : { ttl, timeout },
       }
     : undefined;
 }
 
 function templateOf(definition: ServingDefinition): readonly ModelPort[] | undefined {
-  return 'template' in definition && definition.template ? portsOfTemplate(definition.template) : undefined;
+  return 'template' in definition && definition.template
+    ? portsOfTemplate(definition.template)
+    : undefined;
 }
 
 /** The options of a key: its own, or else those of the serving. */
-function keyOptionsOf(owner: string, shared: KeyServingOptions, own: KeyServingOptions): KeyOptions {
+function keyOptionsOf(
+  owner: string,
+  shared: KeyServingOptions,
+  own: KeyServingOptions,
+): KeyOptions {
   const padding = own.allowedSizes || own.pad !== undefined ? own : shared;
   const given = own.batchSize ?? shared.batchSize;
   const { batchTimeout } = batchingOf({ batchTimeout: own.batchTimeout ?? shared.batchTimeout });
   if (padding.allowedSizes && padding.pad) {
     throw new InvalidServingError(
-      `${owner}: pad is short for allowedSizes [batchSize] and contradicts the allowedSizes given; drop one`,
+      `${owner}: pad is short for allowedSizes [batchSize] and contradicts the allowedSizes ` +
+        'given; drop one',
     );
   }
   const batchSize = given ?? padding.allowedSizes?.at(-1) ?? batchingOf({}).batchSize;
-  const allowedSizes = padding.pad ? [batchSize] : padding.allowedSizes && [...padding.allowedSizes];
+  const allowedSizes = padding.pad
+    ? [batchSize]
+    : padding.allowedSizes && [...padding.allowedSizes];
   if (allowedSizes && allowedSizes.at(-1)! < batchSize) {
     throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ${allowedSizes.at(-1)}; lower the one or extend the other`,
+      `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
+        `${allowedSizes.at(-1)}; lower the one or extend the other`,
     );
   }
-  return { batchSize, batchTimeout, allowedSizes, runSize: given ?? allowedSizes?.at(-1) ?? Infinity };
+  return {
+    batchSize,
+    batchTimeout,
+    allowedSizes,
+    runSize: given ?? allowedSizes?.at(-1) ?? Infinity,
+  };
 }
 
 function supervisionOf(definition: ServingDefinition): Supervision {
@@ -300,9 +374,13 @@ export function moduleOf(name: string, file: string | URL): string {
 }
 
 function existing(name: string, file: string | URL): string {
-  const path = file instanceof URL || file.startsWith('file:') ? fileURLToPath(file) : resolve(file);
+  const path =
+    file instanceof URL || file.startsWith('file:') ? fileURLToPath(file) : resolve(file);
   if (!existsSync(path)) {
-    const hint = isAbsolute(String(file)) || file instanceof URL ? '' : ` (a relative path counts from ${process.cwd()})`;
+    const hint =
+      isAbsolute(String(file)) || file instanceof URL
+        ? ''
+        : ` (a relative path counts from ${process.cwd()})`;
     throw new InvalidServingError(`Serving "${name}": there is no file ${path}${hint}`);
   }
   return path;
@@ -313,7 +391,8 @@ function definitionKind(definition: ServingDefinition): string {
   const given = Object.keys(kinds).filter((kind) => options.get(kind) !== undefined);
   if (given.length !== 1) {
     throw new InvalidServingError(
-      `Serving ${formatValue(definition.name)} has ${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
+      `Serving ${formatValue(definition.name)} has ` +
+        `${given.length === 0 ? 'nothing to run its batches' : given.join(' and ')}; ` +
         `give exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
@@ -332,7 +411,10 @@ function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
 }
 
-function ownOptions(partitions: NonNullable<ServingDefinition['partitions']>, session: PartitionOptions): PartitionOptions[] {
+function ownOptions(
+  partitions: NonNullable<ServingDefinition['partitions']>,
+  session: PartitionOptions,
+): PartitionOptions[] {
   if (partitions === true) {
     return partitionPerDevice(session);
   }

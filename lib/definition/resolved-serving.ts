@@ -12,7 +12,10 @@ export interface KeyOptions {
   readonly runSize: number;
   /** The sizes that batches are padded to, rising. */
   readonly allowedSizes?: readonly number[] | undefined;
-  /** The rows of one run of a model that takes several at a time. A call of just these is never split. */
+  /**
+   * The rows of one run of a model that takes several at a time. A call of just these is never
+   * split.
+   */
   readonly step?: number | undefined;
 }
 

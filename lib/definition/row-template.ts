@@ -8,25 +8,32 @@ export interface TensorTemplate {
   /** The type of its elements. */
   readonly type: Tensor.Type;
   /**
-   * Its shape. The first axis is that of the rows. Of the others a number is fixed, `null` may have any size, and
-   * axes of the same name have the same size within a call.
+   * Its shape. The first axis is that of the rows. Of the others a number is fixed, `null` may have
+   * any size, and axes of the same name have the same size within a call.
    */
   readonly shape: readonly [rows: null, ...inner: (number | string | null)[]];
 }
 
-/** The one tensor that rows are made of, or the tensors of a container by their path, such as `mask` or `state.0`. */
+/**
+ * The one tensor that rows are made of, or the tensors of a container by their path, such as `mask`
+ * or `state.0`.
+ */
 export type RowTemplate = TensorTemplate | Readonly<Record<string, TensorTemplate>>;
 
 /** The tensors of a template as ports; one that stands alone has no name. */
 export function portsOfTemplate(template: RowTemplate): readonly ModelPort[] {
-  return isOne(template) ? [portOf('', template)] : Object.entries(template).map(([name, tensor]) => portOf(name, tensor));
+  return isOne(template)
+    ? [portOf('', template)]
+    : Object.entries(template).map(([name, tensor]) => portOf(name, tensor));
 }
 
 export const rowTemplate: Rule = {
   check: (value) =>
-    isTensorTemplate(value) || (isRecord(value) && isNotEmpty(value) && Object.values(value).every(isTensorTemplate)),
+    isTensorTemplate(value) ||
+    (isRecord(value) && isNotEmpty(value) && Object.values(value).every(isTensorTemplate)),
   allowed:
-    '{ type, shape }, or an object of these by name; a shape begins with null, the axis of the rows, ' +
+    '{ type, shape }, or an object of these by name; ' +
+    'a shape begins with null, the axis of the rows, ' +
     'and goes on with whole numbers, names, or null for any size',
 };
 
@@ -47,7 +54,9 @@ function isTensorTemplate(value: unknown): boolean {
     (type === 'string' || (typeof type === 'string' && storageClasses.has(type))) &&
     Array.isArray(shape) &&
     shape[0] === null &&
-    shape.every((dim) => dim === null || typeof dim === 'string' || (Number.isSafeInteger(dim) && dim >= 0))
+    shape.every(
+      (dim) => dim === null || typeof dim === 'string' || (Number.isSafeInteger(dim) && dim >= 0),
+    )
   );
 }
 

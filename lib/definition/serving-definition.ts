@@ -12,8 +12,8 @@ import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch
 /** What `preprocess` makes of a caller's input. */
 export interface PreprocessResult<Info = unknown> {
   /**
-   * A Batch, or tensors whose batch axis counts rows, or one plain value, which is one row; or a lazy sequence of these: an async
-   * iterable, an Observable, a generator, or an array of batches.
+   * A Batch, or tensors whose batch axis counts rows, or one plain value, which is one row; or a
+   * lazy sequence of these: an async iterable, an Observable, a generator, or an array of batches.
    */
   readonly batch: unknown;
   /** Private to the call, and to those that join it: handed to `postprocess` as it is. */
@@ -27,7 +27,10 @@ export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info:
 export interface KeyServingOptions {
   /** The most rows of the key that run together. */
   readonly batchSize?: number;
-  /** Milliseconds, from its first row, for which a batch of the key that is not full waits for more rows. */
+  /**
+   * Milliseconds, from its first row, for which a batch of the key that is not full waits for more
+   * rows.
+   */
   readonly batchTimeout?: number;
   /** The sizes that batches of the key are padded to. */
   readonly allowedSizes?: readonly number[];
@@ -48,19 +51,26 @@ export interface ReplyCacheOptions {
 }
 
 /** What every serving has, however it runs its batches. */
-export interface ServingOptions<Input = unknown, Output = unknown, Result = unknown, Info = unknown> {
+export interface ServingOptions<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> {
   /** Unique in the application. */
   readonly name: string;
   /**
    * The most rows that run together.
    *
-   * @default 32 past which the models of the samples and the benchmark gain little per row, while each batch takes longer
+   * @default 32 past which the models of the samples and the benchmark gain little per row, while
+   * each batch takes longer
    */
   readonly batchSize?: number;
   /**
    * Milliseconds, from its first row, for which a batch that is not full waits for more rows.
    *
-   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all partitions are busy
+   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all
+   * partitions are busy
    */
   readonly batchTimeout?: number;
   /**
@@ -70,20 +80,22 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly maxQueue?: number;
   /**
-   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream or a lazy sequence it is the most
-   * of one of its batches.
+   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream
+   * or a lazy sequence it is the most of one of its batches.
    *
    * @default maxQueue since more could never wait
    */
   readonly maxRows?: number;
   /**
-   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a RequestTooLargeError. Plain values are not counted.
+   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a
+   * RequestTooLargeError. Plain values are not counted.
    *
    * @default undefined no limit
    */
   readonly maxBytes?: number;
   /**
-   * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once with an OverloadedError.
+   * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once
+   * with an OverloadedError.
    *
    * @default no limit
    */
@@ -106,22 +118,27 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    * @default 1000
    */
   readonly priorityAgeing?: number;
-  /** In whose name a call is made that names nobody itself; `undefined` for nobody in particular. */
+  /**
+   * In whose name a call is made that names nobody itself; `undefined` for nobody in particular.
+   */
   tenant?(input: Input): string | undefined;
   /**
-   * The shares of tenants, by name: one of weight 2 gets twice as many rows run as one of weight 1, while both have rows that wait.
+   * The shares of tenants, by name: one of weight 2 gets twice as many rows run as one of weight 1,
+   * while both have rows that wait.
    *
    * @default 1 for each
    */
   readonly tenantWeights?: Readonly<Record<string, number>>;
   /**
-   * Whether a batch may run twice and do no harm: then it runs again when its partition was lost, and when it failed in part.
+   * Whether a batch may run twice and do no harm: then it runs again when its partition was lost,
+   * and when it failed in part.
    *
    * @default true for models, false for functions, files and classes
    */
   readonly idempotent?: boolean;
   /**
-   * Whether a batch that fails runs again in halves, until the row at fault fails alone; needs `idempotent`.
+   * Whether a batch that fails runs again in halves, until the row at fault fails alone; needs
+   * `idempotent`.
    *
    * @default what `idempotent` says
    */
@@ -133,14 +150,17 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly retries?: number;
   /**
-   * How many sessions run side by side, or the options of each of them; `true`: one per device of the execution provider,
-   * on the CPU one for each core but one.
+   * How many sessions run side by side, or the options of each of them; `true`: one per device of
+   * the execution provider, on the CPU one for each core but one.
    *
-   * @default 1 the largest batches and the least memory; a model's session uses all cores but one by itself
+   * @default 1 the largest batches and the least memory; a model's session uses all cores but one
+   * by itself
    */
-  readonly partitions?: number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
+  readonly partitions?:
+    number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
-   * The keys of the serving: rows batch only with rows of their own key. A batch names it with `withKey`.
+   * The keys of the serving: rows batch only with rows of their own key. A batch names it with
+   * `withKey`.
    *
    * @default ['default']
    */
@@ -148,9 +168,10 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   /** Options of single keys, by key. */
   readonly keyOptions?: Readonly<Record<string, KeyServingOptions>>;
   /**
-   * The sizes that a batch may have, for models that are compiled for fixed ones: it is padded with zero rows up to the next of
-   * them, and the output is cut back. Each size runs once before the application listens; for that a model whose inputs may
-   * have many shapes, a function, a file or a class needs `warmUp`. Rows must be tensors.
+   * The sizes that a batch may have, for models that are compiled for fixed ones: it is padded with
+   * zero rows up to the next of them, and the output is cut back. Each size runs once before the
+   * application listens; for that a model whose inputs may have many shapes, a function, a file or
+   * a class needs `warmUp`. Rows must be tensors.
    */
   readonly allowedSizes?: readonly number[];
   /**
@@ -160,41 +181,44 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly pad?: boolean;
   /**
-   * Inputs as callers give them. The first row of each runs once before the application listens, on every partition, in batches
-   * of the allowed sizes, or else of `batchSize` rows.
+   * Inputs as callers give them. The first row of each runs once before the application listens, on
+   * every partition, in batches of the allowed sizes, or else of `batchSize` rows.
    *
    * @default [] models with allowed sizes run zeros
    */
   readonly warmUp?: readonly Input[];
   /**
-   * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a batch; the batch function is then
-   * told the origin.
+   * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
+   * batch; the batch function is then told the origin.
    *
    * @default false
    */
   readonly separateOrigins?: boolean;
   /**
-   * Milliseconds that a batch may run, those of its steps together; callers of one that takes longer get a RunTimeoutError. A partition
-   * that is a process is then killed and started again; any other takes no more batches until that one has returned.
+   * Milliseconds that a batch may run, those of its steps together; callers of one that takes
+   * longer get a RunTimeoutError. A partition that is a process is then killed and started again;
+   * any other takes no more batches until that one has returned.
    *
    * @default none a batch may run as long as it likes
    */
   readonly runTimeout?: number;
   /**
-   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join the first while it is under way.
+   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join
+   * the first while it is under way.
    *
    * @default false
    */
   readonly singleFlight?: boolean;
   /**
-   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer depends on. `undefined` for an input that
-   * shares with no other.
+   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer
+   * depends on. `undefined` for an input that shares with no other.
    *
    * @default contentHash of the input
    */
   identify?(input: Input): string | undefined;
   /**
-   * Keeps the replies of `batchedRun` in the application's cache manager, of `@nestjs/cache-manager`.
+   * Keeps the replies of `batchedRun` in the application's cache manager, of
+   * `@nestjs/cache-manager`.
    *
    * @default none
    */
@@ -218,24 +242,36 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
    */
   readonly distributed?: boolean;
   /**
-   * How many calls of the cluster come here, in proportion to other nodes: this times the partitions that work. 0 for none.
+   * How many calls of the cluster come here, in proportion to other nodes: this times the
+   * partitions that work. 0 for none.
    *
    * @default 1
    */
   readonly distributionWeight?: number;
-  /** Makes of a caller's input what is sent to another node: on the caller's side, before `preprocess` there. */
+  /**
+   * Makes of a caller's input what is sent to another node: on the caller's side, before
+   * `preprocess` there.
+   */
   distributedPreprocessing?(input: Input): unknown;
-  /** Makes of the output what is sent to a caller on another node: on this side, after `postprocess`; of a stream, each output. */
+  /**
+   * Makes of the output what is sent to a caller on another node: on this side, after
+   * `postprocess`; of a stream, each output.
+   */
   distributedPostprocessing?(output: Output): unknown;
-  /** Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call alone. */
+  /**
+   * Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call
+   * alone.
+   */
   preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
-   * Shapes the reply from the output for the call's own rows: on the caller's side, once per call; of a stream, each output.
+   * Shapes the reply from the output for the call's own rows: on the caller's side, once per call;
+   * of a stream, each output.
    */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
   /**
-   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It gets the events as they come and
-   * returns what its consumer is to get, as an async iterable (such as an async generator gives) or an Observable.
+   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
+   * gets the events as they come and returns what its consumer is to get, as an async iterable
+   * (such as an async generator gives) or an Observable.
    */
   postprocessStream?(
     events: AsyncIterable<StreamEvent<Result, string>>,
@@ -243,32 +279,38 @@ export interface ServingOptions<Input = unknown, Output = unknown, Result = unkn
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/** Where the sessions of models and module files live, and what happens when their thread or process ends. */
+/**
+ * Where the sessions of models and module files live, and what happens when their thread or process
+ * ends.
+ */
 export interface WorkerOptions {
   /**
-   * Whether each partition has a thread or a process of its own. What kills a process (an abort in native code, the system that is out of
-   * memory) costs its batch, and not the application; it takes more memory, and rows and results are copied.
+   * Whether each partition has a thread or a process of its own. What kills a process (an abort in
+   * native code, the system that is out of memory) costs its batch, and not the application; it
+   * takes more memory, and rows and results are copied.
    *
    * @default 'thread'
    */
   readonly isolation?: Isolation;
   /**
-   * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30 s. The time is drawn at random
-   * from 0 on, so that partitions that have failed together do not start together.
+   * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30
+   * s. The time is drawn at random from 0 on, so that partitions that have failed together do not
+   * start together.
    *
    * @default 100
    */
   readonly restartDelay?: number;
   /**
-   * How often it is started again without having run a batch. After that the partition is lost, and is tried again every 30 s;
-   * calls fail at once when all partitions are.
+   * How often it is started again without having run a batch. After that the partition is lost, and
+   * is tried again every 30 s; calls fail at once when all partitions are.
    *
    * @default 5 with starts that fail at once, after 3 s at most
    */
   readonly maxRestarts?: number;
   /**
-   * Milliseconds in which it must be loaded and warm when it is started again. A process that is not is killed, and that start has failed; a
-   * thread cannot be, and is reported as hung until it is.
+   * Milliseconds in which it must be loaded and warm when it is started again. A process that is
+   * not is killed, and that start has failed; a thread cannot be, and is reported as hung until it
+   * is.
    *
    * @default 600000 so that a model may be compiled once more
    */
@@ -276,21 +318,27 @@ export interface WorkerOptions {
 }
 
 /** A serving of an ONNX model: its sessions run in threads or processes of their own. */
-export interface ModelServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+export interface ModelServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+>
   extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
   /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
   readonly model: string | URL | Uint8Array;
   /** Session options of onnxruntime, passed through; those of a partition win. */
   readonly session?: InferenceSession.SessionOptions;
   /**
-   * Batch axes of inputs for which the default, read from the model, is wrong, or which the file leaves open. `null` for all
-   * inputs: the model has no batch axis, and each call is one run.
+   * Batch axes of inputs for which the default, read from the model, is wrong, or which the file
+   * leaves open. `null` for all inputs: the model has no batch axis, and each call is one run.
    */
   readonly inputs?: DeclaredAxes;
   /** Batch axes of outputs for which the default, read from the model, is wrong. */
   readonly outputs?: DeclaredAxes;
   /**
-   * The outputs that make the reply. The others are fetched only for calls that ask for them as hooks.
+   * The outputs that make the reply. The others are fetched only for calls that ask for them as
+   * hooks.
    *
    * @default all outputs
    */
@@ -308,30 +356,51 @@ export interface TemplateOptions {
 }
 
 /** A serving of a function that runs in the application's own thread. */
-export interface FunctionServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+export interface FunctionServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+>
   extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   /** Builds the function that runs a batch; called once per partition and key at start. */
   readonly useFactory: BatchFunctionFactory;
 }
 
 /** A serving of a module file that runs in threads or processes of its own. */
-export interface FileServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+export interface FileServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+>
   extends ServingOptions<Input, Output, Result, Info>, WorkerOptions, TemplateOptions {
   /**
-   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is elsewhere: called in the thread or process
-   * once per key, it sets up and returns the function that gets every batch.
+   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is
+   * elsewhere: called in the thread or process once per key, it sets up and returns the function
+   * that gets every batch.
    */
   readonly useFile: string | URL;
 }
 
 /** A serving of a class with two methods, created by Nest with its dependencies. */
-export interface ClassServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+export interface ClassServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+>
   extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   readonly useClass: Type<ServingHandler>;
 }
 
 /** A serving of a handler that is a provider of the application already. */
-export interface ExistingServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown>
+export interface ExistingServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+>
   extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
   readonly useExisting: InjectionToken<ServingHandler>;
 }
@@ -344,7 +413,10 @@ export type ServingDefinition<Input = unknown, Output = unknown, Result = unknow
   | ClassServingDefinition<Input, Output, Result, Info>
   | ExistingServingDefinition<Input, Output, Result, Info>;
 
-/** Gives the definition back as it is, with the types of its callbacks inferred: input, output, result and info. */
+/**
+ * Gives the definition back as it is, with the types of its callbacks inferred: input, output,
+ * result and info.
+ */
 export function defineServing<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,
 ): ServingDefinition<Input, Output, Result, Info> {

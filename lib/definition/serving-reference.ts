@@ -6,8 +6,8 @@ import { formatValue } from '../format.js';
 export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
 
 /**
- * A serving: that of this application if it has one, else that of another node; `local`: only that of this application; `distributed`: by
- * way of the cluster, which may lead back here.
+ * A serving: that of this application if it has one, else that of another node; `local`: only that
+ * of this application; `distributed`: by way of the cluster, which may lead back here.
  */
 export type ServingReference<Input, Output> =
   | NamedServing<Input, Output>
@@ -31,7 +31,10 @@ export function readReference(reference: unknown): Reference {
   try {
     return sided(reference) ?? named(reference, undefined);
   } catch (cause) {
-    throw new UnknownServingError(`There is no serving ${formatValue(reference)}, whose name cannot be read`, { cause });
+    throw new UnknownServingError(
+      `There is no serving ${formatValue(reference)}, whose name cannot be read`,
+      { cause },
+    );
   }
 }
 
@@ -50,6 +53,8 @@ function named(serving: unknown, side: Reference['side']): Reference {
     return { name: serving as string, side, preprocess: undefined };
   }
   const definition = serving as ServingOptions;
-  const preprocess = definition.distributedPreprocessing && ((input: unknown) => definition.distributedPreprocessing!(input));
+  const preprocess =
+    definition.distributedPreprocessing &&
+    ((input: unknown) => definition.distributedPreprocessing!(input));
   return { name: definition.name, side, preprocess };
 }

@@ -26,7 +26,11 @@ import { OutboundCalls } from './calls/outbound-calls.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
 import { type Message, Messenger } from './wire/messenger.js';
 import { LivenessProbes } from './membership/liveness-probes.js';
-import { type DistributedPreprocessing, RemoteServing, type RemoteCallOptions } from './calls/remote-serving.js';
+import {
+  type DistributedPreprocessing,
+  RemoteServing,
+  type RemoteCallOptions,
+} from './calls/remote-serving.js';
 import { ShutdownLimit } from './shutdown-limit.js';
 import type { Address, JsonHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
@@ -39,7 +43,10 @@ const FLUSH = 5_000;
 /** Beyond the limit they have this many; once for the goodbye and once for the connections. */
 const GRACE = 400;
 
-/** This node among the others: it tells them how it is, hears how they are, answers their calls, and has its own answered. */
+/**
+ * This node among the others: it tells them how it is, hears how they are, answers their calls, and
+ * has its own answered.
+ */
 export class Cluster
   implements
     OnModuleInit,
@@ -82,8 +89,20 @@ export class Cluster
     private readonly transport: ServingTransport,
     private readonly offers: ExportedServings,
   ) {
-    const { balance, downAfter, heartbeat, limits, maxNodes, namespace, nodeId, window, secret, probeAfter } = options;
-    const address = `${nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100)}-${randomBytes(6).toString('hex')}`;
+    const {
+      balance,
+      downAfter,
+      heartbeat,
+      limits,
+      maxNodes,
+      namespace,
+      nodeId,
+      window,
+      secret,
+      probeAfter,
+    } = options;
+    const readableId = nodeId.replaceAll(/[^\w-]/g, '_').slice(0, 100);
+    const address = `${readableId}-${randomBytes(6).toString('hex')}`;
     this.address = address;
     this.balancer = balancerOf(balance);
     this.members = new Members({
@@ -98,14 +117,24 @@ export class Cluster
       limits,
       secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
       read: (letter) => this.read(letter),
-      refuse: (letter, error) => (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
-      unreadable: (error) => complaints.warn(`Something came that this node cannot read: ${error.message}`),
+      refuse: (letter, error) =>
+        (letter.kind < Kind.reply ? this.incoming : this.outgoing).refuse(letter, error),
+      unreadable: (error) =>
+        complaints.warn(`Something came that this node cannot read: ${error.message}`),
     });
     this.outgoing = new OutboundCalls(this.post, window, limits.calls);
-    this.incoming = new InboundCalls({ post: this.post, limits, window, most: limits.calls, offer: (name) => offers.find(name) });
+    this.incoming = new InboundCalls({
+      post: this.post,
+      limits,
+      window,
+      most: limits.calls,
+      offer: (name) => offers.find(name),
+    });
     this.way = { ...options, routes: this, outgoing: this.outgoing };
     this.otherNodes = { ...this.way, routes: new RoutesWithoutSelf(this, address) };
-    this.probes = new LivenessProbes(transport, probeAfter, this.outgoing, (of) => this.nodeDisconnected(of));
+    this.probes = new LivenessProbes(transport, probeAfter, this.outgoing, (of) =>
+      this.nodeDisconnected(of),
+    );
   }
 
   /**
@@ -124,7 +153,11 @@ export class Cluster
     if (known) {
       return known;
     }
-    const remote = new RemoteServing(name, this.way, this.options.remotes.get(name) ?? this.offers.preprocessingOf(name));
+    const remote = new RemoteServing(
+      name,
+      this.way,
+      this.options.remotes.get(name) ?? this.offers.preprocessingOf(name),
+    );
     // Names may come from a request, and are many only where they are wrong.
     if (this.members.candidates(name).list.length > 0 || this.options.remotes.has(name)) {
       this.remotes.set(name, remote);
@@ -136,7 +169,10 @@ export class Cluster
     return serving instanceof RemoteServing;
   }
 
-  /** Where a call by name goes: to the serving of this node, if it has one and that can keep up, else to those of others. */
+  /**
+   * Where a call by name goes: to the serving of this node, if it has one and that can keep up,
+   * else to those of others.
+   */
   route(name: string, local: Serving | undefined, preprocess?: DistributedPreprocessing): Serving {
     if (!local) {
       return this.serving(name, preprocess);
@@ -172,12 +208,17 @@ export class Cluster
       // Calls that this has ended here look for another node first.
       setImmediate(() => this.changed.next());
     });
-    // Plain messages are not signed: where there is a secret, only who knows it may call. And nobody calls a client.
+    // Plain messages are not signed: where there is a secret, only who knows it may call. And
+    // nobody calls a client.
     const jsonHandlers =
-      secret === undefined && role === 'node' ? jsonHandlersOf(offers, { incoming, limits }) : new Map<string, JsonHandler>();
+      secret === undefined && role === 'node'
+        ? jsonHandlersOf(offers, { incoming, limits })
+        : new Map<string, JsonHandler>();
     await transport.start({ namespace, address, role, receiver: this, jsonHandlers });
     this.isOnline = true;
-    this.logger.log(`This is ${role} ${formatValue(nodeId)} in the namespace ${formatValue(namespace)}`);
+    this.logger.log(
+      `This is ${role} ${formatValue(nodeId)} in the namespace ${formatValue(namespace)}`,
+    );
     this.probes.begin();
     this.checks = setInterval(() => this.check(), heartbeat / 4).unref();
     await this.post.broadcast(Kind.hello, {});
@@ -200,7 +241,9 @@ export class Cluster
     this.beginShutdown();
   }
 
-  /** Resolves when the calls of other nodes are answered, at the limit of shutdown at the latest. */
+  /**
+   * Resolves when the calls of other nodes are answered, at the limit of shutdown at the latest.
+   */
   async answered(): Promise<void> {
     await this.beginShutdown().within(this.drain());
   }
@@ -239,7 +282,10 @@ export class Cluster
 
   pick(serving: string, excluded: ReadonlySet<Address>): Candidate | undefined {
     const owners = this.members.candidates(serving);
-    return this.balancer(owners, excluded, { serving, underWay: (of) => this.outgoing.underWay(of) });
+    return this.balancer(owners, excluded, {
+      serving,
+      underWay: (of) => this.outgoing.underWay(of),
+    });
   }
 
   owners(serving: string): readonly Candidate[] {
@@ -276,7 +322,8 @@ export class Cluster
       this.answer(from);
     } else if (kind === Kind.goodbye) {
       if (header['drained'] === true) {
-        // All that it has taken it has answered before; what has no answer crossed with its leaving.
+        // All that it has taken it has answered before; what has no answer crossed with its
+        // leaving.
         this.outgoing.lose(from, 'no');
       }
       this.nodeDisconnected(from);
@@ -296,7 +343,10 @@ export class Cluster
     }
     clearTimeout(this.heartbeats);
     const jitter = 0.9 + Math.random() / 5;
-    this.heartbeats = setTimeout(() => this.sendHeartbeat(), this.options.heartbeat * jitter).unref();
+    this.heartbeats = setTimeout(
+      () => this.sendHeartbeat(),
+      this.options.heartbeat * jitter,
+    ).unref();
     this.answers = 0;
     const info = this.info();
     this.members.hear(info, performance.now());
@@ -358,10 +408,16 @@ export class Cluster
       const { local } = this.offers;
       const limits = local.map(({ shutdownLimit }) => shutdownLimit);
       const longest = limits.length === 0 ? undefined : Math.max(...limits);
-      const milliseconds = Math.min(drainTimeout ?? Infinity, longest ?? drainTimeout ?? DEFAULT_LIMIT);
+      const milliseconds = Math.min(
+        drainTimeout ?? Infinity,
+        longest ?? drainTimeout ?? DEFAULT_LIMIT,
+      );
       this.limit = new ShutdownLimit();
       this.limit.begin(milliseconds, () => {
-        this.logger.warn(`Calls of or to other nodes did not end within ${milliseconds} ms; they are answered as closed`);
+        this.logger.warn(
+          `Calls of or to other nodes did not end within ${milliseconds} ms; they are answered ` +
+            'as closed',
+        );
         this.closeCalls();
       });
       void this.drain();
@@ -390,7 +446,9 @@ export class Cluster
     clearInterval(this.checks);
     this.probes.end();
     this.closeCalls();
-    const goodbye = this.post.broadcast(Kind.goodbye, { drained: this.incoming.isDrained }).catch(() => {});
+    const goodbye = this.post
+      .broadcast(Kind.goodbye, { drained: this.incoming.isDrained })
+      .catch(() => {});
     const patience = Math.min(limit.left, FLUSH) + GRACE;
     await Promise.race([goodbye, pause(patience, undefined, { ref: false })]);
     this.remotes.forEach((remote) => remote.end());

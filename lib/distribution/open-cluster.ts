@@ -8,7 +8,10 @@ import { type DistributionOptions, resolveDistribution } from './options.js';
 import type { ServingTransport } from './transport.js';
 
 /** This node, not started yet; Nest does that with its hooks. */
-export async function openCluster(options: DistributionOptions, servings: () => ReadonlyMap<string, Serving>): Promise<Cluster> {
+export async function openCluster(
+  options: DistributionOptions,
+  servings: () => ReadonlyMap<string, Serving>,
+): Promise<Cluster> {
   const resolved = resolveDistribution(options);
   return new Cluster(resolved, await transportOf(options), new ExportedServings(servings));
 }
@@ -18,24 +21,36 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
   const { transport, secret } = given;
   switch (given.transport) {
     case Transport.TCP: {
-      checkTransportOptions({ transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true }, given);
+      checkTransportOptions(
+        { transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true },
+        given,
+      );
       const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
       const { options, peers, insecure } = given;
       return new TcpTransport({ options, peers, secret, insecure });
     }
     case Transport.GRPC: {
-      checkTransportOptions({ transport: 'Transport.GRPC', options: ['url'], isDialled: true }, given);
+      checkTransportOptions(
+        { transport: 'Transport.GRPC', options: ['url'], isDialled: true },
+        given,
+      );
       const { GrpcTransport } = await import('./transports/grpc/grpc.transport.js');
       const { options, peers, insecure } = given;
       return new GrpcTransport({ options, peers, secret, insecure });
     }
     case Transport.NATS: {
-      checkTransportOptions({ transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false }, given);
+      checkTransportOptions(
+        { transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false },
+        given,
+      );
       const { NatsTransport } = await import('./transports/nats/nats.transport.js');
       return new NatsTransport({ options: given.options });
     }
     case Transport.REDIS: {
-      checkTransportOptions({ transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false }, given);
+      checkTransportOptions(
+        { transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false },
+        given,
+      );
       const { RedisTransport } = await import('./transports/redis/redis.transport.js');
       return new RedisTransport({ options: given.options });
     }
@@ -44,8 +59,10 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
         return transport;
       }
       throw new InvalidServingError(
-        `ServingModule, option "distribution": transport ${formatValue(transport)} does not carry servings; ` +
-          'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and objects that are a ServingTransport',
+        `ServingModule, option "distribution": transport ${formatValue(transport)} does not ` +
+          'carry servings; ' +
+          'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and ' +
+          'objects that are a ServingTransport',
       );
   }
 }
@@ -54,7 +71,10 @@ function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
 }
 
-/** One of Nest's transports, as its users name it, and the options that tell it where to listen and whom to look for. */
+/**
+ * One of Nest's transports, as its users name it, and the options that tell it where to listen and
+ * whom to look for.
+ */
 export interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
@@ -65,22 +85,28 @@ export interface TransportOptions {
 const ALL = ['host', 'port', 'url', 'servers'];
 
 /**
- * What is meant for another transport would be passed on and mean nothing: the node would listen, or look for others, at a place that nobody has named.
+ * What is meant for another transport would be passed on and mean nothing: the node would listen,
+ * or look for others, at a place that nobody has named.
  *
  * @throws InvalidServingError naming what is misplaced
  */
-export function checkTransportOptions({ transport, options, isDialled }: TransportOptions, given: object): void {
+export function checkTransportOptions(
+  { transport, options, isDialled }: TransportOptions,
+  given: object,
+): void {
   const { options: of, ...rest }: { readonly options?: object | undefined } = given;
   const there = namesIn(of ?? {}).filter((name) => ALL.includes(name) && !options.includes(name));
   if (there.length > 0) {
     throw new InvalidServingError(
-      `ServingModule, option "distribution": ${inWords(there)} in its "options" means nothing to ${transport}, whose place is told by ${inWords(options)}`,
+      `ServingModule, option "distribution": ${inWords(there)} in its "options" means nothing to ` +
+        `${transport}, whose place is told by ${inWords(options)}`,
     );
   }
   const here = namesIn(rest).filter((name) => !isDialled && ['peers', 'insecure'].includes(name));
   if (here.length > 0) {
     throw new InvalidServingError(
-      `ServingModule, option "distribution": ${inWords(here)} means nothing to ${transport}, whose nodes meet at a server`,
+      `ServingModule, option "distribution": ${inWords(here)} means nothing to ${transport}, ` +
+        'whose nodes meet at a server',
     );
   }
 }

@@ -1,21 +1,34 @@
 import type { Observable } from 'rxjs';
 
-/** Where packets for one incarnation of a node go: its id, and an epoch that is new with every start. Made of letters, digits, `_` and `-`. */
+/**
+ * Where packets for one incarnation of a node go: its id, and an epoch that is new with every
+ * start. Made of letters, digits, `_` and `-`.
+ */
 export type Address = string;
 
 /** Whom a transport tells what it hears. */
 export interface Receiver {
   /** A packet has come. Who sent it stands in it. */
   receive(packet: Uint8Array): void;
-  /** There is a way to this node now. Only from transports that know, as those with connections do. */
+  /**
+   * There is a way to this node now. Only from transports that know, as those with connections do.
+   */
   nodeConnected(address: Address): void;
-  /** There is no way to this node any more: it ended, or its connection did. What it was sent may not have come there. */
+  /**
+   * There is no way to this node any more: it ended, or its connection did. What it was sent may
+   * not have come there.
+   */
   nodeDisconnected(address: Address): void;
-  /** Whether the transport can reach anybody: false while its broker is away. Without news it can. */
+  /**
+   * Whether the transport can reach anybody: false while its broker is away. Without news it can.
+   */
   online(isOnline: boolean): void;
 }
 
-/** Answers the message of a client that speaks no frames, only Nest's own messages: with one value, or with one after the other. */
+/**
+ * Answers the message of a client that speaks no frames, only Nest's own messages: with one value,
+ * or with one after the other.
+ */
 export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
 
 /** What a node brings to its transport. */
@@ -30,7 +43,8 @@ export interface TransportContext {
 }
 
 /**
- * Carries packets between nodes. They come in the order in which they were sent from one node to another, each whole and once, or not at all.
+ * Carries packets between nodes. They come in the order in which they were sent from one node to
+ * another, each whole and once, or not at all.
  *
  * It knows nothing of what is in a packet but its length, see `packetLength`.
  */
@@ -47,9 +61,15 @@ export interface ServingTransport {
   send(to: Address, packet: Uint8Array): void | Promise<void>;
   /** Sends to all nodes and clients that can be reached. */
   broadcast(packet: Uint8Array): void | Promise<void>;
-  /** Ends the connection with a node that has been silent for too long: should there be a way again, another one finds it sooner. */
+  /**
+   * Ends the connection with a node that has been silent for too long: should there be a way again,
+   * another one finds it sooner.
+   */
   drop?(address: Address): void;
-  /** Whether the node is there, for transports that would not be told of its end; rejects when that cannot be said. */
+  /**
+   * Whether the node is there, for transports that would not be told of its end; rejects when that
+   * cannot be said.
+   */
   probe?(address: Address): Promise<boolean>;
   /**
    * Ends all connections, once what was sent has left.

@@ -23,8 +23,15 @@ export class CallRecorder {
   }
 
   /** A watch over one more call, where somebody observes calls. */
-  static start(events: EventHub, serving: string, mode: CallMode, signal: AbortSignalLike | undefined): CallRecorder | undefined {
-    return events.observesCalls ? new CallRecorder(events, serving, events.nextCall(), mode, signal) : undefined;
+  static start(
+    events: EventHub,
+    serving: string,
+    mode: CallMode,
+    signal: AbortSignalLike | undefined,
+  ): CallRecorder | undefined {
+    return events.observesCalls
+      ? new CallRecorder(events, serving, events.nextCall(), mode, signal)
+      : undefined;
   }
 
   queued(rows: number): void {

@@ -6,8 +6,9 @@ export interface ServingCounters {
   /** Calls that were answered. A stream that its reader left counts as answered. */
   readonly answered: number;
   /**
-   * Calls that were refused or failed, by the code of their error, such as `SERVING_OVERLOADED`; `SERVING_CANCELLED` for
-   * those that their signal ended, `OTHER` for errors that are not of this package.
+   * Calls that were refused or failed, by the code of their error, such as `SERVING_OVERLOADED`;
+   * `SERVING_CANCELLED` for those that their signal ended, `OTHER` for errors that are not of this
+   * package.
    */
   readonly failed: Readonly<Record<string, number>>;
   /** Batches that have run, the pieces of `run` included. */
@@ -46,7 +47,14 @@ export class Counters {
   /** The counters as they are now. */
   get now(): ServingCounters {
     const { answered, batches, failedBatches, rows, padding, failures } = this;
-    return { answered, failed: Object.fromEntries(failures), batches, failedBatches, rows, padding };
+    return {
+      answered,
+      failed: Object.fromEntries(failures),
+      batches,
+      failedBatches,
+      rows,
+      padding,
+    };
   }
 }
 

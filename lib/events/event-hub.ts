@@ -6,7 +6,10 @@ import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
 import type { QueuedRequest } from '../batching/queued-request.js';
 
 /** The event of a type. */
-export type EventOf<Type extends ServingEvent['type']> = Extract<ServingEvent, { readonly type: Type }>;
+export type EventOf<Type extends ServingEvent['type']> = Extract<
+  ServingEvent,
+  { readonly type: Type }
+>;
 
 /** Where the events of one type go. */
 class EventChannel {
@@ -28,8 +31,8 @@ class EventChannel {
 }
 
 /**
- * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`: `nestjs-serving:batch:end` and its
- * like. No event is made that nobody would see.
+ * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`:
+ * `nestjs-serving:batch:end` and its like. No event is made that nobody would see.
  */
 export class EventHub {
   private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>> = {
@@ -39,7 +42,9 @@ export class EventHub {
     'batch:end': new EventChannel('batch:end'),
     'partition:change': new EventChannel('partition:change'),
   };
-  readonly all$: Observable<ServingEvent> = merge(...Object.values(this.channels).map(({ subject }) => subject));
+  readonly all$: Observable<ServingEvent> = merge(
+    ...Object.values(this.channels).map(({ subject }) => subject),
+  );
   private readonly callStarts = this.channels['call:start'];
   private readonly callEnds = this.channels['call:end'];
   /** Counted whether or not somebody observes. */
@@ -81,8 +86,8 @@ export class EventHub {
 }
 
 /**
- * Counts every batch, and emits events when it starts and when it ends, where somebody observes them; only then are its
- * labels made.
+ * Counts every batch, and emits events when it starts and when it ends, where somebody observes
+ * them; only then are its labels made.
  */
 export function batchObserver<R extends QueuedRequest>(
   events: EventHub,

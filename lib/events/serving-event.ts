@@ -8,10 +8,16 @@ import type { Origin } from '../context/caller-context.js';
 /** How a call runs. */
 export type CallMode = 'batched' | 'inline' | 'stream';
 
-/** Where a call stands: what comes before its rows are queued, then their wait, then their run, then what shapes the answer. */
+/**
+ * Where a call stands: what comes before its rows are queued, then their wait, then their run, then
+ * what shapes the answer.
+ */
 export type CallStage = 'preprocessing' | 'waiting' | 'running' | 'postprocessing';
 
-/** What has answered a call in place of rows of its own: the `flight` of a call that asked the same, or a reply from the `cache`. */
+/**
+ * What has answered a call in place of rows of its own: the `flight` of a call that asked the same,
+ * or a reply from the `cache`.
+ */
 export type AnsweredBy = 'flight' | 'cache';
 
 /** A call has come; told before anything is done about it, in the async context of its caller. */
@@ -39,13 +45,21 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly running: number;
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
-  /** The stage in which it ended; those after it took no time. What a stream postprocesses is part of `running`. */
+  /**
+   * The stage in which it ended; those after it took no time. What a stream postprocesses is part
+   * of `running`.
+   */
   readonly stage: CallStage;
-  /** What has answered it, if not rows of its own. A call that found its reply in the cache has only preprocessed. */
+  /**
+   * What has answered it, if not rows of its own. A call that found its reply in the cache has only
+   * preprocessed.
+   */
   readonly answeredBy?: AnsweredBy;
   /** Why it failed, if it did. */
   readonly error?: unknown;
-  /** That error is what its `signal` was aborted with: its caller has left, and nothing went wrong. */
+  /**
+   * That error is what its `signal` was aborted with: its caller has left, and nothing went wrong.
+   */
   readonly cancelled?: true;
 }
 
@@ -68,9 +82,10 @@ export interface BatchStartEvent {
   /** `rows / batchSize`. */
   readonly fill: number;
   /**
-   * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a partition; `flush`: the next
-   * request did not fit and must not be split; the serving was closing and it had to `drain`; it is a `retry` of rows whose batch
-   * failed; or it never was open, but ran `inline`.
+   * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a
+   * partition; `flush`: the next request did not fit and must not be split; the serving was closing
+   * and it had to `drain`; it is a `retry` of rows whose batch failed; or it never was open, but
+   * ran `inline`.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
@@ -92,7 +107,10 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly steps?: number;
   /** Why it failed, if it did. */
   readonly error?: unknown;
-  /** It was handed ahead to a busy partition and taken back before it began, since another one was idle. */
+  /**
+   * It was handed ahead to a busy partition and taken back before it began, since another one was
+   * idle.
+   */
   readonly revoked?: true;
   /** The rows of it that run again, in batches of their own. */
   readonly retried?: number;
@@ -109,7 +127,8 @@ export interface PartitionChangeEvent extends PartitionStatus {
 }
 
 /** What a serving tells its observers. */
-export type ServingEvent = CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent | PartitionChangeEvent;
+export type ServingEvent =
+  CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent | PartitionChangeEvent;
 
 /** What the batcher does not know of a batch. */
 export interface BatchLabels {
@@ -119,9 +138,23 @@ export interface BatchLabels {
   readonly calls: readonly number[];
 }
 
-export function batchStart<R extends QueuedRequest>(record: BatchRecord<R>, labels: BatchLabels): BatchStartEvent {
+export function batchStart<R extends QueuedRequest>(
+  record: BatchRecord<R>,
+  labels: BatchLabels,
+): BatchStartEvent {
   const { id, partition, rows, batchSize, reason, wait, queued } = record;
-  return { type: 'batch:start', batch: id, partition, rows, batchSize, fill: rows / batchSize, reason, wait, queued, ...labels };
+  return {
+    type: 'batch:start',
+    batch: id,
+    partition,
+    rows,
+    batchSize,
+    fill: rows / batchSize,
+    reason,
+    wait,
+    queued,
+    ...labels,
+  };
 }
 
 export function batchEnd<R extends QueuedRequest>(
@@ -130,6 +163,15 @@ export function batchEnd<R extends QueuedRequest>(
   runTime: number,
   { padding = 0, retries, ...outcome }: BatchOutcome<R>,
 ): BatchEndEvent {
-  const retried = retries && { retried: retries.reduce((rows, { parts }) => rows + sizeOf(parts), 0) };
-  return { ...batchStart(record, labels), type: 'batch:end', runTime, padding, ...outcome, ...retried };
+  const retried = retries && {
+    retried: retries.reduce((rows, { parts }) => rows + sizeOf(parts), 0),
+  };
+  return {
+    ...batchStart(record, labels),
+    type: 'batch:end',
+    runTime,
+    padding,
+    ...outcome,
+    ...retried,
+  };
 }

@@ -10,7 +10,10 @@ import { outputRows } from './output.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 
-/** One batch on its way through a partition: gives the requests with rows in it what it says, each its own. */
+/**
+ * One batch on its way through a partition: gives the requests with rows in it what it says, each
+ * its own.
+ */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
@@ -27,7 +30,9 @@ export class BatchRun implements BatchListener {
     /** Why its steps are not wanted any more. */
     private readonly cut: () => Error | undefined = () => undefined,
   ) {
-    const batch = Batch.merge(parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)));
+    const batch = Batch.merge(
+      parts.map(({ request, offset, count }) => request.batch.slice(offset, offset + count)),
+    );
     const padding = paddingOf(batch, parts[0]!.request.lane.limits, largest);
     this.batch = padding === batch.padding ? batch : batch.pad(padding);
     this.hooks = parts.some(({ request }) => request.hooks)
@@ -38,7 +43,14 @@ export class BatchRun implements BatchListener {
 
   info(partition: number): BatchInfo {
     const { key, size, padding } = this.batch;
-    return { key, size, padding, partition, origin: this.parts[0]!.request.lane.origin, hooks: this.hooks };
+    return {
+      key,
+      size,
+      padding,
+      partition,
+      origin: this.parts[0]!.request.lane.origin,
+      hooks: this.hooks,
+    };
   }
 
   /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
@@ -52,7 +64,8 @@ export class BatchRun implements BatchListener {
         faults.set(
           start,
           new InvalidBatchError(
-            'The memory of a tensor was transferred, or has shrunk, while its rows waited; leave it as it is until they have run',
+            'The memory of a tensor was transferred, or has shrunk, while its rows waited; leave ' +
+              'it as it is until they have run',
           ),
         );
       }
@@ -91,7 +104,8 @@ export class BatchRun implements BatchListener {
     if (!Array.isArray(output) || output.length !== expected) {
       const got = Array.isArray(output) ? `a list of ${output.length}` : formatValue(output);
       throw new InvalidOutputError(
-        `A generator must yield, step by step, a list with an entry for each of the ${expected} rows of its batch; it yielded ${got}`,
+        `A generator must yield, step by step, a list with an entry for each of the ${expected} ` +
+          `rows of its batch; it yielded ${got}`,
       );
     }
     const cut = this.cut();
@@ -99,7 +113,9 @@ export class BatchRun implements BatchListener {
       this.fail(cut);
       return;
     }
-    this.forEachPart(({ request, offset }, start, end) => request.step(offset, output.slice(start, end), metadata));
+    this.forEachPart(({ request, offset }, start, end) =>
+      request.step(offset, output.slice(start, end), metadata),
+    );
   }
 
   isWaiting(row: number): boolean {
@@ -150,7 +166,9 @@ export class BatchRun implements BatchListener {
     try {
       return outputRows(value, this.batch, { '': axis });
     } catch (cause) {
-      throw cause instanceof InvalidOutputError ? new InvalidOutputError(`Hook "${name}": ${cause.message}`, { cause }) : cause;
+      throw cause instanceof InvalidOutputError
+        ? new InvalidOutputError(`Hook "${name}": ${cause.message}`, { cause })
+        : cause;
     }
   }
 

@@ -33,21 +33,34 @@ export class BatchRunner {
     this.observer = batchObserver(events, (record) => this.labelsOf(record));
   }
 
-  /** Runs the window as one batch, which padding makes no larger than that; what failed and may run again is in the outcome. */
+  /**
+   * Runs the window as one batch, which padding makes no larger than that; what failed and may run
+   * again is in the outcome.
+   */
   readonly dispatch = (
     { parts, size, retryState }: Window<BatchRequest>,
     partition: number,
-  ): Promise<BatchOutcome<BatchRequest>> => this.runParts(parts, partition, size, retryState as RetryState | undefined);
+  ): Promise<BatchOutcome<BatchRequest>> =>
+    this.runParts(parts, partition, size, retryState as RetryState | undefined);
 
   /** Runs the request so that a fault is found; nobody waits for what it gives. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
     request.isOver = true;
     const { size } = request;
-    const { error } = await this.runParts([{ request, offset: 0, count: size }], index, size, undefined, partition);
+    const { error } = await this.runParts(
+      [{ request, offset: 0, count: size }],
+      index,
+      size,
+      undefined,
+      partition,
+    );
     return error;
   }
 
-  /** Generators that still run end at their next step, and what is lost with its partition is lost for this reason. */
+  /**
+   * Generators that still run end at their next step, and what is lost with its partition is lost
+   * for this reason.
+   */
   terminate(error: Error): void {
     this.cut = error;
   }
@@ -87,13 +100,18 @@ export class BatchRunner {
       if (isA(cause, RejectedRowsError)) {
         const others = run.without(cause);
         const [error] = cause.faults.values();
-        return { ...run.outcome, error, ...(others.length > 0 && { retries: [{ parts: others, retryState }] }) };
+        return {
+          ...run.outcome,
+          error,
+          ...(others.length > 0 && { retries: [{ parts: others, retryState }] }),
+        };
       }
       if (isA(cause, RevokedError)) {
         return { ...run.outcome, revoked: true, retries: [{ parts, retryState }] };
       }
       const error = this.batchError(cause, run.batch.size);
-      const retries = run.hasSpoken || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
+      const retries =
+        run.hasSpoken || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
       if (retries.length > 0) {
         run.runsAgain(error);
         return { ...run.outcome, error, retries };
@@ -111,7 +129,10 @@ export class BatchRunner {
   }
 
   private failedBatch(cause: unknown, size: number): BatchFailedError {
-    return new BatchFailedError(`Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`, { cause });
+    return new BatchFailedError(
+      `Serving "${this.name}": a batch of ${size} rows failed: ${messageOf(cause)}`,
+      { cause },
+    );
   }
 
   private labelsOf({ parts }: BatchRecord<BatchRequest>): BatchLabels {

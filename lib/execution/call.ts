@@ -5,7 +5,11 @@ import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../er
 import { formatValue } from '../format.js';
 import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
-import type { PostprocessContext, PreprocessResult, ServingOptions } from '../definition/serving-definition.js';
+import type {
+  PostprocessContext,
+  PreprocessResult,
+  ServingOptions,
+} from '../definition/serving-definition.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
 /** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
@@ -14,7 +18,10 @@ export type Callbacks = Pick<
   'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'tenant' | 'cost' | 'maxQueueCost'
 >;
 
-/** A call after preprocessing: its rows, at once or one batch after the other, and what the reply needs. */
+/**
+ * A call after preprocessing: its rows, at once or one batch after the other, and what the reply
+ * needs.
+ */
 export interface Call {
   readonly rows: Batch | Source<Batch>;
   /** The input was one plain value, so the reply is its one result. */
@@ -29,7 +36,11 @@ export interface Call {
  *
  * @throws InvalidInputError for an iterator that another call reads
  */
-export function prepareCall(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Call | Promise<Call> {
+export function prepareCall(
+  callbacks: Callbacks,
+  input: unknown,
+  axes?: BatchAxes,
+): Call | Promise<Call> {
   readOnce(input);
   return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
 }
@@ -57,7 +68,8 @@ export function withKey({ name }: Callbacks, call: Call, key: string): Call {
 function keyed(serving: string, batch: Batch, key: string): Batch {
   if (batch.key !== DEFAULT_KEY && batch.key !== key) {
     throw new InvalidInputError(
-      `A call to serving "${serving}" names the key ${formatValue(key)}, and its batch has the key ${formatValue(batch.key)}; name one of them`,
+      `A call to serving "${serving}" names the key ${formatValue(key)}, and its batch has the ` +
+        `key ${formatValue(batch.key)}; name one of them`,
     );
   }
   return batch.withKey(key);
@@ -71,16 +83,26 @@ export function dropCall({ rows }: Call): void {
 }
 
 /** Shapes the reply from the output for the call's rows. */
-export function finishCall(callbacks: Callbacks, call: Call, output: BatchOutput, said: CallMetadata): unknown {
+export function finishCall(
+  callbacks: Callbacks,
+  call: Call,
+  output: BatchOutput,
+  said: CallMetadata,
+): unknown {
   const result = unwrap(call, output);
   return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
 }
 
 function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
-  return said.isSplit ? { isSplit: true, metadata: said.metadata, info } : { isSplit: false, metadata: said.metadata, info };
+  return said.isSplit
+    ? { isSplit: true, metadata: said.metadata, info }
+    : { isSplit: false, metadata: said.metadata, info };
 }
 
-/** Shapes what a stream gives: all of it by `postprocessStream`, or else each output by `postprocess`. */
+/**
+ * Shapes what a stream gives: all of it by `postprocessStream`, or else each output by
+ * `postprocess`.
+ */
 export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
@@ -116,7 +138,8 @@ async function* elementsOf(
   const source = sourceOf(sequence);
   if (!source) {
     throw new InvalidServingError(
-      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, it returned ${formatValue(sequence)}`,
+      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, ` +
+        `it returned ${formatValue(sequence)}`,
     );
   }
   try {
@@ -133,7 +156,8 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
   const prepared: PreprocessResult | undefined = await callbacks.preprocess!(input);
   if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
     throw new InvalidServingError(
-      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ${formatValue(prepared)}`,
+      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ` +
+        formatValue(prepared),
     );
   }
   return callOf(prepared.batch, prepared.info, axes);
@@ -150,7 +174,12 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
     return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
   }
   const batch = batchIn(rows, axes);
-  return { rows: batch ?? Batch.ofValues([rows]), single: batch === undefined, isOpen: false, info };
+  return {
+    rows: batch ?? Batch.ofValues([rows]),
+    single: batch === undefined,
+    isOpen: false,
+    info,
+  };
 }
 
 /** The value as a batch, unless it is one plain value. */
@@ -168,7 +197,9 @@ function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
   return {
     async next() {
       const { done, value } = resultIn(await source.next());
-      return done ? { done, value: undefined } : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
+      return done
+        ? { done, value: undefined }
+        : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
     },
     return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
   };
@@ -176,7 +207,9 @@ function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
 
 function resultIn(result: unknown): IteratorResult<unknown> {
   if (typeof result !== 'object' || result === null) {
-    throw new InvalidBatchError(`A lazy sequence must give { done, value } for every step, it gave ${formatValue(result)}`);
+    throw new InvalidBatchError(
+      `A lazy sequence must give { done, value } for every step, it gave ${formatValue(result)}`,
+    );
   }
   return result as IteratorResult<unknown>;
 }

@@ -15,7 +15,9 @@ export interface ServingLane extends Lane {
 
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
-/** With so many lanes more than keys, all are forgotten: rows of a forgotten lane open a new window. */
+/**
+ * With so many lanes more than keys, all are forgotten: rows of a forgotten lane open a new window.
+ */
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
@@ -39,7 +41,10 @@ export class Lanes {
     this.others = { ...others };
   }
 
-  /** Has batches take as many rows as the model does: multiples of its fixed batch, or one call where it has no batch axis. */
+  /**
+   * Has batches take as many rows as the model does: multiples of its fixed batch, or one call
+   * where it has no batch axis.
+   */
   fit({ inputs, fixedBatch }: Pick<ModelSignature, 'inputs' | 'fixedBatch'>): void {
     this.step = fixedBatch ?? 1;
     this.most = hasRows(inputs) ? Infinity : 1;
@@ -67,7 +72,10 @@ export class Lanes {
     return { key, origin, limits, isInline: true };
   }
 
-  /** The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to find them again. */
+  /**
+   * The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to
+   * find them again.
+   */
   laneOf(batch: Batch, origin?: Origin): ServingLane {
     const { key } = batch;
     checkOrigin(origin);
@@ -108,7 +116,8 @@ export class Lanes {
 function checkOrigin(origin: unknown): void {
   if (origin !== undefined && (typeof origin !== 'string' || origin.length > LONGEST_ORIGIN)) {
     throw new InvalidInputError(
-      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ${formatValue(origin)}`,
+      `The origin of a call is a string of at most ${LONGEST_ORIGIN} characters, and not ` +
+        formatValue(origin),
     );
   }
 }
@@ -118,8 +127,15 @@ export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false)
   return inline ? runSize : batchSize;
 }
 
-/** The padding of a batch: up to the next allowed size, or what its callers asked for as far as it fits into the largest batch. */
-export function paddingOf({ size, padding }: Batch, { allowedSizes }: KeyOptions, largest: number): number {
+/**
+ * The padding of a batch: up to the next allowed size, or what its callers asked for as far as it
+ * fits into the largest batch.
+ */
+export function paddingOf(
+  { size, padding }: Batch,
+  { allowedSizes }: KeyOptions,
+  largest: number,
+): number {
   if (allowedSizes) {
     return (allowedSizes.find((allowed) => allowed >= size) ?? size) - size;
   }

@@ -16,7 +16,8 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   if (isRowList(output, input.isPlain)) {
     if (output.length !== expected) {
       throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ${output.length}`,
+        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+          `${output.length}`,
       );
     }
     return Batch.ofValues(output).slice(0, input.size);
@@ -24,21 +25,25 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   if (!isContainer(output)) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
-      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ${expected} rows; the batch function returned ${got}`,
+      `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
+        `${expected} rows; the batch function returned ${got}`,
     );
   }
   for (const { path, tensor } of leavesOf(output)) {
     const axis = axisOf(path, axes);
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
-        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; axis ${axis} must have the ${expected} rows of the batch` +
+        `Output ${path === '' ? '' : `"${path}" `}has the shape [${tensor.dims.join(', ')}]; ` +
+          `axis ${axis} must have the ${expected} rows of the batch` +
           hintOf(path, axes),
       );
     }
   }
   const rows = asOutput(() => Batch.ofOutput(output, axes));
   if (rows.size !== expected) {
-    throw new InvalidOutputError(`Unusable output: no leaf of it carries the ${expected} rows of the batch`);
+    throw new InvalidOutputError(
+      `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
+    );
   }
   return rows.slice(0, input.size);
 }
@@ -55,12 +60,15 @@ export function asOutput(make: () => Batch): Batch {
   try {
     return make();
   } catch (cause) {
-    throw cause instanceof InvalidBatchError ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause }) : cause;
+    throw cause instanceof InvalidBatchError
+      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
+      : cause;
   }
 }
 
 /**
- * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error that a batch function put in place of a row's result.
+ * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error
+ * that a batch function put in place of a row's result.
  */
 export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
   const output = isLent ? rows.view() : rows.release();

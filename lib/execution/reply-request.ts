@@ -24,11 +24,18 @@ export class ReplyRequest extends BatchRequest {
   private first: Answer | undefined;
   private others: Answer[] | undefined;
   /** What generators have yielded, by part and row, and what they said beside the last of it. */
-  private steps: Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
+  private steps:
+    Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
   private resolve!: (reply: Reply) => void;
   protected reject!: (error: unknown) => void;
 
-  constructor(batch: Batch, lane: ServingLane, watch?: CallRecorder, terms?: ResolvedCallOptions, cost?: number) {
+  constructor(
+    batch: Batch,
+    lane: ServingLane,
+    watch?: CallRecorder,
+    terms?: ResolvedCallOptions,
+    cost?: number,
+  ) {
     super(batch, lane, watch, undefined, terms, cost);
     this.reply = new Promise((resolve, reject) => {
       this.resolve = resolve;
@@ -47,7 +54,12 @@ export class ReplyRequest extends BatchRequest {
     }
   }
 
-  protected takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void {
+  protected takeStep(
+    offset: number,
+    values: readonly unknown[],
+    live: readonly boolean[],
+    metadata: unknown,
+  ): void {
     this.steps ??= new Map();
     const steps = this.steps.get(offset) ?? { rows: emptyRows(values.length), metadata };
     values.forEach((value, i) => live[i] && steps.rows[i]!.push(value));

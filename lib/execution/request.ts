@@ -6,7 +6,10 @@ import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
 
-/** Rows of a call on their way through the batcher: they may run in several batches, and finish in any order. */
+/**
+ * Rows of a call on their way through the batcher: they may run in several batches, and finish in
+ * any order.
+ */
 export abstract class BatchRequest implements QueuedRequest {
   arrivedAt = 0;
   waiting = 0;
@@ -15,7 +18,10 @@ export abstract class BatchRequest implements QueuedRequest {
   isOver = false;
   /** Where its rows wait, if they do. */
   queue: { leave(request: BatchRequest): void } | undefined;
-  /** A batch of it has taken too long: what its caller hears where no partition is left to run that again. */
+  /**
+   * A batch of it has taken too long: what its caller hears where no partition is left to run that
+   * again.
+   */
   overrun: RunTimeoutError | undefined;
   private missing: number;
   /** The rows that a generator has said to be over. */
@@ -63,7 +69,8 @@ export abstract class BatchRequest implements QueuedRequest {
 
   /** Takes what a generator has yielded for the rows from `offset` on. */
   step(offset: number, values: readonly unknown[], metadata: unknown): void {
-    const isLive = (value: unknown, i: number): boolean => value !== DONE && this.isWaiting(offset + i);
+    const isLive = (value: unknown, i: number): boolean =>
+      value !== DONE && this.isWaiting(offset + i);
     const live = values.map(isLive);
     const error = values.find((value, i) => live[i] && isError(value));
     if (error) {
@@ -96,7 +103,10 @@ export abstract class BatchRequest implements QueuedRequest {
     this.fail(this.terms.deadlineError());
   }
 
-  /** The batch with the part has failed; where a generator had said all of these rows to be over, they are not concerned. */
+  /**
+   * The batch with the part has failed; where a generator had said all of these rows to be over,
+   * they are not concerned.
+   */
   failPart(offset: number, count: number, error: unknown): void {
     for (let row = offset; row < offset + count; row++) {
       if (this.isWaiting(row)) {
@@ -113,8 +123,16 @@ export abstract class BatchRequest implements QueuedRequest {
 
   /** All that there is for the part. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
-  /** `values` has an entry for every row of the part; where `live` is false, the row was over already. */
-  protected abstract takeStep(offset: number, values: readonly unknown[], live: readonly boolean[], metadata: unknown): void;
+  /**
+   * `values` has an entry for every row of the part; where `live` is false, the row was over
+   * already.
+   */
+  protected abstract takeStep(
+    offset: number,
+    values: readonly unknown[],
+    live: readonly boolean[],
+    metadata: unknown,
+  ): void;
   /** There will be no more steps for the part, of which there may have been none. */
   protected abstract endSteppedPart(offset: number, count: number): void;
   protected abstract finish(): void;

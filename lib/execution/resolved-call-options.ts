@@ -1,7 +1,12 @@
 import { DeadlineExceededError, InvalidInputError } from '../errors.js';
 import { formatValue } from '../format.js';
 import type { Callbacks } from './call.js';
-import { type AbortSignalLike, type CallOptions, onAbort, type StreamOptions } from '../context/call-options.js';
+import {
+  type AbortSignalLike,
+  type CallOptions,
+  onAbort,
+  type StreamOptions,
+} from '../context/call-options.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 
 /** What a call asks for beside its rows, with every default filled in. */
@@ -57,11 +62,29 @@ export function resolveCallOptions(
   isStream = false,
 ): ResolvedCallOptions {
   checkNames(name, options, isStream);
-  const { priority = 0, tenant = tenantOf?.(input) ?? '', timeout = patience, key, signal } = options;
-  if (priority === 0 && tenant === '' && timeout === undefined && key === undefined && signal === undefined) {
+  const {
+    priority = 0,
+    tenant = tenantOf?.(input) ?? '',
+    timeout = patience,
+    key,
+    signal,
+  } = options;
+  if (
+    priority === 0 &&
+    tenant === '' &&
+    timeout === undefined &&
+    key === undefined &&
+    signal === undefined
+  ) {
     return DEFAULT_CALL_OPTIONS;
   }
-  check(name, 'priority', priority, Number.isInteger(priority) && Math.abs(priority) <= 10, 'a whole number from -10 to 10');
+  check(
+    name,
+    'priority',
+    priority,
+    Number.isInteger(priority) && Math.abs(priority) <= 10,
+    'a whole number from -10 to 10',
+  );
   check(name, 'tenant', tenant, typeof tenant === 'string', 'a string');
   check(name, 'key', key, key === undefined || typeof key === 'string', 'a string');
   check(
@@ -71,13 +94,19 @@ export function resolveCallOptions(
     timeout === undefined || (typeof timeout === 'number' && timeout >= 0),
     'milliseconds of 0 or more',
   );
-  const deadline = timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
+  const deadline =
+    timeout === undefined || timeout > LONGEST_DELAY ? Infinity : performance.now() + timeout;
   const deadlineError = () =>
-    new DeadlineExceededError(`Serving "${name}" did not answer within the ${timeout} ms that the call had`);
+    new DeadlineExceededError(
+      `Serving "${name}" did not answer within the ${timeout} ms that the call had`,
+    );
   return { priority, tenant, key, signal, deadline, deadlineError };
 }
 
-/** Calls back with the reason when the call is to end before its answer, at once if it is; the function that it returns ends that. */
+/**
+ * Calls back with the reason when the call is to end before its answer, at once if it is; the
+ * function that it returns ends that.
+ */
 export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
   callback: (reason: unknown) => void,
@@ -109,7 +138,10 @@ interface Cancellable {
   fail(reason: unknown): void;
 }
 
-/** The answer to the request, which ends when its call is to end, and is not submitted where that is so already. */
+/**
+ * The answer to the request, which ends when its call is to end, and is not submitted where that is
+ * so already.
+ */
 export async function untilCancelled<T>(
   terms: ResolvedCallOptions,
   request: Cancellable,
@@ -149,21 +181,33 @@ function checkNames(serving: string, options: CallOptions, isStream: boolean): v
       const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
       const names = allowed.map(([each]) => each).join(', ');
       throw new InvalidInputError(
-        `A call to serving "${serving}" has the unknown option ${formatValue(option)}; allowed are ${names}`,
+        `A call to serving "${serving}" has the unknown option ${formatValue(option)}; allowed ` +
+          `are ${names}`,
       );
     }
   }
 }
 
-function check(serving: string, option: string, value: unknown, isAllowed: boolean, allowed: string): void {
+function check(
+  serving: string,
+  option: string,
+  value: unknown,
+  isAllowed: boolean,
+  allowed: string,
+): void {
   if (!isAllowed) {
-    throw new InvalidInputError(`A call to serving "${serving}" has ${option} ${formatValue(value)}; allowed is ${allowed}`);
+    throw new InvalidInputError(
+      `A call to serving "${serving}" has ${option} ${formatValue(value)}; allowed is ${allowed}`,
+    );
   }
 }
 
 /** What only this package says of a call. */
 export interface InternalCallOptions extends CallOptions {
-  /** Its output is copied before anybody else could do anything with it, and may be views of that of its batch. */
+  /**
+   * Its output is copied before anybody else could do anything with it, and may be views of that of
+   * its batch.
+   */
   readonly zeroCopy?: boolean;
   /** Its terms, whose time runs already. */
   readonly terms?: ResolvedCallOptions;

@@ -1,7 +1,18 @@
 import type { Retry } from '../batching/batcher.js';
 import { type Part, sizeOf } from '../batching/queued-request.js';
-import { InvalidOutputError, messageOf, PartitionLostError, RunTimeoutError, ServingLoadError } from '../errors.js';
-import { LostInTransitError, NotStartedError, OutputLostError, TooLargeToSendError } from '../partitions/partition.js';
+import {
+  InvalidOutputError,
+  messageOf,
+  PartitionLostError,
+  RunTimeoutError,
+  ServingLoadError,
+} from '../errors.js';
+import {
+  LostInTransitError,
+  NotStartedError,
+  OutputLostError,
+  TooLargeToSendError,
+} from '../partitions/partition.js';
 import type { BatchRequest } from './request.js';
 import { type RetryOptions } from '../definition/resolved-serving.js';
 
@@ -9,18 +20,24 @@ import { type RetryOptions } from '../definition/resolved-serving.js';
 export interface RetryState {
   /** How many partitions were lost with them. */
   readonly losses: number;
-  /** How many more runs the search for the row at fault may take; shared by all batches that look for it. */
+  /**
+   * How many more runs the search for the row at fault may take; shared by all batches that look
+   * for it.
+   */
   readonly search: { runs: number };
 }
 
 /**
- * The batches in which the rows of one that has failed are to run again; none where they have failed for good.
+ * The batches in which the rows of one that has failed are to run again; none where they have
+ * failed for good.
  *
- * Who was not begun with runs elsewhere; what its partition has died of when it received it, no more often than `retries` says. What is too
- * much for one message runs in halves. Where the output was at fault, no rows are. What had come to its end when its output was lost runs
- * again, and is not to blame. What was lost with its partition runs again whole, since it need not be to blame; and in halves from then on,
- * since it may be. What failed by itself runs in halves: a binary search, which ends when it has taken twice as many runs as one row at fault
- * can ask for, since then it is not the rows that are at fault.
+ * Who was not begun with runs elsewhere; what its partition has died of when it received it, no
+ * more often than `retries` says. What is too much for one message runs in halves. Where the output
+ * was at fault, no rows are. What had come to its end when its output was lost runs again, and is
+ * not to blame. What was lost with its partition runs again whole, since it need not be to blame;
+ * and in halves from then on, since it may be. What failed by itself runs in halves: a binary
+ * search, which ends when it has taken twice as many runs as one row at fault can ask for, since
+ * then it is not the rows that are at fault.
  */
 export function retriesFor(
   error: unknown,
@@ -37,7 +54,11 @@ export function retriesFor(
   if (error instanceof NotStartedError && !isOnTheWay) {
     return [{ parts, retryState: known }];
   }
-  if (!(options.idempotent || isOnTheWay) || error instanceof ServingLoadError || error instanceof InvalidOutputError) {
+  if (
+    !(options.idempotent || isOnTheWay) ||
+    error instanceof ServingLoadError ||
+    error instanceof InvalidOutputError
+  ) {
     return [];
   }
   if (error instanceof OutputLostError) {
@@ -63,8 +84,15 @@ function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/** Two batches of the rows; nothing where that would cut off rows from those that they must run with. */
-function inHalves(parts: readonly Part<BatchRequest>[], rows: number, retryState: RetryState): readonly Retry<BatchRequest>[] {
+/**
+ * Two batches of the rows; nothing where that would cut off rows from those that they must run
+ * with.
+ */
+function inHalves(
+  parts: readonly Part<BatchRequest>[],
+  rows: number,
+  retryState: RetryState,
+): readonly Retry<BatchRequest>[] {
   const cut = cutOf(parts, rows);
   const first: Part<BatchRequest>[] = [];
   const second: Part<BatchRequest>[] = [];
@@ -79,10 +107,15 @@ function inHalves(parts: readonly Part<BatchRequest>[], rows: number, retryState
       second.push({ request, offset: offset + before, count: count - before });
     }
   }
-  return first.length === 0 || second.length === 0 ? [] : [first, second].map((half) => ({ parts: half, retryState }));
+  return first.length === 0 || second.length === 0
+    ? []
+    : [first, second].map((half) => ({ parts: half, retryState }));
 }
 
-/** The middle, or where a request lies there that must run whole, the end of it that is inside the batch. */
+/**
+ * The middle, or where a request lies there that must run whole, the end of it that is inside the
+ * batch.
+ */
 function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
   const middle = Math.ceil(rows / 2);
   let start = 0;

@@ -12,7 +12,10 @@ export type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 
-/** The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for others and cannot wait. */
+/**
+ * The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for
+ * others and cannot wait.
+ */
 const EVENTS_AHEAD = 1024;
 
 /** A request whose caller wants the output as it comes, in the order of its rows. */
@@ -33,7 +36,12 @@ export class StreamRequest extends BatchRequest {
     this.endPart(offset, rows.size);
   }
 
-  protected takeStep(offset: number, values: readonly unknown[], _live: readonly boolean[], metadata: unknown): void {
+  protected takeStep(
+    offset: number,
+    values: readonly unknown[],
+    _live: readonly boolean[],
+    metadata: unknown,
+  ): void {
     this.putUnlessSlow(offset, { offset, rows: Batch.ofValues(values), metadata });
   }
 
@@ -68,7 +76,8 @@ export class StreamRequest extends BatchRequest {
     } else {
       this.fail(
         new SlowConsumerError(
-          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier rows, and the batch cannot wait for him; ` +
+          `${EVENTS_AHEAD} events of a stream wait for their consumer, or for those of earlier ` +
+            'rows, and the batch cannot wait for him; ' +
             'read faster, or collect the events',
         ),
       );
@@ -106,7 +115,11 @@ export async function* eventsOf(
         yield { hook: event.hook, value: unwrap(call, event.value) };
       } else {
         const { offset, rows, metadata } = event;
-        yield { batch: { offset: before + offset, rows: rows.size }, output: unwrap(call, releaseOutput(rows)), metadata };
+        yield {
+          batch: { offset: before + offset, rows: rows.size },
+          output: unwrap(call, releaseOutput(rows)),
+          metadata,
+        };
       }
     }
     before += piece.value.size;
@@ -114,7 +127,10 @@ export async function* eventsOf(
 }
 
 /** The replies to all pieces of a call as one. */
-export async function replyOf(serving: string, pieces: AsyncIterator<ReplyRequest, undefined>): Promise<Reply> {
+export async function replyOf(
+  serving: string,
+  pieces: AsyncIterator<ReplyRequest, undefined>,
+): Promise<Reply> {
   const replies: Reply[] = [];
   for (let piece = await pieces.next(); !piece.done; piece = await pieces.next()) {
     replies.push(await piece.value.reply);

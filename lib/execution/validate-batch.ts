@@ -1,7 +1,17 @@
 import { type Batch, DEFAULT_KEY } from '../batch/batch.js';
 import { read } from '../batch/container.js';
-import { InvalidBatchError, InvalidInputError, RequestTooLargeError, UnknownKeyError, InvalidServingError } from '../errors.js';
-import { describePort, type ModelPort, type ModelSignature } from '../partitions/onnx/model-signature.js';
+import {
+  InvalidBatchError,
+  InvalidInputError,
+  RequestTooLargeError,
+  UnknownKeyError,
+  InvalidServingError,
+} from '../errors.js';
+import {
+  describePort,
+  type ModelPort,
+  type ModelSignature,
+} from '../partitions/onnx/model-signature.js';
 import { truncate, formatValue } from '../format.js';
 import type { Callbacks } from './call.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
@@ -10,7 +20,8 @@ import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving
 const MOST_HOOKS = 1024;
 
 /**
- * Refuses more in one call than the serving would ever take, padding counted; of a stream, in one of its batches.
+ * Refuses more in one call than the serving would ever take, padding counted; of a stream, in one
+ * of its batches.
  *
  * @throws RequestTooLargeError
  */
@@ -24,15 +35,17 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
   }
   if (maxBytes !== undefined && batch.bytes > maxBytes) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes tensors of at most ${maxBytes} bytes in one call and was given ${batch.bytes}; ` +
+      `Serving "${name}" takes tensors of at most ${maxBytes} bytes in one call and was given ` +
+        `${batch.bytes}; ` +
         'give fewer rows at a time, or raise maxBytes',
     );
   }
 }
 
 /**
- * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key will do. Rows must
- * be like the inputs of the model, or the template that is declared where there is no model.
+ * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key
+ * will do. Rows must be like the inputs of the model, or the template that is declared where there
+ * is no model.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving does not have
@@ -52,19 +65,24 @@ export function validateBatch(
   if (keys && !keys.includes(batch.key)) {
     const hint = batch.key === DEFAULT_KEY ? '; name one: batch.withKey(key)' : '';
     throw new UnknownKeyError(
-      `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ${[...keys].toSorted().join(', ')}${hint}`,
+      `Serving "${serving}" has no key ${formatValue(batch.key)}; its keys are ` +
+        `${[...keys].toSorted().join(', ')}${hint}`,
     );
   }
   if (allowedSizes && batch.isPlain) {
     throw new InvalidInputError(
-      `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain values cannot be padded; give tensors`,
+      `Serving "${serving}" pads its batches to ${allowedSizes.join(', ')} rows, and plain ` +
+        'values cannot be padded; give tensors',
     );
   }
   const inputs = signature?.inputs ?? template;
   const fault = inputs && mismatch(batch, inputs, signature !== undefined);
   if (fault) {
     const taken = inputs.map(describePort).join(', ');
-    throw new InvalidInputError(`Serving "${serving}" takes [${taken}] and was given [${truncate(batch.signature)}]: ${fault}`);
+    throw new InvalidInputError(
+      `Serving "${serving}" takes [${taken}] and was given [${truncate(batch.signature)}]: ` +
+        fault,
+    );
   }
 }
 
@@ -74,17 +92,21 @@ export function validateBatch(
  * @throws InvalidInputError when it is no list of names
  */
 export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
-  const own = read(() => (Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined));
+  const own = read(() =>
+    Array.isArray(hooks) && hooks.length <= MOST_HOOKS ? [...(hooks as unknown[])] : undefined,
+  );
   if (!own?.every((hook) => typeof hook === 'string')) {
     throw new InvalidInputError(
-      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ${formatValue(hooks)}`,
+      `Serving "${serving}": hooks must be a list of at most ${MOST_HOOKS} names, and not ` +
+        formatValue(hooks),
     );
   }
   return own;
 }
 
 /**
- * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model does not have.
+ * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model
+ * does not have.
  *
  * @throws InvalidInputError
  */
@@ -97,28 +119,39 @@ export function checkHooks(
 ): void {
   if (batch.size > batchSize) {
     throw new InvalidInputError(
-      `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are more than the batch size of ${batchSize}`,
+      `Serving "${serving}": a call with hooks is never split, and its ${batch.size} rows are ` +
+        `more than the batch size of ${batchSize}`,
     );
   }
   const outputs = signature?.outputs.map(({ name }) => name);
   const unknown = outputs && hooks.find((hook) => !outputs.includes(hook));
   if (unknown !== undefined) {
     throw new InvalidInputError(
-      `The model of serving "${serving}" has no output ${formatValue(unknown)} that could be a hook; it has ${outputs!.join(', ')}`,
+      `The model of serving "${serving}" has no output ${formatValue(unknown)} that could be a ` +
+        `hook; it has ${outputs!.join(', ')}`,
     );
   }
 }
 
 /** Why the rows are not like the inputs, if they are not. */
-function mismatch(batch: Batch, inputs: readonly ModelPort[], isModel: boolean): string | undefined {
+function mismatch(
+  batch: Batch,
+  inputs: readonly ModelPort[],
+  isModel: boolean,
+): string | undefined {
   const { template } = batch;
   if (!template) {
     return 'these are no tensors; give some, or make them in preprocess';
   }
   const sizes = new Map<string, number>();
-  const leaves = new Map(template.leaves.map(({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const));
+  const leaves = new Map(
+    template.leaves.map(
+      ({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const,
+    ),
+  );
   // A bare tensor is the one input of a model that has one. A function takes what it is given.
-  const lone = isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
+  const lone =
+    isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
     const leaf = lone ?? leaves.get(port.name);
     if (!leaf) {
@@ -129,8 +162,10 @@ function mismatch(batch: Batch, inputs: readonly ModelPort[], isModel: boolean):
     }
     if (leaf.axis !== port.batchAxis) {
       return port.batchAxis === null
-        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give the tensor itself`
-        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ${port.batchAxis}`;
+        ? `${named(port)} is given with rows on axis ${leaf.axis} and has no batch axis; give ` +
+            'the tensor itself'
+        : `the rows of ${named(port)} lie on axis ${leaf.axis} and must lie on axis ` +
+            `${port.batchAxis}`;
     }
     const fault = wrongShape(port, leaf.tensor.dims, sizes);
     if (fault) {
@@ -147,7 +182,11 @@ function mismatch(batch: Batch, inputs: readonly ModelPort[], isModel: boolean):
 }
 
 /** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
-function wrongShape(port: ModelPort, dims: readonly number[], sizes: Map<string, number>): string | undefined {
+function wrongShape(
+  port: ModelPort,
+  dims: readonly number[],
+  sizes: Map<string, number>,
+): string | undefined {
   const { shape, batchAxis } = port;
   const name = named(port);
   if (dims.length !== shape.length) {
@@ -180,7 +219,10 @@ export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch:
   }
   const costs: unknown = cost(batch);
   if (typeof costs !== 'number' || !(costs >= 0)) {
-    throw new InvalidServingError(`Serving "${name}": cost must return a number of 0 or more, it returned ${formatValue(costs)}`);
+    throw new InvalidServingError(
+      `Serving "${name}": cost must return a number of 0 or more, it returned ` +
+        formatValue(costs),
+    );
   }
   return costs;
 }

@@ -1,12 +1,22 @@
 import type { Attributes } from '@opentelemetry/api';
 import { isError, isServingError } from '../errors.js';
-import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallMode, CallStage } from '../events/serving-event.js';
+import type {
+  BatchEndEvent,
+  BatchStartEvent,
+  CallEndEvent,
+  CallMode,
+  CallStage,
+} from '../events/serving-event.js';
 
 /** The name of what measures, as tracers and meters are asked for. */
 export const SCOPE = 'nestjs-serving';
 
 /** The method of the serving that makes calls of the mode. */
-export const methodOf: Readonly<Record<CallMode, string>> = { batched: 'batchedRun', inline: 'run', stream: 'stream' };
+export const methodOf: Readonly<Record<CallMode, string>> = {
+  batched: 'batchedRun',
+  inline: 'run',
+  stream: 'stream',
+};
 
 /** The stages of a call in their order, and what is done in each. */
 export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
@@ -39,7 +49,11 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
 
 /** What is known of it only at its end; times are in seconds. */
 export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): Attributes {
-  return { 'serving.batch.wait': wait / 1000, 'serving.batch.run_time': runTime / 1000, 'serving.batch.padding': padding };
+  return {
+    'serving.batch.wait': wait / 1000,
+    'serving.batch.run_time': runTime / 1000,
+    'serving.batch.padding': padding,
+  };
 }
 
 /** Whether something went wrong; not where a caller has left. */
@@ -48,8 +62,8 @@ export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
 }
 
 /**
- * Why it failed, in few words: the stable code of an error of this package, the name of any other; or that its caller has left. Nothing, if
- * it went as it should.
+ * Why it failed, in few words: the stable code of an error of this package, the name of any other;
+ * or that its caller has left. Nothing, if it went as it should.
  */
 export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
   if (hasLeft(event)) {

@@ -4,7 +4,10 @@ import type { PartitionStatus } from '../partitions/partition.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../events/serving-event.js';
 import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 
-/** From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are of HTTP requests. */
+/**
+ * From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are
+ * of HTTP requests.
+ */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
 const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
@@ -17,7 +20,10 @@ export interface Gauges {
 
 const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
 
-/** Counts and measures calls and batches; queues and partitions are asked how they are when metrics are collected. */
+/**
+ * Counts and measures calls and batches; queues and partitions are asked how they are when metrics
+ * are collected.
+ */
 export class Measurements {
   private readonly callDuration: Histogram;
   private readonly rejections: Counter;
@@ -30,16 +36,51 @@ export class Measurements {
   readonly close: () => void;
 
   constructor(meter: Meter, gauges: Gauges) {
-    const histogram = (name: string, unit: string, boundaries: number[], description: string): Histogram =>
-      meter.createHistogram(name, { unit, description, advice: { explicitBucketBoundaries: boundaries } });
-    this.callDuration = histogram('serving.call.duration', 's', seconds, 'Duration of calls, from their arrival to their answer');
-    this.batchSize = histogram('serving.batch.size', '{row}', rows, 'Rows of a batch, without padding');
-    this.batchFill = histogram('serving.batch.fill', '1', tenths, 'Rows of a batch as a fraction of those that it had room for');
-    this.batchWait = histogram('serving.batch.wait.duration', 's', seconds, 'How long the oldest row of a batch waited');
-    this.batchRun = histogram('serving.batch.run.duration', 's', seconds, 'How long a batch ran, the way to its thread included');
+    const histogram = (
+      name: string,
+      unit: string,
+      boundaries: number[],
+      description: string,
+    ): Histogram =>
+      meter.createHistogram(name, {
+        unit,
+        description,
+        advice: { explicitBucketBoundaries: boundaries },
+      });
+    this.callDuration = histogram(
+      'serving.call.duration',
+      's',
+      seconds,
+      'Duration of calls, from their arrival to their answer',
+    );
+    this.batchSize = histogram(
+      'serving.batch.size',
+      '{row}',
+      rows,
+      'Rows of a batch, without padding',
+    );
+    this.batchFill = histogram(
+      'serving.batch.fill',
+      '1',
+      tenths,
+      'Rows of a batch as a fraction of those that it had room for',
+    );
+    this.batchWait = histogram(
+      'serving.batch.wait.duration',
+      's',
+      seconds,
+      'How long the oldest row of a batch waited',
+    );
+    this.batchRun = histogram(
+      'serving.batch.run.duration',
+      's',
+      seconds,
+      'How long a batch ran, the way to its thread included',
+    );
     this.rejections = meter.createCounter('serving.call.rejections', {
       unit: '{call}',
-      description: 'Calls that were refused, or given up by the serving, before any of their rows ran',
+      description:
+        'Calls that were refused, or given up by the serving, before any of their rows ran',
     });
     this.padding = meter.createCounter('serving.batch.padding', {
       unit: '{row}',
@@ -58,7 +99,9 @@ export class Measurements {
       description: 'How often threads or processes of partitions were started again',
     });
     const observe: BatchObservableCallback = (result) => {
-      gauges.queueDepths().forEach((waiting, serving) => result.observe(depth, waiting, { 'serving.name': serving }));
+      gauges
+        .queueDepths()
+        .forEach((waiting, serving) => result.observe(depth, waiting, { 'serving.name': serving }));
       gauges.partitionsByName().forEach((statuses, serving) => {
         const attributes = { 'serving.name': serving };
         // Also states that no partition is in: a count that is not told any more stays as it was.
@@ -86,8 +129,16 @@ export class Measurements {
     const { serving, mode, stage, preprocessing, waiting, running, postprocessing, error } = event;
     const attributes = { 'serving.name': serving, ...outcomeOf(event) };
     const duration = preprocessing + waiting + running + postprocessing;
-    this.callDuration.record(duration / 1000, { ...attributes, ...answeredBy(event), 'serving.call.mode': mode });
-    if ((stage === 'preprocessing' || stage === 'waiting') && hasFailed(event) && isServingError(error)) {
+    this.callDuration.record(duration / 1000, {
+      ...attributes,
+      ...answeredBy(event),
+      'serving.call.mode': mode,
+    });
+    if (
+      (stage === 'preprocessing' || stage === 'waiting') &&
+      hasFailed(event) &&
+      isServingError(error)
+    ) {
       this.rejections.add(1, attributes);
     }
   }

@@ -23,13 +23,17 @@ export interface ServingOpenTelemetryOptions {
 }
 
 /**
- * Makes OpenTelemetry spans and metrics of what servings tell. It ends with the servings, or when the subscription is unsubscribed;
- * spans that are open then are ended.
+ * Makes OpenTelemetry spans and metrics of what servings tell. It ends with the servings, or when
+ * the subscription is unsubscribed; spans that are open then are ended.
  *
  * A fault of a tracer or meter goes to OpenTelemetry's own `diag`, and never to a call.
  */
-export function observeWithOpenTelemetry(source: ObservedServings, options: ServingOpenTelemetryOptions = {}): Subscription {
-  const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } = options;
+export function observeWithOpenTelemetry(
+  source: ObservedServings,
+  options: ServingOpenTelemetryOptions = {},
+): Subscription {
+  const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } =
+    options;
   const spans = new Spans(tracerProvider.getTracer(SCOPE));
   const measurements = new Measurements(meterProvider.getMeter(SCOPE), source);
   const observers = [spans, measurements];

@@ -10,8 +10,22 @@ import {
   type Tracer,
 } from '@opentelemetry/api';
 import { isError, messageOf } from '../errors.js';
-import type { BatchEndEvent, BatchStartEvent, CallEndEvent, CallStartEvent, ServingEvent } from '../events/serving-event.js';
-import { answeredBy, batchAttributes, batchEndAttributes, hasFailed, methodOf, outcomeOf, stages } from './attributes.js';
+import type {
+  BatchEndEvent,
+  BatchStartEvent,
+  CallEndEvent,
+  CallStartEvent,
+  ServingEvent,
+} from '../events/serving-event.js';
+import {
+  answeredBy,
+  batchAttributes,
+  batchEndAttributes,
+  hasFailed,
+  methodOf,
+  outcomeOf,
+  stages,
+} from './attributes.js';
 
 /** A call that has not ended. */
 interface OpenCall {
@@ -25,8 +39,9 @@ interface OpenCall {
 }
 
 /**
- * A span per call under that of its caller, with a child per stage; and a span per batch. A batch belongs to many callers, so it has
- * no parent: it has a link to the span of each call with rows in it, and the execution of each of these calls has one to the batch.
+ * A span per call under that of its caller, with a child per stage; and a span per batch. A batch
+ * belongs to many callers, so it has no parent: it has a link to the span of each call with rows in
+ * it, and the execution of each of these calls has one to the batch.
  */
 export class Spans {
   private readonly calls = new Map<string, OpenCall>();
@@ -58,11 +73,21 @@ export class Spans {
   private callStarted({ serving, call, mode }: CallStartEvent): void {
     const attributes = { 'serving.name': serving, 'serving.call.mode': mode };
     const parent = context.active();
-    // As the SDK does: the monotonic clock has its own idea of when 1970 was, and other spans would not fit.
+    // As the SDK does: the monotonic clock has its own idea of when 1970 was, and other spans would
+    // not fit.
     const startedAt = Date.now();
-    const span = this.tracer.startSpan(`${methodOf[mode]} ${serving}`, { attributes, startTime: hrTime(startedAt) }, parent);
+    const span = this.tracer.startSpan(
+      `${methodOf[mode]} ${serving}`,
+      { attributes, startTime: hrTime(startedAt) },
+      parent,
+    );
     if (span.isRecording()) {
-      this.calls.set(callId(serving, call), { span, context: trace.setSpan(parent, span), startedAt, batches: [] });
+      this.calls.set(callId(serving, call), {
+        span,
+        context: trace.setSpan(parent, span),
+        startedAt,
+        batches: [],
+      });
     }
   }
 
@@ -74,19 +99,29 @@ export class Spans {
     }
     this.calls.delete(id);
     const endedAt = this.tellStages(event, open);
-    open.span.setAttributes({ 'serving.call.rows': event.rows, ...answeredBy(event), ...outcomeOf(event) });
+    open.span.setAttributes({
+      'serving.call.rows': event.rows,
+      ...answeredBy(event),
+      ...outcomeOf(event),
+    });
     fail(open.span, event, hrTime(endedAt));
     open.span.end(hrTime(endedAt));
   }
 
-  /** Makes a span of each stage that the call has reached; gives the time when the last one ended. */
+  /**
+   * Makes a span of each stage that the call has reached; gives the time when the last one ended.
+   */
   private tellStages(event: CallEndEvent, open: OpenCall): number {
     let at = open.startedAt;
     for (const [stage, name] of stages) {
       const isLast = stage === event.stage;
       const links = stage === 'running' ? open.batches.map(linkTo) : [];
       const attributes = { 'serving.name': event.serving, ...(isLast ? outcomeOf(event) : {}) };
-      const span = this.tracer.startSpan(`${name} ${event.serving}`, { attributes, links, startTime: hrTime(at) }, open.context);
+      const span = this.tracer.startSpan(
+        `${name} ${event.serving}`,
+        { attributes, links, startTime: hrTime(at) },
+        open.context,
+      );
       at += event[stage];
       if (isLast && hasFailed(event)) {
         span.setStatus({ code: SpanStatusCode.ERROR });
@@ -100,9 +135,15 @@ export class Spans {
   }
 
   private batchStarted(event: BatchStartEvent): void {
-    const members = event.calls.flatMap((call) => this.calls.get(callId(event.serving, call)) ?? []);
+    const members = event.calls.flatMap(
+      (call) => this.calls.get(callId(event.serving, call)) ?? [],
+    );
     const links = members.map(({ span }) => linkTo(span.spanContext()));
-    const span = this.tracer.startSpan(`batch ${event.serving}`, { root: true, attributes: batchAttributes(event), links });
+    const span = this.tracer.startSpan(`batch ${event.serving}`, {
+      root: true,
+      attributes: batchAttributes(event),
+      links,
+    });
     members.forEach(({ batches }) => batches.push(span.spanContext()));
     this.batches.set(batchId(event), span);
   }
@@ -134,12 +175,17 @@ function callId(serving: string, call: number): string {
   return `${serving}\0${call}`;
 }
 
-/** Methods of two classes can have one name, and so two batches one number; but no two calls have. */
+/**
+ * Methods of two classes can have one name, and so two batches one number; but no two calls have.
+ */
 function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
   return `${serving}\0${batch}\0${first}`;
 }
 
-/** As seconds and nanoseconds: a lone number could also be taken for one of `performance.now()`, and a Date has no microseconds. */
+/**
+ * As seconds and nanoseconds: a lone number could also be taken for one of `performance.now()`, and
+ * a Date has no microseconds.
+ */
 function hrTime(milliseconds: number): HrTime {
   const seconds = Math.floor(milliseconds / 1000);
   return [seconds, Math.floor((milliseconds - seconds * 1000) * 1e6)];

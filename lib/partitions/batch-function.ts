@@ -1,7 +1,10 @@
 import type { Container } from '../batch/container.js';
 import { type Origin } from '../context/caller-context.js';
 
-/** What a batch function gives back: one result per row, as a list or as tensors with the rows on their batch axis. */
+/**
+ * What a batch function gives back: one result per row, as a list or as tensors with the rows on
+ * their batch axis.
+ */
 export type BatchOutput = Container | readonly unknown[];
 
 /** The output of a batch and what the server has to say beside it. */
@@ -19,7 +22,10 @@ export function endedRows(step: unknown): number[] {
   return Array.isArray(step) ? step.flatMap((entry, row) => (entry === DONE ? [row] : [])) : [];
 }
 
-/** The options of one partition: those of the serving's `session` with what is particular to this one. */
+/**
+ * The options of one partition: those of the serving's `session` with what is particular to this
+ * one.
+ */
 export type PartitionOptions = Readonly<Record<string, unknown>>;
 
 /** What is to be known of a batch beside its rows. */
@@ -39,17 +45,22 @@ export interface BatchInfo {
 /** What a batch function is told about the batch, and what it can say before the batch ends. */
 export interface BatchContext extends BatchInfo {
   /**
-   * Sends a value of the hook to the calls that asked for it, each its own rows: a list with an entry per row, or tensors with
-   * the rows on axis 0. It is copied: the function can go on with it.
+   * Sends a value of the hook to the calls that asked for it, each its own rows: a list with an
+   * entry per row, or tensors with the rows on axis 0. It is copied: the function can go on with
+   * it.
    *
    * @throws InvalidOutputError when it has not one entry per row
    */
   readonly emit: (hook: string, value: unknown) => void;
-  /** False once the row has been `DONE`, or its caller has left: what is computed for it is lost. */
+  /**
+   * False once the row has been `DONE`, or its caller has left: what is computed for it is lost.
+   */
   readonly isWaiting: (row: number) => boolean;
 }
 
-/** What a batch function can say: no part of what is cloned, where a context is sent on as metadata. */
+/**
+ * What a batch function can say: no part of what is cloned, where a context is sent on as metadata.
+ */
 class BatchMessages {
   readonly #listener: BatchListener;
 
@@ -80,14 +91,19 @@ export function contextOf(info: BatchInfo, listener: BatchListener): BatchContex
 type Result<Output> = Output | WithMetadata<Output>;
 
 /**
- * Runs one batch: `rows` is a list of plain values, or a container of tensors with the rows on axis 0.
+ * Runs one batch: `rows` is a list of plain values, or a container of tensors with the rows on axis
+ * 0.
  *
  * A generator yields a list per step, with an entry per row, which may be `DONE`.
  */
 export type BatchFunction<Rows = never, Output = unknown> = (
   rows: Rows,
   batch: BatchContext,
-) => Result<Output> | Promise<Result<Output>> | AsyncGenerator<Result<Output>, void> | Generator<Result<Output>, void>;
+) =>
+  | Result<Output>
+  | Promise<Result<Output>>
+  | AsyncGenerator<Result<Output>, void>
+  | Generator<Result<Output>, void>;
 
 /** Where and for what a batch function is built. */
 export interface BatchFunctionContext {
@@ -97,7 +113,9 @@ export interface BatchFunctionContext {
   readonly options: PartitionOptions;
 }
 
-/** Builds the batch function of one partition and key; called once for each when the serving starts. */
+/**
+ * Builds the batch function of one partition and key; called once for each when the serving starts.
+ */
 export type BatchFunctionFactory<Rows = never, Output = unknown> = (
   site: BatchFunctionContext,
 ) => BatchFunction<Rows, Output> | Promise<BatchFunction<Rows, Output>>;
@@ -110,7 +128,10 @@ export class WithMetadata<Output> implements BatchResult<Output> {
   ) {}
 }
 
-/** Returned by a batch function that has something to say beside its output, for `postprocess` to read. */
+/**
+ * Returned by a batch function that has something to say beside its output, for `postprocess` to
+ * read.
+ */
 export function withMetadata<Output>(output: Output, metadata: unknown): WithMetadata<Output> {
   return new WithMetadata(output, metadata);
 }
@@ -133,6 +154,9 @@ export interface BatchListener {
   step(output: unknown, metadata: unknown): void;
   /** Whether somebody still waits for the row. */
   isWaiting(row: number): boolean;
-  /** Resolves when there is room for another step, or nobody waits for one; where none is to be waited for it is undefined. */
+  /**
+   * Resolves when there is room for another step, or nobody waits for one; where none is to be
+   * waited for it is undefined.
+   */
   room?(): Promise<void>;
 }

@@ -20,7 +20,10 @@ import {
  */
 const OTHER_KEYS = 1024;
 
-/** The batch functions of one partition, one for each key; built and called in the thread where this object lives. */
+/**
+ * The batch functions of one partition, one for each key; built and called in the thread where this
+ * object lives.
+ */
 export class BatchFunctions {
   /** Of the keys that the serving declares, for as long as the partition lives. */
   private readonly declared = new Map<string, Promise<BatchFunction<unknown>>>();
@@ -58,9 +61,15 @@ export class BatchFunctions {
     return built;
   }
 
-  async run(rows: unknown, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(
+    rows: unknown,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<BatchResult | typeof STEPPED> {
     const batchFunction = await lateLoad(() => this.get(info.key));
-    return resultOf(batchFunction(rows, contextOf(info, listener)), info.size, listener) as Promise<BatchResult | typeof STEPPED>;
+    return resultOf(batchFunction(rows, contextOf(info, listener)), info.size, listener) as Promise<
+      BatchResult | typeof STEPPED
+    >;
   }
 
   private async build(key: string): Promise<BatchFunction<unknown>> {
@@ -68,14 +77,17 @@ export class BatchFunctions {
     const built: unknown = await this.factory({ key, partition, options });
     if (typeof built !== 'function') {
       throw new InvalidServingError(
-        `The factory must return a function that runs a batch; for partition ${partition} and key "${key}" it returned ${formatValue(built)}`,
+        `The factory must return a function that runs a batch; for partition ${partition} and ` +
+          `key "${key}" it returned ${formatValue(built)}`,
       );
     }
     return built as BatchFunction<unknown>;
   }
 }
 
-/** Loads what a batch needs and the start did not; when that fails, it is not the batch that failed. */
+/**
+ * Loads what a batch needs and the start did not; when that fails, it is not the batch that failed.
+ */
 export async function lateLoad<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load();
@@ -88,17 +100,26 @@ export async function lateLoad<T>(load: () => Promise<T>): Promise<T> {
 
 type Steps = AsyncGenerator | Generator;
 
-/** The result of a batch function; of a generator once it has ended, or nobody waits for it any more. */
+/**
+ * The result of a batch function; of a generator once it has ended, or nobody waits for it any
+ * more.
+ */
 export async function resultOf(
   returned: unknown,
   size: number,
   listener: BatchListener,
 ): Promise<BatchResult<unknown> | typeof STEPPED> {
   const result = await returned;
-  return isGenerator(result) ? runSteps(result, size, listener) : settledResult(withoutMark(result));
+  return isGenerator(result)
+    ? runSteps(result, size, listener)
+    : settledResult(withoutMark(result));
 }
 
-async function runSteps(steps: Steps, size: number, listener: BatchListener): Promise<typeof STEPPED> {
+async function runSteps(
+  steps: Steps,
+  size: number,
+  listener: BatchListener,
+): Promise<typeof STEPPED> {
   for await (const step of steps) {
     const { output, metadata } = withoutMark(step);
     listener.step(await settledRows(output), metadata);
@@ -113,9 +134,13 @@ async function runSteps(steps: Steps, size: number, listener: BatchListener): Pr
 }
 
 /** The result with the values of the promises in its list. */
-export function settledResult<Result extends BatchResult<unknown>>(result: Result): Result | Promise<Result> {
+export function settledResult<Result extends BatchResult<unknown>>(
+  result: Result,
+): Result | Promise<Result> {
   const output = settledRows(result.output);
-  return output instanceof Promise ? output.then((rows: unknown) => ({ ...result, output: rows })) : result;
+  return output instanceof Promise
+    ? output.then((rows: unknown) => ({ ...result, output: rows }))
+    : result;
 }
 
 function isWanted(size: number, listener: BatchListener): boolean {

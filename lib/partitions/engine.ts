@@ -9,7 +9,13 @@ import { SupervisedPartition, type Supervision } from './worker/supervised.parti
 import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
 import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
 import type { Batch } from '../batch/batch.js';
-import type { BatchFunctionFactory, PartitionOptions, BatchInfo, BatchResult, BatchListener } from './batch-function.js';
+import type {
+  BatchFunctionFactory,
+  PartitionOptions,
+  BatchInfo,
+  BatchResult,
+  BatchListener,
+} from './batch-function.js';
 
 /** What an engine has opened. */
 export interface OpenedEngine {
@@ -47,7 +53,10 @@ export function functionEngine(factory: BatchFunctionFactory): Engine {
   });
 }
 
-/** A handler with state of its own: initialised once, however it is then called; inline when its first batch comes. */
+/**
+ * A handler with state of its own: initialised once, however it is then called; inline when its
+ * first batch comes.
+ */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   let known: ServingHandler | undefined;
   let initialised: Promise<void> | undefined;
@@ -74,27 +83,46 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-/** @throws InvalidServingError for what is not a handler, as a class or a provider can be, whatever its type says */
+/**
+ * @throws InvalidServingError for what is not a handler, as a class or a provider can be, whatever
+ * its type says
+ */
 function checked(handler: ServingHandler): ServingHandler {
   const given: Partial<ServingHandler> | null | undefined = handler;
-  const missing = (['init', 'handleBatch'] as const).filter((method) => typeof given?.[method] !== 'function');
+  const missing = (['init', 'handleBatch'] as const).filter(
+    (method) => typeof given?.[method] !== 'function',
+  );
   if (missing.length > 0) {
     throw new InvalidServingError(
-      `${given?.constructor?.name ?? formatValue(given)} cannot run batches: it has no method ${missing.join(' and no method ')}; ` +
+      `${given?.constructor?.name ?? formatValue(given)} cannot run batches: it has no method ` +
+        `${missing.join(' and no method ')}; ` +
         'a class serving needs init(kind, partitions) and handleBatch(batch, partition)',
     );
   }
   return handler;
 }
 
-/** Sessions of one model: the bytes of its file are read once, and every session is made of these, also after a restart. */
-export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, isolation: Isolation): Engine {
+/**
+ * Sessions of one model: the bytes of its file are read once, and every session is made of these,
+ * also after a restart.
+ */
+export function modelEngine(
+  model: string | Uint8Array,
+  ports: DeclaredPorts,
+  isolation: Isolation,
+): Engine {
   const source = new ModelSource(model);
   let isOpen = false;
   const openSessions: Engine = async (_kind, options, keys, supervision, end) => {
     try {
       const content = await source.read();
-      const tasks = options.map((own, partition) => ({ partition, keys, options: own, model: content, ...ports }));
+      const tasks = options.map((own, partition) => ({
+        partition,
+        keys,
+        options: own,
+        model: content,
+        ...ports,
+      }));
       const opened = await openWorkers(tasks, isolation, supervision, end);
       isOpen = true;
       return opened;
@@ -115,7 +143,10 @@ export function modelEngine(model: string | Uint8Array, ports: DeclaredPorts, is
 /** The models that load now, of the whole process. */
 const loading = new Set<Promise<OpenedEngine>>();
 
-/** Resolves when no model loads any more: a process that ends in the middle of one is aborted, and not with its own exit code. */
+/**
+ * Resolves when no model loads any more: a process that ends in the middle of one is aborted, and
+ * not with its own exit code.
+ */
 export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
@@ -137,14 +168,19 @@ async function openWorkers(
   supervision: Supervision,
   end?: AbortSignal,
 ): Promise<OpenedEngine> {
-  // Of their own, since the signal may abort once they are loaded, and they then end in another way.
+  // Of their own, since the signal may abort once they are loaded, and they then end in another
+  // way.
   const halt = new AbortController();
   const abort = (): void => halt.abort();
   end?.addEventListener('abort', abort);
-  const openings = await Promise.allSettled(tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)));
+  const openings = await Promise.allSettled(
+    tasks.map((task) => WorkerPartition.open(task, isolation, halt.signal)),
+  );
   end?.removeEventListener('abort', abort);
   const failed = openings.find((opening) => opening.status === 'rejected');
-  const workers = openings.flatMap((opening) => (opening.status === 'fulfilled' ? [opening.value] : []));
+  const workers = openings.flatMap((opening) =>
+    opening.status === 'fulfilled' ? [opening.value] : [],
+  );
   if (failed) {
     await Promise.all(workers.map((worker) => worker.close()));
     throw failed.reason;
@@ -153,7 +189,11 @@ async function openWorkers(
     const open = (signal: AbortSignal) => WorkerPartition.open(tasks[index]!, isolation, signal);
     return new SupervisedPartition(index, worker, open, supervision);
   });
-  return { partitions, signature: workers[0]?.loaded.signature, providers: workers.map(({ loaded }) => loaded.providers) };
+  return {
+    partitions,
+    signature: workers[0]?.loaded.signature,
+    providers: workers.map(({ loaded }) => loaded.providers),
+  };
 }
 
 /** Runs batches in the application's own thread. */
@@ -162,7 +202,11 @@ export class FunctionPartition implements Partition {
 
   constructor(private readonly functions: BatchFunctions) {}
 
-  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<BatchResult | typeof STEPPED> {
     return this.functions.run(batch.consume(), info, listener);
   }
 

@@ -12,22 +12,33 @@ import {
   type BatchListener,
 } from './batch-function.js';
 
-/** `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving. */
+/**
+ * `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving.
+ */
 export type ServingKind = 'inline' | 'process';
 
 /** The options of a partition of a class serving, with what its class must know to load for it. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /** The keys that batches will have; of an inline serving the key of its first batch, others may follow. */
+  /**
+   * The keys that batches will have; of an inline serving the key of its first batch, others may
+   * follow.
+   */
   readonly batchKeys: readonly string[];
 };
 
 /** What {@link ServingHandler.handleBatch} returns, or a generator that yields a list per step. */
 export type HandlerResult<Output = unknown> =
-  BatchResult<Output> | Promise<BatchResult<Output>> | AsyncGenerator<Output, void> | Generator<Output, void>;
+  | BatchResult<Output>
+  | Promise<BatchResult<Output>>
+  | AsyncGenerator<Output, void>
+  | Generator<Output, void>;
 
 /** A serving as a Nest provider: loads once, then runs every batch. */
 export interface ServingHandler<Output = unknown> {
-  /** Loads and compiles, before the first batch; `partitions` has one entry of options per partition. */
+  /**
+   * Loads and compiles, before the first batch; `partitions` has one entry of options per
+   * partition.
+   */
   init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
@@ -42,7 +53,11 @@ export class HandlerPartition implements Partition {
     private readonly index: number,
   ) {}
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<BatchResult | typeof STEPPED> {
     const handler = await lateLoad(() => this.handlerFor(info.key));
     const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
     const result = await resultOf(handled, info.size, listener);
@@ -55,7 +70,8 @@ export class HandlerPartition implements Partition {
 function checked(result: unknown, handler: ServingHandler): BatchResult {
   if (typeof result !== 'object' || result === null || !('output' in result)) {
     throw new InvalidOutputError(
-      `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ${formatValue(result)}`,
+      `${handler.constructor.name}.handleBatch must return { output, metadata? }, it returned ` +
+        formatValue(result),
     );
   }
   const { output, metadata } = result as BatchResult;

@@ -4,29 +4,48 @@ import { type BatchResult, type BatchInfo, type BatchListener } from './batch-fu
 
 /** The result of a batch as a partition gives it. */
 export interface PartitionResult extends BatchResult {
-  /** Whether nothing else refers to the memory of the output. If not, its tensors are copied at once. */
+  /**
+   * Whether nothing else refers to the memory of the output. If not, its tensors are copied at
+   * once.
+   */
   readonly own?: boolean;
 }
 
-/** In place of a result: the batch function was a generator, and has yielded all of it step by step. */
+/**
+ * In place of a result: the batch function was a generator, and has yielded all of it step by step.
+ */
 export const STEPPED = Symbol('stepped');
 
-/** The partition was lost before it had begun the batch: another can run it, and nothing runs twice. */
+/**
+ * The partition was lost before it had begun the batch: another can run it, and nothing runs twice.
+ */
 export class NotStartedError extends PartitionLostError {}
 
 /** The batch was taken back before it began, since another partition can run it now. */
 export class RevokedError extends NotStartedError {}
 
-/** As {@link NotStartedError}, while the batch was on its way to the partition: that may have died of what it received. */
+/**
+ * As {@link NotStartedError}, while the batch was on its way to the partition: that may have died
+ * of what it received.
+ */
 export class LostInTransitError extends NotStartedError {}
 
-/** The rows of a batch are too much for one message to the partition. Nothing of it has run, and half of it may fit. */
+/**
+ * The rows of a batch are too much for one message to the partition. Nothing of it has run, and
+ * half of it may fit.
+ */
 export class TooLargeToSendError extends RequestTooLargeError {}
 
-/** The partition was lost when it had ended the batch, and what that gave with it: whatever it died of, it was not this batch. */
+/**
+ * The partition was lost when it had ended the batch, and what that gave with it: whatever it died
+ * of, it was not this batch.
+ */
 export class OutputLostError extends PartitionLostError {}
 
-/** Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others can run without them. */
+/**
+ * Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others
+ * can run without them.
+ */
 export class RejectedRowsError extends Error {
   override readonly name = 'UnfitRows';
 
@@ -40,7 +59,10 @@ export class RejectedRowsError extends Error {
 
 /** One session: runs one batch at a time. */
 export interface Partition {
-  /** How many full batches may be handed over while one runs: 1 where the transfer hides behind the run, else 0. */
+  /**
+   * How many full batches may be handed over while one runs: 1 where the transfer hides behind the
+   * run, else 0.
+   */
   readonly prefetch: number;
   /** Why it takes no batch now; it soon comes back by itself. */
   readonly unavailable?: Error | undefined;
@@ -55,16 +77,32 @@ export interface Partition {
    *
    * @throws UnfitRows when it could run without some of its rows
    */
-  run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED>;
-  /** Has what runs its batches warmed up, now and whenever it has been started again, before it gets a batch of a caller. */
+  run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED>;
+  /**
+   * Has what runs its batches warmed up, now and whenever it has been started again, before it gets
+   * a batch of a caller.
+   */
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
-  /** Takes back the batches that were handed ahead: they reject with a NotStartedError, and never run. What runs need not be waited for. */
+  /**
+   * Takes back the batches that were handed ahead: they reject with a NotStartedError, and never
+   * run. What runs need not be waited for.
+   */
   revokePending?(): void;
-  /** Takes back the batches that were handed ahead and have not begun: they reject with a RevokedError, and never run. */
+  /**
+   * Takes back the batches that were handed ahead and have not begun: they reject with a
+   * RevokedError, and never run.
+   */
   revoke?(): void;
   /** Ends it now, whatever it runs; only where that harms nobody else. */
   kill?(): void;
-  /** Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is not started again. */
+  /**
+   * Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is
+   * not started again.
+   */
   halt?(): void;
   /** Ends it after the batches it holds. */
   close(): Promise<void>;
@@ -73,9 +111,10 @@ export interface Partition {
 /** How one partition of a serving is. */
 export interface PartitionStatus {
   /**
-   * `up`: it takes batches. `restarting`: its thread or process has ended, and is started again. `hung`: a batch runs longer than
-   * `runTimeout`, or its thread loads longer than `restartTimeout`, and nothing else runs until that has ended. `lost`: it has failed too
-   * often in a row, and is tried again now and then.
+   * `up`: it takes batches. `restarting`: its thread or process has ended, and is started again.
+   * `hung`: a batch runs longer than `runTimeout`, or its thread loads longer than
+   * `restartTimeout`, and nothing else runs until that has ended. `lost`: it has failed too often
+   * in a row, and is tried again now and then.
    */
   readonly state: 'up' | 'restarting' | 'hung' | 'lost';
   /** How often it has been started again. */
@@ -87,7 +126,10 @@ export interface PartitionStatus {
 }
 
 export function statusOf({ status, lost }: Partition): PartitionStatus {
-  return status ?? (lost ? { state: 'lost', restarts: 0, reason: lost.message } : { state: 'up', restarts: 0 });
+  return (
+    status ??
+    (lost ? { state: 'lost', restarts: 0, reason: lost.message } : { state: 'up', restarts: 0 })
+  );
 }
 
 /** Those who want to hear of changes. */

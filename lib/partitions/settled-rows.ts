@@ -10,7 +10,9 @@ export function settledRows(output: unknown): unknown {
 
 async function settled(list: readonly unknown[]): Promise<unknown[]> {
   const results = await Promise.allSettled(list);
-  return results.map((result) => (result.status === 'fulfilled' ? result.value : errorOf(result.reason)));
+  return results.map((result) =>
+    result.status === 'fulfilled' ? result.value : errorOf(result.reason),
+  );
 }
 
 function isThenable(value: unknown): boolean {
@@ -28,5 +30,7 @@ function isThenable(value: unknown): boolean {
 function errorOf(reason: unknown): Error {
   return isError(reason)
     ? reason
-    : new BatchFailedError(`The promise of a row was rejected: ${messageOf(reason)}`, { cause: reason });
+    : new BatchFailedError(`The promise of a row was rejected: ${messageOf(reason)}`, {
+        cause: reason,
+      });
 }

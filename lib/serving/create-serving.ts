@@ -1,5 +1,11 @@
 import { InvalidServingError } from '../errors.js';
-import { type Engine, fileEngine, functionEngine, handlerEngine, modelEngine } from '../partitions/engine.js';
+import {
+  type Engine,
+  fileEngine,
+  functionEngine,
+  handlerEngine,
+  modelEngine,
+} from '../partitions/engine.js';
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
@@ -7,10 +13,12 @@ import { modelOf, moduleOf, resolveDefinition } from '../definition/resolve-defi
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
- * A serving from its definition, not started: `await serving.start()`, then call it, then `await serving.close()`.
+ * A serving from its definition, not started: `await serving.start()`, then call it, then
+ * `await serving.close()`.
  *
- * Inside Nest the module does all that. `handlerOf` finds the handler of a class serving; by default its class is
- * constructed without arguments. `storeOf` finds the cache manager of a serving with `cache`.
+ * Inside Nest the module does all that. `handlerOf` finds the handler of a class serving; by
+ * default its class is constructed without arguments. `storeOf` finds the cache manager of a
+ * serving with `cache`.
  *
  * @throws InvalidServingError when the definition is at fault
  */
@@ -24,7 +32,8 @@ export function createServing<Input, Output, Result, Info>(
   const callbacks = erased as ServingOptions;
   if (options.sharing?.cache && !storeOf) {
     throw new InvalidServingError(
-      `Serving "${options.name}": cache needs the application that has the cache manager; use ServingModule`,
+      `Serving "${options.name}": cache needs the application that has the cache manager; use ` +
+        'ServingModule',
     );
   }
   return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf), storeOf);
@@ -50,5 +59,7 @@ function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandle
     const { useClass } = definition;
     return handlerEngine(() => new useClass());
   }
-  throw new InvalidServingError(`Serving "${name}": useExisting needs the application that has the provider; use ServingModule`);
+  throw new InvalidServingError(
+    `Serving "${name}": useExisting needs the application that has the provider; use ServingModule`,
+  );
 }

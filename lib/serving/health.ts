@@ -6,9 +6,15 @@ export interface ServingHealth {
   /** The name of the serving. */
   readonly serving: string;
   readonly state: ServingState;
-  /** Whether it answers calls: it is loaded and warm, is not shutting down, and one of its partitions works. */
+  /**
+   * Whether it answers calls: it is loaded and warm, is not shutting down, and one of its
+   * partitions works.
+   */
   readonly isReady: boolean;
-  /** False when nothing but a new process helps: in every partition hangs a batch, or a load, that cannot be ended. */
+  /**
+   * False when nothing but a new process helps: in every partition hangs a batch, or a load, that
+   * cannot be ended.
+   */
   readonly isLive: boolean;
   /** What is wrong, in words; also where the rest of it works. */
   readonly reason?: string;
@@ -17,13 +23,17 @@ export interface ServingHealth {
   readonly partitions: readonly PartitionStatus[];
 }
 
-/** The health of a serving, or of the handle that a test puts in its place, which may be without some of this. */
+/**
+ * The health of a serving, or of the handle that a test puts in its place, which may be without
+ * some of this.
+ */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
   const { state = 'ready', reason: ownReason = `it is ${state}` } = serving;
   const partitions = serving.partitions?.() ?? [];
   const queued = serving.queueDepths?.().get(name) ?? 0;
   const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
-  const hangs = partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
+  const hangs =
+    partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
   const reason = state === 'ready' ? reasonOf(partitions) : ownReason;
   return {
     serving: name,

@@ -1,4 +1,9 @@
-import { type BeforeApplicationShutdown, Logger, type OnApplicationShutdown, type OnModuleInit } from '@nestjs/common';
+import {
+  type BeforeApplicationShutdown,
+  Logger,
+  type OnApplicationShutdown,
+  type OnModuleInit,
+} from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { outsideCallContext } from '../context/caller-context.js';
 import {
@@ -17,7 +22,10 @@ import { TimedPartition } from '../partitions/worker/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import type { Callbacks } from '../execution/call.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
-import { type ResolvedCallOptions, resolveCallOptions } from '../execution/resolved-call-options.js';
+import {
+  type ResolvedCallOptions,
+  resolveCallOptions,
+} from '../execution/resolved-call-options.js';
 import type { ServingCounters } from '../events/counters.js';
 import { callInRequest, streamInRequest } from '../context/request-scope.js';
 import { Lanes } from '../execution/lanes.js';
@@ -141,7 +149,8 @@ export class LocalServing<Input = unknown, Output = unknown>
       const largest = this.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
         throw new InvalidServingError(
-          `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the allowed sizes, ${largest}`,
+          `Serving "${this.name}": a batch size of ${batchSize} is more than the largest of the ` +
+            `allowed sizes, ${largest}`,
         );
       }
     }
@@ -163,12 +172,16 @@ export class LocalServing<Input = unknown, Output = unknown>
       this.pipeline = line;
     } catch (error) {
       // A later start may succeed.
-      this.opening = this.opening === opening && !this.shutdown.isCompleting ? undefined : this.opening;
+      this.opening =
+        this.opening === opening && !this.shutdown.isCompleting ? undefined : this.opening;
       throw error;
     }
   }
 
-  /** Takes no more calls; resolves when queued and running batches have ended as `drain` and `shutdown` say. */
+  /**
+   * Takes no more calls; resolves when queued and running batches have ended as `drain` and
+   * `shutdown` say.
+   */
   close(): Promise<void> {
     return (this.closing ??= this.end());
   }
@@ -177,7 +190,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.start();
   }
 
-  /** Nest waits next for the clients of its servers, and some of them for rows that are queued here: the clock runs from now. */
+  /**
+   * Nest waits next for the clients of its servers, and some of them for rows that are queued here:
+   * the clock runs from now.
+   */
   beforeApplicationShutdown(): void {
     this.shutdown.begin();
   }
@@ -189,14 +205,18 @@ export class LocalServing<Input = unknown, Output = unknown>
   private keysFor(key: string | undefined): readonly string[] {
     const { keys } = this.lanes;
     if (key !== undefined && !keys.includes(key)) {
-      throw new InvalidServingError(`Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`);
+      throw new InvalidServingError(
+        `Serving "${this.name}" has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,
+      );
     }
     return key === undefined ? keys : [key];
   }
 
   private runAlone(input: Input, options: CallOptions): Promise<Output> {
     const { inlinePipeline } = this;
-    return (inlinePipeline ? inlinePipeline.run(input, options) : this.runOnceOpen(input, options)) as Promise<Output>;
+    return (
+      inlinePipeline ? inlinePipeline.run(input, options) : this.runOnceOpen(input, options)
+    ) as Promise<Output>;
   }
 
   /** The call waits for the line of `run`, and its time runs meanwhile. */
@@ -208,7 +228,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     return line.run(input, { ...options, signal, terms });
   }
 
-  private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<never, undefined> {
+  private async *streamFrom(
+    input: Input,
+    options: StreamOptions<string>,
+    left: AbortSignal,
+  ): AsyncGenerator<never, undefined> {
     if (!options.inline) {
       if (!this.pipeline) {
         throw this.notRunning();
@@ -217,7 +241,10 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
     const terms = resolveCallOptions(this.callbacks, input, options, undefined, true);
     const line = this.inlinePipeline ?? (await this.openInline(terms));
-    return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<never, undefined>;
+    return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<
+      never,
+      undefined
+    >;
   }
 
   /** The line of `run`, for a call that waits for it no longer than its terms allow. */
@@ -226,7 +253,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { name, maxQueue } = this.options;
     if (this.waits.size >= maxQueue) {
       throw new OverloadedError(
-        `Serving "${name}" loads the session for run(), and ${maxQueue} calls wait for it; call again later`,
+        `Serving "${name}" loads the session for run(), and ${maxQueue} calls wait for it; call ` +
+          'again later',
       );
     }
     if (!this.inline) {
@@ -261,7 +289,15 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       const partitions = this.timed(opened.partitions);
       partitions.forEach((partition, index) => this.watch(kind, partition, index));
-      const line = new Pipeline(options, callbacks, lanes, { ...opened, partitions }, events, kind, shared);
+      const line = new Pipeline(
+        options,
+        callbacks,
+        lanes,
+        { ...opened, partitions },
+        events,
+        kind,
+        shared,
+      );
       this.lines.add(line);
       if (this.shutdown.hasBegun) {
         line.drain();
@@ -296,7 +332,10 @@ export class LocalServing<Input = unknown, Output = unknown>
       const status = statusOf(partition);
       const { provider = before } = status;
       if (provider !== before) {
-        this.logger.warn(`Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ${before}`);
+        this.logger.warn(
+          `Serving "${this.name}": Partition ${index} now runs on ${provider}, and before on ` +
+            `${before}`,
+        );
         before = provider;
       }
       this.partitionChanged(kind, index, status);
@@ -305,7 +344,9 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private partitionChanged(kind: ServingKind, partition: number, status: PartitionStatus): void {
     if (status.reason !== undefined) {
-      this.logger.warn(`Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`);
+      this.logger.warn(
+        `Serving "${this.name}"${kind === 'inline' ? ', for run()' : ''}: ${status.reason}`,
+      );
     }
     this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
   }
@@ -313,7 +354,10 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** What joins calls that ask the same, if they are to be joined. */
   private sharedCalls(): SharedCalls | undefined {
     const { name, sharing } = this.options;
-    const cache = sharing?.cache && this.storeOf ? new ReplyCache(name, this.storeOf(), sharing.cache) : undefined;
+    const cache =
+      sharing?.cache && this.storeOf
+        ? new ReplyCache(name, this.storeOf(), sharing.cache)
+        : undefined;
     return sharing && new SharedCalls(name, sharing, cache);
   }
 
@@ -323,8 +367,10 @@ export class LocalServing<Input = unknown, Output = unknown>
       const cold = await line.warmUp();
       if (cold.length > 0) {
         this.logger.warn(
-          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no ` +
-            'example of their rows, so that the first callers wait for what each size compiles; give example inputs: warmUp: [...]',
+          `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) ` +
+            'before it is ready, since it has no ' +
+            'example of their rows, so that the first callers wait for what each size compiles; ' +
+            'give example inputs: warmUp: [...]',
         );
       }
     } catch (cause) {
@@ -337,12 +383,17 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private loadError(cause: unknown): Error {
     if (!isServingError(cause)) {
-      return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, { cause });
+      return new ServingLoadError(`Serving "${this.name}" could not start: ${messageOf(cause)}`, {
+        cause,
+      });
     }
     const owner = `Serving "${this.name}"`;
     const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
     // What is printed of an error is its stack, which has the message in it.
-    return Object.assign(cause, { message, stack: cause.stack?.replace(cause.message, () => message) });
+    return Object.assign(cause, {
+      message,
+      stack: cause.stack?.replace(cause.message, () => message),
+    });
   }
 
   private async end(): Promise<void> {
@@ -379,7 +430,8 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private notRunning(): Error {
     return new ServingClosedError(
-      `Serving "${this.name}" has not been started; the application starts it before it listens, elsewhere call start()`,
+      `Serving "${this.name}" has not been started; the application starts it before it listens, ` +
+        'elsewhere call start()',
     );
   }
 }

@@ -11,7 +11,15 @@ import type { PullAhead } from '../streaming/pull-ahead.js';
 import { Pulls } from '../streaming/pulls.js';
 import type { Source } from '../streaming/source.js';
 import { BatchRunner } from '../execution/batch-runner.js';
-import { type Call, type Callbacks, dropCall, finishCall, finishStream, prepareCall, withKey } from '../execution/call.js';
+import {
+  type Call,
+  type Callbacks,
+  dropCall,
+  finishCall,
+  finishStream,
+  prepareCall,
+  withKey,
+} from '../execution/call.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../context/call-options.js';
 import {
   type ResolvedCallOptions,
@@ -22,7 +30,13 @@ import {
   type InternalCallOptions,
 } from '../execution/resolved-call-options.js';
 import { CallRecorder } from '../events/call-recorder.js';
-import { costOf, validateBatch, checkHooks, checkSize, ownHooks } from '../execution/validate-batch.js';
+import {
+  costOf,
+  validateBatch,
+  checkHooks,
+  checkSize,
+  ownHooks,
+} from '../execution/validate-batch.js';
 import { type Lanes, largestBatch, type ServingLane } from '../execution/lanes.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import { releaseOutput } from '../execution/output.js';
@@ -51,8 +65,8 @@ interface CallContext {
  *     prepareCall -> | admit -> batcher -> BatchRunner -> partition.run -> BatchRun | -> finishCall
  *     caller's half                        shared half                              caller's half
  *
- * The calls of `batchedRun` share batches. Those of `run` have a line of their own with one partition, where each batch holds
- * rows of one call alone; all else is the same for both.
+ * The calls of `batchedRun` share batches. Those of `run` have a line of their own with one
+ * partition, where each batch holds rows of one call alone; all else is the same for both.
  */
 export class Pipeline {
   private readonly batcher: Batcher<BatchRequest>;
@@ -81,12 +95,23 @@ export class Pipeline {
     this.runner = new BatchRunner(name, options, opened, events);
     const { observer, dispatch } = this.runner;
     const nextBatch = () => events.nextBatch();
-    this.batcher = new Batcher({ name, maxQueue, maxQueueCost, order, targets, nextBatch, observer, dispatch });
+    this.batcher = new Batcher({
+      name,
+      maxQueue,
+      maxQueueCost,
+      order,
+      targets,
+      nextBatch,
+      observer,
+      dispatch,
+    });
   }
 
   /** Runs the rows of the input; resolves with the reply. */
   run(input: unknown, options: InternalCallOptions): Promise<unknown> {
-    return this.shared ? this.answerShared(this.shared, input, options) : this.answer(input, options);
+    return this.shared
+      ? this.answerShared(this.shared, input, options)
+      : this.answer(input, options);
   }
 
   /** Gives the output of either while it comes. `left` says that its consumer waits no more. */
@@ -107,9 +132,12 @@ export class Pipeline {
       try {
         const reader = this.pulls.readerOf(pulled, () => this.streamEnded(watch, options));
         const read = eventsOf(call, reader);
-        yield* finishStream(this.callbacks, call, read, (work) => this.finishing.for(work, passage.terms));
+        yield* finishStream(this.callbacks, call, read, (work) =>
+          this.finishing.for(work, passage.terms),
+        );
       } finally {
-        // Here and not where the events are read: whoever shapes the stream may not have read any of them.
+        // Here and not where the events are read: whoever shapes the stream may not have read any
+        // of them.
         this.pulls.end(pulled);
       }
     } catch (error) {
@@ -122,7 +150,11 @@ export class Pipeline {
     return undefined;
   }
 
-  private streamEnded(watch: CallRecorder | undefined, { signal }: CallOptions, failure?: { readonly error: unknown }): void {
+  private streamEnded(
+    watch: CallRecorder | undefined,
+    { signal }: CallOptions,
+    failure?: { readonly error: unknown },
+  ): void {
     const { counters } = this.events;
     if (failure) {
       counters.failed(failure.error, signal);
@@ -133,8 +165,8 @@ export class Pipeline {
   }
 
   /**
-   * Runs every allowed size, and the examples, once on every partition, and again where that has been started again. Gives the
-   * keys whose allowed sizes it cannot run, for want of an example.
+   * Runs every allowed size, and the examples, once on every partition, and again where that has
+   * been started again. Gives the keys whose allowed sizes it cannot run, for want of an example.
    */
   async warmUp(): Promise<readonly string[]> {
     const rows = await examplesOf(this.options, this.opened.signature, (input) =>
@@ -156,7 +188,9 @@ export class Pipeline {
       }),
     );
     const warm = new Set(rows.map(({ key }) => key));
-    return this.lanes.keys.filter((key) => this.lanes.optionsOf(key).allowedSizes && !warm.has(key));
+    return this.lanes.keys.filter(
+      (key) => this.lanes.optionsOf(key).allowedSizes && !warm.has(key),
+    );
   }
 
   /** Still takes calls, but lets none wait for others. */
@@ -176,7 +210,10 @@ export class Pipeline {
     await this.preparing.idle();
     await this.pulls.close(this.closedError());
     await this.batcher.close();
-    await Promise.all([this.finishing.idle(), ...this.opened.partitions.map((partition) => partition.close())]);
+    await Promise.all([
+      this.finishing.idle(),
+      ...this.opened.partitions.map((partition) => partition.close()),
+    ]);
   }
 
   /** Takes no more calls, and answers with the error those that no partition has taken. */
@@ -187,8 +224,8 @@ export class Pipeline {
   }
 
   /**
-   * Takes no more calls, and answers every call that is left with the error. Generators end at their next step, processes at once.
-   * Says whether there were calls.
+   * Takes no more calls, and answers every call that is left with the error. Generators end at
+   * their next step, processes at once. Says whether there were calls.
    */
   end(error: Error): boolean {
     const hadCalls = this.preparing.size + this.finishing.size + this.pulls.size > 0;
@@ -227,7 +264,8 @@ export class Pipeline {
     try {
       const terms = this.enter(input, options, mode);
       const prepared = this.prepare(input, terms);
-      // No await where there is nothing to wait for: it would cost every call a turn of the microtask queue.
+      // No await where there is nothing to wait for: it would cost every call a turn of the
+      // microtask queue.
       const call = prepared instanceof Promise ? await prepared : prepared;
       const said = await this.collect(call, { options, terms, watch });
       const output = releaseOutput(said.rows, options.zeroCopy && !this.callbacks.postprocess);
@@ -253,8 +291,14 @@ export class Pipeline {
     return options.terms ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
   }
 
-  /** Shares the rows with calls that ask the same; each caller has its own terms, `info` and reply. */
-  private async answerShared(shared: SharedCalls, input: unknown, options: InternalCallOptions): Promise<unknown> {
+  /**
+   * Shares the rows with calls that ask the same; each caller has its own terms, `info` and reply.
+   */
+  private async answerShared(
+    shared: SharedCalls,
+    input: unknown,
+    options: InternalCallOptions,
+  ): Promise<unknown> {
     const watch = CallRecorder.start(this.events, this.options.name, 'batched', options.signal);
     try {
       const terms = this.enter(input, options, 'batched');
@@ -267,7 +311,12 @@ export class Pipeline {
         watch,
         prepare: preprocess && postprocess && (() => this.infoOf(input, terms)),
         run: async (own, left, onAdmitted) => {
-          const passage = { options, terms: { ...terms, signal: left, deadline: Infinity }, watch, onAdmitted };
+          const passage = {
+            options,
+            terms: { ...terms, signal: left, deadline: Infinity },
+            watch,
+            onAdmitted,
+          };
           const call = await this.prepare(own, passage.terms);
           return { call, reply: await this.collect(call, passage) };
         },
@@ -292,7 +341,8 @@ export class Pipeline {
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(this.callbacks, prepared, key);
     }
-    const named = key === undefined ? prepared : prepared.then((call) => withKey(this.callbacks, call, key));
+    const named =
+      key === undefined ? prepared : prepared.then((call) => withKey(this.callbacks, call, key));
     const call = this.preparing.for(named, terms);
     // The call may have ended before preprocess has.
     call.catch(() => prepared.then(dropCall, () => {}));
@@ -319,7 +369,11 @@ export class Pipeline {
     return request.reply;
   }
 
-  private async collectAll(call: Call, source: Source<Batch>, passage: CallContext): Promise<Reply> {
+  private async collectAll(
+    call: Call,
+    source: Source<Batch>,
+    passage: CallContext,
+  ): Promise<Reply> {
     const pulled = this.pull(call, passage.terms, source, (batch, cost) => {
       const request = this.requestOf(batch, passage, cost);
       // Until its turn comes, nobody waits for it.
@@ -335,7 +389,11 @@ export class Pipeline {
     }
   }
 
-  private requestOf(batch: Batch, { options, terms, watch }: CallContext, cost?: number): ReplyRequest {
+  private requestOf(
+    batch: Batch,
+    { options, terms, watch }: CallContext,
+    cost?: number,
+  ): ReplyRequest {
     const lane = this.admit(batch, options, watch);
     return new ReplyRequest(batch, lane, watch, terms, cost ?? costOf(this.callbacks, batch));
   }
@@ -350,7 +408,10 @@ export class Pipeline {
     });
   }
 
-  /** What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes only as fast as it is read. */
+  /**
+   * What a stream submits at a time: as much as fits into a batch, so that a large call, too, goes
+   * only as fast as it is read.
+   */
   private piecesOf({ rows }: Call, options: StreamOptions<string>): Source<Batch> {
     if (!(rows instanceof Batch)) {
       return rows;
@@ -359,7 +420,10 @@ export class Pipeline {
     return (askedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
   }
 
-  /** As many rows under way as keep every partition busy while the next ones come, and as the queue has room for. */
+  /**
+   * As many rows under way as keep every partition busy while the next ones come, and as the queue
+   * has room for.
+   */
   private pull<R extends BatchRequest>(
     { isOpen }: Call,
     terms: ResolvedCallOptions,
@@ -371,9 +435,17 @@ export class Pipeline {
     const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options;
     const room = mostRowsOf(terms, maxQueue);
     const busy = 2 * this.opened.partitions.length * largest;
-    // Rows that are here already go on until the first of them can have been read: they keep their place.
+    // Rows that are here already go on until the first of them can have been read: they keep their
+    // place.
     const window = Math.min(isOpen ? busy : busy + largest, Math.max(1, room - largest + 1));
-    return this.pulls.begin({ source, start, window, isOpen, mostCost, costOf: (batch) => costOf(this.callbacks, batch) });
+    return this.pulls.begin({
+      source,
+      start,
+      window,
+      isOpen,
+      mostCost,
+      costOf: (batch) => costOf(this.callbacks, batch),
+    });
   }
 
   /** The lane for the rows, if they fit the serving. */
@@ -383,10 +455,19 @@ export class Pipeline {
     checkSize(this.options, batch);
     const isInline = this.kind === 'inline';
     const keys = isInline ? undefined : this.lanes.keys;
-    validateBatch(name, batch, this.lanes.optionsOf(batch.key), keys, signature, this.options.template);
+    validateBatch(
+      name,
+      batch,
+      this.lanes.optionsOf(batch.key),
+      keys,
+      signature,
+      this.options.template,
+    );
     const origin = this.originOf(options);
     // After the checks: what is refused is not remembered.
-    const lane = isInline ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin) : this.lanes.laneOf(batch, origin);
+    const lane = isInline
+      ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin)
+      : this.lanes.laneOf(batch, origin);
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
@@ -410,7 +491,8 @@ export class Pipeline {
     const cause = await this.runner.tryOut(request, index, partition);
     if (cause !== undefined) {
       throw new ServingLoadError(
-        `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ${messageOf(cause)}`,
+        `The warm-up with ${request.size} rows of key "${request.batch.key}" failed: ` +
+          messageOf(cause),
         { cause },
       );
     }
@@ -423,7 +505,9 @@ export class Pipeline {
   }
 
   private closedError(): Error {
-    return new ServingClosedError(`Serving "${this.options.name}" is closed and takes no more calls`);
+    return new ServingClosedError(
+      `Serving "${this.options.name}" is closed and takes no more calls`,
+    );
   }
 }
 

@@ -26,13 +26,22 @@ export abstract class Serving<Input = unknown, Output = unknown> {
     return undefined;
   }
 
-  /** What happens inside: calls and batches, when they start and when they end, and partitions that go and come back; hot. */
+  /**
+   * What happens inside: calls and batches, when they start and when they end, and partitions that
+   * go and come back; hot.
+   */
   abstract readonly events$: Observable<ServingEvent>;
 
-  /** The events of one type; costs less than all of them, since nothing is made that nobody observes. */
+  /**
+   * The events of one type; costs less than all of them, since nothing is made that nobody
+   * observes.
+   */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
-  /** How many rows wait in its queue, by its name; nothing for a handle that has no queue of its own. */
+  /**
+   * How many rows wait in its queue, by its name; nothing for a handle that has no queue of its
+   * own.
+   */
   queueDepths(): ReadonlyMap<string, number> {
     return new Map();
   }
@@ -42,7 +51,10 @@ export abstract class Serving<Input = unknown, Output = unknown> {
     return undefined;
   }
 
-  /** How its partitions are, those that run batches of several callers; nothing for a handle that has none of its own. */
+  /**
+   * How its partitions are, those that run batches of several callers; nothing for a handle that
+   * has none of its own.
+   */
   partitions(): readonly PartitionStatus[] {
     return [];
   }
@@ -61,7 +73,8 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * Runs the rows of the input in batches with those of concurrent callers; resolves with the output for just these rows.
+   * Runs the rows of the input in batches with those of concurrent callers; resolves with the
+   * output for just these rows.
    *
    * @throws OverloadedError when the queue has no room
    * @throws ServingClosedError before the start and after the end
@@ -72,12 +85,15 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * As {@link batchedRun} (or {@link run}, with `inline`), but gives the output of each batch, or of each step of a generator, as it
-   * comes, in the order of the call's rows; with `hooks` also what the batch function says in between.
+   * As {@link batchedRun} (or {@link run}, with `inline`), but gives the output of each batch, or
+   * of each step of a generator, as it comes, in the order of the call's rows; with `hooks` also
+   * what the batch function says in between.
    *
-   * The call starts when somebody subscribes or iterates, and each who does makes a call of his own.
+   * The call starts when somebody subscribes or iterates, and each who does makes a call of his
+   * own.
    *
-   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; else as `batchedRun`, to the consumer
+   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; else as
+   * `batchedRun`, to the consumer
    */
   abstract stream<Hook extends string = never>(
     input: Input,
@@ -92,7 +108,8 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   abstract setBatchSize(rows: number, key?: string): void;
 
   /**
-   * Changes how many milliseconds a window that is not full waits, from the next window on; of one key, or of all.
+   * Changes how many milliseconds a window that is not full waits, from the next window on; of one
+   * key, or of all.
    *
    * @throws InvalidServingError for a time that cannot be
    */
@@ -101,4 +118,6 @@ export abstract class Serving<Input = unknown, Output = unknown> {
 
 /** The handle of a definition: `ServingOf<typeof embedder>`. */
 export type ServingOf<Definition> =
-  Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info> ? Serving<Input, Output> : never;
+  Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info>
+    ? Serving<Input, Output>
+    : never;

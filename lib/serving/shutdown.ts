@@ -12,19 +12,24 @@ export interface Closable {
   end(error: Error): boolean;
   /** Ends what still runs, where that is safe. */
   halt?(): void;
-  /** Takes no more calls; resolves when those that are left are answered and everything has ended. */
+  /**
+   * Takes no more calls; resolves when those that are left are answered and everything has ended.
+   */
   close(): Promise<void>;
   /** What runs although its callers were answered, in words. */
   unfinished(): readonly string[];
 }
 
-/** Milliseconds that what still runs at the limit has to come to its end, and then once more when it was halted. */
+/**
+ * Milliseconds that what still runs at the limit has to come to its end, and then once more when it
+ * was halted.
+ */
 const GRACE = 200;
 
 /**
- * The order of shutdown. From {@link begin} on no call waits for others, and with `drain: false` those that are queued are
- * answered as closed. From {@link complete} on no call is taken. At the limit every call that is left is answered as closed,
- * and what can be ended is ended.
+ * The order of shutdown. From {@link begin} on no call waits for others, and with `drain: false`
+ * those that are queued are answered as closed. From {@link complete} on no call is taken. At the
+ * limit every call that is left is answered as closed, and what can be ended is ended.
  */
 export class Shutdown {
   private readonly logger = new Logger('Serving');
@@ -58,7 +63,9 @@ export class Shutdown {
     if (drainOnShutdown) {
       this.target.drain();
     } else {
-      this.target.abandon(new ServingClosedError(`${this.owner} was closed before the call could run`));
+      this.target.abandon(
+        new ServingClosedError(`${this.owner} was closed before the call could run`),
+      );
     }
   }
 
@@ -73,7 +80,9 @@ export class Shutdown {
     clearTimeout(this.clock);
     const unfinished = this.target.unfinished();
     if (unfinished.length > 0) {
-      this.logger.warn(`${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`);
+      this.logger.warn(
+        `${this.owner} is closed, and cannot end what still runs: ${unfinished.join(', ')}`,
+      );
     }
   }
 
@@ -94,7 +103,8 @@ export class Shutdown {
     const { owner, target, options } = this;
     if (target.end(new ServingClosedError(`${owner} was closed before the call had ended`))) {
       this.logger.warn(
-        `${owner} did not finish within ${options.drainTimeout} ms of shutdown; the calls that were left are answered as closed`,
+        `${owner} did not finish within ${options.drainTimeout} ms of shutdown; the calls that ` +
+          'were left are answered as closed',
       );
     }
   }

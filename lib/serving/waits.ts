@@ -1,4 +1,8 @@
-import { type ResolvedCallOptions, DEFAULT_CALL_OPTIONS, onCancel } from '../execution/resolved-call-options.js';
+import {
+  type ResolvedCallOptions,
+  DEFAULT_CALL_OPTIONS,
+  onCancel,
+} from '../execution/resolved-call-options.js';
 
 /** One result that a caller waits for. */
 interface Wait {
@@ -7,8 +11,9 @@ interface Wait {
 }
 
 /**
- * The results that callers wait for and that cannot be ended from here: of `preprocess`, `postprocess`, or a session that loads.
- * A caller waits no longer than its terms allow, and at most until {@link end}.
+ * The results that callers wait for and that cannot be ended from here: of `preprocess`,
+ * `postprocess`, or a session that loads. A caller waits no longer than its terms allow, and at
+ * most until {@link end}.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();

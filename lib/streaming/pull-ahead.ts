@@ -27,10 +27,12 @@ export interface PullAheadOptions<Value, Piece extends Started> {
 }
 
 /**
- * Pulls values from a source and starts their work while less than a window of it is under way, and gives the pieces of work in
- * their order. The window moves when the reader asks for the next piece: a slow reader holds back its own source.
+ * Pulls values from a source and starts their work while less than a window of it is under way, and
+ * gives the pieces of work in their order. The window moves when the reader asks for the next
+ * piece: a slow reader holds back its own source.
  *
- * Values of a source that does not make wait are started at once, so that no other call comes between them.
+ * Values of a source that does not make wait are started at once, so that no other call comes
+ * between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
@@ -52,7 +54,10 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     return this.options.isOpen;
   }
 
-  /** Whether the source has ended and all that was started is over: there is nothing left but to read it. */
+  /**
+   * Whether the source has ended and all that was started is over: there is nothing left but to
+   * read it.
+   */
   get isDone(): boolean {
     return this.hasEnded && this.underWay.every(({ isOver }) => isOver);
   }
@@ -85,7 +90,9 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
       this.pieces.end();
     }
     this.leave();
-    this.underWay.forEach((piece) => piece.fail(reason?.error ?? new Error('Nobody waits for this any more')));
+    this.underWay.forEach((piece) =>
+      piece.fail(reason?.error ?? new Error('Nobody waits for this any more')),
+    );
     this.endings.splice(0).forEach((ending) => ending());
   }
 

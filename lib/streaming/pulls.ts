@@ -9,15 +9,17 @@ export class Pulls {
   /** Calls back for a reader that nothing refers to any more. */
   private readonly dropped = new FinalizationRegistry<() => void>((end) => end());
 
-  begin<Value, Piece extends Started>(options: PullAheadOptions<Value, Piece>): PullAhead<Value, Piece> {
+  begin<Value, Piece extends Started>(
+    options: PullAheadOptions<Value, Piece>,
+  ): PullAhead<Value, Piece> {
     const pulled = new PullAhead(options);
     this.going.add(pulled);
     return pulled;
   }
 
   /**
-   * The pieces for a reader that may be dropped without `return()`: nothing here refers to the iterator. What is going on
-   * for it then is ended, and `onDropped` called.
+   * The pieces for a reader that may be dropped without `return()`: nothing here refers to the
+   * iterator. What is going on for it then is ended, and `onDropped` called.
    */
   readerOf<Value, Piece extends Started>(
     pulled: PullAhead<Value, Piece>,
@@ -58,8 +60,9 @@ export class Pulls {
   }
 
   /**
-   * Pulls nothing more of sources that may go on for ever, and resolves when the others have ended, too. Those
-   * of which all work is done are not waited for: their readers can read the rest at any time.
+   * Pulls nothing more of sources that may go on for ever, and resolves when the others have ended,
+   * too. Those of which all work is done are not waited for: their readers can read the rest at any
+   * time.
    */
   async close(error: unknown): Promise<void> {
     for (const pulled of this.going) {

@@ -40,7 +40,9 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
       return Promise.resolve({ done: false, value: this.take() });
     }
     if (this.ending) {
-      return 'error' in this.ending ? Promise.reject(this.ending.error) : Promise.resolve({ done: true, value: undefined });
+      return 'error' in this.ending
+        ? Promise.reject(this.ending.error)
+        : Promise.resolve({ done: true, value: undefined });
     }
     return new Promise((resolve, reject) => this.takers.push({ resolve, reject }));
   }
@@ -52,7 +54,8 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
   private take(): T {
     const value = this.values[this.first]!;
     this.values[this.first++] = undefined as T;
-    // What has been taken is cut off when it is the larger half, so that each value is moved once at most.
+    // What has been taken is cut off when it is the larger half, so that each value is moved once
+    // at most.
     if (this.first * 2 > this.values.length) {
       this.values.splice(0, this.first);
       this.first = 0;

@@ -7,8 +7,9 @@ export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
 /**
  * The events of a call, as an Observable and as an async iterable: two views of one thing.
  *
- * Cold: each subscription and each iteration is a call of its own, which starts with it. Events are pulled one by one, so whoever
- * iterates slowly holds back his own call; leaving early (`unsubscribe`, `break`) ends it and frees its work.
+ * Cold: each subscription and each iteration is a call of its own, which starts with it. Events are
+ * pulled one by one, so whoever iterates slowly holds back his own call; leaving early
+ * (`unsubscribe`, `break`) ends it and frees its work.
  */
 export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> {
   constructor(private readonly open: OpenStream<T>) {
@@ -16,7 +17,11 @@ export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> 
       const left = new AbortController();
       const events = open(left.signal);
       const push = async (): Promise<void> => {
-        for (let event = await events.next(); !event.done && !subscriber.closed; event = await events.next()) {
+        for (
+          let event = await events.next();
+          !event.done && !subscriber.closed;
+          event = await events.next()
+        ) {
           subscriber.next(event.value);
         }
         subscriber.complete();

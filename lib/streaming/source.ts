@@ -13,8 +13,8 @@ export type Source<T> = AsyncIterator<T> | Iterator<T>;
 const OBSERVED_AHEAD = 1024;
 
 /**
- * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as a generator gives, or an array of
- * batches; `undefined` for all else, which is a value.
+ * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as a
+ * generator gives, or an array of batches; `undefined` for all else, which is a value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
@@ -36,10 +36,11 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
 const begun = new WeakSet<object>();
 
 /**
- * Marks an input that can be read only once as one that is being read: an iterator, such as a generator
- * gives, or a stream of Node or the web.
+ * Marks an input that can be read only once as one that is being read: an iterator, such as a
+ * generator gives, or a stream of Node or the web.
  *
- * @throws InvalidInputError when another call, or another reader of the same stream, has begun to read it
+ * @throws InvalidInputError when another call, or another reader of the same stream, has begun to
+ * read it
  */
 export function readOnce(input: unknown): void {
   if (typeof input !== 'object' || input === null || !read(() => isReadOnce(input))) {
@@ -47,8 +48,10 @@ export function readOnce(input: unknown): void {
   }
   if (begun.has(input)) {
     throw new InvalidInputError(
-      `The input is ${formatValue(input)}, which can be read only once, and another call or reader has begun to; ` +
-        'give each its own, or an iterable that begins anew each time: { [Symbol.asyncIterator]: () => rows() }',
+      `The input is ${formatValue(input)}, which can be read only once, and another call or ` +
+        'reader has begun to; ' +
+        'give each its own, or an iterable that begins anew each time: { [Symbol.asyncIterator]: ' +
+        '() => rows() }',
     );
   }
   begun.add(input);
@@ -56,7 +59,9 @@ export function readOnce(input: unknown): void {
 
 function isReadOnce(input: object): boolean {
   const isIterable = Symbol.asyncIterator in input || Symbol.iterator in input;
-  return isIterable && ('next' in input || input instanceof Readable || input instanceof ReadableStream);
+  return (
+    isIterable && ('next' in input || input instanceof Readable || input instanceof ReadableStream)
+  );
 }
 
 function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefined {
@@ -67,13 +72,22 @@ function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefi
   if (isObservable(value)) {
     return 'observed';
   }
-  return (Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value) ? 'iterated' : undefined;
+  return (Array.isArray(value) ? holdsBatches(value) : Symbol.iterator in value && 'next' in value)
+    ? 'iterated'
+    : undefined;
 }
 
 function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
   const iterator: unknown = values[Symbol.asyncIterator]();
-  if (typeof iterator !== 'object' || iterator === null || !('next' in iterator && typeof iterator.next === 'function')) {
-    throw new InvalidBatchError(`An async iterable must give an iterator with a method next, it gave ${formatValue(iterator)}`);
+  if (
+    typeof iterator !== 'object' ||
+    iterator === null ||
+    !('next' in iterator && typeof iterator.next === 'function')
+  ) {
+    throw new InvalidBatchError(
+      'An async iterable must give an iterator with a method next, it gave ' +
+        formatValue(iterator),
+    );
   }
   return iterator as AsyncIterator<unknown>;
 }
@@ -105,7 +119,8 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
       );
     }
   };
-  // Thrown inside the pipe, it also ends an Observable that has not returned from its subscription yet.
+  // Thrown inside the pipe, it also ends an Observable that has not returned from its subscription
+  // yet.
   const subscription = values$.pipe(tap(room)).subscribe({
     next: (value) => waiting.push(value),
     error: (error) => waiting.fail(error),
@@ -120,7 +135,10 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
 }
 
-/** Tells the source that nobody will ask again, without waiting for its answer: it may be busy for long. */
+/**
+ * Tells the source that nobody will ask again, without waiting for its answer: it may be busy for
+ * long.
+ */
 export function leave(source: Source<unknown>): void {
   void (async () => source.return?.())().catch(() => undefined);
 }

@@ -21,12 +21,17 @@ export class ServingHealthIndicator {
     return this.check(key, ({ isLive }) => isLive);
   }
 
-  private check<const Key extends string>(key: Key, isWell: (health: ServingHealth) => boolean): HealthIndicatorResult<Key> {
+  private check<const Key extends string>(
+    key: Key,
+    isWell: (health: ServingHealth) => boolean,
+  ): HealthIndicatorResult<Key> {
     const all = this.servings.health();
     const sick = all.filter((health) => !isWell(health));
     const servings = Object.fromEntries(all.map((health) => [health.serving, detailsOf(health)]));
     const indicator = this.indicators.check(key);
-    return sick.length === 0 ? indicator.up({ servings }) : indicator.down({ message: sick.map(inWords).join('; '), servings });
+    return sick.length === 0
+      ? indicator.up({ servings })
+      : indicator.down({ message: sick.map(inWords).join('; '), servings });
   }
 }
 
@@ -37,5 +42,10 @@ function inWords({ serving, reason }: ServingHealth): string {
 function detailsOf({ state, reason, queued, partitions }: ServingHealth): object {
   const up = partitions.filter((partition) => partition.state === 'up').length;
   const restarts = partitions.reduce((sum, partition) => sum + partition.restarts, 0);
-  return { state, ...(reason !== undefined && { reason }), queued, partitions: { up, all: partitions.length, restarts } };
+  return {
+    state,
+    ...(reason !== undefined && { reason }),
+    queued,
+    partitions: { up, all: partitions.length, restarts },
+  };
 }

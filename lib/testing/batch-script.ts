@@ -51,20 +51,27 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return batch;
   }
 
-  /** Ends all batches that it holds, and every batch from now on as it comes, with what the function makes of their rows. */
+  /**
+   * Ends all batches that it holds, and every batch from now on as it comes, with what the function
+   * makes of their rows.
+   */
   release(run: (rows: RowsOf<Row>) => ResultsOf<Result>): void {
     this.released = run;
     this.batches.forEach((batch) => batch.finish(run));
   }
 
   /**
-   * A serving whose batches it holds, not started. Of a definition it takes all but what would run the batches.
+   * A serving whose batches it holds, not started. Of a definition it takes all but what would run
+   * the batches.
    *
    * @throws InvalidServingError when an option is at fault
    */
-  createServing<Input = Row | Batch, Output = Result>(options: ServingOptions<Input, Output>): LocalServing<Input, Output> {
+  createServing<Input = Row | Batch, Output = Result>(
+    options: ServingOptions<Input, Output>,
+  ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
-    // A definition must say what runs its batches, and that these are held is not said by an option.
+    // A definition must say what runs its batches, and that these are held is not said by an
+    // option.
     const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });
     return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
@@ -74,7 +81,11 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return this.released ? this.released(typed) : this.holdBatch(typed, context, lose);
   };
 
-  private holdBatch(rows: RowsOf<Row>, context: BatchContext, lose: (error: Error) => void): Promise<unknown> {
+  private holdBatch(
+    rows: RowsOf<Row>,
+    context: BatchContext,
+    lose: (error: Error) => void,
+  ): Promise<unknown> {
     return new Promise((resolve, reject) => {
       const ended = (): unknown => this.held.delete(batch);
       const batch = new HeldBatch<Row, Result>(rows, context, { resolve, reject, lose, ended });
@@ -102,11 +113,19 @@ class ScriptedPartition implements Partition {
 
   constructor(private readonly hold: Hold) {}
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchResult | typeof STEPPED> {
+  async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<BatchResult | typeof STEPPED> {
     if (this.lost) {
       throw this.lost;
     }
-    const result = this.hold(batch.consume(), contextOf(info, listener), (error) => (this.lost = error));
+    const result = this.hold(
+      batch.consume(),
+      contextOf(info, listener),
+      (error) => (this.lost = error),
+    );
     return resultOf(result, info.size, listener) as Promise<BatchResult | typeof STEPPED>;
   }
 

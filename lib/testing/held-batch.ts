@@ -2,7 +2,12 @@ import { PartitionLostError, ServingError } from '../errors.js';
 import { Queue } from '../streaming/queue.js';
 import type { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
-import { type BatchContext, withMetadata, type BatchFunction, type BatchOutput } from '../partitions/batch-function.js';
+import {
+  type BatchContext,
+  withMetadata,
+  type BatchFunction,
+  type BatchOutput,
+} from '../partitions/batch-function.js';
 
 /** How the partition of a held batch hears of it. */
 export interface BatchEnding {
@@ -14,7 +19,10 @@ export interface BatchEnding {
   readonly ended: () => unknown;
 }
 
-/** A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or step by step until its `end`. */
+/**
+ * A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or step by step until
+ * its `end`.
+ */
 export class HeldBatch<Row = unknown, Result = unknown> {
   private steps: Queue<unknown> | undefined;
   private isHeld = true;
@@ -58,10 +66,17 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.isWaiting(row);
   }
 
-  /** Ends it with the output, or with what the function makes of its rows. Where that has not one result per row, its callers fail. */
-  finish(output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>), metadata?: unknown): void {
+  /**
+   * Ends it with the output, or with what the function makes of its rows. Where that has not one
+   * result per row, its callers fail.
+   */
+  finish(
+    output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
+    metadata?: unknown,
+  ): void {
     this.check();
-    const result = typeof output === 'function' ? (output as (rows: RowsOf<Row>) => unknown)(this.rows) : output;
+    const result =
+      typeof output === 'function' ? (output as (rows: RowsOf<Row>) => unknown)(this.rows) : output;
     this.leave();
     this.ending.resolve(withMetadata(result, metadata));
   }
@@ -78,25 +93,34 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends it as a thread that dies: its callers get a PartitionLostError, unless the serving is `idempotent` and runs it again. Its
-   * partition never runs another batch, or where it `restarts`, the next one.
+   * Ends it as a thread that dies: its callers get a PartitionLostError, unless the serving is
+   * `idempotent` and runs it again. Its partition never runs another batch, or where it `restarts`,
+   * the next one.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
-    const error = new PartitionLostError(`Partition ${this.partition} has crashed, as its script says`);
+    const error = new PartitionLostError(
+      `Partition ${this.partition} has crashed, as its script says`,
+    );
     if (!restarts) {
       this.ending.lose(error);
     }
     this.fail(error);
   }
 
-  /** Sends a value of the hook to the calls that asked for it: a list with an entry per row, or tensors with the rows on axis 0. */
+  /**
+   * Sends a value of the hook to the calls that asked for it: a list with an entry per row, or
+   * tensors with the rows on axis 0.
+   */
   emit(hook: string, value: unknown): void {
     this.check();
     this.context.emit(hook, value);
   }
 
-  /** Yields a list with an entry per row, as a generator does; `DONE` ends that row. Ends itself when nobody waits any more. */
+  /**
+   * Yields a list with an entry per row, as a generator does; `DONE` ends that row. Ends itself
+   * when nobody waits any more.
+   */
   step(values: readonly unknown[], metadata?: unknown): void {
     this.check();
     if (!this.steps) {
@@ -110,7 +134,9 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   end(): void {
     this.check();
     if (!this.steps) {
-      throw new ServingError(`The batch of ${this.size} rows has had no step; end it with finish, fail or crash`);
+      throw new ServingError(
+        `The batch of ${this.size} rows has had no step; end it with finish, fail or crash`,
+      );
     }
     this.leave();
     this.steps.end();
@@ -127,7 +153,8 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   private check(): void {
     if (!this.isHeld) {
       throw new ServingError(
-        `The batch of ${this.size} rows of key "${this.key}" has ended already, or nobody waits for it any more`,
+        `The batch of ${this.size} rows of key "${this.key}" has ended already, or nobody waits ` +
+          'for it any more',
       );
     }
   }
@@ -138,8 +165,15 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 }
 
-/** What a batch of such rows looks like to its function: tensors stay tensors, of plain values there is a list. */
-export type RowsOf<Row> = unknown extends Row ? unknown[] : [Row] extends [Container] ? Row : Exclude<Row, Batch>[];
+/**
+ * What a batch of such rows looks like to its function: tensors stay tensors, of plain values there
+ * is a list.
+ */
+export type RowsOf<Row> = unknown extends Row
+  ? unknown[]
+  : [Row] extends [Container]
+    ? Row
+    : Exclude<Row, Batch>[];
 
 /** What a batch function may return for callers who each get such a result. */
 export type ResultsOf<Result> = unknown extends Result
@@ -152,4 +186,7 @@ export type ResultsOf<Result> = unknown extends Result
 export type TypedBatchFunction<Rows, Result> = (
   rows: Rows,
   batch: BatchContext,
-) => ReturnType<BatchFunction<Rows, ResultsOf<Result>>> | AsyncGenerator<unknown, void> | Generator<unknown, void>;
+) =>
+  | ReturnType<BatchFunction<Rows, ResultsOf<Result>>>
+  | AsyncGenerator<unknown, void>
+  | Generator<unknown, void>;

@@ -1,4 +1,8 @@
-export { MemoryNetwork, type MemoryNetworkOptions, type MemoryTransport } from './memory-network.js';
+export {
+  MemoryNetwork,
+  type MemoryNetworkOptions,
+  type MemoryTransport,
+} from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';

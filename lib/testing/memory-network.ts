@@ -1,10 +1,16 @@
-import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../distribution/transport.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../distribution/transport.js';
 import { checkSize } from '../distribution/transports/names.js';
 
 export interface MemoryNetworkOptions {
   /**
-   * Whether there is a connection between any two, whose ends are told of each other. Otherwise it is as with a broker: nobody is told, what is
-   * sent to nobody is lost, and who wants to know must probe.
+   * Whether there is a connection between any two, whose ends are told of each other. Otherwise it
+   * is as with a broker: nobody is told, what is sent to nobody is lost, and who wants to know must
+   * probe.
    * @default true
    */
   readonly connections?: boolean;
@@ -13,8 +19,8 @@ export interface MemoryNetworkOptions {
 }
 
 /**
- * A network within this process, for tests. It carries packets as real ones do, in turns of the event loop after the one they were sent in, and
- * breaks when it is told to.
+ * A network within this process, for tests. It carries packets as real ones do, in turns of the
+ * event loop after the one they were sent in, and breaks when it is told to.
  */
 export class MemoryNetwork {
   readonly maxPacket: number;
@@ -45,7 +51,10 @@ export class MemoryNetwork {
     this.cuts.add(pair(a, b));
   }
 
-  /** Breaks the connection between the two: both are told that the other has gone, though both go on. */
+  /**
+   * Breaks the connection between the two: both are told that the other has gone, though both go
+   * on.
+   */
   disconnect(a: Address, b: Address): void {
     this.disconnected.add(pair(a, b));
     this.tellBoth(a, b, 'nodeDisconnected');
@@ -148,7 +157,11 @@ export class MemoryNetwork {
   }
 
   private answers({ station }: MemoryTransport, address: Address): boolean {
-    return !this.cuts.has(pair(station.address, address)) && !this.hung.has(station.address) && !this.hung.has(address);
+    return (
+      !this.cuts.has(pair(station.address, address)) &&
+      !this.hung.has(station.address) &&
+      !this.hung.has(address)
+    );
   }
 
   private areLinked(one: MemoryTransport, other: MemoryTransport): boolean {
@@ -181,7 +194,11 @@ export class MemoryNetwork {
     }
   }
 
-  private tell(member: MemoryTransport, event: 'nodeConnected' | 'nodeDisconnected', address: Address): void {
+  private tell(
+    member: MemoryTransport,
+    event: 'nodeConnected' | 'nodeDisconnected',
+    address: Address,
+  ): void {
     if (this.connections) {
       this.carry(() => this.isHere(member) && member.station.receiver[event](address));
     }
@@ -216,7 +233,9 @@ export class MemoryTransport implements ServingTransport {
   }
 
   broadcast(packet: Uint8Array): void {
-    this.network.othersOf(this).forEach(({ station }) => this.network.send(this, station.address, packet));
+    this.network
+      .othersOf(this)
+      .forEach(({ station }) => this.network.send(this, station.address, packet));
   }
 
   stop(): Promise<void> {

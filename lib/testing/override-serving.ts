@@ -4,22 +4,30 @@ import { getServingToken } from '../serving.decorator.js';
 import { getHandlerToken } from '../serving.providers.js';
 import { createServing } from '../serving/create-serving.js';
 import type { LocalServing } from '../serving/local-serving.js';
-import type { FunctionServingDefinition, ServingOptions } from '../definition/serving-definition.js';
+import type {
+  FunctionServingDefinition,
+  ServingOptions,
+} from '../definition/serving-definition.js';
 import type { BatchScript } from './batch-script.js';
 import type { RowsOf, TypedBatchFunction } from './held-batch.js';
 import { modelStandIn, servingStandIn } from './stand-in.js';
 import { ServingRegistry } from '../serving.registry.js';
 
 /**
- * Replaces a serving of the application under test, wherever it is registered. Its model, file or class is then not loaded, and not
- * even made.
+ * Replaces a serving of the application under test, wherever it is registered. Its model, file or
+ * class is then not loaded, and not even made.
  *
- * A definition gives the types, and its options (batch size, timeout, keys) hold for the replacement. With the name alone
- * the replacement has the default options.
+ * A definition gives the types, and its options (batch size, timeout, keys) hold for the
+ * replacement. With the name alone the replacement has the default options.
  *
  * The application does not start when it has no such serving.
  */
-export function overrideServing<Builder extends TestingBuilder, Input = unknown, Output = unknown, Result = unknown>(
+export function overrideServing<
+  Builder extends TestingBuilder,
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+>(
   builder: Builder,
   serving: string | ServingOptions<Input, Output, Result>,
 ): ServingOverride<Builder, Input, Output, Result> {
@@ -40,8 +48,8 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   ) {}
 
   /**
-   * Keeps `preprocess`, `postprocess` and `postprocessStream` of the definition, so that the replacement gets the rows that the model
-   * would get, and returns what the model would return.
+   * Keeps `preprocess`, `postprocess` and `postprocessStream` of the definition, so that the
+   * replacement gets the rows that the model would get, and returns what the model would return.
    *
    * @throws InvalidServingError when the serving is given by its name
    */
@@ -49,21 +57,30 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
     const { withCallbacks } = this;
     if (!withCallbacks) {
       throw new InvalidServingError(
-        `overrideServing knows no callbacks of "${this.standIn.name}", which it was given by name; give it the definition`,
+        `overrideServing knows no callbacks of "${this.standIn.name}", which it was given by ` +
+          'name; give it the definition',
       );
     }
     return new ServingOverride(this.builder, withCallbacks, withCallbacks);
   }
 
-  /** Runs each batch by the function: it gets what callers pass, in a list, and returns what each of them gets, or an Error. */
-  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters -- where no definition says what rows are, the function does
-  useFunction<Rows = RowsOf<Input>>(run: TypedBatchFunction<unknown extends Input ? Rows : RowsOf<Input>, Output>): Builder {
+  /**
+   * Runs each batch by the function: it gets what callers pass, in a list, and returns what each of
+   * them gets, or an Error.
+   */
+  // Without a definition, the function itself types the rows.
+  // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
+  useFunction<Rows = RowsOf<Input>>(
+    run: TypedBatchFunction<unknown extends Input ? Rows : RowsOf<Input>, Output>,
+  ): Builder {
     const definition = { ...this.standIn, useFactory: () => run } as FunctionServingDefinition;
     return this.use(() => createServing(definition));
   }
 
   /** Has the script hold each batch until the test ends it. */
-  useScript(script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript): Builder {
+  useScript(
+    script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript,
+  ): Builder {
     return this.use(() => script.createServing(this.standIn));
   }
 
@@ -82,7 +99,10 @@ type AnyScript = Pick<BatchScript, 'createServing'>;
 /** What is needed of the builder that `Test.createTestingModule` of `@nestjs/testing` gives. */
 export interface TestingBuilder {
   overrideProvider(token: unknown): {
-    useFactory(options: { factory: (...dependencies: never[]) => unknown; inject?: unknown[] }): unknown;
+    useFactory(options: {
+      factory: (...dependencies: never[]) => unknown;
+      inject?: unknown[];
+    }): unknown;
     useValue(value: unknown): unknown;
   };
 }
@@ -90,7 +110,10 @@ export interface TestingBuilder {
 /** The names of the servings that must be there, by the builder of their application. */
 const expected = new WeakMap<TestingBuilder, Set<string>>();
 
-/** Lets the application start only if it has a serving of that name: to replace what is not there replaces nothing, and says nothing. */
+/**
+ * Lets the application start only if it has a serving of that name: to replace what is not there
+ * replaces nothing, and says nothing.
+ */
 export function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));

@@ -35,10 +35,14 @@ const RUN_OPTIONS = {
   useExisting: true,
 } satisfies Record<RunOption, true>;
 
-/** The options of what stands in for a serving whose batches are no longer run by what its definition says, and whose callbacks stay. */
+/**
+ * The options of what stands in for a serving whose batches are no longer run by what its
+ * definition says, and whose callbacks stay.
+ */
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
-  // Not the devices of another machine, nothing that runs before the test does, and no replies from before it.
+  // Not the devices of another machine, nothing that runs before the test does, and no replies from
+  // before it.
   const partitions = definition.partitions === true ? 1 : definition.partitions;
   return {
     ...Object.fromEntries(kept),
@@ -47,15 +51,21 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
     warmUp: undefined,
     cache: undefined,
     // Unlike a model, a function is idempotent only where the definition says so.
-    ...('model' in definition && !definition.idempotent && { retries: undefined, isolateFailures: undefined }),
+    ...('model' in definition &&
+      !definition.idempotent && { retries: undefined, isolateFailures: undefined }),
     ...(definition.cache && !definition.singleFlight && { identify: undefined }),
   };
 }
 
-/** As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers pass, which may not be tensors to pad. */
+/**
+ * As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers
+ * pass, which may not be tensors to pad.
+ */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
   const { keyOptions = {}, ...shared } = modelStandIn(definition);
-  const ofKeys = Object.entries(keyOptions).map(([key, options]) => [key, unpadded(options)] as const);
+  const ofKeys = Object.entries(keyOptions).map(
+    ([key, options]) => [key, unpadded(options)] as const,
+  );
   return {
     ...unpadded(shared),
     keyOptions: Object.fromEntries(ofKeys),
@@ -66,5 +76,10 @@ export function servingStandIn(definition: ServingOptions): ServingOptions {
 }
 
 function unpadded<Options extends KeyServingOptions>(options: Options): Options {
-  return { ...options, batchSize: options.batchSize ?? options.allowedSizes?.at(-1), allowedSizes: undefined, pad: undefined };
+  return {
+    ...options,
+    batchSize: options.batchSize ?? options.allowedSizes?.at(-1),
+    allowedSizes: undefined,
+    pad: undefined,
+  };
 }

@@ -3,11 +3,11 @@ import { messageOf, ServingError } from '../errors.js';
 import { settle } from './settle.js';
 
 /**
- * Time that passes only when the test says so: timers, `Date` and `performance`, by `@sinonjs/fake-timers`, which is to be installed
- * beside this package.
+ * Time that passes only when the test says so: timers, `Date` and `performance`, by
+ * `@sinonjs/fake-timers`, which is to be installed beside this package.
  *
- * Turns of the event loop stay real, since batches start at the end of one. The fake timers of a test runner do as well if they
- * leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ * Turns of the event loop stay real, since batches start at the end of one. The fake timers of a
+ * test runner do as well if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
  */
 export class VirtualTime {
   private constructor(private readonly clock: Clock) {}
@@ -64,12 +64,22 @@ export class VirtualTime {
   }
 }
 
-const FAKED = ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'Date', 'performance'] as const;
+const FAKED = [
+  'setTimeout',
+  'clearTimeout',
+  'setInterval',
+  'clearInterval',
+  'Date',
+  'performance',
+] as const;
 
 async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
   try {
     return await import('@sinonjs/fake-timers');
   } catch (cause) {
-    throw new ServingError(`Virtual time needs the package @sinonjs/fake-timers; install it (${messageOf(cause)})`, { cause });
+    throw new ServingError(
+      `Virtual time needs the package @sinonjs/fake-timers; install it (${messageOf(cause)})`,
+      { cause },
+    );
   }
 }

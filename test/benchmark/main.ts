@@ -47,6 +47,11 @@ for (const measure of chosen) {
 const machine = `${availableParallelism()} x ${cpus()[0]?.model}, Node ${process.version}`;
 const folder = 'bench-results';
 mkdirSync(folder, { recursive: true });
-writeFileSync(join(folder, 'benchmark.json'), JSON.stringify({ machine, options, measurements }, null, 2));
+writeFileSync(
+  join(folder, 'benchmark.json'),
+  JSON.stringify({ machine, options, measurements }, null, 2),
+);
 writeFileSync(join(folder, 'benchmark.svg'), chart(machine, measurements));
-console.log(`${table(measurements)}\n\n${machine}\n${folder}/benchmark.json, ${folder}/benchmark.svg`);
+console.log(
+  `${table(measurements)}\n\n${machine}\n${folder}/benchmark.json, ${folder}/benchmark.svg`,
+);

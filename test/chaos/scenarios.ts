@@ -6,7 +6,12 @@ import { leave } from './scenarios/leave.js';
 import { leaveStreams } from './scenarios/leave-streams.js';
 import { aborts, fillsMemory } from './scenarios/poison.js';
 import { pause, stop } from './scenarios/stop.js';
-import { killApplication, terminateCrippled, terminateExpress, terminateFastify } from './scenarios/terminate.js';
+import {
+  killApplication,
+  terminateCrippled,
+  terminateExpress,
+  terminateFastify,
+} from './scenarios/terminate.js';
 
 /** In the order of the table. */
 export const scenarios: readonly Scenario[] = [

@@ -13,7 +13,10 @@ import { signalTo } from './signals.js';
 export interface StageOptions {
   /** How often the bad thing happens. */
   readonly rounds: number;
-  /** Milliseconds between two rounds; without them the next comes when nothing of the last one is left. */
+  /**
+   * Milliseconds between two rounds; without them the next comes when nothing of the last one is
+   * left.
+   */
   readonly pause?: number;
   /** Whether there is time for what takes half a minute. */
   readonly isPatient: boolean;
@@ -96,7 +99,9 @@ export class Stage {
     }
   }
 
-  /** Resolves when all partitions work, and every call that can have met what was before has ended. */
+  /**
+   * Resolves when all partitions work, and every call that can have met what was before has ended.
+   */
   async calm(application: Application, load: Load): Promise<void> {
     await application.recovered();
     await load.settled();

@@ -1,6 +1,16 @@
 import { execFile } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { copyFile, cp, mkdir, mkdtemp, readdir, realpath, rm, symlink, writeFile } from 'node:fs/promises';
+import {
+  copyFile,
+  cp,
+  mkdir,
+  mkdtemp,
+  readdir,
+  realpath,
+  rm,
+  symlink,
+  writeFile,
+} from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -19,10 +29,19 @@ const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
 /** What the compiler says of an application, checking the types of the package as well. */
 async function compile(app: string, source: string): Promise<string> {
-  const compilerOptions = { module: 'nodenext', target: 'es2023', strict: true, noEmit: true, experimentalDecorators: true };
+  const compilerOptions = {
+    module: 'nodenext',
+    target: 'es2023',
+    strict: true,
+    noEmit: true,
+    experimentalDecorators: true,
+  };
   await writeFile(join(app, 'package.json'), '{ "type": "module" }');
   await writeFile(join(app, 'app.ts'), source);
-  await writeFile(join(app, 'tsconfig.json'), JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }));
+  await writeFile(
+    join(app, 'tsconfig.json'),
+    JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }),
+  );
   const { stdout } = await run('node', [join(root, 'node_modules/.bin/tsc'), '-p', app]).catch(
     (failed: { stdout: string }) => failed,
   );
@@ -66,7 +85,9 @@ describe('the packed package', () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
   });
 
-  /** An application that has the package, what it cannot do without, and the peers that are named. */
+  /**
+   * An application that has the package, what it cannot do without, and the peers that are named.
+   */
   async function install(name: string, peers: readonly string[] = []): Promise<string> {
     const app = join(folder, name);
     const modules = join(app, 'node_modules');
@@ -94,14 +115,17 @@ describe('the packed package', () => {
       install('all-types', ['@types/node', '@nestjs/microservices']),
     ]);
 
-    const imports = "import { ServingModule } from 'nestjs-serving'; import type {} from 'nestjs-serving/distribution';";
+    const imports =
+      "import { ServingModule } from 'nestjs-serving'; import type {} from 'nestjs-serving/distribution';";
     expect(await compile(without, `${imports} ServingModule.forRoot({ servings: [] });`)).toBe('');
 
     const nodeWith = (options: string) =>
       `${imports} import { Transport } from '@nestjs/microservices';
       ServingModule.forRoot({ distribution: { transport: Transport.TCP, options: { ${options} } } });`;
     expect(await compile(full, nodeWith('port: 1'))).toBe('');
-    expect(await compile(full, nodeWith('port: "1"'))).toContain("Type 'string' is not assignable to type 'number'");
+    expect(await compile(full, nodeWith('port: "1"'))).toContain(
+      "Type 'string' is not assignable to type 'number'",
+    );
     expect(await compile(full, nodeWith('prt: 1'))).toContain("'prt' does not exist in type");
   });
 
@@ -124,10 +148,17 @@ describe('the packed package', () => {
 
   it('loads OpenTelemetry and Terminus only for their own entry points, which name what is missing', async () => {
     const app = await install('no-peers');
-    const load = (name: string) => run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], { cwd: app });
+    const load = (name: string) =>
+      run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], {
+        cwd: app,
+      });
     await load('nestjs-serving');
-    await expect(load('nestjs-serving/opentelemetry')).rejects.toThrow("Cannot find package '@opentelemetry/api'");
-    await expect(load('nestjs-serving/terminus')).rejects.toThrow("Cannot find package '@nestjs/terminus'");
+    await expect(load('nestjs-serving/opentelemetry')).rejects.toThrow(
+      "Cannot find package '@opentelemetry/api'",
+    );
+    await expect(load('nestjs-serving/terminus')).rejects.toThrow(
+      "Cannot find package '@nestjs/terminus'",
+    );
   });
 
   it.each(['11', '12'])(
@@ -135,7 +166,12 @@ describe('the packed package', () => {
     async (major) => {
       const app = await applicationOf(major, 'nest');
       const { stdout } = await run('node', ['app.mjs'], { cwd: app });
-      const reply = JSON.parse(stdout) as { version: string; shapes: string[]; doubled: number[]; closed: object };
+      const reply = JSON.parse(stdout) as {
+        version: string;
+        shapes: string[];
+        doubled: number[];
+        closed: object;
+      };
       expect(reply).toEqual({
         version: expect.stringMatching(`^${major}\\.`),
         shapes: Array.from({ length: 40 }, () => '1x10'),
@@ -161,7 +197,9 @@ describe('the packed package', () => {
         const server = await NatsServer.start();
         try {
           const app = await applicationOf(major, 'cluster');
-          await run('npm', ['install', ...quietly, `@nestjs/microservices@^${major}.0.0`, client], { cwd: app });
+          await run('npm', ['install', ...quietly, `@nestjs/microservices@^${major}.0.0`, client], {
+            cwd: app,
+          });
           const { stdout } = await run('node', ['cluster.mjs', server.url], { cwd: app });
           expect(JSON.parse(stdout.slice(stdout.lastIndexOf('\n{') + 1))).toEqual({
             version: expect.stringMatching(`^${major}\\.`),
@@ -209,5 +247,8 @@ describe('the packed package', () => {
 
 /** With the @nestjs/testing of that version. */
 function testingPackages(major: string): string[] {
-  return [`@nestjs/testing@^${major}.0.0`, `@sinonjs/fake-timers@${devDependencies['@sinonjs/fake-timers']}`];
+  return [
+    `@nestjs/testing@^${major}.0.0`,
+    `@sinonjs/fake-timers@${devDependencies['@sinonjs/fake-timers']}`,
+  ];
 }

@@ -19,7 +19,11 @@ describe('soak', () => {
 
     expect(report.rows).toBeGreaterThanOrEqual(200_000);
     expect(report.answered).toBeGreaterThan(report.rows / 2);
-    expect([failuresOf(report), `seed ${plan.seed}`, report.details]).toEqual([[], `seed ${plan.seed}`, []]);
+    expect([failuresOf(report), `seed ${plan.seed}`, report.details]).toEqual([
+      [],
+      `seed ${plan.seed}`,
+      [],
+    ]);
     const codes = [...report.ends.values()].flatMap((ends) => [...ends.keys()]);
     expect(new Set(codes)).toEqual(
       new Set([
@@ -54,7 +58,9 @@ describe('soak', () => {
   it('counts errors that no call has asked for', async () => {
     const report = await sabotaged((run) => async (rows) => {
       const results = await run(rows);
-      return rows.map((row, index) => (row % 10 === 0 ? new RangeError('out of the blue') : results[index]));
+      return rows.map((row, index) =>
+        row % 10 === 0 ? new RangeError('out of the blue') : results[index],
+      );
     });
 
     expect(report.faults.unexpected).toBeGreaterThan(0);
@@ -97,7 +103,10 @@ function forgetful({ serving, ...subject }: Subject): Subject {
   return {
     ...subject,
     serving: new Proxy(serving, {
-      get: (target, name) => (name === 'batchedRun' ? () => new Promise(() => {}) : bound(target, name as keyof LocalServing)),
+      get: (target, name) =>
+        name === 'batchedRun'
+          ? () => new Promise(() => {})
+          : bound(target, name as keyof LocalServing),
     }),
   };
 }

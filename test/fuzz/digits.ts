@@ -16,13 +16,19 @@ export function imageTensor(pixels: readonly number[]): Tensor {
 
 /** The list of pixels, if it is one. */
 export function pixelsIn(body: unknown): readonly number[] | undefined {
-  const pixels = typeof body === 'object' && body !== null && 'pixels' in body ? body.pixels : undefined;
-  return Array.isArray(pixels) && pixels.length === PIXELS && pixels.every((pixel) => typeof pixel === 'number')
+  const pixels =
+    typeof body === 'object' && body !== null && 'pixels' in body ? body.pixels : undefined;
+  return Array.isArray(pixels) &&
+    pixels.length === PIXELS &&
+    pixels.every((pixel) => typeof pixel === 'number')
     ? pixels
     : undefined;
 }
 
-/** Whether these are the probabilities of one batch mate, and not of another: they differ a little with the size of the batch. */
+/**
+ * Whether these are the probabilities of one batch mate, and not of another: they differ a little
+ * with the size of the batch.
+ */
 export function sameProbabilities(a: ArrayLike<number>, b: ArrayLike<number>): boolean {
   return a.length === b.length && Array.from(a).every((value, i) => Math.abs(value - b[i]!) < 1e-4);
 }

@@ -1,6 +1,9 @@
 import type { Arbitrary } from 'fast-check';
 
-/** What one call came to: a word for the count, such as the code of an error, and, where it must not be, why. */
+/**
+ * What one call came to: a word for the count, such as the code of an error, and, where it must not
+ * be, why.
+ */
 export interface Outcome {
   readonly word: string;
   readonly fault?: string;

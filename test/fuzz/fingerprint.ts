@@ -1,4 +1,6 @@
-/** A number that tells two values of JSON apart, without recursion, since they may be of any depth. */
+/**
+ * A number that tells two values of JSON apart, without recursion, since they may be of any depth.
+ */
 export function fingerprint(value: unknown): number {
   const open: unknown[] = [value];
   let print = 17;

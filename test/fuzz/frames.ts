@@ -16,7 +16,11 @@ type Wire = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &
 export async function frames(): Promise<Entry> {
   const wire = await loadWire();
   const encode = (value: unknown): Uint8Array =>
-    wire.encodeFrame({ kind: 1, header: { id: 7, name: 'model' }, value: wire.encodeValue(value, wire.defaultWireLimits) });
+    wire.encodeFrame({
+      kind: 1,
+      header: { id: 7, name: 'model' },
+      value: wire.encodeValue(value, wire.defaultWireLimits),
+    });
   const sources = wireSamples.map(encode);
 
   const hostile = (seed: number): Attack => ({
@@ -28,9 +32,15 @@ export async function frames(): Promise<Entry> {
   });
   const valid = (n: number): Attack => ({
     async send() {
-      const value = { n, tensor: new Tensor('int32', [n, -n], [1, 2]), list: [NaN, undefined, BigInt(n), `${n}`] };
+      const value = {
+        n,
+        tensor: new Tensor('int32', [n, -n], [1, 2]),
+        list: [NaN, undefined, BigInt(n), `${n}`],
+      };
       const came = wire.decodeFrame(encode(value), wire.defaultWireLimits).value();
-      return isDeepStrictEqual(came, value) ? { word: 'right' } : { word: 'wrong', fault: 'came out as another value' };
+      return isDeepStrictEqual(came, value)
+        ? { word: 'right' }
+        : { word: 'wrong', fault: 'came out as another value' };
     },
     toString: () => `a frame with the number ${n}`,
   });
@@ -46,13 +56,19 @@ function read({ decodeFrame, defaultWireLimits }: Wire, bytes: Uint8Array): Outc
     if (name !== 'FrameError') {
       return { word: name, fault: `failed with ${stack}` };
     }
-    return message.length > 1000 ? { word: name, fault: `has a message of ${message.length} characters` } : { word: name };
+    return message.length > 1000
+      ? { word: name, fault: `has a message of ${message.length} characters` }
+      : { word: name };
   }
 }
 
 /** How nodes talk, which the package keeps to itself: taken from where the build puts it. */
 async function loadWire(): Promise<Wire> {
-  const files = ['frame', 'limits', 'values'].map((file) => `../../../../dist/distribution/wire/${file}.js`);
-  const [first, second, third] = await Promise.all(files.map((file) => import(new URL(file, import.meta.url).href)));
+  const files = ['frame', 'limits', 'values'].map(
+    (file) => `../../../../dist/distribution/wire/${file}.js`,
+  );
+  const [first, second, third] = await Promise.all(
+    files.map((file) => import(new URL(file, import.meta.url).href)),
+  );
   return { ...first, ...second, ...third };
 }

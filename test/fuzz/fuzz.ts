@@ -29,41 +29,59 @@ const ROUND = 5000;
 /** Who has had no answer after this many milliseconds will have none. */
 const PATIENCE = 30_000;
 
-/** Sends volleys of hostile and valid calls through the entry until as many hostile ones as asked for have had their answers. */
-export async function fuzz({ name, hostile, valid }: Entry, { count, seed, volley = 32 }: FuzzOptions): Promise<FuzzReport> {
+/**
+ * Sends volleys of hostile and valid calls through the entry until as many hostile ones as asked
+ * for have had their answers.
+ */
+export async function fuzz(
+  { name, hostile, valid }: Entry,
+  { count, seed, volley = 32 }: FuzzOptions,
+): Promise<FuzzReport> {
   const counted = { hostile: 0, valid: 0 };
   const outcomes = new Map<string, number>();
   const failures: string[] = [];
   const memory: Memory[] = [];
   const names = prototypeNames();
-  const stray = (error: unknown): unknown => failures.push(`seed ${seed}: nobody caught ${String(error)}`);
+  const stray = (error: unknown): unknown =>
+    failures.push(`seed ${seed}: nobody caught ${String(error)}`);
   process.on('unhandledRejection', stray).on('uncaughtException', stray);
 
-  const shot = (arbitrary: typeof hostile, kind: 'hostile' | 'valid') => arbitrary.map((attack) => ({ attack, kind }));
-  const shots = fc.oneof({ arbitrary: shot(hostile, 'hostile'), weight: 3 }, { arbitrary: shot(valid, 'valid'), weight: 1 });
-  const property = fc.asyncProperty(fc.array(shots, { minLength: 1, maxLength: volley, size: 'max' }), async (all) => {
-    const answers = await Promise.all(all.map(async ({ attack, kind }) => ({ attack, kind, outcome: await answered(attack) })));
-    for (const { kind, outcome } of answers) {
-      counted[kind]++;
-      if (kind === 'hostile') {
-        outcomes.set(outcome.word, (outcomes.get(outcome.word) ?? 0) + 1);
+  const shot = (arbitrary: typeof hostile, kind: 'hostile' | 'valid') =>
+    arbitrary.map((attack) => ({ attack, kind }));
+  const shots = fc.oneof(
+    { arbitrary: shot(hostile, 'hostile'), weight: 3 },
+    { arbitrary: shot(valid, 'valid'), weight: 1 },
+  );
+  const property = fc.asyncProperty(
+    fc.array(shots, { minLength: 1, maxLength: volley, size: 'max' }),
+    async (all) => {
+      const answers = await Promise.all(
+        all.map(async ({ attack, kind }) => ({ attack, kind, outcome: await answered(attack) })),
+      );
+      for (const { kind, outcome } of answers) {
+        counted[kind]++;
+        if (kind === 'hostile') {
+          outcomes.set(outcome.word, (outcomes.get(outcome.word) ?? 0) + 1);
+        }
       }
-    }
-    const faulty = answers.find(({ outcome }) => outcome.fault !== undefined);
-    if (faulty) {
-      throw new Error(`${faulty.kind} call ${String(faulty.attack)}: ${faulty.outcome.fault}`);
-    }
-    if (prototypeNames() !== names) {
-      throw new Error('the prototype of objects, lists or functions has changed');
-    }
-  });
+      const faulty = answers.find(({ outcome }) => outcome.fault !== undefined);
+      if (faulty) {
+        throw new Error(`${faulty.kind} call ${String(faulty.attack)}: ${faulty.outcome.fault}`);
+      }
+      if (prototypeNames() !== names) {
+        throw new Error('the prototype of objects, lists or functions has changed');
+      }
+    },
+  );
 
   try {
     for (let round = 1; counted.hostile < count && failures.length === 0; round++) {
       const numRuns = Math.ceil(Math.min(ROUND, count - counted.hostile) / (volley * 0.375));
       const details = await fc.check(property, { seed: seed + round, numRuns });
       if (details.failed) {
-        const least = details.counterexample?.[0].map(({ attack, kind }) => `${kind}: ${String(attack)}`).join('\n    ');
+        const least = details.counterexample?.[0]
+          .map(({ attack, kind }) => `${kind}: ${String(attack)}`)
+          .join('\n    ');
         const { errorInstance, counterexamplePath, numShrinks } = details;
         failures.push(
           `seed ${seed}, round ${round}, path ${counterexamplePath} (shrunk ${numShrinks} times): ${String(errorInstance)}\n    ${least}`,
@@ -89,14 +107,20 @@ export async function fuzz({ name, hostile, valid }: Entry, { count, seed, volle
 async function answered(attack: Attack): Promise<Outcome> {
   let timer: NodeJS.Timeout | undefined;
   const silence = new Promise<Outcome>((resolve) => {
-    timer = setTimeout(() => resolve({ word: 'no answer', fault: `no answer after ${PATIENCE} ms` }), PATIENCE);
+    timer = setTimeout(
+      () => resolve({ word: 'no answer', fault: `no answer after ${PATIENCE} ms` }),
+      PATIENCE,
+    );
   });
-  const answer = attack
-    .send()
-    .catch((error: unknown) => ({ word: 'threw', fault: `could not be judged: ${String((error as Error)?.stack)}` }));
+  const answer = attack.send().catch((error: unknown) => ({
+    word: 'threw',
+    fault: `could not be judged: ${String((error as Error)?.stack)}`,
+  }));
   return Promise.race([answer, silence]).finally(() => clearTimeout(timer));
 }
 
 function prototypeNames(): string {
-  return [Object, Array, Function, String].map(({ prototype }) => Object.getOwnPropertyNames(prototype).join()).join(';');
+  return [Object, Array, Function, String]
+    .map(({ prototype }) => Object.getOwnPropertyNames(prototype).join())
+    .join(';');
 }

@@ -10,9 +10,16 @@ import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 
 const secret = 'known to nodes alone';
-const echo = { name: 'echo', drainTimeout: 1000, useFactory: () => (rows: readonly unknown[]) => rows };
+const echo = {
+  name: 'echo',
+  drainTimeout: 1000,
+  useFactory: () => (rows: readonly unknown[]) => rows,
+};
 
-/** Beyond this many bytes of text a node must have closed a connection: a handshake, and a piece that was read with it. */
+/**
+ * Beyond this many bytes of text a node must have closed a connection: a handshake, and a piece
+ * that was read with it.
+ */
 const MOST_READ = 16 * 1024 + 64 * 1024;
 
 /** What one connection sends, and whether it first proves that it knows the secret. */
@@ -24,12 +31,17 @@ interface Sent {
   readonly mustClose: boolean;
 }
 
-/** What connects to the TCP port of a node that has a secret: strangers, and nodes that misbehave. */
+/**
+ * What connects to the TCP port of a node that has a secret: strangers, and nodes that misbehave.
+ */
 export async function handshakes(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const port = await freePort();
   const peers = [`127.0.0.1:${port}`];
-  const node = await open({ servings: [echo], distribution: { transport: Transport.TCP, secret, options: { port } } });
+  const node = await open({
+    servings: [echo],
+    distribution: { transport: Transport.TCP, secret, options: { port } },
+  });
   const client = await open({ distribution: { transport: Transport.TCP, secret, peers } });
   const servings = client.get(ServingService);
   return {
@@ -48,7 +60,8 @@ export async function handshakes(): Promise<Entry & { close(): Promise<unknown> 
 function attack(sent: Sent, port: number, parts: NodeParts): Attack {
   return {
     async send() {
-      // Ports of one source address run out, since those of closed connections stay in use for a while.
+      // Ports of one source address run out, since those of closed connections stay in use for a
+      // while.
       const localAddress = `127.0.${1 + Math.floor(Math.random() * 250)}.1`;
       const socket = connect({ host: '127.0.0.1', port, localAddress }).on('error', () => {});
       try {
@@ -62,13 +75,20 @@ function attack(sent: Sent, port: number, parts: NodeParts): Attack {
   };
 }
 
-async function outcomeOf({ isProved, bytes, mustClose }: Sent, socket: Socket, parts: NodeParts): Promise<Outcome> {
+async function outcomeOf(
+  { isProved, bytes, mustClose }: Sent,
+  socket: Socket,
+  parts: NodeParts,
+): Promise<Outcome> {
   const closed = new Promise((resolve) => socket.once('close', resolve));
   if (isProved && !(await prove(socket, parts))) {
     return { word: 'no link', fault: 'a node with the secret got no link' };
   }
   let answers = '';
-  socket.on('data', (data: Buffer) => (answers += answers.length < 1e6 ? data.toString('latin1') : ''));
+  socket.on(
+    'data',
+    (data: Buffer) => (answers += answers.length < 1e6 ? data.toString('latin1') : ''),
+  );
   socket.write(bytes());
   if (!mustClose) {
     // The node ends its side when this one ends.
@@ -84,7 +104,9 @@ async function outcomeOf({ isProved, bytes, mustClose }: Sent, socket: Socket, p
 /** Makes the connection a link, as nodes do. */
 async function prove(socket: Socket, { hmacOf }: NodeParts): Promise<boolean> {
   const address = `peer-${Math.random().toString(36).slice(2)}`;
-  const { response }: { response?: { nonce: string } } = await ask(socket, 'sv.default.who', { nonce: 'mine' });
+  const { response }: { response?: { nonce: string } } = await ask(socket, 'sv.default.who', {
+    nonce: 'mine',
+  });
   const proof = hmacOf(secret, 'link', 'default', 'mine', response?.nonce ?? '', address);
   const answer: { response?: unknown } = await ask(socket, 'sv.default.link', { address, proof });
   return answer.response === true;
@@ -110,7 +132,12 @@ function question(pattern: string, data: unknown): string {
   return `${text.length}#${text}`;
 }
 
-function sentAs(words: string, bytes: () => Uint8Array, mustClose: boolean, isProved = false): Sent {
+function sentAs(
+  words: string,
+  bytes: () => Uint8Array,
+  mustClose: boolean,
+  isProved = false,
+): Sent {
   return { words, bytes, mustClose, isProved };
 }
 
@@ -122,32 +149,56 @@ function sentBy({ hmacOf, writePrelude, Kind }: NodeParts): fc.Arbitrary<Sent> {
     writePrelude(bytes, { kind: Kind.heartbeat, flags: 0, blocks: 0, head: 0, body });
     return bytes;
   };
-  const sizes = fc.oneof(fc.nat({ max: 20_000 }), fc.integer({ min: MOST_READ, max: 4 * MOST_READ }));
+  const sizes = fc.oneof(
+    fc.nat({ max: 20_000 }),
+    fc.integer({ min: MOST_READ, max: 4 * MOST_READ }),
+  );
   const isProved = fc.boolean();
   return fc.oneof(
     fc
       .tuple(sizes, isProved)
-      .map(([size, proved]) => text(`120000000#${'a'.repeat(size)}`, `${size} bytes of a message of 120 MB`, proved)),
+      .map(([size, proved]) =>
+        text(`120000000#${'a'.repeat(size)}`, `${size} bytes of a message of 120 MB`, proved),
+      ),
     fc
       .tuple(sizes, isProved)
       .map(([size, proved]) =>
-        text(question('sv.default.who', { nonce: 'n' }).repeat(Math.ceil(size / 60)), `${size} bytes of hellos`, proved),
+        text(
+          question('sv.default.who', { nonce: 'n' }).repeat(Math.ceil(size / 60)),
+          `${size} bytes of hellos`,
+          proved,
+        ),
       ),
     fc
       .uint8Array({ minLength: 1, maxLength: 200 })
-      .map((bytes) => sentAs(`the bytes ${Buffer.from(bytes).toString('hex')}`, () => bytes, false)),
+      .map((bytes) =>
+        sentAs(`the bytes ${Buffer.from(bytes).toString('hex')}`, () => bytes, false),
+      ),
     fc
-      .tuple(fc.constantFrom('sv.default.who', 'sv.default.link', 'sv.default.s.echo'), fc.jsonValue())
-      .map(([pattern, data]) => text(question(pattern, data), `${JSON.stringify(data)} to ${pattern}`)),
+      .tuple(
+        fc.constantFrom('sv.default.who', 'sv.default.link', 'sv.default.s.echo'),
+        fc.jsonValue(),
+      )
+      .map(([pattern, data]) =>
+        text(question(pattern, data), `${JSON.stringify(data)} to ${pattern}`),
+      ),
     fc
-      .oneof(fc.string(), fc.string({ unit: 'binary' }), fc.constant('é'.repeat(44)), fc.constant(hmacOf('wrong', 'link')!))
+      .oneof(
+        fc.string(),
+        fc.string({ unit: 'binary' }),
+        fc.constant('é'.repeat(44)),
+        fc.constant(hmacOf('wrong', 'link')!),
+      )
       .map((proof) =>
         text(
-          question('sv.default.who', { nonce: 'n' }) + question('sv.default.link', { address: 'stranger', proof }),
+          question('sv.default.who', { nonce: 'n' }) +
+            question('sv.default.link', { address: 'stranger', proof }),
           `the proof ${JSON.stringify(proof)}`,
         ),
       ),
-    fc.nat({ max: 100 }).map((body) => sentAs('a packet before it is a link', () => packet(body), true)),
+    fc
+      .nat({ max: 100 })
+      .map((body) => sentAs('a packet before it is a link', () => packet(body), true)),
     fc
       .integer({ min: 2 ** 20, max: 2 ** 32 - 1 })
       .map((body) => sentAs(`a packet of ${body} bytes`, () => packet(body), true, true)),
@@ -176,6 +227,11 @@ function call(servings: ServingService, value: unknown): Attack {
   };
 }
 
-function open(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext({ module: class {}, imports: [ServingModule.forRoot(options)] }, { logger: false });
+function open(
+  options: Parameters<typeof ServingModule.forRoot>[0],
+): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext(
+    { module: class {}, imports: [ServingModule.forRoot(options)] },
+    { logger: false },
+  );
 }

@@ -22,7 +22,8 @@ const nested = (levels: number, inner: unknown, around: (value: unknown) => unkn
   }
   return value;
 };
-const floats = (...dims: number[]): Tensor => new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b, 1)), dims);
+const floats = (...dims: number[]): Tensor =>
+  new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b, 1)), dims);
 const detached = (): Float32Array => {
   const view = new Float32Array(4);
   structuredClone(view, { transfer: [view.buffer] });
@@ -31,9 +32,17 @@ const detached = (): Float32Array => {
 
 /** Objects that answer, when they are read, with something else than a value. */
 const traps: readonly Recipe[] = [
-  recipe('a getter that throws', () => Object.defineProperty({}, 'x', { get: throws, enumerable: true })),
-  recipe('an inner getter that throws', () => ({ a: 1, b: Object.defineProperty({}, 'x', { get: throws, enumerable: true }) })),
-  recipe('a proxy whose traps throw', () => new Proxy({}, { get: throws, has: throws, ownKeys: throws, getPrototypeOf: throws })),
+  recipe('a getter that throws', () =>
+    Object.defineProperty({}, 'x', { get: throws, enumerable: true }),
+  ),
+  recipe('an inner getter that throws', () => ({
+    a: 1,
+    b: Object.defineProperty({}, 'x', { get: throws, enumerable: true }),
+  })),
+  recipe(
+    'a proxy whose traps throw',
+    () => new Proxy({}, { get: throws, has: throws, ownKeys: throws, getPrototypeOf: throws }),
+  ),
   recipe('a list behind a proxy that throws', () => new Proxy([1], { get: throws })),
   recipe('a revoked proxy', () => {
     const { proxy, revoke } = Proxy.revocable({}, {});
@@ -42,16 +51,28 @@ const traps: readonly Recipe[] = [
   }),
   recipe(
     'an object behind such a prototype',
-    () => Object.create(new Proxy({}, { get: throws, has: throws, getPrototypeOf: throws })) as unknown,
+    () =>
+      Object.create(new Proxy({}, { get: throws, has: throws, getPrototypeOf: throws })) as unknown,
   ),
-  recipe('what would not be a text', () => ({ toString: throws, valueOf: throws, [Symbol.toPrimitive]: throws })),
+  recipe('what would not be a text', () => ({
+    toString: throws,
+    valueOf: throws,
+    [Symbol.toPrimitive]: throws,
+  })),
   recipe('a shifty tensor', () => {
     let reads = 0;
     const shifty = { type: 'float32', data: new Float32Array(4), size: 4 };
-    return Object.defineProperty(shifty, 'dims', { get: () => (reads++ % 3 === 0 ? [1, 4] : [1000, 4]), enumerable: true });
+    return Object.defineProperty(shifty, 'dims', {
+      get: () => (reads++ % 3 === 0 ? [1, 4] : [1000, 4]),
+      enumerable: true,
+    });
   }),
-  recipe('a tensor whose data throws', () => Object.defineProperty(floats(1, 4), 'data', { get: throws })),
-  recipe('a tensor on another device', () => Tensor.fromGpuBuffer({} as never, { dims: [1, 4], dataType: 'float32' })),
+  recipe('a tensor whose data throws', () =>
+    Object.defineProperty(floats(1, 4), 'data', { get: throws }),
+  ),
+  recipe('a tensor on another device', () =>
+    Tensor.fromGpuBuffer({} as never, { dims: [1, 4], dataType: 'float32' }),
+  ),
 ];
 
 /** Objects without end, or of a size that they do not show. */
@@ -66,7 +87,9 @@ const giants: readonly Recipe[] = [
     object['self'] = object;
     return object;
   }),
-  recipe('60 levels of the same two lists', () => nested(60, floats(1, 4), (value) => [value, value])),
+  recipe('60 levels of the same two lists', () =>
+    nested(60, floats(1, 4), (value) => [value, value]),
+  ),
   recipe('60 levels of the same two plain lists', () => nested(60, 1, (value) => [value, value])),
   recipe('lists of 20 000 levels', () => nested(20_000, [], (value) => [value])),
   recipe('objects of 20 000 levels', () => nested(20_000, {}, (value) => ({ a: value }))),
@@ -84,10 +107,20 @@ const giants: readonly Recipe[] = [
     return list;
   }),
   recipe('2000 tensors', () => Array.from({ length: 2000 }, () => floats(1, 4))),
-  recipe('20 000 names', () => Object.fromEntries(Array.from({ length: 20_000 }, (_, i) => [`name ${i}`, i]))),
+  recipe('20 000 names', () =>
+    Object.fromEntries(Array.from({ length: 20_000 }, (_, i) => [`name ${i}`, i])),
+  ),
   recipe('a long name', () => ({ ['n'.repeat(100_000)]: floats(1, 4) })),
-  recipe('a thousand axes', () => ({ type: 'float32', dims: Array(1000).fill(1), data: new Float32Array(1), size: 1 })),
-  recipe('a tensor of no elements and endless axes', () => new Tensor('float32', new Float32Array(0), [2 ** 40, 0, 2 ** 40])),
+  recipe('a thousand axes', () => ({
+    type: 'float32',
+    dims: Array(1000).fill(1),
+    data: new Float32Array(1),
+    size: 1,
+  })),
+  recipe(
+    'a tensor of no elements and endless axes',
+    () => new Tensor('float32', new Float32Array(0), [2 ** 40, 0, 2 ** 40]),
+  ),
 ];
 
 /** Things of the platform that are no data. */
@@ -102,23 +135,41 @@ const things: readonly Recipe[] = [
   recipe('an error', () => new RangeError('an error that is an input')),
   recipe('a port', () => new MessageChannel().port1.unref()),
   recipe('memory that is gone', detached),
-  recipe('a tensor in memory that is gone', () => ({ type: 'float32', dims: [1, 4], data: detached(), size: 4 })),
+  recipe('a tensor in memory that is gone', () => ({
+    type: 'float32',
+    dims: [1, 4],
+    data: detached(),
+    size: 4,
+  })),
   recipe(
     'memory that can shrink',
-    () => new Float32Array(new (ArrayBuffer as never as new (...args: unknown[]) => ArrayBuffer)(16, { maxByteLength: 64 })),
+    () =>
+      new Float32Array(
+        new (ArrayBuffer as never as new (...args: unknown[]) => ArrayBuffer)(16, {
+          maxByteLength: 64,
+        }),
+      ),
   ),
-  recipe('shared memory', () => new Tensor('float32', new Float32Array(new SharedArrayBuffer(16)), [1, 4])),
+  recipe(
+    'shared memory',
+    () => new Tensor('float32', new Float32Array(new SharedArrayBuffer(16)), [1, 4]),
+  ),
   recipe('no batch', () => Object.create(Batch.prototype) as unknown),
   recipe('an empty batch', () => Batch.empty()),
   recipe('a batch of functions', () => Batch.ofValues([1, () => 2])),
   recipe('a batch of tensors as values', () =>
-    Batch.ofValues([floats(1, 4), { type: 'float32', dims: [9], data: new Float32Array(1), size: 1 }]),
+    Batch.ofValues([
+      floats(1, 4),
+      { type: 'float32', dims: [9], data: new Float32Array(1), size: 1 },
+    ]),
   ),
   recipe('a batch of 20 000 rows', () => Batch.stack(Array.from({ length: 20_000 }, (_, i) => i))),
   recipe('a batch with a strange key', () => Batch.stack([1]).withKey('__proto__')),
   recipe('a batch with padding', () => Batch.concatenate([floats(1, 4)]).pad(2 ** 40)),
   recipe('an iterable without an iterator', () => ({ [Symbol.asyncIterator]: () => undefined })),
-  recipe('an iterator that gives no steps', () => ({ [Symbol.asyncIterator]: () => ({ next: () => 'step' }) })),
+  recipe('an iterator that gives no steps', () => ({
+    [Symbol.asyncIterator]: () => ({ next: () => 'step' }),
+  })),
   recipe('an observable of nothing', () => new Observable((subscriber) => subscriber.complete())),
   recipe('an observable of functions', () =>
     of(
@@ -173,13 +224,16 @@ const tensorLike: Arbitrary<Recipe> = fc
   });
 
 const json: Arbitrary<Recipe> = jsonText.map((text) =>
-  recipe(`JSON ${text.length > 200 ? `${text.slice(0, 200)}... of ${text.length} characters` : text}`, () => {
-    try {
-      return JSON.parse(text) as unknown;
-    } catch {
-      return text;
-    }
-  }),
+  recipe(
+    `JSON ${text.length > 200 ? `${text.slice(0, 200)}... of ${text.length} characters` : text}`,
+    () => {
+      try {
+        return JSON.parse(text) as unknown;
+      } catch {
+        return text;
+      }
+    },
+  ),
 );
 
 const leaf: Arbitrary<Recipe> = fc.oneof(
@@ -200,22 +254,37 @@ export const hostileValue: Arbitrary<Recipe> = fc.letrec<{ value: Recipe }>((tie
     { arbitrary: leaf, weight: 6 },
     fc
       .array(tie('value'), { maxLength: 4 })
-      .map((parts) => recipe(`[${parts.map(({ words }) => words).join()}]`, () => parts.map((part) => part.make()))),
+      .map((parts) =>
+        recipe(`[${parts.map(({ words }) => words).join()}]`, () =>
+          parts.map((part) => part.make()),
+        ),
+      ),
     fc
       .array(fc.tuple(names, tie('value')), { maxLength: 4 })
       .map((parts) =>
-        recipe(`{${parts.map(([name, { words }]) => `${JSON.stringify(name)}: ${words}`).join()}}`, () => objectOf(parts)),
+        recipe(
+          `{${parts.map(([name, { words }]) => `${JSON.stringify(name)}: ${words}`).join()}}`,
+          () => objectOf(parts),
+        ),
       ),
   ),
 })).value;
 
-/** Also with a name such as `__proto__` as a name of its own; but no promise that is never kept, with which nobody can be answered. */
+/**
+ * Also with a name such as `__proto__` as a name of its own; but no promise that is never kept,
+ * with which nobody can be answered.
+ */
 function objectOf(parts: readonly (readonly [string, Recipe])[]): object {
   const object = {};
   for (const [name, part] of parts) {
     const value = part.make();
     if (name !== 'then' || typeof value !== 'function') {
-      Object.defineProperty(object, name, { value, enumerable: true, configurable: true, writable: true });
+      Object.defineProperty(object, name, {
+        value,
+        enumerable: true,
+        configurable: true,
+        writable: true,
+      });
     }
   }
   return object;

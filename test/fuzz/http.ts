@@ -29,12 +29,17 @@ const headers: Arbitrary<Record<string, string>> = fc.oneof(
   ),
 );
 
-/** The body that clients send in earnest, with something hostile in it or in its place, or cut off or spoilt somewhere. */
+/**
+ * The body that clients send in earnest, with something hostile in it or in its place, or cut off
+ * or spoilt somewhere.
+ */
 function bodies(field: string, valid: string): Arbitrary<string> {
   const hostile = fc.oneof(
     jsonText,
     jsonText.map((text) => `{${JSON.stringify(field)}:${text}}`),
-    fc.tuple(names, jsonText).map(([name, text]) => `{${JSON.stringify(name)}:${text},${valid.slice(1)}`),
+    fc
+      .tuple(names, jsonText)
+      .map(([name, text]) => `{${JSON.stringify(name)}:${text},${valid.slice(1)}`),
   );
   const cut = fc
     .tuple(fc.oneof(hostile, fc.constant(valid)), fc.double({ min: 0, max: 1, noNaN: true }))
@@ -56,7 +61,14 @@ function attack(url: string, request: Request, expected: Expected, mustSucceed: 
     async send() {
       const { path, headers: sent, body } = request;
       const response = await fetch(`${url}${path}`, { method: 'POST', headers: sent, body });
-      return judge(response.status, response.headers.get(ERROR_HEADER), await response.text(), request, expected, mustSucceed);
+      return judge(
+        response.status,
+        response.headers.get(ERROR_HEADER),
+        await response.text(),
+        request,
+        expected,
+        mustSucceed,
+      );
     },
     toString: () => {
       const { path, headers: sent, body } = request;
@@ -65,7 +77,10 @@ function attack(url: string, request: Request, expected: Expected, mustSucceed: 
   };
 }
 
-/** Right, or refused by an error that is meant for the client; of the message that much must be readable. */
+/**
+ * Right, or refused by an error that is meant for the client; of the message that much must be
+ * readable.
+ */
 function judge(
   status: number,
   error: string | null,
@@ -92,7 +107,9 @@ function judge(
 
 /** What the server has made of the body, where it was said to be JSON. */
 function parsed({ body, headers: sent }: Request): { readonly value: unknown } | undefined {
-  return sent === JSON_TYPE && body !== '' ? { value: JSON.parse(Buffer.from(body).toString()) as unknown } : undefined;
+  return sent === JSON_TYPE && body !== ''
+    ? { value: JSON.parse(Buffer.from(body).toString()) as unknown }
+    : undefined;
 }
 
 const printed: Expected = (answer, request) => {
@@ -115,21 +132,31 @@ const wasDrawn: Expected = (answer, request) => {
 
 const bodyOf = (i: number): string => JSON.stringify({ pixels: images[i] });
 
-/** JSON over HTTP to a controller that calls a serving of a model: with pixels that `preprocess` checks, and with no preprocessing at all. */
+/**
+ * JSON over HTTP to a controller that calls a serving of a model: with pixels that `preprocess`
+ * checks, and with no preprocessing at all.
+ */
 export async function modelOverHttp(url: string): Promise<Entry> {
   // One after the other, each alone.
   const alone: number[][] = [];
   for (const i of images.keys()) {
-    const response = await fetch(`${url}/drawn`, { method: 'POST', headers: JSON_TYPE, body: bodyOf(i) });
+    const response = await fetch(`${url}/drawn`, {
+      method: 'POST',
+      headers: JSON_TYPE,
+      body: bodyOf(i),
+    });
     alone.push(((await response.json()) as { probabilities: number[] }).probabilities);
   }
   const small = `{"pixels":[${Array(784).fill(0).join()}]}`;
   const path = fc.constantFrom('/drawn', '/digits');
   return {
     name: 'HTTP JSON, model',
-    hostile: fc.record({ path, headers, body: bodies('pixels', small) }).map((request) => attack(url, request, wasDrawn, false)),
+    hostile: fc
+      .record({ path, headers, body: bodies('pixels', small) })
+      .map((request) => attack(url, request, wasDrawn, false)),
     valid: fc.nat(images.length - 1).map((i) => {
-      const same: Expected = (answer) => sameProbabilities((answer as { probabilities: number[] }).probabilities, alone[i]!);
+      const same: Expected = (answer) =>
+        sameProbabilities((answer as { probabilities: number[] }).probabilities, alone[i]!);
       return attack(url, { path: '/drawn', headers: JSON_TYPE, body: bodyOf(i) }, same, true);
     }),
   };
@@ -142,7 +169,11 @@ export function functionOverHttp(url: string): Entry {
     hostile: fc
       .record({ path: fc.constant('/prints'), headers, body: bodies('value', '{"value":1}') })
       .map((request) => attack(url, request, printed, false)),
-    valid: fc.nat().map((n) => attack(url, { path: '/prints', headers: JSON_TYPE, body: `{"n":${n}}` }, printed, true)),
+    valid: fc
+      .nat()
+      .map((n) =>
+        attack(url, { path: '/prints', headers: JSON_TYPE, body: `{"n":${n}}` }, printed, true),
+      ),
   };
 }
 
@@ -155,7 +186,9 @@ export function batchedOverHttp(url: string): Entry {
     .array(fc.tuple(names, names), { maxLength: 3 })
     .map((pairs) => pairs.map((pair) => pair.map((part) => encoded(part)).join('=')).join('&'));
   const path = fc.oneof(
-    fc.tuple(segment, query).map(([name, pairs]) => `/methods/${name === '' || name === '.' ? 'none' : name}?${pairs}`),
+    fc
+      .tuple(segment, query)
+      .map(([name, pairs]) => `/methods/${name === '' || name === '.' ? 'none' : name}?${pairs}`),
     fc.constant('/named'),
   );
   return {
@@ -164,8 +197,14 @@ export function batchedOverHttp(url: string): Entry {
       .record({ path, headers, body: bodies('value', '{"value":1}') })
       .map((request) => attack(url, request, printed, false)),
     valid: fc.nat().map((n) => {
-      const own: Expected = (answer, request) => printed(answer, request) && (answer as { name: string }).name === `n${n}`;
-      return attack(url, { path: `/methods/n${n}`, headers: JSON_TYPE, body: `{"n":${n}}` }, own, true);
+      const own: Expected = (answer, request) =>
+        printed(answer, request) && (answer as { name: string }).name === `n${n}`;
+      return attack(
+        url,
+        { path: `/methods/n${n}`, headers: JSON_TYPE, body: `{"n":${n}}` },
+        own,
+        true,
+      );
     }),
   };
 }

@@ -20,7 +20,9 @@ const { values: options } = parseArgs({
 });
 const [count, seed] = [Number(options.count), Number(options.seed)];
 
-/** The most that the heap and the buffers may grow from the first round to the last, in megabytes. */
+/**
+ * The most that the heap and the buffers may grow from the first round to the last, in megabytes.
+ */
 const GROWTH = 32;
 
 console.log(
@@ -52,14 +54,18 @@ await Promise.all([sites.express, sites.fastify, ...clusters].map((each) => each
 process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */
-function tell({ entry, hostile, valid, outcomes, failures, memory }: FuzzReport, seconds: number): boolean {
+function tell(
+  { entry, hostile, valid, outcomes, failures, memory }: FuzzReport,
+  seconds: number,
+): boolean {
   const [first, , last] = memory;
   const growth = first && last ? last.heap + last.buffers - first.heap - first.buffers : 0;
   console.log(`\n${entry}: ${hostile} hostile and ${valid} valid calls in ${seconds.toFixed(0)} s`);
   for (const [word, times] of [...outcomes].toSorted(([, a], [, b]) => b - a)) {
     console.log(`  ${word.padEnd(32)} ${String(times).padStart(8)}`);
   }
-  const line = (name: keyof Memory): string => memory.map((each) => each[name].toFixed(0)).join(', ');
+  const line = (name: keyof Memory): string =>
+    memory.map((each) => each[name].toFixed(0)).join(', ');
   console.log(
     `  MB after the first round, halfway, at the end: heap ${line('heap')}; buffers ${line('buffers')}; process ${line('rss')}`,
   );

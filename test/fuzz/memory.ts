@@ -4,7 +4,10 @@ import { runInNewContext } from 'node:vm';
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
 
-/** Megabytes in use once all garbage is gone: on the heap, in buffers, and of the process as a whole. */
+/**
+ * Megabytes in use once all garbage is gone: on the heap, in buffers, and of the process as a
+ * whole.
+ */
 export interface Memory {
   readonly heap: number;
   readonly buffers: number;

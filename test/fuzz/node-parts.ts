@@ -14,7 +14,9 @@ export type NodeParts = Pick<typeof frame, 'encodeFrame' | 'decodeFrame'> &
 export async function nodeParts(): Promise<NodeParts> {
   const files = ['wire/frame', 'wire/limits', 'wire/prelude', 'transports/proof', 'wire/values'];
   const [one, two, three, four, five] = await Promise.all(
-    files.map((file) => import(new URL(`../../../../dist/distribution/${file}.js`, import.meta.url).href)),
+    files.map(
+      (file) => import(new URL(`../../../../dist/distribution/${file}.js`, import.meta.url).href),
+    ),
   );
   return { ...one, ...two, ...three, ...four, ...five };
 }

@@ -23,7 +23,9 @@ interface Call {
 /** Whether a hostile input that was taken has been answered rightly. */
 type Agrees = (input: unknown, result: unknown, words: string) => boolean;
 
-/** What hostile calls may be refused with. A result may also be too deep to come back from a thread. */
+/**
+ * What hostile calls may be refused with. A result may also be too deep to come back from a thread.
+ */
 const REFUSALS = new Set([
   'SERVING_INVALID_BATCH',
   'SERVING_INVALID_INPUT',
@@ -40,7 +42,8 @@ function attack(servings: ServingService, call: Call, agrees: Agrees): Attack {
       try {
         input = call.input.make();
         const result = await made(servings, call, input);
-        const isPlain = call.key === undefined && call.mode !== 'stream' && call.mode !== 'inline stream';
+        const isPlain =
+          call.key === undefined && call.mode !== 'stream' && call.mode !== 'inline stream';
         return !isPlain || agrees(input, result, call.input.words)
           ? { word: 'right' }
           : { word: 'wrong', fault: 'was answered wrongly' };
@@ -60,14 +63,22 @@ function attack(servings: ServingService, call: Call, agrees: Agrees): Attack {
   };
 }
 
-async function made(servings: ServingService, { serving, mode, key, origin, hooks }: Call, given: unknown): Promise<unknown> {
+async function made(
+  servings: ServingService,
+  { serving, mode, key, origin, hooks }: Call,
+  given: unknown,
+): Promise<unknown> {
   const name = serving.make() as string;
   const input = key === undefined ? given : Batch.stack([given]).withKey(key);
   const options = { origin: origin?.make() } as CallOptions;
   if (mode === 'batchedRun' || mode === 'run') {
     return servings[mode](name, input, options);
   }
-  const stream = servings.stream(name, input, { ...options, inline: mode === 'inline stream', hooks: hooks?.make() as never });
+  const stream = servings.stream(name, input, {
+    ...options,
+    inline: mode === 'inline stream',
+    hooks: hooks?.make() as never,
+  });
   const events: unknown[] = [];
   for await (const event of stream) {
     events.push(event);
@@ -76,14 +87,22 @@ async function made(servings: ServingService, { serving, mode, key, origin, hook
 }
 
 function judge(error: unknown, input: unknown): Outcome {
-  if (error === input || (error instanceof Error && error.message === 'an error that is an input')) {
+  if (
+    error === input ||
+    (error instanceof Error && error.message === 'an error that is an input')
+  ) {
     return { word: 'the error that it was' };
   }
   if (!(error instanceof ServingError) || !REFUSALS.has(error.code)) {
-    return { word: 'not ours', fault: `failed with ${error instanceof Error ? error.stack : typeof error}` };
+    return {
+      word: 'not ours',
+      fault: `failed with ${error instanceof Error ? error.stack : typeof error}`,
+    };
   }
   const { code, message } = error;
-  return message.length > 2000 ? { word: code, fault: `has a message of ${message.length} characters` } : { word: code };
+  return message.length > 2000
+    ? { word: code, fault: `has a message of ${message.length} characters` }
+    : { word: code };
 }
 
 const nothing: Recipe = { words: 'nothing', make: () => undefined };
@@ -113,27 +132,41 @@ function hostileCalls(
     .map((call) => attack(servings, call, agrees));
 }
 
-function validCall(servings: ServingService, serving: string, input: unknown, isRight: (result: unknown) => boolean): Attack {
+function validCall(
+  servings: ServingService,
+  serving: string,
+  input: unknown,
+  isRight: (result: unknown) => boolean,
+): Attack {
   return {
     async send() {
       try {
         const result = await servings.batchedRun(serving, input);
-        return isRight(result) ? { word: 'right' } : { word: 'wrong', fault: 'got the answer of another, or a wrong one' };
+        return isRight(result)
+          ? { word: 'right' }
+          : { word: 'wrong', fault: 'got the answer of another, or a wrong one' };
       } catch (error) {
-        return { word: 'failed', fault: `must be answered, and failed with ${(error as Error).stack}` };
+        return {
+          word: 'failed',
+          fault: `must be answered, and failed with ${(error as Error).stack}`,
+        };
       }
     },
     toString: () => `a valid call of ${serving}`,
   };
 }
 
-const floats = (n: number): Tensor => new Tensor('float32', Float32Array.of(n, n + 1, n + 2, n + 3), [1, 4]);
+const floats = (n: number): Tensor =>
+  new Tensor('float32', Float32Array.of(n, n + 1, n + 2, n + 3), [1, 4]);
 const sameFloats =
   (n: number) =>
   (result: unknown): boolean =>
     [...((result as Tensor).data as Float32Array)].join() === [n, n + 1, n + 2, n + 3].join();
 
-/** The elements of tensors in their order, or nothing where there is anything else: also of what holds the same lists again and again. */
+/**
+ * The elements of tensors in their order, or nothing where there is anything else: also of what
+ * holds the same lists again and again.
+ */
 function elementsOf(value: unknown, left = { parts: 5000 }): unknown[] | undefined {
   if (typeof value !== 'object' || value === null || left.parts-- === 0) {
     return undefined;
@@ -143,7 +176,9 @@ function elementsOf(value: unknown, left = { parts: 5000 }): unknown[] | undefin
     return Array.from(data as ArrayLike<unknown>);
   }
   const elements: unknown[] = [];
-  for (const [, part] of Object.entries(value).toSorted(([x], [y]) => (Array.isArray(value) ? 0 : x < y ? -1 : 1))) {
+  for (const [, part] of Object.entries(value).toSorted(([x], [y]) =>
+    Array.isArray(value) ? 0 : x < y ? -1 : 1,
+  )) {
     const own = elementsOf(part, left);
     if (!own) {
       return undefined;
@@ -154,7 +189,12 @@ function elementsOf(value: unknown, left = { parts: 5000 }): unknown[] | undefin
 }
 
 const sameOrTensors: Agrees = (input, result) => {
-  if (Object.is(input, result) || input instanceof Batch || input instanceof Promise || isSequence(input)) {
+  if (
+    Object.is(input, result) ||
+    input instanceof Batch ||
+    input instanceof Promise ||
+    isSequence(input)
+  ) {
     return true;
   }
   const [own, given] = [elementsOf(result), elementsOf(input)];
@@ -175,7 +215,10 @@ const isSequence = (value: unknown): boolean =>
     'next' in value ||
     (Array.isArray(value) && value[0] instanceof Batch));
 
-/** The same with plain lists in place of tensors, and of what looks like a tensor, since a serving makes one of that. */
+/**
+ * The same with plain lists in place of tensors, and of what looks like a tensor, since a serving
+ * makes one of that.
+ */
 function withoutTensors(value: unknown): unknown {
   if (typeof value !== 'object' || value === null) {
     return value;
@@ -219,7 +262,11 @@ export function threadCalls(servings: ServingService): Entry {
     name: 'service, thread',
     hostile: hostileCalls(servings, 'thread', sameClone),
     valid: fc.oneof(
-      fc.nat().map((n) => validCall(servings, 'thread', { n }, (result) => (result as { n: number }).n === n)),
+      fc
+        .nat()
+        .map((n) =>
+          validCall(servings, 'thread', { n }, (result) => (result as { n: number }).n === n),
+        ),
       fc.nat(1e6).map((n) => validCall(servings, 'thread', floats(n), sameFloats(n))),
     ),
   };
@@ -244,19 +291,29 @@ export async function modelCalls(servings: ServingService): Promise<Entry> {
     alone.push(probabilitiesOf(await servings.run('digits', imageTensor(image))));
   }
   const shaped: Arbitrary<Recipe> = fc.oneof(
-    hostileValue.map((value) => ({ words: `{ image: ${value.words} }`, make: () => ({ image: value.make() }) })),
-    fc.tuple(fc.constantFrom('image', '', '0', '__proto__'), names, hostileValue).map(([name, other, value]) => ({
-      words: `{ ${name}: an image, ${JSON.stringify(other)}: ${value.words} }`,
-      make: () =>
-        Object.fromEntries([
-          [name, imageTensor(images[0]!)],
-          [other, value.make()],
-        ]),
+    hostileValue.map((value) => ({
+      words: `{ image: ${value.words} }`,
+      make: () => ({ image: value.make() }),
     })),
+    fc
+      .tuple(fc.constantFrom('image', '', '0', '__proto__'), names, hostileValue)
+      .map(([name, other, value]) => ({
+        words: `{ ${name}: an image, ${JSON.stringify(other)}: ${value.words} }`,
+        make: () =>
+          Object.fromEntries([
+            [name, imageTensor(images[0]!)],
+            [other, value.make()],
+          ]),
+      })),
   );
   return {
     name: 'service, model',
-    hostile: hostileCalls(servings, 'digits', (_, result) => probabilitiesOf(result).length % 10 === 0, shaped),
+    hostile: hostileCalls(
+      servings,
+      'digits',
+      (_, result) => probabilitiesOf(result).length % 10 === 0,
+      shaped,
+    ),
     valid: fc
       .nat(images.length - 1)
       .map((i) =>

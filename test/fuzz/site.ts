@@ -40,7 +40,8 @@ const drawn = defineServing({
 /** Takes anything: a plain value, or what passes for tensors. */
 const prints = defineServing({
   name: 'prints',
-  useFactory: () => (rows: unknown) => (Array.isArray(rows) ? rows.map((row) => ({ print: fingerprint(row) })) : rows),
+  useFactory: () => (rows: unknown) =>
+    Array.isArray(rows) ? rows.map((row) => ({ print: fingerprint(row) })) : rows,
   postprocess: (output: unknown) =>
     typeof output === 'object' && output !== null && 'print' in output ? output : { tensors: true },
 });
@@ -83,8 +84,16 @@ class Bodies {
 
   @Post('methods/:name')
   @Batched({ batchSize: 16, types: [Object, String, Object] })
-  method(@Body() bodies: unknown[], @Param('name') names: string[], @Query() queries: unknown[]): object[] {
-    return bodies.map((body, i) => ({ print: fingerprint(body), name: names[i], query: fingerprint(queries[i]) }));
+  method(
+    @Body() bodies: unknown[],
+    @Param('name') names: string[],
+    @Query() queries: unknown[],
+  ): object[] {
+    return bodies.map((body, i) => ({
+      print: fingerprint(body),
+      name: names[i],
+      query: fingerprint(queries[i]),
+    }));
   }
 
   @Post('named')
@@ -94,7 +103,10 @@ class Bodies {
   }
 }
 
-/** The header that tells the fuzzer, and in an application nobody, what has become an error over HTTP. */
+/**
+ * The header that tells the fuzzer, and in an application nobody, what has become an error over
+ * HTTP.
+ */
 export const ERROR_HEADER = 'x-error';
 
 /** What errors of this package, of Nest and of its body parsers may have. */
@@ -108,8 +120,13 @@ interface Telling extends Error {
 class TellingFilter extends BaseExceptionFilter {
   override catch(error: unknown, host: ArgumentsHost): void {
     const { constructor, code, status, statusCode } = error as Telling;
-    const response = host.switchToHttp().getResponse<{ header(name: string, value: string): void }>();
-    response.header(ERROR_HEADER, `${constructor.name} ${code ?? '-'} ${statusCode ?? status ?? 500}`);
+    const response = host
+      .switchToHttp()
+      .getResponse<{ header(name: string, value: string): void }>();
+    response.header(
+      ERROR_HEADER,
+      `${constructor.name} ${code ?? '-'} ${statusCode ?? status ?? 500}`,
+    );
     // oxlint-disable-next-line promise/valid-params, promise/no-promise-in-callback -- a filter, and no promise
     super.catch(error, host);
   }

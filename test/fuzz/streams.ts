@@ -10,7 +10,11 @@ const EVIL = 'evil';
 /** The window that nodes grant by default. */
 const WINDOW = { messages: 64, bytes: 2 ** 20 };
 
-const echo = { name: 'echo', maxQueue: 100_000, useFactory: () => (rows: readonly unknown[]) => rows };
+const echo = {
+  name: 'echo',
+  maxQueue: 100_000,
+  useFactory: () => (rows: readonly unknown[]) => rows,
+};
 
 /** A frame of a call. */
 interface Step {
@@ -38,7 +42,9 @@ export async function streams(): Promise<Entry & { close(): Promise<unknown> }> 
   return {
     name: 'cluster, streams',
     hostile: hostileStreams.map((streamed) => peer.attack(streamed)),
-    valid: fc.array(fc.integer(), { minLength: 1, maxLength: 100 }).map((rows) => validStream(servings, rows)),
+    valid: fc
+      .array(fc.integer(), { minLength: 1, maxLength: 100 })
+      .map((rows) => validStream(servings, rows)),
     close: () => Promise.all([node.close(), client.close()]),
   };
 }
@@ -68,7 +74,13 @@ class Peer {
         nodeDisconnected() {},
         online() {},
       };
-      void peer.transport.start({ namespace: 'default', address: EVIL, role: 'node', receiver, jsonHandlers: new Map() });
+      void peer.transport.start({
+        namespace: 'default',
+        address: EVIL,
+        role: 'node',
+        receiver,
+        jsonHandlers: new Map(),
+      });
     });
     return peer;
   }
@@ -79,7 +91,9 @@ class Peer {
         const { Kind } = this.parts;
         const call = ++this.last;
         const answer = new Promise<Outcome>((resolve) => {
-          this.answers.set(call, (kind, code) => resolve(outcomeOf(kind === Kind.error ? String(code) : 'answered', isRefused)));
+          this.answers.set(call, (kind, code) =>
+            resolve(outcomeOf(kind === Kind.error ? String(code) : 'answered', isRefused)),
+          );
         });
         this.send('request', { call, serving: 'echo', ...request });
         for (const { kind, header, bytes } of steps) {
@@ -96,7 +110,11 @@ class Peer {
     const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
     this.transport.send(
       this.owner,
-      encodeFrame({ kind: Kind[kind], header: { from: EVIL, to: this.owner, ...header }, value: encoded }),
+      encodeFrame({
+        kind: Kind[kind],
+        header: { from: EVIL, to: this.owner, ...header },
+        value: encoded,
+      }),
     );
   }
 
@@ -126,7 +144,13 @@ function outcomeOf(word: string, isRefused: boolean): Outcome {
 const inputs = (count: number, bytes: number): Step[] =>
   Array.from({ length: count }, (_, index) => ({ kind: 'input', header: { index }, bytes }));
 const lazy = { method: 'batchedRun', open: true };
-const numbers = fc.oneof(fc.integer(), fc.double(), fc.constantFrom(2 ** 53, -1, 0.5), fc.string(), fc.constant(null));
+const numbers = fc.oneof(
+  fc.integer(),
+  fc.double(),
+  fc.constantFrom(2 ** 53, -1, 0.5),
+  fc.string(),
+  fc.constant(null),
+);
 const count = (steps: readonly Step[]): number => steps.reduce((sum, { bytes }) => sum + bytes, 0);
 
 const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
@@ -136,10 +160,17 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
     steps: inputs(messages, 10),
     isRefused: true,
   })),
-  fc.tuple(fc.integer({ min: 7, max: 10 }), fc.integer({ min: 180_000, max: 250_000 })).map(([messages, bytes]) => {
-    const steps = inputs(messages, bytes);
-    return { words: `${messages} elements, ${count(steps)} bytes at once`, request: lazy, steps, isRefused: true };
-  }),
+  fc
+    .tuple(fc.integer({ min: 7, max: 10 }), fc.integer({ min: 180_000, max: 250_000 }))
+    .map(([messages, bytes]) => {
+      const steps = inputs(messages, bytes);
+      return {
+        words: `${messages} elements, ${count(steps)} bytes at once`,
+        request: lazy,
+        steps,
+        isRefused: true,
+      };
+    }),
   fc
     .tuple(
       fc.nat({ max: 60 }),
@@ -166,7 +197,10 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   fc.array(numbers, { minLength: 1, maxLength: 20 }).map((all) => ({
     words: `credits of ${all.map(String).join(', ')}`,
     request: { method: 'stream', open: true },
-    steps: [...all.map((taken): Step => ({ kind: 'credit', header: { taken }, bytes: 0 })), ...inputs(WINDOW.messages + 1, 1)],
+    steps: [
+      ...all.map((taken): Step => ({ kind: 'credit', header: { taken }, bytes: 0 })),
+      ...inputs(WINDOW.messages + 1, 1),
+    ],
     isRefused: true,
   })),
   fc.record({ messages: numbers, bytes: numbers }).map((window) => ({
@@ -197,6 +231,11 @@ function validStream(servings: ServingService, rows: readonly number[]): Attack 
   };
 }
 
-function open(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext({ module: class {}, imports: [ServingModule.forRoot(options)] }, { logger: false });
+function open(
+  options: Parameters<typeof ServingModule.forRoot>[0],
+): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext(
+    { module: class {}, imports: [ServingModule.forRoot(options)] },
+    { logger: false },
+  );
 }

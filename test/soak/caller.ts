@@ -31,7 +31,10 @@ export class Caller {
     this.lots = subjects.flatMap((subject) => Array.from({ length: subject.share }, () => subject));
   }
 
-  /** Calls until so many rows were sent, by all callers together, or that time of `performance.now()` has come. */
+  /**
+   * Calls until so many rows were sent, by all callers together, or that time of
+   * `performance.now()` has come.
+   */
   async callUntil(rows: number, end: number): Promise<void> {
     while (this.ledger.rows < rows && performance.now() < end) {
       const calls = this.random.chance(0.1) ? this.random.whole(2, 8) : 1;
@@ -66,7 +69,9 @@ export class Caller {
     const fault = this.anyFault(subject);
     const faulty = random.whole(0, size - 1);
     const first = ledger.issue(size);
-    const rows = Array.from({ length: size }, (_, index) => rowOf(first + index, index === faulty ? fault : 'none'));
+    const rows = Array.from({ length: size }, (_, index) =>
+      rowOf(first + index, index === faulty ? fault : 'none'),
+    );
     const how = random.chance(0.8) ? 'batchedRun' : random.chance(0.8) ? 'stream' : 'run';
     const abort = random.chance(0.1) ? new AbortController() : undefined;
     const reason = abort && new Error(`the caller of row ${first} has left`);
@@ -96,12 +101,18 @@ export class Caller {
   }
 
   private atSomeTime(callback: () => void): void {
-    this.random.pick([callback, queueMicrotask, setImmediate, setTimeout, setTimeout])(callback, this.random.whole(0, 20));
+    this.random.pick([callback, queueMicrotask, setImmediate, setTimeout, setTimeout])(
+      callback,
+      this.random.whole(0, 20),
+    );
   }
 
   private async ask(call: Call): Promise<boolean> {
     const { subject, rows, key, how, options } = call;
-    const output = await subject.serving[how === 'run' ? 'run' : 'batchedRun'](subject.input(rows, key), options);
+    const output = await subject.serving[how === 'run' ? 'run' : 'batchedRun'](
+      subject.input(rows, key),
+      options,
+    );
     this.take(call, 0, rows.length, output);
     return false;
   }
@@ -129,7 +140,12 @@ export class Caller {
   }
 
   /** Checks the output for some rows of the call. */
-  private take({ subject, rows, key, fault }: Call, offset: number, count: number, output: unknown): void {
+  private take(
+    { subject, rows, key, fault }: Call,
+    offset: number,
+    count: number,
+    output: unknown,
+  ): void {
     const own = rows.slice(offset, offset + count);
     const wrong = subject.wrong(output, own, key);
     if (wrong > 0) {
@@ -141,7 +157,10 @@ export class Caller {
     }
     const unable = own.find((row) => faultOf(row) !== 'none');
     if (unable !== undefined) {
-      this.ledger.fault('mixed', `row ${idOf(unable)} of ${subject.name} was answered and has a fault: ${fault}`);
+      this.ledger.fault(
+        'mixed',
+        `row ${idOf(unable)} of ${subject.name} was answered and has a fault: ${fault}`,
+      );
     }
     for (const row of own) {
       this.ledger.answer(idOf(row));
@@ -177,7 +196,10 @@ export class Caller {
       );
     }
     if (refused && how !== 'stream' && rows.some((row) => this.ledger.hasRun(idOf(row)))) {
-      this.ledger.fault('unexpected', `${subject.name} has run rows of a call that it refused with ${code}`);
+      this.ledger.fault(
+        'unexpected',
+        `${subject.name} has run rows of a call that it refused with ${code}`,
+      );
     }
     return code;
   }

@@ -17,9 +17,14 @@ export class Ledger {
   readonly faults: Faults = { lost: 0, doubled: 0, mixed: 0, unexpected: 0 };
   /** The first of the faults, in words. */
   readonly details: string[] = [];
-  /** How calls ended, by serving and by `answered`, `left` or the code of the error: calls and rows. */
+  /**
+   * How calls ended, by serving and by `answered`, `left` or the code of the error: calls and rows.
+   */
   readonly ends = new Map<string, Map<string, { calls: number; rows: number }>>();
-  /** The servings with a call under way that makes its batch throw, of those that find out which it is. */
+  /**
+   * The servings with a call under way that makes its batch throw, of those that find out which it
+   * is.
+   */
   readonly throwing = new Set<string>();
   /** Calls that wait for their answer. */
   open = 0;

@@ -12,16 +12,20 @@ const { values } = parseArgs({
     seed: { type: 'string', default: String(Date.now() % 2 ** 20) },
   },
 });
-const [rows, minutes, rounds, seed] = [values.rows, values.minutes, values.rounds, values.seed].map(Number) as [
-  number,
-  number,
-  number,
-  number,
-];
+const [rows, minutes, rounds, seed] = [values.rows, values.minutes, values.rounds, values.seed].map(
+  Number,
+) as [number, number, number, number];
 
 console.log(`seed ${seed}`);
 const unwatched = watchEventLoop(60);
-const report = await soak({ rows, minutes, rounds, seed, subjects: allSubjects, log: (line) => console.log(line) });
+const report = await soak({
+  rows,
+  minutes,
+  rounds,
+  seed,
+  subjects: allSubjects,
+  log: (line) => console.log(line),
+});
 await unwatched();
 console.log(table(report));
 const failures = failuresOf(report);

@@ -1,13 +1,18 @@
 import { mebibytes, type SoakReport } from './soak.js';
 
-/** The most by which what is in use after garbage collection may have grown from the second fifth of the rounds to the last, in bytes. */
+/**
+ * The most by which what is in use after garbage collection may have grown from the second fifth of
+ * the rounds to the last, in bytes.
+ */
 export const MOST_GROWTH = 8 * 2 ** 20;
 
 /** What was wrong, in words; nothing where all was well. */
 export function failuresOf({ faults, heapGrowth }: SoakReport): string[] {
   const wrong = Object.entries(faults).filter(([, count]) => count > 0);
   const failures = wrong.map(([kind, count]) => `${count} ${kind}`);
-  return heapGrowth > MOST_GROWTH ? [...failures, `the heap grew by ${mebibytes(heapGrowth)} MiB`] : failures;
+  return heapGrowth > MOST_GROWTH
+    ? [...failures, `the heap grew by ${mebibytes(heapGrowth)} MiB`]
+    : failures;
 }
 
 export function table(report: SoakReport): string {

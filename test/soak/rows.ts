@@ -3,7 +3,10 @@ export type Fault = 'none' | 'throws' | 'error';
 
 const faults: readonly Fault[] = ['none', 'throws', 'error'];
 
-/** A row is a number that tells which it is, of all that the soak ever sends, and what goes wrong with it. */
+/**
+ * A row is a number that tells which it is, of all that the soak ever sends, and what goes wrong
+ * with it.
+ */
 export function rowOf(id: number, fault: Fault = 'none'): number {
   return id * 4 + faults.indexOf(fault);
 }

@@ -31,7 +31,10 @@ export interface SoakReport {
   readonly ends: Ledger['ends'];
   /** After each round. */
   readonly memory: readonly MemorySample[];
-  /** Bytes by which the heap, and the memory of the process, have grown, but for the first fifth of the rounds. */
+  /**
+   * Bytes by which the heap, and the memory of the process, have grown, but for the first fifth of
+   * the rounds.
+   */
   readonly heapGrowth: number;
   readonly rssGrowth: number;
 }
@@ -50,17 +53,26 @@ export async function soak({
 }: SoakOptions): Promise<SoakReport> {
   const ledger = new Ledger(rows + CALLERS * 1000);
   const subjects = await start(ledger);
-  const callers = Array.from({ length: CALLERS }, (_, index) => new Caller(subjects, ledger, new Random(seed * CALLERS + index)));
+  const callers = Array.from(
+    { length: CALLERS },
+    (_, index) => new Caller(subjects, ledger, new Random(seed * CALLERS + index)),
+  );
   const memory: MemorySample[] = [];
   const startedAt = performance.now();
   const end = startedAt + minutes * 60_000;
-  for (let round = 1; round <= rounds && performance.now() < end && ledger.faults.lost === 0; round++) {
+  for (
+    let round = 1;
+    round <= rounds && performance.now() < end && ledger.faults.lost === 0;
+    round++
+  ) {
     const calling = callers.map((caller) => caller.callUntil((rows * round) / rounds, end));
     await settled(ledger, Promise.all(calling), patience);
     checkRest(ledger, subjects);
     const sample = await sampleMemory();
     memory.push(sample);
-    log?.(`${ledger.rows} rows, ${mebibytes(sample.heap)} MiB in use, ${mebibytes(sample.rss)} MiB of memory`);
+    log?.(
+      `${ledger.rows} rows, ${mebibytes(sample.heap)} MiB in use, ${mebibytes(sample.rss)} MiB of memory`,
+    );
   }
   const seconds = (performance.now() - startedAt) / 1000;
   await Promise.all(subjects.map(({ serving }) => serving.close()));
@@ -79,7 +91,10 @@ export async function soak({
   };
 }
 
-/** Resolves when all callers are done, or nothing has happened for so long that it never will: then the calls that are open are lost. */
+/**
+ * Resolves when all callers are done, or nothing has happened for so long that it never will: then
+ * the calls that are open are lost.
+ */
 async function settled(ledger: Ledger, calling: Promise<unknown>, patience: number): Promise<void> {
   const over = new AbortController();
   const done = calling.then(() => over.abort());
@@ -97,7 +112,10 @@ function checkRest(ledger: Ledger, subjects: readonly Subject[]): void {
   for (const { name, serving } of subjects) {
     for (const depth of serving.queueDepths().values()) {
       if (depth !== 0) {
-        ledger.fault('unexpected', `${depth} rows wait in the queue of ${name}, and nobody for them`);
+        ledger.fault(
+          'unexpected',
+          `${depth} rows wait in the queue of ${name}, and nobody for them`,
+        );
       }
     }
   }

@@ -10,7 +10,10 @@ export interface Subject {
   readonly share: number;
   /** What can go wrong with its rows. */
   readonly faults: readonly Fault[];
-  /** A batch that throws runs again until only the calls fail that are at fault, of which there must be one at a time. */
+  /**
+   * A batch that throws runs again until only the calls fail that are at fault, of which there must
+   * be one at a time.
+   */
   readonly isolates: boolean;
   /** Its batch function tells the ledger which rows it gets. */
   readonly tellsRuns: boolean;

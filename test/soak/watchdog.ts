@@ -14,7 +14,10 @@ const script = `
   }, seconds * 1000);
 `;
 
-/** Ends the process when its event loop has not turned for so long: what hangs cannot tell that it does. */
+/**
+ * Ends the process when its event loop has not turned for so long: what hangs cannot tell that it
+ * does.
+ */
 export function watchEventLoop(seconds: number): () => Promise<number> {
   const beats = new Int32Array(new SharedArrayBuffer(4));
   const worker = new Worker(script, { eval: true, workerData: { beats, seconds } });

@@ -52,20 +52,33 @@ const errors = [
 ].map((error) => ({ ...error, name: error.type.name }));
 
 describe('ServingError', () => {
-  it.each(errors)('[6.5] $name has its name, a stable code, a cause and an HTTP status', ({ type, name, code, statusCode }) => {
-    const cause = new Error('out of memory');
+  it.each(errors)(
+    '[6.5] $name has its name, a stable code, a cause and an HTTP status',
+    ({ type, name, code, statusCode }) => {
+      const cause = new Error('out of memory');
 
-    const error = new type('it failed', { cause });
+      const error = new type('it failed', { cause });
 
-    expect(error).toBeInstanceOf(ServingError);
-    expect(error).toMatchObject({ name, code, statusCode, status: statusCode, message: 'it failed', cause });
-    expect(String(error)).toBe(`${name}: it failed`);
-    expect(error.stack).toContain('errors.spec');
-  });
+      expect(error).toBeInstanceOf(ServingError);
+      expect(error).toMatchObject({
+        name,
+        code,
+        statusCode,
+        status: statusCode,
+        message: 'it failed',
+        cause,
+      });
+      expect(String(error)).toBe(`${name}: it failed`);
+      expect(error.stack).toContain('errors.spec');
+    },
+  );
 
-  it.each(errors)('[6.5] $name shows its message to an HTTP client only where that is at fault', ({ type, statusCode }) => {
-    expect(new type().expose).toBe(statusCode < 500);
-  });
+  it.each(errors)(
+    '[6.5] $name shows its message to an HTTP client only where that is at fault',
+    ({ type, statusCode }) => {
+      expect(new type().expose).toBe(statusCode < 500);
+    },
+  );
 
   it.each(errors)('[6.5] $name crosses a thread as what it is', ({ type }) => {
     const cause = new InvalidBatchError('uneven', { cause: new RangeError('3 > 2') });
@@ -80,24 +93,41 @@ describe('ServingError', () => {
     expect(chainOf(received)).toHaveLength(3);
   });
 
-  it.each(errors)('[6.5] $name crosses a wire without stack and cause', ({ type, name, code, statusCode }) => {
-    const cause = new Error('password');
+  it.each(errors)(
+    '[6.5] $name crosses a wire without stack and cause',
+    ({ type, name, code, statusCode }) => {
+      const cause = new Error('password');
 
-    expect(JSON.parse(JSON.stringify(new type('it failed', { cause })))).toEqual({
-      name,
-      code,
-      statusCode,
-      message: 'it failed',
-    });
-    expect(JSON.parse(JSON.stringify(new type('it failed', { cause, retryAfter: 3 })))).toHaveProperty('retryAfter', 3);
-  });
+      expect(JSON.parse(JSON.stringify(new type('it failed', { cause })))).toEqual({
+        name,
+        code,
+        statusCode,
+        message: 'it failed',
+      });
+      expect(
+        JSON.parse(JSON.stringify(new type('it failed', { cause, retryAfter: 3 }))),
+      ).toHaveProperty('retryAfter', 3);
+    },
+  );
 });
 
 describe('toWire and fromWire', () => {
   it.each([
-    ['an error of another kind', new TypeError('x is no function'), { name: 'TypeError', message: 'x is no function' }],
-    ['its code', Object.assign(new Error('no file'), { code: 'ENOENT' }), { name: 'Error', message: 'no file', code: 'ENOENT' }],
-    ['a thrown value that is no error', 'out of memory', { name: 'Error', message: 'out of memory' }],
+    [
+      'an error of another kind',
+      new TypeError('x is no function'),
+      { name: 'TypeError', message: 'x is no function' },
+    ],
+    [
+      'its code',
+      Object.assign(new Error('no file'), { code: 'ENOENT' }),
+      { name: 'Error', message: 'no file', code: 'ENOENT' },
+    ],
+    [
+      'a thrown value that is no error',
+      'out of memory',
+      { name: 'Error', message: 'out of memory' },
+    ],
     ['nothing', undefined, { name: 'Error', message: 'undefined' }],
     ['a cause that is no error', new Error('a', { cause: 'b' }), { name: 'Error', message: 'a' }],
   ])('[6.5] keep %s', (_, thrown, expected) => {
@@ -145,10 +175,19 @@ describe('What was thrown and cannot be read', () => {
     ['an object without a prototype', Object.create(null)],
     ['a symbol', Symbol('thrown')],
     ['an object that refuses to be a string', { toString: throws }],
-    ['an error whose message is none', Object.assign(new Error(), { message: Object.create(null) })],
-    ['an error whose name is none', Object.assign(new Error(), { name: Symbol('name'), stack: () => {} })],
+    [
+      'an error whose message is none',
+      Object.assign(new Error(), { message: Object.create(null) }),
+    ],
+    [
+      'an error whose name is none',
+      Object.assign(new Error(), { name: Symbol('name'), stack: () => {} }),
+    ],
     ['an error whose code is none', Object.assign(new Error(), { code: Object.create(null) })],
-    ['an error whose message throws', Object.defineProperty(new Error(), 'message', { get: throws })],
+    [
+      'an error whose message throws',
+      Object.defineProperty(new Error(), 'message', { get: throws }),
+    ],
     ['an error whose code throws', Object.defineProperty(new Error(), 'code', { get: throws })],
   ])('[6.5] has a message all the same, and crosses a thread: %s', (_, thrown) => {
     expect(typeof messageOf(thrown)).toBe('string');

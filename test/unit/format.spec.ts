@@ -25,8 +25,14 @@ describe('show', () => {
   it.each<[string, unknown]>([
     ['a long string', 'x'.repeat(1e6)],
     ['a long list', Array.from({ length: 1e6 }, (_, i) => i)],
-    ['an object with many names', Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i]))],
-    ['an object that is deep and wide', { a: Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])) }],
+    [
+      'an object with many names',
+      Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])),
+    ],
+    [
+      'an object that is deep and wide',
+      { a: Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])) },
+    ],
     ['a long name', { ['x'.repeat(1e6)]: 1 }],
     ['a long map', new Map(Array.from({ length: 1e5 }, (_, i) => [i, 'x'.repeat(100)]))],
     ['an error with a long message', new Error('x'.repeat(1e6))],
@@ -37,8 +43,14 @@ describe('show', () => {
   it.each<[string, unknown]>([
     ['a getter that throws', Object.defineProperty({}, 'a', { get: throws, enumerable: true })],
     ['a tag that throws', Object.defineProperty({}, Symbol.toStringTag, { get: throws })],
-    ['a proxy whose traps throw', new Proxy({}, { get: throws, ownKeys: throws, getPrototypeOf: throws })],
-    ['a proxy in front of a prototype', Object.create(new Proxy({}, { get: throws, getPrototypeOf: throws }))],
+    [
+      'a proxy whose traps throw',
+      new Proxy({}, { get: throws, ownKeys: throws, getPrototypeOf: throws }),
+    ],
+    [
+      'a proxy in front of a prototype',
+      Object.create(new Proxy({}, { get: throws, getPrototypeOf: throws })),
+    ],
     ['a revoked proxy', revoked()],
     ['what would show itself', { [Symbol.for('nodejs.util.inspect.custom')]: throws }],
     ['an object without a prototype', Object.create(null)],

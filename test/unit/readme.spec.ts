@@ -6,17 +6,20 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const readme = readFileSync(`${root}/README.md`, 'utf8');
 
 /** A code block of the manual, and the file and region, run by a test or sample, that it shows. */
-const blocks = [...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python)\n([\s\S]*?)```/g)].map(
-  ([, file, region, code]) => ({
-    file,
-    region,
-    code: code!,
-  }),
-);
+const blocks = [
+  ...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python)\n([\s\S]*?)```/g),
+].map(([, file, region, code]) => ({
+  file,
+  region,
+  code: code!,
+}));
 
 function regionOf(file: string, region: string): string {
   const source = readFileSync(`${root}/${file}`, 'utf8');
-  const body = new RegExp(`^( *)(?://|#) #region ${region}\\n([\\s\\S]*?)^ *(?://|#) #endregion`, 'm').exec(source);
+  const body = new RegExp(
+    `^( *)(?://|#) #region ${region}\\n([\\s\\S]*?)^ *(?://|#) #endregion`,
+    'm',
+  ).exec(source);
   const [, indent = '', text = ''] = body ?? [];
   return text.replaceAll(new RegExp(`^${indent}`, 'gm'), '');
 }
@@ -35,6 +38,8 @@ it('names every option with its default, and every error with its code', () => {
   const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
     ([, option, callback]) => option ?? callback,
   );
-  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)].map(([, code]) => code);
+  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)].map(
+    ([, code]) => code,
+  );
   expect([...options, ...codes].filter((word) => !readme.includes(`\`${word}\``))).toEqual([]);
 });

@@ -1,8 +1,19 @@
 import { isA } from '../../errors.js';
 import { leave, type Source } from '../../streaming/source.js';
-import { AttemptError, errorIn, nodeLostError, invalidAnswerError, notSentError } from './attempt-error.js';
+import {
+  AttemptError,
+  errorIn,
+  nodeLostError,
+  invalidAnswerError,
+  notSentError,
+} from './attempt-error.js';
 import { type Header, wholeIn } from '../wire/record-reader.js';
-import { ReceiveWindow, grantedWindow, SendWindow, type FlowControlOptions } from './flow-control.js';
+import {
+  ReceiveWindow,
+  grantedWindow,
+  SendWindow,
+  type FlowControlOptions,
+} from './flow-control.js';
 import type { Method } from './exported-serving.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { type Address, NodeGoneError } from '../transport.js';
@@ -17,12 +28,17 @@ export interface RemoteRequest {
   readonly header: (call: number) => object;
   readonly input: EncodedValue | undefined;
   /** The input goes on: a lazy sequence, and what makes frames of its elements. */
-  readonly more?: { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue } | undefined;
+  readonly more?:
+    | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
+    | undefined;
 }
 
 /** One call to one node: what it was asked, and what it has answered. */
 export class Attempt {
-  /** The only answer of a call, or that of a stream when it ends. Rejects with a {@link AttemptError}, or with the reason of the caller's. */
+  /**
+   * The only answer of a call, or that of a stream when it ends. Rejects with a
+   * {@link AttemptError}, or with the reason of the caller's.
+   */
   readonly answer: Promise<unknown>;
   /** What comes before the end of a stream; of a call that is none, nothing. */
   readonly events: ReceiveWindow<unknown> | undefined;
@@ -116,7 +132,9 @@ export class Attempt {
     } else if (kind === Kind.inputCredit) {
       this.receiveInputCredit(header);
     } else {
-      throw new FrameError(`A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`);
+      throw new FrameError(
+        `A frame of kind ${kind} does not answer a ${events ? 'streamed call' : 'call'}`,
+      );
     }
   }
 
@@ -146,7 +164,10 @@ export class Attempt {
   }
 
   /** A lazy input is asked for no more than the node has room for. */
-  private async sendInput({ source, encode }: NonNullable<RemoteRequest['more']>, window: SendWindow): Promise<void> {
+  private async sendInput(
+    { source, encode }: NonNullable<RemoteRequest['more']>,
+    window: SendWindow,
+  ): Promise<void> {
     const { question, node, post, id } = this;
     try {
       while (await window.room()) {
@@ -155,10 +176,16 @@ export class Attempt {
           await post.send(node, Kind.inputEnd, { call: id, count: window.sent });
           return;
         }
-        window.add(await post.send(node, Kind.input, { call: id, index: window.sent }, encode(next.value)));
+        window.add(
+          await post.send(node, Kind.input, { call: id, index: window.sent }, encode(next.value)),
+        );
       }
     } catch (error) {
-      this.fail(error instanceof NodeGoneError ? this.withoutRetry(notSentError(question.serving, node, error)) : error);
+      this.fail(
+        error instanceof NodeGoneError
+          ? this.withoutRetry(notSentError(question.serving, node, error))
+          : error,
+      );
     }
     leave(source);
   }
@@ -168,8 +195,13 @@ export class Attempt {
     return this.hasTakenInput ? new AttemptError(fault.error, 'yes', fault.isUnreachable) : fault;
   }
 
-  /** After the request, which may still be on its way out. What cannot be said need not be: the node has gone, and that is heard elsewhere. */
+  /**
+   * After the request, which may still be on its way out. What cannot be said need not be: the node
+   * has gone, and that is heard elsewhere.
+   */
   private sendFrame(kind: Kind, header: object): void {
-    this.request.then(() => this.post.send(this.node, kind, { call: this.id, ...header })).catch(() => {});
+    this.request
+      .then(() => this.post.send(this.node, kind, { call: this.id, ...header }))
+      .catch(() => {});
   }
 }

@@ -21,7 +21,9 @@ export async function outputOf(
 ): Promise<unknown> {
   // It is on its way before anything else happens, unless somebody has a look at it first.
   const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
-  const output = await (method === 'run' ? serving.run(input, own) : serving.batchedRun(input, own));
+  const output = await (method === 'run'
+    ? serving.run(input, own)
+    : serving.batchedRun(input, own));
   return postprocess ? postprocess(output) : output;
 }
 
@@ -33,6 +35,8 @@ export async function* eventsOf(
 ): AsyncGenerator<unknown, void> {
   const events: AsyncIterable<StreamEvent<unknown, string>> = serving.stream(input, options);
   for await (const event of events) {
-    yield 'output' in event && postprocess ? { ...event, output: await postprocess(event.output) } : event;
+    yield 'output' in event && postprocess
+      ? { ...event, output: await postprocess(event.output) }
+      : event;
   }
 }

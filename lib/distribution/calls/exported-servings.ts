@@ -23,7 +23,9 @@ export class ExportedServings {
 
   find(name: string): ExportedServing | undefined {
     const serving = this.servings().get(name);
-    return serving && isOffered(serving) ? { serving, postprocess: termsOf(serving).postprocess } : undefined;
+    return serving && isOffered(serving)
+      ? { serving, postprocess: termsOf(serving).postprocess }
+      : undefined;
   }
 
   names(): readonly string[] {
@@ -50,7 +52,9 @@ export class ExportedServings {
     }
   }
 
-  /** How each of them is, for a beat; `inflight` tells the calls of other nodes that are under way. */
+  /**
+   * How each of them is, for a beat; `inflight` tells the calls of other nodes that are under way.
+   */
   all(inflight: (name: string) => number): readonly ServingStatus[] {
     return this.names().map((name) => {
       const serving = this.servings().get(name)!;
@@ -72,12 +76,15 @@ export class ExportedServings {
 }
 
 /** A handle that a test puts in place of a serving has none of its own. */
-function termsOf(
-  serving: Serving,
-): Partial<LocalServing['distribution']> & { readonly weight: number; readonly idempotent: boolean } {
+function termsOf(serving: Serving): Partial<LocalServing['distribution']> & {
+  readonly weight: number;
+  readonly idempotent: boolean;
+} {
   return serving instanceof LocalServing ? serving.distribution : { weight: 1, idempotent: false };
 }
 
 function isOffered(serving: Serving): boolean {
-  return serving instanceof LocalServing ? serving.distribution.isShared : !(serving instanceof RemoteServing);
+  return serving instanceof LocalServing
+    ? serving.distribution.isShared
+    : !(serving instanceof RemoteServing);
 }

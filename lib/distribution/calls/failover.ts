@@ -14,7 +14,10 @@ export interface Routes {
   owners(serving: string): readonly Candidate[];
   /** The other nodes that are known. */
   readonly others: readonly NodeInfo[];
-  /** Resolves when other nodes can be picked than before, and after so many milliseconds at the latest. */
+  /**
+   * Resolves when other nodes can be picked than before, and after so many milliseconds at the
+   * latest.
+   */
   change(milliseconds: number): Promise<void>;
   /** Whether anybody can be reached at all. */
   readonly isOnline: boolean;
@@ -33,7 +36,10 @@ export interface FailoverOptions {
 /** While nobody can be reached, a call looks again so often, in milliseconds. */
 const LOOK_AGAIN = 1000;
 
-/** One call on its way to a node that answers it: which node is next, and when there is nothing left to try. */
+/**
+ * One call on its way to a node that answers it: which node is next, and when there is nothing left
+ * to try.
+ */
 export class Failover {
   private readonly excluded = new Set<Address>();
   /** Those of them that are excluded for not being there, which may change. */
@@ -52,8 +58,9 @@ export class Failover {
   /**
    * The next node to ask.
    *
-   * @throws UnknownServingError when no node has the serving, and none that has it comes in time; ServingUnavailableError when it is known that there are
-   * such nodes; what the last node said, if one was asked
+   * @throws UnknownServingError when no node has the serving, and none that has it comes in time;
+   * ServingUnavailableError when it is known that there are such nodes; what the last node said, if
+   * one was asked
    */
   async next(): Promise<Candidate> {
     const { serving, terms, routes, excluded } = this;
@@ -91,7 +98,10 @@ export class Failover {
     if (error.isUnreachable) {
       this.gone.add(owner.address);
     }
-    if (error.mayHaveRun === 'yes' || (error.mayHaveRun === 'unknown' && !this.mayRunAgain(owner))) {
+    if (
+      error.mayHaveRun === 'yes' ||
+      (error.mayHaveRun === 'unknown' && !this.mayRunAgain(owner))
+    ) {
       throw error.error;
     }
   }
@@ -121,25 +131,32 @@ export class Failover {
     const { serving } = this;
     const { isOnline, others } = this.routes;
     if (!isOnline) {
-      return new NodeLostError(`The call to serving ${formatValue(serving)} could not be sent: the transport is away`);
+      return new NodeLostError(
+        `The call to serving ${formatValue(serving)} could not be sent: the transport is away`,
+      );
     }
     const isKnown = this.options.remotes.has(serving) || ownersAmong(others, serving).length > 0;
     const what = isKnown ? ServingUnavailableError : UnknownServingError;
-    return new what(`There is no serving ${formatValue(serving)} here, and ${this.whereElse(others)}`);
+    return new what(
+      `There is no serving ${formatValue(serving)} here, and ${this.whereElse(others)}`,
+    );
   }
 
   /** Why none of the other nodes was asked, in words. */
   private whereElse(others: readonly NodeInfo[]): string {
     const nodes = others.filter(({ role }) => role === 'node');
     if (nodes.length === 0) {
-      return `no node of namespace ${formatValue(this.options.namespace)} is known that could have it`;
+      return `namespace ${formatValue(this.options.namespace)} has no node that could have it`;
     }
     const having = ownersAmong(nodes, this.serving);
     if (having.length > 0) {
       return `no node that has it takes calls now: ${list(having.map(({ id }) => id))}`;
     }
     const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
-    return `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ${list([...names]) || 'no serving'}`;
+    return (
+      `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ` +
+      (list([...names]) || 'no serving')
+    );
   }
 }
 

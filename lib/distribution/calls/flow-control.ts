@@ -30,7 +30,10 @@ export function isFull(messages: number, bytes: number, window: FlowControlOptio
   return messages >= window.messages || (messages > 0 && bytes >= window.bytes);
 }
 
-/** The sending end of a sequence of messages: lets no more of them leave than the other side has room for. */
+/**
+ * The sending end of a sequence of messages: lets no more of them leave than the other side has
+ * room for.
+ */
 export class SendWindow {
   /** The bytes of those on their way, the oldest first; no more than a window of them. */
   private readonly underWay: number[] = [];
@@ -117,7 +120,9 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
     this.expect(index);
     const { messages, bytes: most } = this.window;
     if (isFull(this.received - this.acknowledged, this.underWay, this.window)) {
-      throw new FrameError(`Message ${index} of a stream exceeds the window of ${messages} messages and ${most} bytes`);
+      throw new FrameError(
+        `Message ${index} of a stream exceeds the window of ${messages} messages and ${most} bytes`,
+      );
     }
     this.queue.push({ value: value(), bytes });
     this.received++;

@@ -2,7 +2,12 @@ import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.j
 import type { AbortSignalLike, CallOptions, StreamOptions } from '../../context/call-options.js';
 import { errorHeader, lostCallerHeader } from './attempt-error.js';
 import { amountIn, type Header, textIn, textsIn, wholeIn } from '../wire/record-reader.js';
-import { ReceiveWindow, grantedWindow, SendWindow, type FlowControlOptions } from './flow-control.js';
+import {
+  ReceiveWindow,
+  grantedWindow,
+  SendWindow,
+  type FlowControlOptions,
+} from './flow-control.js';
 import { eventsOf, type ExportedServing, outputOf } from './exported-serving.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { FrameError, Kind } from '../wire/prelude.js';
@@ -36,17 +41,28 @@ export class InboundCall {
     const { header, value } = this.request;
     try {
       const method = textIn(header, 'method');
-      const window = method === 'stream' ? new SendWindow(grantedWindow(header, this.windowLimits)) : undefined;
+      const window =
+        method === 'stream' ? new SendWindow(grantedWindow(header, this.windowLimits)) : undefined;
       this.window = window;
       const input = inputs ? this.openInput(inputs) : inputIn(value);
       const options = optionsIn(header, left);
       if (window) {
-        await this.stream(eventsOf(offer, input, { ...options, ...streamOptionsIn(header) }), window);
+        await this.stream(
+          eventsOf(offer, input, { ...options, ...streamOptionsIn(header) }),
+          window,
+        );
       } else {
-        await this.sendOutput(Kind.reply, {}, await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options));
+        await this.sendOutput(
+          Kind.reply,
+          {},
+          await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options),
+        );
       }
     } catch (error) {
-      await this.tell(Kind.error, errorHeader(error instanceof FrameError ? invalid(error) : error));
+      await this.tell(
+        Kind.error,
+        errorHeader(error instanceof FrameError ? invalid(error) : error),
+      );
     } finally {
       this.window?.close();
     }
@@ -86,7 +102,10 @@ export class InboundCall {
     this.inputs?.fail(this.left.reason);
   }
 
-  /** Its caller seems to be lost. Should it only have been silent, or cut off for a moment, it is to hear that it waits in vain. */
+  /**
+   * Its caller seems to be lost. Should it only have been silent, or cut off for a moment, it is to
+   * hear that it waits in vain.
+   */
   lose(): void {
     void this.tell(Kind.error, lostCallerHeader());
     this.leave();
@@ -143,9 +162,17 @@ export class InboundCall {
    */
   private async sendOutput(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
-      return await this.post.send(this.request.from, kind, { call: this.id, ...header }, encodeValue(output, this.limits));
+      return await this.post.send(
+        this.request.from,
+        kind,
+        { call: this.id, ...header },
+        encodeValue(output, this.limits),
+      );
     } catch (cause) {
-      throw new InvalidOutputError(`The output cannot be sent to another node: ${messageOf(cause)}`, { cause });
+      throw new InvalidOutputError(
+        `The output cannot be sent to another node: ${messageOf(cause)}`,
+        { cause },
+      );
     }
   }
 
@@ -183,7 +210,10 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
   return { timeout, priority, tenant, key, origin, signal };
 }
 
-/** Says that the caller of one call waits no more. Making a real AbortSignal for each would cost more than to read its frame. */
+/**
+ * Says that the caller of one call waits no more. Making a real AbortSignal for each would cost
+ * more than to read its frame.
+ */
 export class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;

@@ -1,4 +1,9 @@
-import { OverloadedError, RequestTooLargeError, ServingClosedError, UnknownServingError } from '../../errors.js';
+import {
+  OverloadedError,
+  RequestTooLargeError,
+  ServingClosedError,
+  UnknownServingError,
+} from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
 import { textIn, wholeIn } from '../wire/record-reader.js';
@@ -42,7 +47,9 @@ export class InboundCalls {
     return this.isDraining && this.runs.size === 0;
   }
 
-  /** Calls that come from now on are to go elsewhere; resolves when those that are here have ended. */
+  /**
+   * Calls that come from now on are to go elsewhere; resolves when those that are here have ended.
+   */
   async drain(): Promise<void> {
     this.isDraining = true;
     while (this.runs.size > 0) {
@@ -61,11 +68,21 @@ export class InboundCalls {
     }
   }
 
-  /** A call, or an element of its input, has come that cannot be taken here; a call perhaps elsewhere. */
-  refuse({ kind, from, header }: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError): void {
+  /**
+   * A call, or an element of its input, has come that cannot be taken here; a call perhaps
+   * elsewhere.
+   */
+  refuse(
+    { kind, from, header }: Pick<Message, 'kind' | 'from' | 'header'>,
+    error: FrameError,
+  ): void {
     const id = wholeIn(header, 'call');
     if (kind === Kind.request) {
-      this.answerNo(from, id, new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }));
+      this.answerNo(
+        from,
+        id,
+        new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }),
+      );
     } else {
       this.calls.get(from)?.get(id)?.refuse(error);
     }
@@ -137,7 +154,9 @@ export class InboundCalls {
 
   /** The call did not run here. */
   private answerNo(to: Address, id: number, refusal: Error | undefined): void {
-    void this.options.post.send(to, Kind.error, { call: id, ...errorHeader(refusal, 'no' satisfies MayHaveRun) }).catch(() => {});
+    void this.options.post
+      .send(to, Kind.error, { call: id, ...errorHeader(refusal, 'no' satisfies MayHaveRun) })
+      .catch(() => {});
   }
 
   private refusal(name: string, offer: ExportedServing | undefined): Error | undefined {
@@ -153,7 +172,8 @@ export class InboundCalls {
     }
     return this.runs.size >= most
       ? new OverloadedError(
-          `${most} calls of others are under way here, and "limits.calls" of the option "distribution" allows no more`,
+          `${most} calls of others are under way here, and "limits.calls" of the option ` +
+            '"distribution" allows no more',
           { retryAfter: 1 },
         )
       : undefined;

@@ -80,12 +80,15 @@ export class OutboundCalls {
     }
     if (this.attempts.size >= this.most) {
       throw new OverloadedError(
-        `${this.most} calls to other nodes are under way, and "limits.calls" of the option "distribution" allows no more`,
+        `${this.most} calls to other nodes are under way, and "limits.calls" of the option ` +
+          '"distribution" allows no more',
         { retryAfter: 1 },
       );
     }
     const id = ++this.last;
-    const attempt = new Attempt(id, this.post, node, question, this.window, (over) => this.end(id, over));
+    const attempt = new Attempt(id, this.post, node, question, this.window, (over) =>
+      this.end(id, over),
+    );
     this.attempts.set(id, attempt);
     const ofNode = this.byNode.get(node) ?? new Set();
     this.byNode.set(node, ofNode.add(attempt));

@@ -75,17 +75,23 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     options: StreamOptions<Hook> = {},
   ): ServingStream<StreamEvent<Output, Hook>> {
     const inside = streamInRequest(options);
-    return new ServingStream((left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>);
+    return new ServingStream(
+      (left) => this.streamFrom(input, inside, left) as AsyncGenerator<never, undefined>,
+    );
   }
 
   /** @throws InvalidServingError always: what its batches are like is for its owners to say */
   override setBatchSize(): never {
-    throw new InvalidServingError(`Serving "${this.name}" runs on other nodes; set its batch size there`);
+    throw new InvalidServingError(
+      `Serving "${this.name}" runs on other nodes; set its batch size there`,
+    );
   }
 
   /** @throws InvalidServingError always: what its batches are like is for its owners to say */
   override setBatchTimeout(): never {
-    throw new InvalidServingError(`Serving "${this.name}" runs on other nodes; set its batch timeout there`);
+    throw new InvalidServingError(
+      `Serving "${this.name}" runs on other nodes; set its batch timeout there`,
+    );
   }
 
   /** Nothing more happens here. */
@@ -93,13 +99,27 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     this.events.complete();
   }
 
-  private watched(method: 'batchedRun' | 'run', input: Input, options: CallOptions): Promise<Output> {
-    const watch = CallRecorder.start(this.events, this.name, method === 'run' ? 'inline' : 'batched', options.signal);
+  private watched(
+    method: 'batchedRun' | 'run',
+    input: Input,
+    options: CallOptions,
+  ): Promise<Output> {
+    const watch = CallRecorder.start(
+      this.events,
+      this.name,
+      method === 'run' ? 'inline' : 'batched',
+      options.signal,
+    );
     const answer = this.answer(method, input, options, watch);
     return watch ? watch.follow(answer) : answer;
   }
 
-  private async answer(method: Method, input: Input, options: CallOptions, watch?: CallRecorder): Promise<Output> {
+  private async answer(
+    method: Method,
+    input: Input,
+    options: CallOptions,
+    watch?: CallRecorder,
+  ): Promise<Output> {
     const terms = resolveCallOptions({ name: this.name }, input, options, this.way.requestTimeout);
     const { question, done } = await this.question(method, input, terms, options);
     watch?.running();
@@ -109,7 +129,12 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
         const owner = await tries.next();
         const attempt = this.way.outgoing.begin(owner.address, question);
         try {
-          return (await untilCancelled(terms, attempt, () => attempt.send(), attempt.answer)) as Output;
+          return (await untilCancelled(
+            terms,
+            attempt,
+            () => attempt.send(),
+            attempt.answer,
+          )) as Output;
         } catch (error) {
           tries.failed(owner, error);
         }
@@ -119,13 +144,22 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     }
   }
 
-  private async *streamFrom(input: Input, options: StreamOptions<string>, left: AbortSignal): AsyncGenerator<unknown, undefined> {
+  private async *streamFrom(
+    input: Input,
+    options: StreamOptions<string>,
+    left: AbortSignal,
+  ): AsyncGenerator<unknown, undefined> {
     const stop = new AbortController();
     const watch = CallRecorder.start(this.events, this.name, 'stream', stop.signal);
-    const unheard = [left, options.signal].map((signal) => onAbort(signal, (reason) => stop.abort(reason)));
+    const unheard = [left, options.signal].map((signal) =>
+      onAbort(signal, (reason) => stop.abort(reason)),
+    );
     let outcome: { readonly error?: unknown } = {};
     try {
-      const terms = { ...resolveCallOptions({ name: this.name }, input, options, undefined, true), signal: stop.signal };
+      const terms = {
+        ...resolveCallOptions({ name: this.name }, input, options, undefined, true),
+        signal: stop.signal,
+      };
       yield* this.eventsFrom(input, options, terms, watch);
       return undefined;
     } catch (error) {
@@ -181,14 +215,17 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     terms.signal?.throwIfAborted();
     readOnce(input);
     const { preparing } = way.outgoing;
-    const prepared = preprocess ? await orCancelled(terms, preparing.add((async () => preprocess(input))())) : input;
+    const prepared = preprocess
+      ? await orCancelled(terms, preparing.add((async () => preprocess(input))()))
+      : input;
     const encode = (value: unknown) => encodeValue(value, way.limits);
     // An array of batches can be sent as it is, and again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
     const encoded = source ? undefined : encode(prepared);
     const { priority, tenant, key, deadline } = terms;
     const exit = way.outgoing.enter();
-    const timeout = () => (deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now())));
+    const timeout = () =>
+      deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now()));
     return {
       question: {
         serving: name,
@@ -221,7 +258,10 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
 }
 
 /** What the node gives, until the call is to end. Who leaves early ends it there, too. */
-async function* eventsOf(attempt: Attempt, terms: ResolvedCallOptions): AsyncGenerator<unknown, void> {
+async function* eventsOf(
+  attempt: Attempt,
+  terms: ResolvedCallOptions,
+): AsyncGenerator<unknown, void> {
   const stop = onCancel(terms, (reason) => attempt.fail(reason));
   try {
     if (!attempt.isOver) {

@@ -15,7 +15,12 @@ export function numberOfHalf(bits: number): number {
   if (exponent === 0x1f) {
     return mantissa ? NaN : sign * Infinity;
   }
-  return sign * (exponent === 0 ? mantissa * STEP_BELOW : (1 + mantissa / 2 ** MANTISSA) * 2 ** (exponent - BIAS));
+  return (
+    sign *
+    (exponent === 0
+      ? mantissa * STEP_BELOW
+      : (1 + mantissa / 2 ** MANTISSA) * 2 ** (exponent - BIAS))
+  );
 }
 
 /** The 16 bits of the number that is nearest, of two the even one. */

@@ -4,12 +4,17 @@ import { catchError, defer, type Observable, throwError } from 'rxjs';
 import { isServingError } from '../../errors.js';
 import type { JsonHandler } from '../transport.js';
 
-/** An error as strangers may read it: with its message where the caller is at fault, else with that of its status. */
+/**
+ * An error as strangers may read it: with its message where the caller is at fault, else with that
+ * of its status.
+ */
 export function jsonErrorOf(error: unknown): JsonError {
   if (!isServingError(error)) {
     return { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500]! };
   }
-  return error.expose ? error.toJSON() : { ...error.toJSON(), message: STATUS_CODES[error.statusCode] ?? STATUS_CODES[500]! };
+  return error.expose
+    ? error.toJSON()
+    : { ...error.toJSON(), message: STATUS_CODES[error.statusCode] ?? STATUS_CODES[500]! };
 }
 
 export interface JsonError {
@@ -23,11 +28,15 @@ export interface JsonError {
 const logger = new Logger('ServingTransport');
 
 /**
- * A handler as Nest's servers call it. They answer the error of an Observable alone, and write it as JSON, of which an Error is `{}`: so it becomes a
- * plain object, with the message of the error where the caller is at fault.
+ * A handler as Nest's servers call it. They answer the error of an Observable alone, and write it
+ * as JSON, of which an Error is `{}`: so it becomes a plain object, with the message of the error
+ * where the caller is at fault.
  */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
-  return async (data) => defer(() => handler(data)).pipe(catchError((error: unknown) => throwError(() => jsonError(error))));
+  return async (data) =>
+    defer(() => handler(data)).pipe(
+      catchError((error: unknown) => throwError(() => jsonError(error))),
+    );
 }
 
 function jsonError(error: unknown): object {

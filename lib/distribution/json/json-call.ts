@@ -11,31 +11,43 @@ import type { TensorForm } from './json-writer.js';
 export interface JsonCall {
   readonly method: Method;
   readonly input: unknown;
-  readonly options: Pick<StreamOptions<string>, 'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'>;
+  readonly options: Pick<
+    StreamOptions<string>,
+    'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'
+  >;
   readonly form: TensorForm;
 }
 
 /**
- * The call that a message asks for: `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of which only the input must be there.
+ * The call that a message asks for:
+ * `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of which only the input must
+ * be there.
  *
  * @throws InvalidInputError that names what is wrong
  */
 export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
   if (!isPlainObject(message) || Array.isArray(message)) {
-    throw new InvalidInputError(`The message is ${typeName(message)}; give an object with the field input, and perhaps others`);
+    throw new InvalidInputError(
+      `The message is ${typeName(message)}; give an object with at least the field "input"`,
+    );
   }
   const fields = message as Record<string, unknown>;
   const unknown = Object.keys(fields).find((name) => !names.includes(name));
   if (unknown !== undefined) {
-    throw new InvalidInputError(`The message has a field ${formatValue(unknown)}; known are ${names.join(', ')}`);
+    throw new InvalidInputError(
+      `The message has a field ${formatValue(unknown)}; known are ${names.join(', ')}`,
+    );
   }
   if (!Object.hasOwn(fields, 'input')) {
     throw new InvalidInputError('The message has no field "input"');
   }
-  const method = fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
+  const method =
+    fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
   const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
   if (hooks.length > 0 && method !== 'stream') {
-    throw new InvalidInputError(`The message has hooks, and method ${formatValue(method)}; hooks come in what "stream" gives`);
+    throw new InvalidInputError(
+      `The message has hooks, and method ${formatValue(method)}; hooks come in what "stream" gives`,
+    );
   }
   const options = {
     timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
@@ -48,7 +60,16 @@ export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
   return { method, input: readJson(fields['input'], limits, 'input'), options, form };
 }
 
-const names: readonly string[] = ['input', 'method', 'timeout', 'priority', 'tenant', 'key', 'hooks', 'tensors'];
+const names: readonly string[] = [
+  'input',
+  'method',
+  'timeout',
+  'priority',
+  'tenant',
+  'key',
+  'hooks',
+  'tensors',
+];
 
 function fieldIn<T>(
   fields: Readonly<Record<string, unknown>>,
@@ -60,7 +81,9 @@ function fieldIn<T>(
   if (value === undefined || is(value)) {
     return value;
   }
-  throw new InvalidInputError(`"${name}" in the message is ${formatValue(value)}; allowed is ${allowed}`);
+  throw new InvalidInputError(
+    `"${name}" in the message is ${formatValue(value)}; allowed is ${allowed}`,
+  );
 }
 
 function isMethod(value: unknown): value is Method {

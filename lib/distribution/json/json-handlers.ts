@@ -13,7 +13,10 @@ export interface JsonHandlersOptions {
   readonly limits: WireLimits;
 }
 
-/** The door of each serving for those who send plain JSON: Nest's own clients, and those of other languages. */
+/**
+ * The door of each serving for those who send plain JSON: Nest's own clients, and those of other
+ * languages.
+ */
 export function jsonHandlersOf(
   offers: ExportedServings,
   { incoming, limits }: JsonHandlersOptions,

@@ -45,7 +45,9 @@ function readObject(node: object, reading: JsonReader, depth: number): unknown {
   reading.countNodes(names.length);
   const mark = names.find(isTag);
   if (mark === undefined) {
-    return Object.fromEntries(names.map((name) => reading.at(name, () => readPart(name, parts[name], reading, depth))));
+    return Object.fromEntries(
+      names.map((name) => reading.at(name, () => readPart(name, parts[name], reading, depth))),
+    );
   }
   if (names.length > 1) {
     reading.fail(`has other names beside "${mark}"`);
@@ -53,7 +55,12 @@ function readObject(node: object, reading: JsonReader, depth: number): unknown {
   return reading.at(mark, () => readTagged(mark, parts[mark], reading));
 }
 
-function readPart(name: string, part: unknown, reading: JsonReader, depth: number): readonly [string, unknown] {
+function readPart(
+  name: string,
+  part: unknown,
+  reading: JsonReader,
+  depth: number,
+): readonly [string, unknown] {
   if (name === '__proto__') {
     reading.fail('has a name that no part may have');
   }
@@ -71,7 +78,10 @@ function readTagged(mark: Tag, content: unknown, reading: JsonReader): unknown {
         : reading.fail(`is ${formatValue(content)}; give up to ${MOST_DIGITS} digits in a string`);
     default:
       return (
-        numberOfWord(content) ?? reading.fail(`is ${formatValue(content)}; allowed are "NaN", "Infinity", "-Infinity" and "-0"`)
+        numberOfWord(content) ??
+        reading.fail(
+          `is ${formatValue(content)}; allowed are "NaN", "Infinity", "-Infinity" and "-0"`,
+        )
       );
   }
 }

@@ -1,14 +1,21 @@
 import { Tensor } from 'onnxruntime-common';
 import { type Storage, storageClasses } from '../../batch/tensor.js';
 import { formatValue } from '../../format.js';
-import { countOf, BIG_ENDIAN, swapOnBigEndian, type Block, type Elements } from '../wire/element-types.js';
+import {
+  countOf,
+  BIG_ENDIAN,
+  swapOnBigEndian,
+  type Block,
+  type Elements,
+} from '../wire/element-types.js';
 import type { JsonReader } from './json-tree.js';
 import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
 import type { Json } from '../wire/value-writer.js';
 import { halfOfNumber, numberOfHalf } from './half.js';
 
 /**
- * The tensor that `{ type, dims, data }` stands for; memory is taken for it when that is known to be filled.
+ * The tensor that `{ type, dims, data }` stands for; memory is taken for it when that is known to
+ * be filled.
  *
  * @throws InvalidInputError
  */
@@ -20,7 +27,9 @@ export function readTensor(content: unknown, reading: JsonReader): Tensor {
     reading.fail(`has ${formatValue(unknown)}; a tensor has type, dims and data`);
   }
   if (!isTensorType(type)) {
-    return reading.at('type', () => reading.fail(`is ${formatValue(type)}; allowed are ${types.join(', ')}`));
+    return reading.at('type', () =>
+      reading.fail(`is ${formatValue(type)}; allowed are ${types.join(', ')}`),
+    );
   }
   const shape = reading.at('dims', () => readShape(dims, reading));
   return reading.at('data', () =>
@@ -42,7 +51,9 @@ function readShape(dims: unknown, reading: JsonReader): number[] {
     return reading.fail(`is ${formatValue(dims)}; give a list of up to ${rank} axes`);
   }
   return dims.map((dim: unknown, axis) =>
-    isSize(dim) ? dim : reading.at(axis, () => reading.fail(`is ${formatValue(dim)}, and no length`)),
+    isSize(dim)
+      ? dim
+      : reading.at(axis, () => reading.fail(`is ${formatValue(dim)}, and no length`)),
   );
 }
 
@@ -61,7 +72,12 @@ function readStrings(data: unknown, shape: readonly number[], reading: JsonReade
   });
 }
 
-function readElements(type: Exclude<Tensor.Type, 'string'>, data: unknown, shape: readonly number[], reading: JsonReader) {
+function readElements(
+  type: Exclude<Tensor.Type, 'string'>,
+  data: unknown,
+  shape: readonly number[],
+  reading: JsonReader,
+) {
   const storage = storageClasses.get(type)!;
   if (typeof data === 'string' && type !== 'bool') {
     return readBase64(storage, data, shape, reading);
@@ -70,18 +86,24 @@ function readElements(type: Exclude<Tensor.Type, 'string'>, data: unknown, shape
   reading.countBytes(list.length * storage.BYTES_PER_ELEMENT);
   const elements = new storage(list.length);
   const fault = fillFromList({ type, data: elements }, list);
-  return fault === -1 ? elements : reading.at(fault, () => reading.fail(`is ${formatValue(list[fault])}, and no ${type}`));
+  return fault === -1
+    ? elements
+    : reading.at(fault, () => reading.fail(`is ${formatValue(list[fault])}, and no ${type}`));
 }
 
 function readBase64(storage: Storage, text: string, shape: readonly number[], reading: JsonReader) {
   const bytes = Buffer.byteLength(text, 'base64');
   const count = countOf(shape, bytes);
   if (count * storage.BYTES_PER_ELEMENT !== bytes) {
-    reading.fail(`has ${bytes} bytes of base64, which are not those of the shape ${formatValue(shape)}`);
+    reading.fail(
+      `has ${bytes} bytes of base64, which are not those of the shape ${formatValue(shape)}`,
+    );
   }
   reading.countBytes(bytes);
   const elements = new storage(count);
-  return fillFromBase64({ data: elements }, text) ? elements : reading.fail('is a string, and no base64');
+  return fillFromBase64({ data: elements }, text)
+    ? elements
+    : reading.fail('is a string, and no base64');
 }
 
 /** A list that is as long as the shape wants. */
@@ -90,7 +112,9 @@ function listOf(data: unknown, shape: readonly number[], reading: JsonReader): r
     return reading.fail(`is ${formatValue(data)}, and must be a list`);
   }
   if (countOf(shape, data.length) !== data.length) {
-    reading.fail(`has ${data.length} elements, which are not those of the shape ${formatValue(shape)}`);
+    reading.fail(
+      `has ${data.length} elements, which are not those of the shape ${formatValue(shape)}`,
+    );
   }
   return data;
 }
@@ -102,7 +126,10 @@ export function base64Of({ data }: Pick<Block, 'data'>): string {
   return bytes.toString('base64');
 }
 
-/** The elements in a list: whole numbers that a number cannot hold are written in digits, and those that JSON does not know as words. */
+/**
+ * The elements in a list: whole numbers that a number cannot hold are written in digits, and those
+ * that JSON does not know as words.
+ */
 export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readonly Json[] {
   if (isBig(data)) {
     return Array.from<bigint, Json>(data, (element) =>
@@ -112,7 +139,8 @@ export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readon
   if (type === 'bool') {
     return Array.from<number, Json>(data, (element) => element !== 0);
   }
-  const numbers = type === 'float16' ? Array.from(bitsOf(data), numberOfHalf) : Array.from<number>(data);
+  const numbers =
+    type === 'float16' ? Array.from(bitsOf(data), numberOfHalf) : Array.from<number>(data);
   return numbers.map((number) => wordOfNumber(number) ?? number);
 }
 
@@ -124,14 +152,22 @@ export function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boo
   return isWhole;
 }
 
-/** Fills the storage with what is in a list of that length; the place of the first element that is none of the type, or -1. */
-export function fillFromList({ type, data }: Pick<Block, 'type' | 'data'>, list: readonly unknown[]): number {
+/**
+ * Fills the storage with what is in a list of that length; the place of the first element that is
+ * none of the type, or -1.
+ */
+export function fillFromList(
+  { type, data }: Pick<Block, 'type' | 'data'>,
+  list: readonly unknown[],
+): number {
   if (isBig(data)) {
     return fill(data, list, bigIntIn);
   }
   switch (type) {
     case 'bool':
-      return fill(data, list, (element) => (typeof element === 'boolean' ? Number(element) : undefined));
+      return fill(data, list, (element) =>
+        typeof element === 'boolean' ? Number(element) : undefined,
+      );
     case 'float16':
       return fill(bitsOf(data), list, halfIn);
     case 'float32':
@@ -170,7 +206,8 @@ function halfIn(element: unknown): number | undefined {
 
 /** A number that is not safe has lost digits on its way. */
 function bigIntIn(element: unknown): bigint | undefined {
-  return Number.isSafeInteger(element) || (typeof element === 'string' && /^-?\d{1,20}$/.test(element))
+  return Number.isSafeInteger(element) ||
+    (typeof element === 'string' && /^-?\d{1,20}$/.test(element))
     ? BigInt(element as number | string)
     : undefined;
 }

@@ -4,7 +4,8 @@ import { truncate, typeName } from '../../format.js';
 import type { WireLimits } from '../wire/limits.js';
 
 /**
- * The names that say what a value is for which JSON has no form. Each is the only name of its object:
+ * The names that say what a value is for which JSON has no form. Each is the only name of its
+ * object:
  *
  * | name | stands for | holds |
  * | --- | --- | --- |
@@ -62,7 +63,9 @@ export class JsonReader {
   countNodes(more: number): void {
     this.nodes += more;
     if (this.nodes > this.limits.nodes) {
-      this.fail(`is where the message has more than ${this.limits.nodes} parts; put numbers into a tensor`);
+      this.fail(
+        `is where the message has more than ${this.limits.nodes} parts; put numbers into a tensor`,
+      );
     }
   }
 

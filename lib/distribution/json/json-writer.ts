@@ -9,12 +9,15 @@ import { escapeTag } from './json-tree.js';
 import { jsonErrorOf } from './json-answer.js';
 import { base64Of, elementsOf } from './json-tensor.js';
 
-/** How the elements of tensors and typed arrays are written. Strings and truth values are always in lists. */
+/**
+ * How the elements of tensors and typed arrays are written. Strings and truth values are always in
+ * lists.
+ */
 export type TensorForm = 'base64' | 'list';
 
 /**
- * A value as plain JSON, see {@link Mark}. As everywhere in JSON a Date is a string, and what is undefined is left out, or null in a list. An Error
- * is what strangers may read of it.
+ * A value as plain JSON, see {@link Mark}. As everywhere in JSON a Date is a string, and what is
+ * undefined is left out, or null in a list. An Error is what strangers may read of it.
  *
  * @throws InvalidOutputError for batches, and for what cannot cross to other nodes either
  */
@@ -23,7 +26,9 @@ export function writeJson(value: unknown, form: TensorForm, limits: WireLimits):
     const { text, blocks } = encodeValue(value, limits);
     return writeNode(JSON.parse(text) as Json, (index) => writeBlock(blocks[index]!, form)) ?? null;
   } catch (cause) {
-    throw new InvalidOutputError(`The output cannot be written as JSON: ${messageOf(cause)}`, { cause });
+    throw new InvalidOutputError(`The output cannot be written as JSON: ${messageOf(cause)}`, {
+      cause,
+    });
   }
 }
 
@@ -38,10 +43,15 @@ function writeNode(node: Json, block: WriteBlock): Json | undefined {
   }
   const parts = Object.entries(node);
   const [first] = parts;
-  return first && isTag(first[0]) ? writeLeaf(...first, block) : Object.fromEntries(writeParts(parts, block));
+  return first && isTag(first[0])
+    ? writeLeaf(...first, block)
+    : Object.fromEntries(writeParts(parts, block));
 }
 
-function* writeParts(parts: readonly (readonly [string, Json])[], block: WriteBlock): Generator<[string, Json]> {
+function* writeParts(
+  parts: readonly (readonly [string, Json])[],
+  block: WriteBlock,
+): Generator<[string, Json]> {
   for (const [name, part] of parts) {
     const written = writeNode(part, block);
     if (written !== undefined) {

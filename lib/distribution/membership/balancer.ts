@@ -4,13 +4,17 @@ import type { Address } from '../transport.js';
 import type { ServingStatus } from './node-info.js';
 
 /**
- * How the node for a call is picked: `weighted` at random, by weight × partitions; `least-loaded` the better of two that are picked so,
- * by the calls that this process has under way there and the time of a batch; or a function of one's own.
+ * How the node for a call is picked: `weighted` at random, by weight × partitions; `least-loaded`
+ * the better of two that are picked so, by the calls that this process has under way there and the
+ * time of a batch; or a function of one's own.
  */
 export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
 
 /** One of the candidates, of which there is one at least; or none, when none will do. */
-export type ChooseNode = (candidates: readonly Candidate[], context: BalanceContext) => Candidate | undefined;
+export type ChooseNode = (
+  candidates: readonly Candidate[],
+  context: BalanceContext,
+) => Candidate | undefined;
 
 /** What is known of a call that is to be balanced. */
 export interface BalanceContext {
@@ -21,7 +25,11 @@ export interface BalanceContext {
 }
 
 /** Picks the node for a call, but none of those that are excluded; none when nobody is left. */
-export type Balancer = (owners: Candidates, excluded: ReadonlySet<Address>, context: BalanceContext) => Candidate | undefined;
+export type Balancer = (
+  owners: Candidates,
+  excluded: ReadonlySet<Address>,
+  context: BalanceContext,
+) => Candidate | undefined;
 
 export function balancerOf(balance: Balance, random: () => number = Math.random): Balancer {
   if (balance === 'weighted') {
@@ -33,20 +41,31 @@ export function balancerOf(balance: Balance, random: () => number = Math.random)
   return (owners, excluded, context) => pickBy(balance, owners, excluded, context);
 }
 
-/** At random: who has twice the share is picked twice as often, also among those that an exclusion leaves. */
-export function pickWeighted(owners: Candidates, excluded: ReadonlySet<Address>, random: () => number): Candidate | undefined {
+/**
+ * At random: who has twice the share is picked twice as often, also among those that an exclusion
+ * leaves.
+ */
+export function pickWeighted(
+  owners: Candidates,
+  excluded: ReadonlySet<Address>,
+  random: () => number,
+): Candidate | undefined {
   return draw(owners, ({ address }) => excluded.has(address), random);
 }
 
-/** So many times as loaded must one be for another to be better: less is noise, by which all callers would run to the same node. */
+/**
+ * So many times as loaded must one be for another to be better: less is noise, by which all callers
+ * would run to the same node.
+ */
 const CLEARLY = 1.25;
 
 /**
- * One who is picked at random by the shares, or another one picked so who is clearly less loaded. After Mitzenmacher, "The Power of Two
- * Choices in Randomized Load Balancing".
+ * One who is picked at random by the shares, or another one picked so who is clearly less loaded.
+ * After Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
  *
- * The load is the calls under way from here, times the time of a batch, by partition. What others have waiting there is known only as of
- * the last beat, and so to all at once: those who went by that would all take turns at the same nodes.
+ * The load is the calls under way from here, times the time of a batch, by partition. What others
+ * have waiting there is known only as of the last beat, and so to all at once: those who went by
+ * that would all take turns at the same nodes.
  */
 export function leastLoaded(
   owners: Candidates,
@@ -72,11 +91,13 @@ function pickBy(
   excluded: ReadonlySet<Address>,
   context: BalanceContext,
 ): Candidate | undefined {
-  const { list } = excluded.size > 0 ? owners.without(({ address }) => excluded.has(address)) : owners;
+  const { list } =
+    excluded.size > 0 ? owners.without(({ address }) => excluded.has(address)) : owners;
   const chosen = list.length > 0 ? choose(list, context) : undefined;
   if (chosen && !list.includes(chosen)) {
     throw new InvalidServingError(
-      `Serving "${context.serving}": the function in option "balance" returned ${formatValue(chosen)}; allowed is one of its candidates`,
+      `Serving "${context.serving}": the function in option "balance" returned ` +
+        `${formatValue(chosen)}; allowed is one of its candidates`,
     );
   }
   return chosen;
@@ -85,8 +106,15 @@ function pickBy(
 /** Draws that may hit one who is excluded, before these are sorted out. */
 const BLIND_DRAWS = 4;
 
-/** A draw that hits one who is excluded does not count, which leaves the chances of the others to each other as they are. */
-function draw(owners: Candidates, isExcluded: (owner: Candidate) => boolean, random: () => number): Candidate | undefined {
+/**
+ * A draw that hits one who is excluded does not count, which leaves the chances of the others to
+ * each other as they are.
+ */
+function draw(
+  owners: Candidates,
+  isExcluded: (owner: Candidate) => boolean,
+  random: () => number,
+): Candidate | undefined {
   for (let draws = 0; draws < BLIND_DRAWS; draws++) {
     const owner = owners.at(random());
     if (!owner || !isExcluded(owner)) {
@@ -107,7 +135,10 @@ export interface Candidate {
   readonly served: ServingStatus;
 }
 
-/** Who may be picked for the calls of a serving. That never changes: when others may be picked, there are other `Owners`. */
+/**
+ * Who may be picked for the calls of a serving. That never changes: when others may be picked,
+ * there are other `Owners`.
+ */
 export class Candidates {
   /** Ends of the parts of all shares that are the owners', one after the other. */
   private readonly ends: Float64Array;

@@ -4,7 +4,10 @@ import type { Address } from '../transport.js';
 
 /** One incarnation of a node, as its last beat tells. */
 export class Member {
-  /** Whether it may not be there: it has been silent for long, or was not heard since there was no way to anybody. Nothing is sent there. */
+  /**
+   * Whether it may not be there: it has been silent for long, or was not heard since there was no
+   * way to anybody. Nothing is sent there.
+   */
   isSuspect = false;
   /** Whether another node has been heard that goes by the same id. */
   hasDuplicate = false;
@@ -24,7 +27,9 @@ export class Member {
 
   /** What it may be picked for. */
   get candidacies(): readonly (Candidate & { readonly served: ServingStatus })[] {
-    return this.isSuspect || this.info.state === 'draining' ? [] : this.owned.filter(({ share }) => share > 0);
+    return this.isSuspect || this.info.state === 'draining'
+      ? []
+      : this.owned.filter(({ share }) => share > 0);
   }
 
   /** Whether it would be picked for the same servings as often as now, and treated alike. */
@@ -68,7 +73,9 @@ class OwnedServing implements Candidate {
 
   isAlike(served: ServingStatus): boolean {
     const { name, idempotent } = this.served;
-    return served.name === name && served.idempotent === idempotent && shareOf(served) === this.share;
+    return (
+      served.name === name && served.idempotent === idempotent && shareOf(served) === this.share
+    );
   }
 }
 
@@ -88,7 +95,9 @@ export interface ClusterNode {
   readonly address: Address;
   /** A client calls and serves nothing. */
   readonly role: NodeInfo['role'];
-  /** `draining`: it shuts down. `silent`: it may be gone, and gets no calls until it beats again. */
+  /**
+   * `draining`: it shuts down. `silent`: it may be gone, and gets no calls until it beats again.
+   */
   readonly state: NodeInfo['state'] | 'silent';
   /** Whether it is this node. */
   readonly isSelf: boolean;

@@ -15,7 +15,10 @@ export interface MembersOptions {
   readonly maxNodes: number;
 }
 
-/** What has become of a node: `changed` when it may be picked for something else, or more or less often. */
+/**
+ * What has become of a node: `changed` when it may be picked for something else, or more or less
+ * often.
+ */
 export interface MemberChange {
   readonly type: 'joined' | 'changed' | 'left';
   readonly address: Address;
@@ -26,8 +29,9 @@ export interface MemberChange {
 const nobody = new Candidates([]);
 
 /**
- * The nodes of the cluster, by their beats. All times are milliseconds of one clock; `check` is to be called more often than every
- * `suspectAfter`, or else takes it that nobody has listened meanwhile.
+ * The nodes of the cluster, by their beats. All times are milliseconds of one clock; `check` is to
+ * be called more often than every `suspectAfter`, or else takes it that nobody has listened
+ * meanwhile.
  */
 export class Members {
   readonly changes$: Observable<MemberChange>;
@@ -65,8 +69,8 @@ export class Members {
   }
 
   /**
-   * A beat has come. One that is older than what is known is ignored. That of a later epoch ends the incarnation before it, and one after
-   * an outage ends what was under way before that.
+   * A beat has come. One that is older than what is known is ignored. That of a later epoch ends
+   * the incarnation before it, and one after an outage ends what was under way before that.
    */
   hear(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
@@ -122,8 +126,9 @@ export class Members {
   }
 
   /**
-   * While nobody can be heard, since the broker is away, nobody's silence counts. Afterwards it begins anew, and nobody is picked before it
-   * has been heard: others may not have found the broker yet, which would lose what they are sent.
+   * While nobody can be heard, since the broker is away, nobody's silence counts. Afterwards it
+   * begins anew, and nobody is picked before it has been heard: others may not have found the
+   * broker yet, which would lose what they are sent.
    */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
@@ -160,12 +165,20 @@ export class Members {
     this.tell('changed', member);
   }
 
-  /** What the incarnation before it has said last may still come, and it may be about to end; but not for long. */
+  /**
+   * What the incarnation before it has said last may still come, and it may be about to end; but
+   * not for long.
+   */
   private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
-    if (other.state === 'up' && now - member.since >= this.options.downAfter && !member.hasDuplicate) {
+    if (
+      other.state === 'up' &&
+      now - member.since >= this.options.downAfter &&
+      !member.hasDuplicate
+    ) {
       member.hasDuplicate = true;
       this.logger.error(
-        `Two nodes have the nodeId ${formatValue(other.id)}: ${member.info.address} and ${other.address}. The latter gets no calls, as it started before the other. ` +
+        `Two nodes have the nodeId ${formatValue(other.id)}: ${member.info.address} and ` +
+          `${other.address}. The latter gets no calls, as it started before the other. ` +
           'Each node needs a nodeId of its own, or none, which makes one up',
       );
     }
@@ -223,7 +236,8 @@ export class Members {
     if (!hasRoom && !this.hasRefused) {
       this.hasRefused = true;
       this.logger.warn(
-        `Node ${formatValue(id)} (${address}) is ignored, as will be others: there are ${maxNodes} nodes already, which is the limit`,
+        `Node ${formatValue(id)} (${address}) is ignored, as will be others: there are ` +
+          `${maxNodes} nodes already, which is the limit`,
       );
     }
     return hasRoom;
@@ -236,7 +250,10 @@ export class Members {
 
 /** Whether the node has started anew, or comes back from an outage. */
 function isAnew({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
-  return epoch > known.epoch || (epoch === known.epoch && address === known.address && outages > known.outages);
+  return (
+    epoch > known.epoch ||
+    (epoch === known.epoch && address === known.address && outages > known.outages)
+  );
 }
 
 function isNext({ epoch, outages, seq }: NodeInfo, known: NodeInfo): boolean {

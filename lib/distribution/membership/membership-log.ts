@@ -13,7 +13,10 @@ export class MembershipLog {
     private readonly logger: Pick<LoggerService, 'log' | 'warn'>,
   ) {}
 
-  /** @param isKnown whether a node of this address is still known: who comes back from an outage has never been away */
+  /**
+   * @param isKnown whether a node of this address is still known: who comes back from an outage has
+   * never been away
+   */
   note({ type, address, info }: MemberChange, isKnown: boolean): void {
     if (type === 'joined' && address !== this.own && !this.there.has(address)) {
       this.there.add(address);
@@ -22,7 +25,9 @@ export class MembershipLog {
       if (info.state === 'draining') {
         this.logger.log(`${nameOf(info)} has left`);
       } else {
-        this.logger.warn(`${nameOf(info)} is lost: it was not shutting down, and cannot be reached any more`);
+        this.logger.warn(
+          `${nameOf(info)} is lost: it was not shutting down, and cannot be reached any more`,
+        );
       }
     }
   }
@@ -40,7 +45,10 @@ function offerOf({ role, servings }: NodeInfo): string {
 /** Milliseconds between two lines. */
 const PAUSE = 10_000;
 
-/** Says in the log what is wrong with that which comes; not each time, as who sends it does so again and again. */
+/**
+ * Says in the log what is wrong with that which comes; not each time, as who sends it does so again
+ * and again.
+ */
 export class RateLimitedLogger {
   private toldAt = -Infinity;
   private untold = 0;
@@ -53,7 +61,11 @@ export class RateLimitedLogger {
       this.untold++;
       return;
     }
-    this.logger.warn(this.untold === 0 ? message : `${message} (and ${this.untold} more since the last line about that)`);
+    this.logger.warn(
+      this.untold === 0
+        ? message
+        : `${message} (and ${this.untold} more since the last line about that)`,
+    );
     this.toldAt = now;
     this.untold = 0;
   }

@@ -13,11 +13,16 @@ export interface ServingStatus {
   readonly inflight: number;
   /** The rows that wait. */
   readonly queued: number;
-  /** Milliseconds that a batch runs, on average over the last ones, without the time that rows wait; 0: none has run. */
+  /**
+   * Milliseconds that a batch runs, on average over the last ones, without the time that rows wait;
+   * 0: none has run.
+   */
   readonly ewmaMs: number;
   /** Whether a call whose answer was lost may be made again. */
   readonly idempotent: boolean;
-  /** Whether it answers calls: it is loaded and warm, and neither closing nor without partitions. */
+  /**
+   * Whether it answers calls: it is loaded and warm, and neither closing nor without partitions.
+   */
   readonly isReady: boolean;
 }
 
@@ -28,7 +33,10 @@ export interface NodeInfo {
   /** Larger with each start of the node. */
   readonly epoch: number;
   readonly address: Address;
-  /** How often it has been cut off from all others, and knew it: what was under way then, from it or to it, may be lost. */
+  /**
+   * How often it has been cut off from all others, and knew it: what was under way then, from it or
+   * to it, may be lost.
+   */
   readonly outages: number;
   /** Larger with each beat of the epoch. */
   readonly seq: number;
@@ -44,7 +52,10 @@ export const LONGEST_NAME = 256;
 const MOST_SERVINGS = 1024;
 const MOST_PARTITIONS = 2 ** 16;
 
-/** Together with the most partitions, and as many nodes as there may be, still far from where sums lose what is small. */
+/**
+ * Together with the most partitions, and as many nodes as there may be, still far from where sums
+ * lose what is small.
+ */
 const LARGEST_WEIGHT = 1e6;
 
 /** @throws FrameError for a header that is not that of a beat */
@@ -82,7 +93,10 @@ function servingsOf(servings: unknown): readonly ServingStatus[] {
 }
 
 function servedOf(serving: unknown): ServingStatus {
-  const { name, weight, partitions, inflight, queued, ewmaMs, idempotent, isReady } = recordOf(serving, 'a serving in a beat');
+  const { name, weight, partitions, inflight, queued, ewmaMs, idempotent, isReady } = recordOf(
+    serving,
+    'a serving in a beat',
+  );
   return {
     name: nameOf(name, 'name of a serving'),
     weight: numberOf(weight, 'weight', LARGEST_WEIGHT),
@@ -130,7 +144,11 @@ function flagOf(value: unknown, what: string): boolean {
   return value;
 }
 
-function oneOf<Value extends string>(allowed: readonly Value[], value: unknown, what: string): Value {
+function oneOf<Value extends string>(
+  allowed: readonly Value[],
+  value: unknown,
+  what: string,
+): Value {
   const found = allowed.find((one) => one === value);
   if (found === undefined) {
     throw odd(what, value);

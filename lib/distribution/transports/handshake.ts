@@ -25,8 +25,9 @@ export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
 }
 
 /**
- * How a connection becomes a link. Who has dialled asks who the other is, and then proposes the link. With a secret, each proves that it knows it, by what
- * the other has made up for this connection.
+ * How a connection becomes a link. Who has dialled asks who the other is, and then proposes the
+ * link. With a secret, each proves that it knows it, by what the other has made up for this
+ * connection.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
   /** What is answered to those who have dialled this node, by pattern. */
@@ -45,8 +46,14 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     this.whoPattern = `sv.${escapeName(namespace)}.who`;
     this.linkPattern = `sv.${escapeName(namespace)}.link`;
     this.answers = new Map([
-      [this.whoPattern, (data: unknown, connection: Connection): unknown => this.introduce(data, connection)],
-      [this.linkPattern, (data: unknown, connection: Connection): unknown => this.accept(data, connection)],
+      [
+        this.whoPattern,
+        (data: unknown, connection: Connection): unknown => this.introduce(data, connection),
+      ],
+      [
+        this.linkPattern,
+        (data: unknown, connection: Connection): unknown => this.accept(data, connection),
+      ],
     ]);
   }
 
@@ -68,7 +75,10 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
       return { address };
     }
     const propose = async (): Promise<boolean> => {
-      const proposal = { address: this.own, proof: hmacOf(this.secret, 'link', this.namespace, ours, nonce, this.own) };
+      const proposal = {
+        address: this.own,
+        proof: hmacOf(this.secret, 'link', this.namespace, ours, nonce, this.own),
+      };
       return (await ask(this.linkPattern, proposal)) === true;
     };
     return { address, link: await this.links.propose(address, connection(), propose) };
@@ -81,14 +91,18 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
       // What the other end has answered is not an Error.
       throw error instanceof Error
         ? error
-        : new Error(`No node of namespace ${formatValue(this.namespace)} is there: ${messageOf(error)}`);
+        : new Error(
+            `No node of namespace ${formatValue(this.namespace)} is there: ${messageOf(error)}`,
+          );
     }
   }
 
   private introduce(data: unknown, connection: Connection): Introduction {
     const { nonce: theirs } = partsOf(data);
     if (typeof theirs !== 'string' || theirs.length > 128) {
-      throw new InvalidInputError(`A nonce of at most 128 characters is needed, not ${formatValue(theirs)}`);
+      throw new InvalidInputError(
+        `A nonce of at most 128 characters is needed, not ${formatValue(theirs)}`,
+      );
     }
     const ours = randomUUID();
     this.nonces.set(connection, [theirs, ours]);
@@ -102,7 +116,8 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     this.nonces.delete(connection);
     if (!nonces || !isAddress(address)) {
       throw new InvalidInputError(
-        `A link is for a node that has asked who is here, and has an address, not ${formatValue(address)}`,
+        'A link is for a node that has asked who is here, and has an address, not ' +
+          formatValue(address),
       );
     }
     if (!isValidHmac(proof, this.secret, 'link', this.namespace, ...nonces, address)) {
@@ -114,7 +129,12 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
 
 function introductionOf(answer: unknown): Introduction {
   const { address, version, nonce, proof } = partsOf(answer);
-  if (!isAddress(address) || typeof version !== 'number' || typeof nonce !== 'string' || !isOptionalText(proof)) {
+  if (
+    !isAddress(address) ||
+    typeof version !== 'number' ||
+    typeof nonce !== 'string' ||
+    !isOptionalText(proof)
+  ) {
     throw new Error(`It does not say who it is, but ${formatValue(answer)}`);
   }
   return { address, version, nonce, proof };
@@ -129,12 +149,21 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
 }
 
 /** Shows who has the secret that this was said by one who knows it; nothing without a secret. */
-export function hmacOf(secret: string | undefined, ...words: readonly string[]): string | undefined {
-  return secret === undefined ? undefined : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
+export function hmacOf(
+  secret: string | undefined,
+  ...words: readonly string[]
+): string | undefined {
+  return secret === undefined
+    ? undefined
+    : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
 }
 
 /** Whether it is such a proof of these words. */
-export function isValidHmac(proof: unknown, secret: string | undefined, ...words: readonly string[]): boolean {
+export function isValidHmac(
+  proof: unknown,
+  secret: string | undefined,
+  ...words: readonly string[]
+): boolean {
   const expected = hmacOf(secret, ...words);
   if (expected === undefined || typeof proof !== 'string') {
     return proof === expected;

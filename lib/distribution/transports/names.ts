@@ -1,6 +1,13 @@
-/** A name as one part of a pattern or subject: every byte of its UTF-8 that is no letter, digit, `_` or `-` becomes `=XX`. */
+/**
+ * A name as one part of a pattern or subject: every byte of its UTF-8 that is no letter, digit, `_`
+ * or `-` becomes `=XX`.
+ */
 export function escapeName(name: string): string {
-  return name === '' ? '=' : name.replace(/[^\w-]+/g, (characters) => [...Buffer.from(characters)].map(escapeByte).join(''));
+  return name === ''
+    ? '='
+    : name.replace(/[^\w-]+/g, (characters) =>
+        [...Buffer.from(characters)].map(escapeByte).join(''),
+      );
 }
 
 function escapeByte(byte: number): string {
@@ -17,7 +24,10 @@ export function servingPattern(namespace: string, serving: string): string {
   return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
 }
 
-/** @throws RangeError for a packet that no transport with this limit carries: its sender must take it apart */
+/**
+ * @throws RangeError for a packet that no transport with this limit carries: its sender must take
+ * it apart
+ */
 export function checkSize(packet: Uint8Array, most: number): void {
   if (packet.byteLength > most) {
     throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);

@@ -16,10 +16,12 @@ export interface PeerConnection {
 }
 
 /**
- * The links of a node: one to each other node, so that packets keep their order, even when two nodes dial each other.
+ * The links of a node: one to each other node, so that packets keep their order, even when two
+ * nodes dial each other.
  *
- * Of two nodes the one with the lesser address chooses which connection is their link: the first one, until it closes. The other takes what it is given.
- * Packets are events `packet` of a connection.
+ * Of two nodes the one with the lesser address chooses which connection is their link: the first
+ * one, until it closes. The other takes what it is given. Packets are events `packet` of a
+ * connection.
  */
 export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
@@ -30,7 +32,11 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   constructor(
     private readonly own: Address,
     private readonly receiver: Receiver,
-    private readonly make: (address: Address, connection: Connection, hear: (packet: Uint8Array) => void) => L,
+    private readonly make: (
+      address: Address,
+      connection: Connection,
+      hear: (packet: Uint8Array) => void,
+    ) => L,
   ) {}
 
   get all(): Iterable<L> {
@@ -46,7 +52,9 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return this.used.has(connection);
   }
 
-  /** Takes a connection that the other node proposes as their link, or says that it is not wanted. */
+  /**
+   * Takes a connection that the other node proposes as their link, or says that it is not wanted.
+   */
   accept(address: Address, connection: Connection): boolean {
     if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
@@ -56,11 +64,16 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   }
 
   /**
-   * Proposes a connection as the link to the other node: the link, if there is none yet and the other node accepts it.
+   * Proposes a connection as the link to the other node: the link, if there is none yet and the
+   * other node accepts it.
    *
    * @param ask asks the other node
    */
-  async propose(address: Address, connection: Connection, ask: () => Promise<boolean>): Promise<L | undefined> {
+  async propose(
+    address: Address,
+    connection: Connection,
+    ask: () => Promise<boolean>,
+  ): Promise<L | undefined> {
     if (this.isTaken(address)) {
       return undefined;
     }
@@ -80,7 +93,9 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
         return undefined;
       }
       if (bytes > MOST_EARLY) {
-        throw new Error(`It has sent ${bytes} bytes before it answered; at most ${MOST_EARLY} are allowed`);
+        throw new Error(
+          `It has sent ${bytes} bytes before it answered; at most ${MOST_EARLY} are allowed`,
+        );
       }
     } finally {
       this.proposed.delete(address);

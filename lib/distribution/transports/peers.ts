@@ -4,7 +4,10 @@ import { catchError, defer, EMPTY, type Observable, of, repeat, tap } from 'rxjs
 import { InvalidServingError, messageOf } from '../../errors.js';
 import { formatValue } from '../../format.js';
 
-/** A node to connect to: `host:port`, the same as an object, or a name of which every address is a node. */
+/**
+ * A node to connect to: `host:port`, the same as an object, or a name of which every address is a
+ * node.
+ */
 export type Peer =
   | string
   | { readonly host: string; readonly port: number }
@@ -15,7 +18,10 @@ export type Peer =
       readonly refresh?: number;
     };
 
-/** The nodes to connect to, or a function that says them, and is asked again every 10 seconds. It does not matter whether oneself is among them. */
+/**
+ * The nodes to connect to, or a function that says them, and is asked again every 10 seconds. It
+ * does not matter whether oneself is among them.
+ */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
 /** Where one node listens. */
@@ -32,11 +38,15 @@ const REFRESH = 10_000;
 const logger = new Logger('ServingTransport');
 
 /**
- * The endpoints of the peers, now and whenever they may have changed. What cannot be found out leaves them as they were.
+ * The endpoints of the peers, now and whenever they may have changed. What cannot be found out
+ * leaves them as they were.
  *
  * @throws InvalidServingError when a list names what is no peer
  */
-export function endpointsOf(peers: Peers, find: Lookup = allAddresses): Observable<readonly Endpoint[]> {
+export function endpointsOf(
+  peers: Peers,
+  find: Lookup = allAddresses,
+): Observable<readonly Endpoint[]> {
   const book = new AddressBook(find);
   if (typeof peers === 'function') {
     return again(async () => book.endpointsOf((await peers()).map(checked)), REFRESH);
@@ -45,10 +55,16 @@ export function endpointsOf(peers: Peers, find: Lookup = allAddresses): Observab
   const names = list.filter((peer) => 'dns' in peer);
   return names.length === 0
     ? of(list.filter((peer) => 'host' in peer))
-    : again(() => book.endpointsOf(list), Math.min(...names.map(({ refresh = REFRESH }) => refresh)));
+    : again(
+        () => book.endpointsOf(list),
+        Math.min(...names.map(({ refresh = REFRESH }) => refresh)),
+      );
 }
 
-/** One after the other, and a pause between; what fails says so in the log, unless it has just failed before. */
+/**
+ * One after the other, and a pause between; what fails says so in the log, unless it has just
+ * failed before.
+ */
 function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
   let hasFailed = false;
   return defer(ask).pipe(
@@ -72,7 +88,9 @@ class AddressBook {
 
   async endpointsOf(peers: readonly Exclude<Peer, string>[]): Promise<readonly Endpoint[]> {
     const found = peers.map(async (peer) =>
-      'host' in peer ? [peer] : (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port })),
+      'host' in peer
+        ? [peer]
+        : (await this.addressesOf(peer.dns)).map((host) => ({ host, port: peer.port })),
     );
     return (await Promise.all(found)).flat();
   }
@@ -94,8 +112,14 @@ class AddressBook {
 function checked(peer: Peer): Exclude<Peer, string> {
   const parsed = typeof peer === 'string' ? parseEndpoint(peer) : peer;
   const name: unknown = 'host' in parsed ? parsed.host : parsed.dns;
-  if (typeof name !== 'string' || name === '' || !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)) {
-    throw new InvalidServingError(`A peer is "host:port", { host, port } or { dns, port }, not ${formatValue(peer)}`);
+  if (
+    typeof name !== 'string' ||
+    name === '' ||
+    !(Number.isInteger(parsed.port) && parsed.port > 0 && parsed.port < 65_536)
+  ) {
+    throw new InvalidServingError(
+      `A peer is "host:port", { host, port } or { dns, port }, not ${formatValue(peer)}`,
+    );
   }
   return parsed;
 }

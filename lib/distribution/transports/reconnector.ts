@@ -34,11 +34,17 @@ export interface ConnectAttempt {
 
 /** Who has not opened a link after so many milliseconds is dialled anew. */
 const OPENING = 5_000;
-/** The pause before the second attempt is up to this long, in milliseconds, and doubles with each; but calls wait for a node no longer than 2 s by default. */
+/**
+ * The pause before the second attempt is up to this long, in milliseconds, and doubles with each;
+ * but calls wait for a node no longer than 2 s by default.
+ */
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
-/** Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without being listed. */
+/**
+ * Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without
+ * being listed.
+ */
 export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
   private readonly kept = new Map<string, Subscription>();
@@ -77,7 +83,8 @@ export class Reconnector {
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let hasWarned = false;
-    const pause = (): Observable<0> => timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
+    const pause = (): Observable<0> =>
+      timer(Math.random() * Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures));
     return this.reach(endpoint).pipe(
       mergeMap((address) => concat(of(address), this.endOfLink(address))),
       repeat({
@@ -91,7 +98,10 @@ export class Reconnector {
         delay: (error: unknown) => {
           if (!hasWarned && !(error instanceof UnwantedError)) {
             hasWarned = true;
-            this.logger.warn(`There is no link to the node at ${name}; it is dialled again and again. ${messageOf(error)}`);
+            this.logger.warn(
+              `There is no link to the node at ${name}; it is dialled again and again. ` +
+                messageOf(error),
+            );
           }
           failures++;
           return pause();
@@ -106,7 +116,10 @@ export class Reconnector {
     return defer(() => {
       const dialling = this.dial(endpoint);
       return from(dialling.opened).pipe(
-        timeout({ first: OPENING, with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)) }),
+        timeout({
+          first: OPENING,
+          with: () => throwError(() => new Error(`It has not answered within ${OPENING} ms`)),
+        }),
         map(({ address }) => address),
         catchError((error: unknown) => throwError(() => dialling.failure ?? error)),
         finalize(() => dialling.end()),
@@ -125,5 +138,8 @@ export class Reconnector {
   }
 }
 
-/** The other end has a link already, which is not known here yet; or has not noticed that it has none any more. */
+/**
+ * The other end has a link already, which is not known here yet; or has not noticed that it has
+ * none any more.
+ */
 class UnwantedError extends Error {}

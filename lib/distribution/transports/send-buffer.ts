@@ -1,7 +1,9 @@
 /** Who has not read this much, in bytes, does not read. */
 export const SEND_BUFFER_LIMIT = 128 * 1024 * 1024;
 
-/** What was given to a server that may not have read it yet. It waits in the memory of this process. */
+/**
+ * What was given to a server that may not have read it yet. It waits in the memory of this process.
+ */
 export class SendBuffer {
   private bytes = 0;
 

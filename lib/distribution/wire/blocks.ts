@@ -1,5 +1,13 @@
 import { InvalidInputError } from '../../errors.js';
-import { BIG_ENDIAN, swapOnBigEndian, type Block, countOf, type Element, elementByCode, elementByType } from './element-types.js';
+import {
+  BIG_ENDIAN,
+  swapOnBigEndian,
+  type Block,
+  countOf,
+  type Element,
+  elementByCode,
+  elementByType,
+} from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 
@@ -33,7 +41,8 @@ export function blockSection({ type, dims, data }: Block): Section {
   const { buffer, byteOffset, byteLength: length } = data;
   if (countOf(dims, length) * size !== length) {
     throw new InvalidInputError(
-      `The memory of a tensor of the shape [${dims.join(', ')}] has been taken away; was it transferred?`,
+      `The memory of a tensor of the shape [${dims.join(', ')}] has been taken away; was it ` +
+        'transferred?',
     );
   }
   const write = (frame: Buffer, at: number): void => {
@@ -85,11 +94,18 @@ function pad(frame: Buffer, end: number): number {
 }
 
 /**
- * Where the `count` blocks are that the table at `start` tells of. The first is the only one of text, and they fill the frame to `end`.
+ * Where the `count` blocks are that the table at `start` tells of. The first is the only one of
+ * text, and they fill the frame to `end`.
  *
  * @throws FrameError
  */
-export function placesOf(view: DataView, count: number, start: number, end: number, limits: WireLimits): Place[] {
+export function placesOf(
+  view: DataView,
+  count: number,
+  start: number,
+  end: number,
+  limits: WireLimits,
+): Place[] {
   if (count > limits.tensors + 1) {
     throw new FrameError(`A frame with ${count} blocks; at most ${limits.tensors + 1} are allowed`);
   }
@@ -98,7 +114,9 @@ export function placesOf(view: DataView, count: number, start: number, end: numb
   for (let i = 0; i < count; i++) {
     const rank = entry + entryLength(0) <= end ? view.getUint8(entry + 1) : Infinity;
     if (rank > limits.rank || entry + entryLength(rank) > end) {
-      throw new FrameError(`A frame whose table does not end in it, or a block with more than ${limits.rank} axes`);
+      throw new FrameError(
+        `A frame whose table does not end in it, or a block with more than ${limits.rank} axes`,
+      );
     }
     entries.push(entryAt(view, entry, rank, i === 0));
     entry += entryLength(rank);
@@ -116,7 +134,10 @@ export function placesOf(view: DataView, count: number, start: number, end: numb
 }
 
 /** The block at the place: a view of these bytes, if it begins at an address that allows it. */
-export function blockAt({ buffer, byteOffset }: Uint8Array, { element, dims, at, length }: Place): Block {
+export function blockAt(
+  { buffer, byteOffset }: Uint8Array,
+  { element, dims, at, length }: Place,
+): Block {
   const { type, size, storage } = element;
   const start = byteOffset + at;
   if (start % size === 0 && !BIG_ENDIAN) {
@@ -131,7 +152,9 @@ function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Om
   const code = view.getUint8(at);
   const element = elementByCode.get(code);
   if (!element || (element.type === 'json') !== isFirst || view.getUint16(at + 2, true) !== 0) {
-    throw new FrameError(`A frame with a block of the type ${code}, which is not known here, or not there`);
+    throw new FrameError(
+      `A frame with a block of the type ${code}, which is not known here, or not there`,
+    );
   }
   const length = view.getUint32(at + 4, true);
   const dims: number[] = [];
@@ -139,12 +162,17 @@ function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Om
     dims.push(view.getUint32(at + 8 + 4 * axis, true));
   }
   if (countOf(dims, length) * element.size !== length) {
-    throw new FrameError(`A frame with a block of ${length} bytes, which are not those of its shape [${dims.join(', ')}]`);
+    throw new FrameError(
+      `A frame with a block of ${length} bytes, which are not those of its shape ` +
+        `[${dims.join(', ')}]`,
+    );
   }
   return { element, dims, length };
 }
 
-/** The bytes of an entry of the table: u8 type, u8 rank, u16 0, u32 bytes, and a u32 for each axis. */
+/**
+ * The bytes of an entry of the table: u8 type, u8 rank, u16 0, u32 bytes, and a u32 for each axis.
+ */
 function entryLength(rank: number): number {
   return 8 + 4 * rank;
 }

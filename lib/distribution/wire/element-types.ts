@@ -16,7 +16,10 @@ export interface Element {
   readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
 }
 
-/** The numbers that stand for the types, never to be changed: those of ONNX (`TensorProto.DataType`), and from 128 on our own. */
+/**
+ * The numbers that stand for the types, never to be changed: those of ONNX
+ * (`TensorProto.DataType`), and from 128 on our own.
+ */
 const codes: Readonly<Record<ElementType, number>> = {
   float32: 1,
   uint8: 2,
@@ -42,9 +45,13 @@ const elements = (Object.entries(codes) as [ElementType, number][]).map(([type, 
   return { type, code, size: storage.BYTES_PER_ELEMENT, storage };
 });
 
-export const elementByType: ReadonlyMap<string, Element> = new Map(elements.map((element) => [element.type, element]));
+export const elementByType: ReadonlyMap<string, Element> = new Map(
+  elements.map((element) => [element.type, element]),
+);
 
-export const elementByCode: ReadonlyMap<number, Element> = new Map(elements.map((element) => [element.code, element]));
+export const elementByCode: ReadonlyMap<number, Element> = new Map(
+  elements.map((element) => [element.code, element]),
+);
 
 /** The types of typed arrays, by what these call themselves; a Buffer is a Uint8Array. */
 export const typeByArray: ReadonlyMap<string, ElementType> = new Map([

@@ -1,5 +1,14 @@
 import { isPlainObject } from '../../batch/container.js';
-import { blockAt, blockSection, lengthOf, type Place, placesOf, textSection, writeSection, writeSections } from './blocks.js';
+import {
+  blockAt,
+  blockSection,
+  lengthOf,
+  type Place,
+  placesOf,
+  textSection,
+  writeSection,
+  writeSections,
+} from './blocks.js';
 import type { WireLimits } from './limits.js';
 import { parseJson } from './parse-json.js';
 import {
@@ -34,8 +43,9 @@ export interface Frame {
   readonly kind: Kind;
   readonly header: Readonly<Record<string, unknown>>;
   /**
-   * The value; undefined if there is none. It is read only now: who refuses the frame by its header pays nothing for it. Tensors and
-   * typed arrays are views of the frame wherever these begin at an address that allows it.
+   * The value; undefined if there is none. It is read only now: who refuses the frame by its header
+   * pays nothing for it. Tensors and typed arrays are views of the frame wherever these begin at an
+   * address that allows it.
    *
    * @throws FrameError
    */
@@ -43,25 +53,36 @@ export interface Frame {
 }
 
 /**
- * The bytes of a frame: the prelude; the header as JSON; a table with u8 type, u8 rank, u16 0, u32 bytes and a u32 for each axis of
- * every block; the blocks, of which the first is the tree of the value as JSON. A frame without a value has no blocks. JSON is
- * UTF-8, numbers are little-endian, and header, table and blocks are padded to 8 bytes each.
+ * The bytes of a frame: the prelude; the header as JSON; a table with u8 type, u8 rank, u16 0, u32
+ * bytes and a u32 for each axis of every block; the blocks, of which the first is the tree of the
+ * value as JSON. A frame without a value has no blocks. JSON is UTF-8, numbers are little-endian,
+ * and header, table and blocks are padded to 8 bytes each.
  *
  * `spare` bytes stay free at the end, for a signature.
  *
- * @throws InvalidInputError when the memory of a tensor has been taken away since its value was encoded
+ * @throws InvalidInputError when the memory of a tensor has been taken away since its value was
+ * encoded
  */
 export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare = 0): Uint8Array {
   const head = textSection(JSON.stringify(header));
   const sections = value ? [textSection(value.text), ...value.blocks.map(blockSection)] : [];
   const body = lengthOf(sections) + spare;
   if (head.length >= 2 ** 32 || body >= 2 ** 32 || sections.length >= 2 ** 16) {
-    throw new FrameError(`A frame of ${body} bytes in ${sections.length} blocks is more than one can be`);
+    throw new FrameError(
+      `A frame of ${body} bytes in ${sections.length} blocks is more than one can be`,
+    );
   }
   const start = PRELUDE + padded(head.length);
-  // Whatever was in this memory before, every byte of it is written now; those to spare by the signature.
+  // Whatever was in this memory before, every byte of it is written now; those to spare by the
+  // signature.
   const frame = Buffer.allocUnsafe(start + body);
-  writePrelude(frame, { kind, flags: spare > 0 ? Flag.signed : 0, blocks: sections.length, head: head.length, body });
+  writePrelude(frame, {
+    kind,
+    flags: spare > 0 ? Flag.signed : 0,
+    blocks: sections.length,
+    head: head.length,
+    body,
+  });
   writeSection(frame, PRELUDE, head);
   writeSections(frame, start, sections);
   // No Buffer, whose slices are no copies.
@@ -69,7 +90,8 @@ export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare =
 }
 
 /**
- * The frame that these bytes are, and nothing but it. All that can be known of its blocks without reading them is checked.
+ * The frame that these bytes are, and nothing but it. All that can be known of its blocks without
+ * reading them is checked.
  *
  * @throws FrameError
  */
@@ -78,7 +100,10 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     const length = packetLength(bytes);
     if (length > limits.bytes) {
-      throw new FrameTooLargeError(`A frame of ${length} bytes; at most ${limits.bytes} are allowed`, bytes);
+      throw new FrameTooLargeError(
+        `A frame of ${length} bytes; at most ${limits.bytes} are allowed`,
+        bytes,
+      );
     }
     if (length !== bytes.byteLength) {
       throw new FrameError(`A frame of ${length} bytes came in ${bytes.byteLength}`);
@@ -87,7 +112,11 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
     const start = PRELUDE + padded(headLength(bytes));
     const end = length - (isSigned(bytes) ? TRAILER : 0);
     const [tree, ...blocks] = placesOf(view, view.getUint16(6, true), start, end, limits);
-    return { kind, header, value: () => tree && reading(() => valueIn(bytes, tree, blocks, limits)) };
+    return {
+      kind,
+      header,
+      value: () => tree && reading(() => valueIn(bytes, tree, blocks, limits)),
+    };
   });
 }
 
@@ -99,11 +128,15 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
 export function headOf(beginning: Uint8Array, limits: WireLimits): Pick<Frame, 'kind' | 'header'> {
   const [kind, flags] = [beginning[4]!, beginning[5]!];
   if (!isKind(kind) || (flags & ~Flag.signed) !== 0) {
-    throw new FrameError(`A frame of the kind ${kind} with the flags ${flags}, which are not known here`);
+    throw new FrameError(
+      `A frame of the kind ${kind} with the flags ${flags}, which are not known here`,
+    );
   }
   const head = headLength(beginning);
   if (head > limits.headerBytes) {
-    throw new FrameError(`A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`);
+    throw new FrameError(
+      `A frame with a header of ${head} bytes; at most ${limits.headerBytes} are allowed`,
+    );
   }
   return { kind, header: headerOf(beginning.subarray(PRELUDE, PRELUDE + head), limits) };
 }
@@ -129,7 +162,12 @@ function holdsProto(value: unknown): boolean {
   return Object.hasOwn(value, '__proto__') || Object.values(value).some(holdsProto);
 }
 
-function valueIn(bytes: Uint8Array, tree: Place, places: readonly Place[], limits: WireLimits): unknown {
+function valueIn(
+  bytes: Uint8Array,
+  tree: Place,
+  places: readonly Place[],
+  limits: WireLimits,
+): unknown {
   const text = bytes.subarray(tree.at, tree.at + tree.length);
   const blocks = places.map((place) => blockAt(bytes, place));
   return decodeValue(parseJson(text, limits), blocks, limits);

@@ -1,4 +1,7 @@
-/** What a frame may hold at most. Both sides keep to it: who sends more is told so before anything leaves. */
+/**
+ * What a frame may hold at most. Both sides keep to it: who sends more is told so before anything
+ * leaves.
+ */
 export interface WireLimits {
   /** The bytes of a whole frame. */
   readonly bytes: number;
@@ -10,7 +13,10 @@ export interface WireLimits {
   readonly headerBytes: number;
   /** How deep lists and objects may lie in each other. */
   readonly depth: number;
-  /** The parts of a value: its lists, objects, numbers, strings and so on; the elements of tensors and typed arrays are none. */
+  /**
+   * The parts of a value: its lists, objects, numbers, strings and so on; the elements of tensors
+   * and typed arrays are none.
+   */
   readonly nodes: number;
 }
 

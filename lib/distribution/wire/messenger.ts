@@ -39,7 +39,10 @@ export interface MessengerOptions {
 export class Messenger {
   private readonly unpacker: Unpacker;
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
-  /** By their receivers, the end of the last frame that goes in fragments: who gets them keeps only one at a time that is not whole. */
+  /**
+   * By their receivers, the end of the last frame that goes in fragments: who gets them keeps only
+   * one at a time that is not whole.
+   */
   private readonly sendQueues = new Map<Address, Promise<unknown>>();
 
   constructor(private readonly options: MessengerOptions) {
@@ -54,12 +57,16 @@ export class Messenger {
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
     const frame = this.frame(kind, { from: address, to, ...header }, value);
-    await (frame.byteLength > transport.maxPacket ? this.sendInOrder(to, frame) : this.sendPackets(to, frame));
+    await (frame.byteLength > transport.maxPacket
+      ? this.sendInOrder(to, frame)
+      : this.sendPackets(to, frame));
     return frame.byteLength;
   }
 
   async broadcast(kind: Kind, header: object): Promise<void> {
-    for (const packet of this.packer.pack(this.frame(kind, { from: this.options.address, ...header }))) {
+    for (const packet of this.packer.pack(
+      this.frame(kind, { from: this.options.address, ...header }),
+    )) {
       await this.options.transport.broadcast(packet);
     }
   }
@@ -127,12 +134,18 @@ export class Messenger {
     }
   }
 
-  /** How large a packet may be is known when the transport has started, and a broker that starts anew may take less. */
+  /**
+   * How large a packet may be is known when the transport has started, and a broker that starts
+   * anew may take less.
+   */
   private get packer(): Packer {
     const { transport, limits, secret, address } = this.options;
     const { maxPacket } = transport;
     if (this.packing?.maxPacket !== maxPacket) {
-      this.packing = { packer: new Packer({ from: address, maxPacket, limits, secret }), maxPacket };
+      this.packing = {
+        packer: new Packer({ from: address, maxPacket, limits, secret }),
+        maxPacket,
+      };
     }
     return this.packing.packer;
   }
@@ -143,7 +156,10 @@ export class Messenger {
     this.hear(packet);
   }
 
-  /** What is signed for one node must not be played to another. What nodes say of themselves is for all. */
+  /**
+   * What is signed for one node must not be played to another. What nodes say of themselves is for
+   * all.
+   */
   private checkReceiver(kind: Kind, { to }: Frame['header']): void {
     if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {
       throw new FrameError('A frame is for another node');

@@ -34,7 +34,9 @@ export class Packer {
     this.signer = secret === undefined ? undefined : new Signer(secret, now);
     this.spare = this.signer ? TRAILER : 0;
     const most = Number.MAX_SAFE_INTEGER;
-    this.room = maxPacket - this.fragment({ id: most, index: most, total: most }, new Uint8Array(0)).byteLength;
+    this.room =
+      maxPacket -
+      this.fragment({ id: most, index: most, total: most }, new Uint8Array(0)).byteLength;
     this.room -= this.room % 8;
     if (this.room < 8) {
       throw new RangeError(`Packets of ${maxPacket} bytes are too small for frames`);
@@ -42,7 +44,8 @@ export class Packer {
   }
 
   /**
-   * The packets of a frame. Its bytes belong to them from then on: for other packets it must be encoded again.
+   * The packets of a frame. Its bytes belong to them from then on: for other packets it must be
+   * encoded again.
    *
    * @throws RequestTooLargeError when the frame is beyond the limits
    */
@@ -58,8 +61,10 @@ export class Packer {
     const head = headLength(frame);
     if (frame.byteLength > bytes || head > headerBytes) {
       throw new RequestTooLargeError(
-        `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to send to another node: ` +
-          `"limits" of the option "distribution" allow at most ${bytes} and ${headerBytes} ("bytes" and "headerBytes")`,
+        `${frame.byteLength} bytes, ${head} of them for the options of the call, are too many to ` +
+          'send to another node: ' +
+          `"limits" of the option "distribution" allow at most ${bytes} and ${headerBytes} ` +
+          '("bytes" and "headerBytes")',
       );
     }
   }
@@ -69,14 +74,22 @@ export class Packer {
     const id = this.frames++;
     const packets: Uint8Array[] = [];
     for (let at = 0; at < total; at += this.room) {
-      packets.push(this.fragment({ id, index: packets.length, total }, frame.subarray(at, at + this.room)));
+      packets.push(
+        this.fragment({ id, index: packets.length, total }, frame.subarray(at, at + this.room)),
+      );
     }
     return packets;
   }
 
-  private fragment(place: { id: number; index: number; total: number }, bytes: Uint8Array): Uint8Array {
+  private fragment(
+    place: { id: number; index: number; total: number },
+    bytes: Uint8Array,
+  ): Uint8Array {
     const header = { from: this.options.from, ...place };
-    return encodeFrame({ kind: Kind.fragment, header, value: encodeValue(bytes, fragmentLimits) }, this.spare);
+    return encodeFrame(
+      { kind: Kind.fragment, header, value: encodeValue(bytes, fragmentLimits) },
+      this.spare,
+    );
   }
 }
 
@@ -96,7 +109,12 @@ export class Unpacker {
   private readonly verifier: Verifier | undefined;
   private readonly unfinished: UnfinishedFrames;
 
-  constructor({ limits = defaultWireLimits, secret, now = Date.now, uptime = () => performance.now() }: UnpackerOptions = {}) {
+  constructor({
+    limits = defaultWireLimits,
+    secret,
+    now = Date.now,
+    uptime = () => performance.now(),
+  }: UnpackerOptions = {}) {
     this.limits = limits;
     this.verifier = secret === undefined ? undefined : new Verifier(secret, now, uptime);
     this.unfinished = new UnfinishedFrames(limits.bytes, uptime);
@@ -105,7 +123,8 @@ export class Unpacker {
   /**
    * The frame that is whole with this packet, if one is.
    *
-   * @throws FrameError for a packet that is none, is not signed as it must be, or does not follow on the one before
+   * @throws FrameError for a packet that is none, is not signed as it must be, or does not follow
+   * on the one before
    */
   hear(packet: Uint8Array): Uint8Array | undefined {
     return reading(() => this.read(packet));
@@ -118,7 +137,9 @@ export class Unpacker {
 
   private read(packet: Uint8Array): Uint8Array | undefined {
     if (packetLength(packet) !== packet.byteLength) {
-      throw new FrameError(`A packet of ${packetLength(packet)} bytes came in ${packet.byteLength}`);
+      throw new FrameError(
+        `A packet of ${packetLength(packet)} bytes came in ${packet.byteLength}`,
+      );
     }
     if (this.verifier) {
       this.verifier.verify(packet);
@@ -134,4 +155,11 @@ export class Unpacker {
 }
 
 /** A fragment is little more than bytes. */
-const fragmentLimits: WireLimits = { bytes: Infinity, tensors: 1, rank: 1, headerBytes: 1024, depth: 4, nodes: 16 };
+const fragmentLimits: WireLimits = {
+  bytes: Infinity,
+  tensors: 1,
+  rank: 1,
+  headerBytes: 1024,
+  depth: 4,
+  nodes: 16,
+};

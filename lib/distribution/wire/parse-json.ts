@@ -5,7 +5,8 @@ import { FrameError } from './prelude.js';
 /**
  * What UTF-8 JSON says. How deep and of how many parts it is, is known before any of them is made.
  *
- * @throws FrameError when it is more than the limits allow, or no JSON; without a word of what stands there
+ * @throws FrameError when it is more than the limits allow, or no JSON; without a word of what
+ * stands there
  */
 export function parseJson(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): unknown {
   checkParts(bytes, limits);
@@ -53,7 +54,10 @@ function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes
         break;
     }
     if (depth > limits.depth || nodes > limits.nodes) {
-      throw new FrameError(`A part of the frame is deeper than ${limits.depth} levels, or of more than ${limits.nodes} parts`);
+      throw new FrameError(
+        `A part of the frame is deeper than ${limits.depth} levels, or of more than ` +
+          `${limits.nodes} parts`,
+      );
     }
   }
 }

@@ -1,13 +1,19 @@
 import { messageOf } from '../../errors.js';
 import { truncate } from '../../format.js';
 
-/** The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32 header length, u32 body length. */
+/**
+ * The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16
+ * blocks, u32 header length, u32 body length.
+ */
 export const PRELUDE = 16;
 
 /** The version of the frames that this code writes and reads. */
 export const VERSION = 1;
 
-/** What a frame says. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes themselves: 32 to 47; of packets: 48. */
+/**
+ * What a frame says. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes
+ * themselves: 32 to 47; of packets: 48.
+ */
 export const Kind = {
   /** A call: its options in the header, its input as the value. */
   request: 1,
@@ -47,7 +53,10 @@ export const Flag = {
   signed: 1,
 } as const;
 
-/** The bytes of a signature: u64 milliseconds since 1970, u64 of the sender, u64 counter, and the HMAC-SHA256 of all before it. */
+/**
+ * The bytes of a signature: u64 milliseconds since 1970, u64 of the sender, u64 counter, and the
+ * HMAC-SHA256 of all before it.
+ */
 export const TRAILER = 56;
 
 /** Bytes that are no frame, or not one that is allowed here. */
@@ -76,7 +85,9 @@ export function packetLength(bytes: Uint8Array): number {
     throw new FrameError('These bytes are no frame');
   }
   if (bytes[3] !== VERSION) {
-    throw new FrameError(`A frame of version ${bytes[3]}; only version ${VERSION} is understood here`);
+    throw new FrameError(
+      `A frame of version ${bytes[3]}; only version ${VERSION} is understood here`,
+    );
   }
   return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
@@ -94,7 +105,13 @@ function wholeAt(bytes: Uint8Array, at: number): number {
 /** Writes the first {@link PRELUDE} bytes of a packet. */
 export function writePrelude(
   packet: Buffer,
-  { kind, flags, blocks, head, body }: Readonly<Record<'flags' | 'blocks' | 'head' | 'body', number>> & { readonly kind: Kind },
+  {
+    kind,
+    flags,
+    blocks,
+    head,
+    body,
+  }: Readonly<Record<'flags' | 'blocks' | 'head' | 'body', number>> & { readonly kind: Kind },
 ): void {
   packet[0] = 0;
   packet[1] = 0x53;
@@ -107,7 +124,10 @@ export function writePrelude(
   packet.writeUInt32LE(body, 12);
 }
 
-/** What the function reads of bytes that others sent; whatever is thrown on the way, they are at fault. */
+/**
+ * What the function reads of bytes that others sent; whatever is thrown on the way, they are at
+ * fault.
+ */
 export function reading<T>(read: () => T): T {
   try {
     return read();

@@ -33,7 +33,10 @@ export function textIn(header: Header, name: string): string | undefined {
 /** @throws FrameError when it is there and no list of texts */
 export function textsIn(header: Header, name: string): readonly string[] | undefined {
   const value = header[name];
-  if (value !== undefined && !(Array.isArray(value) && value.every((each) => typeof each === 'string'))) {
+  if (
+    value !== undefined &&
+    !(Array.isArray(value) && value.every((each) => typeof each === 'string'))
+  ) {
     throw new FrameError(`"${name}" in the header is no list of texts`);
   }
   return value;

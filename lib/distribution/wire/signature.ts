@@ -1,4 +1,10 @@
-import { createHmac, createSecretKey, type KeyObject, randomBytes, timingSafeEqual } from 'node:crypto';
+import {
+  createHmac,
+  createSecretKey,
+  type KeyObject,
+  randomBytes,
+  timingSafeEqual,
+} from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
 /** What all nodes know, and nobody else. */
@@ -9,12 +15,18 @@ export function namespaceSecret(secret: Secret, namespace: string): Secret {
   return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
 }
 
-/** Packets signed longer ago than this many milliseconds are refused, and those signed so far in the future. */
+/**
+ * Packets signed longer ago than this many milliseconds are refused, and those signed so far in the
+ * future.
+ */
 const WINDOW = 60_000;
 
 const MAC = 32;
 
-/** Writes signatures: when, by whom, a counter, and the HMAC-SHA256 of all of it. Nobody's counter has a number twice. */
+/**
+ * Writes signatures: when, by whom, a counter, and the HMAC-SHA256 of all of it. Nobody's counter
+ * has a number twice.
+ */
 export class Signer {
   private readonly key: KeyObject;
   /** Random, and new with each start. */
@@ -31,7 +43,9 @@ export class Signer {
   /** Signs the packet in the bytes that it has left free at its end. */
   sign(packet: Uint8Array): void {
     if (!isSigned(packet)) {
-      throw new FrameError('A packet has no room for its signature: encode its frame with the bytes to spare');
+      throw new FrameError(
+        'A packet has no room for its signature: encode its frame with the bytes to spare',
+      );
     }
     const { signed, mac } = partsOf(packet);
     const trailer = signed.subarray(-(TRAILER - MAC));
@@ -67,20 +81,26 @@ export class Verifier {
     }
     const { signed, mac } = partsOf(packet);
     if (!timingSafeEqual(mac, macOf(this.key, signed))) {
-      throw new FrameError('A packet whose signature is wrong: do all nodes have the same secret and namespace?');
+      throw new FrameError(
+        'A packet whose signature is wrong: do all nodes have the same secret and namespace?',
+      );
     }
     const trailer = signed.subarray(-(TRAILER - MAC));
     const now = this.now();
     const signedAt = Number(trailer.readBigUInt64LE(0));
     if (Math.abs(now - signedAt) > WINDOW) {
-      throw new FrameError(`A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`);
+      throw new FrameError(
+        `A packet that was signed ${now - signedAt} ms ago: do the clocks of all nodes agree?`,
+      );
     }
     const uptime = this.uptime();
     if (uptime - this.sweptAt > WINDOW) {
       this.seen.forgetBefore(uptime - WINDOW);
       this.sweptAt = uptime;
     }
-    if (!this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), uptime)) {
+    if (
+      !this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), uptime)
+    ) {
       throw new FrameError('A packet that has come before');
     }
   }

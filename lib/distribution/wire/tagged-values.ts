@@ -4,12 +4,20 @@ import { Batch } from '../../batch/batch.js';
 import { isContainer, isPlainObject, leavesOf } from '../../batch/container.js';
 import { isTensor, soundTensor } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, isError } from '../../errors.js';
-import { type Block, countOf, elementByType, type ElementType, typeByArray } from './element-types.js';
+import {
+  type Block,
+  countOf,
+  elementByType,
+  type ElementType,
+  typeByArray,
+} from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 import { isWireError, wireError } from './wire-error.js';
 
-/** What JSON has no form for: the tag that says what it is, and a value from which it is made again. */
+/**
+ * What JSON has no form for: the tag that says what it is, and a value from which it is made again.
+ */
 export type TaggedValue = readonly [tag: string, content: unknown];
 
 /** Where the blocks of leaves go. */
@@ -39,11 +47,16 @@ export function tagObject(value: object, sink: BlockWriter): TaggedValue | undef
     return tagTensor(value, sink);
   }
   if (ArrayBuffer.isView(value)) {
-    const type = typeByArray.get((value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '');
+    const type = typeByArray.get(
+      (value as { [Symbol.toStringTag]?: string })[Symbol.toStringTag] ?? '',
+    );
     return type && ['$a', sink.add(blockOfArray(type, value as Block['data']))];
   }
   if (types.isArrayBuffer(value)) {
-    return ['$b', sink.add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) })];
+    return [
+      '$b',
+      sink.add({ type: 'uint8', dims: [value.byteLength], data: new Uint8Array(value) }),
+    ];
   }
   if (types.isDate(value)) {
     const time = Date.prototype.getTime.call(value);
@@ -62,7 +75,11 @@ function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['
 }
 
 /** The value that a leaf stands for; `take` gives the block of a number, once. */
-export function valueOf([tag, content]: TaggedValue, take: (index: unknown) => Block, limits: WireLimits): unknown {
+export function valueOf(
+  [tag, content]: TaggedValue,
+  take: (index: unknown) => Block,
+  limits: WireLimits,
+): unknown {
   const make = Object.hasOwn(makers, tag) ? makers[tag] : undefined;
   if (!make) {
     throw new FrameError('There is a tag in the value that is not known here');
@@ -75,8 +92,10 @@ type Maker = (content: unknown, take: (index: unknown) => Block, limits: WireLim
 const makers: Readonly<Record<string, Maker>> = {
   $u: () => undefined,
   $n: (name) => numberOfWord(name) ?? fail('a number'),
-  $i: (digits) => (typeof digits === 'string' && /^-?[\da-f]+$/.test(digits) ? bigIntOf(digits) : fail('a bigint')),
-  $d: (time) => (time === null || typeof time === 'number' ? new Date(time ?? NaN) : fail('a date')),
+  $i: (digits) =>
+    typeof digits === 'string' && /^-?[\da-f]+$/.test(digits) ? bigIntOf(digits) : fail('a bigint'),
+  $d: (time) =>
+    time === null || typeof time === 'number' ? new Date(time ?? NaN) : fail('a date'),
   $t: (index, take) => tensorOf(take(index)),
   $s: (content, _, limits) => stringTensorOf(content, limits),
   $a: (index, take) => take(index).data,
@@ -147,13 +166,17 @@ interface BatchParts {
 function partsOf(batch: Batch): BatchParts {
   const { key, padding, template } = batch;
   if (!batch.isIntact) {
-    throw new InvalidInputError('The memory of a batch has been taken away since it was made; was a buffer transferred?');
+    throw new InvalidInputError(
+      'The memory of a batch has been taken away since it was made; was a buffer transferred?',
+    );
   }
   if (batch.size + padding === 0 || (!batch.isPlain && !template)) {
     return { key, padding };
   }
   const rows = batch.release();
-  return template ? { key, padding, tensors: rows, axes: template.axes } : { key, padding, values: rows as unknown[] };
+  return template
+    ? { key, padding, tensors: rows, axes: template.axes }
+    : { key, padding, values: rows as unknown[] };
 }
 
 function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
@@ -167,7 +190,9 @@ function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
   const batch = rowsOf(values, tensors, axes).withKey(key);
   // The zero rows are not in the frame, and their memory is taken all the same.
   if (padding * Math.max(1, batch.bytes / Math.max(1, batch.size)) > bytes) {
-    throw new FrameError(`There is a batch in the value that is padded with ${padding} rows, for which there is no room`);
+    throw new FrameError(
+      `Invalid batch in the value: ${padding} rows of padding take more than ${bytes} bytes`,
+    );
   }
   return padding > 0 ? batch.pad(padding) : batch;
 }

@@ -26,7 +26,10 @@ const COST = 1024;
 /** What has not gone on for this many milliseconds makes room for others. */
 const PATIENCE = 60_000;
 
-/** Puts frames together from their fragments. Those of one frame come in order; between them there may be others. */
+/**
+ * Puts frames together from their fragments. Those of one frame come in order; between them there
+ * may be others.
+ */
 export class UnfinishedFrames {
   private readonly senders = new Map<Address, Sender>();
   private total = 0;
@@ -45,11 +48,18 @@ export class UnfinishedFrames {
   /**
    * The frame, if it is whole with this fragment.
    *
-   * @throws FrameError when it does not follow on what came before, with which its frame is dropped, or there is no room for it
+   * @throws FrameError when it does not follow on what came before, with which its frame is
+   * dropped, or there is no room for it
    */
   add(header: Readonly<Record<string, unknown>>, part: unknown): Uint8Array | undefined {
     const { from, id, index, total } = header;
-    if (typeof from !== 'string' || !isCount(id) || !isCount(index) || !isCount(total) || !(part instanceof Uint8Array)) {
+    if (
+      typeof from !== 'string' ||
+      !isCount(id) ||
+      !isCount(index) ||
+      !isCount(total) ||
+      !(part instanceof Uint8Array)
+    ) {
       throw new FrameError('A fragment that does not say what it is a part of');
     }
     const known = this.senders.get(from)?.frames.get(id);
@@ -57,7 +67,9 @@ export class UnfinishedFrames {
     const follows = frame && index === frame.fragments && total === frame.bytes.length;
     if (!follows || part.length === 0 || part.length > total - frame.length) {
       this.drop(from, id);
-      throw new FrameError(`Fragment ${index} of a frame of ${total} bytes does not follow on what came before`);
+      throw new FrameError(
+        `Fragment ${index} of a frame of ${total} bytes does not follow on what came before`,
+      );
     }
     frame.bytes.set(part, frame.length);
     frame.length += part.length;
@@ -78,14 +90,18 @@ export class UnfinishedFrames {
 
   private begin(from: Address, id: number, total: number, part: Uint8Array): Unfinished {
     if (total > this.largest) {
-      throw new FrameTooLargeError(`A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`, part);
+      throw new FrameTooLargeError(
+        `A frame of ${total} bytes in fragments; at most ${this.largest} are allowed`,
+        part,
+      );
     }
     if (!this.hasRoom(from, total)) {
       this.dropSilent();
     }
     if (!this.hasRoom(from, total)) {
       throw new FrameTooLargeError(
-        `There is no room for a frame of ${total} bytes in fragments: too many others are not finished`,
+        `There is no room for a frame of ${total} bytes in fragments: too many others are not ` +
+          'finished',
         part,
       );
     }
@@ -101,7 +117,10 @@ export class UnfinishedFrames {
   private hasRoom(from: Address, total: number): boolean {
     const most = this.largest + COST;
     const cost = total + COST;
-    return (this.senders.get(from)?.cost ?? 0) + cost <= FRAMES_OF_ONE * most && this.total + cost <= FRAMES_OF_ALL * most;
+    return (
+      (this.senders.get(from)?.cost ?? 0) + cost <= FRAMES_OF_ONE * most &&
+      this.total + cost <= FRAMES_OF_ALL * most
+    );
   }
 
   private dropSilent(): void {

@@ -20,7 +20,9 @@ export class ValueReader {
     if (depth >= this.limits.depth) {
       throw new FrameError(`A value lies deeper than ${this.limits.depth} levels`);
     }
-    return Array.isArray(node) ? this.list(node, depth + 1) : this.names(node as Record<string, unknown>, depth + 1);
+    return Array.isArray(node)
+      ? this.list(node, depth + 1)
+      : this.names(node as Record<string, unknown>, depth + 1);
   }
 
   /** What nobody asked for would have crossed for nothing. */
@@ -40,7 +42,11 @@ export class ValueReader {
     this.count(names.length);
     const [first] = names;
     if (first !== undefined && names.length === 1 && isTag(first)) {
-      return valueOf([first, this.read(node[first], depth)], (index) => this.take(index), this.limits);
+      return valueOf(
+        [first, this.read(node[first], depth)],
+        (index) => this.take(index),
+        this.limits,
+      );
     }
     const parts: Record<string, unknown> = {};
     for (const name of names) {

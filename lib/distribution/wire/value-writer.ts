@@ -2,10 +2,18 @@ import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
 import { truncate, typeName } from '../../format.js';
 import type { Block } from './element-types.js';
-import { type TaggedValue, tagBigInt, tagNumber, tagObject, tagUndefined, type BlockWriter } from './tagged-values.js';
+import {
+  type TaggedValue,
+  tagBigInt,
+  tagNumber,
+  tagObject,
+  tagUndefined,
+  type BlockWriter,
+} from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 
-export type Json = null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
+export type Json =
+  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /** What the number of blocks is written in has 16 bits, and one is that of the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;
@@ -60,7 +68,9 @@ export class ValueWriter implements BlockWriter {
   add(block: Block): number {
     const { tensors } = this.limits;
     if (this.blocks.length >= Math.min(tensors, MOST_BLOCKS)) {
-      throw new RequestTooLargeError(`A value with more than ${tensors} tensors and typed arrays cannot cross to another node`);
+      throw new RequestTooLargeError(
+        `A value with more than ${tensors} tensors and typed arrays cannot cross to another node`,
+      );
     }
     this.checkShape(block.dims);
     this.charge(block.data.byteLength);
@@ -71,7 +81,9 @@ export class ValueWriter implements BlockWriter {
     const { rank } = this.limits;
     if (dims.length > rank || dims.some((dim) => dim >= 2 ** 32)) {
       const shape = truncate(dims.join(', '));
-      throw this.unfit(`a tensor of the shape [${shape}]; give at most ${rank} axes, each shorter than 2 ** 32`);
+      throw this.unfit(
+        `a tensor of the shape [${shape}]; give at most ${rank} axes, each shorter than 2 ** 32`,
+      );
     }
   }
 
@@ -130,7 +142,8 @@ export class ValueWriter implements BlockWriter {
   private checkCount(nodes: number): void {
     if (nodes > this.limits.nodes) {
       throw new RequestTooLargeError(
-        `A value of more than ${this.limits.nodes} parts cannot cross to another node; put numbers into a tensor or a typed array`,
+        `A value of more than ${this.limits.nodes} parts cannot cross to another node; put ` +
+          'numbers into a tensor or a typed array',
       );
     }
   }
@@ -139,7 +152,8 @@ export class ValueWriter implements BlockWriter {
     this.bytes += bytes;
     if (this.bytes > this.limits.bytes) {
       throw new RequestTooLargeError(
-        `A value of more than ${this.limits.bytes} bytes cannot cross to another node: "limits.bytes" of the option "distribution" allows no more`,
+        `A value of more than ${this.limits.bytes} bytes cannot cross to another node: ` +
+          '"limits.bytes" of the option "distribution" allows no more',
       );
     }
   }
@@ -149,7 +163,10 @@ export class ValueWriter implements BlockWriter {
   }
 }
 
-/** What a class has made that is of no kind of its own, such as a DTO: it crosses as what it holds, as to a thread. */
+/**
+ * What a class has made that is of no kind of its own, such as a DTO: it crosses as what it holds,
+ * as to a thread.
+ */
 function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';
 }

@@ -6,14 +6,18 @@ import { reading } from './prelude.js';
 import { ValueReader } from './value-reader.js';
 import { ValueWriter } from './value-writer.js';
 
-/** A value as it crosses: the text of its tree, and apart from it what lies in typed arrays, of which nothing is copied yet. */
+/**
+ * A value as it crosses: the text of its tree, and apart from it what lies in typed arrays, of
+ * which nothing is copied yet.
+ */
 export interface EncodedValue {
   readonly text: string;
   readonly blocks: readonly Block[];
 }
 
 /**
- * A value as JSON, its tree, and blocks. That for which JSON has no form is an object with one name, a tag:
+ * A value as JSON, its tree, and blocks. That for which JSON has no form is an object with one
+ * name, a tag:
  *
  * | tag | stands for | holds |
  * | --- | --- | --- |
@@ -28,11 +32,13 @@ export interface EncodedValue {
  * | `$e` | an Error | name, message, code, retryAfter, cause |
  * | `$r` | a Batch | key, padding, and values or tensors with their axes |
  *
- * Names that begin with `$` get another `$` in front. Lists and objects are copied wherever they stand: what was one object
- * in two places is two; a hole in a list is undefined; names that are symbols, or not enumerable, do not cross. What a class has made, such as a DTO,
- * crosses as what it holds.
+ * Names that begin with `$` get another `$` in front. Lists and objects are copied wherever they
+ * stand: what was one object in two places is two; a hole in a list is undefined; names that are
+ * symbols, or not enumerable, do not cross. What a class has made, such as a DTO, crosses as what
+ * it holds.
  *
- * @throws InvalidInputError for what cannot cross: functions, symbols, objects of other kinds such as maps and promises, what holds itself
+ * @throws InvalidInputError for what cannot cross: functions, symbols, objects of other kinds such
+ * as maps and promises, what holds itself
  * @throws RequestTooLargeError for more than the limits allow
  */
 export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
@@ -43,12 +49,16 @@ export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
     if (cause instanceof InvalidInputError || cause instanceof RequestTooLargeError) {
       throw cause;
     }
-    throw new InvalidInputError(`${writer.place} cannot cross to another node: ${truncate(messageOf(cause))}`, { cause });
+    throw new InvalidInputError(
+      `${writer.place} cannot cross to another node: ${truncate(messageOf(cause))}`,
+      { cause },
+    );
   }
 }
 
 /**
- * The value of a tree; typed arrays and tensors are those of the blocks, of which each must be there once.
+ * The value of a tree; typed arrays and tensors are those of the blocks, of which each must be
+ * there once.
  *
  * @throws FrameError when it is not what {@link encodeValue} makes
  */

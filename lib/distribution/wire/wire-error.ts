@@ -1,7 +1,9 @@
 import { isPlainObject } from '../../batch/container.js';
 import { toWire, type WireError } from '../../errors.js';
 
-/** Of an error only what is said crosses to another machine: a stack tells strangers of this one. */
+/**
+ * Of an error only what is said crosses to another machine: a stack tells strangers of this one.
+ */
 export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }
@@ -11,7 +13,10 @@ export function isWireError(value: unknown): value is WireError {
   if (!isPlainObject(value)) {
     return false;
   }
-  const { name, message, stack, code, retryAfter, cause } = value as Record<keyof WireError, unknown>;
+  const { name, message, stack, code, retryAfter, cause } = value as Record<
+    keyof WireError,
+    unknown
+  >;
   return (
     typeof name === 'string' &&
     typeof message === 'string' &&

@@ -1,7 +1,13 @@
-/** The shape of an input or output as the file has it: a number is fixed, a string names a dynamic axis and may be empty. */
+/**
+ * The shape of an input or output as the file has it: a number is fixed, a string names a dynamic
+ * axis and may be empty.
+ */
 export type FileShape = readonly (number | string)[];
 
-/** The axis that counts rows, `null` where there is none, or `open` where the file does not decide it. */
+/**
+ * The axis that counts rows, `null` where there is none, or `open` where the file does not decide
+ * it.
+ */
 export type FoundAxis = number | null | 'open';
 
 /** What the inputs of a model say together about its rows. */
@@ -14,12 +20,18 @@ export interface RowMarks {
 }
 
 /**
- * Reads the marks off the inputs. The first axis of an input counts its rows, or the axis that is declared.
+ * Reads the marks off the inputs. The first axis of an input counts its rows, or the axis that is
+ * declared.
  *
  * @param declared the declared axis of each input, undefined where nothing is declared
  */
-export function rowMarksOf(shapes: readonly FileShape[], declared: readonly (number | null | undefined)[]): RowMarks {
-  const marks = shapes.map((shape, i) => (declared[i] === null ? undefined : shape[declared[i] ?? 0]));
+export function rowMarksOf(
+  shapes: readonly FileShape[],
+  declared: readonly (number | null | undefined)[],
+): RowMarks {
+  const marks = shapes.map((shape, i) =>
+    declared[i] === null ? undefined : shape[declared[i] ?? 0],
+  );
   const names = marks.filter((dim) => typeof dim === 'string');
   return {
     names: new Set(names.filter((name) => !isUnnamed(name))),
@@ -29,8 +41,9 @@ export function rowMarksOf(shapes: readonly FileShape[], declared: readonly (num
 }
 
 /**
- * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model that is dynamic elsewhere. A first
- * axis that is fixed to 1 counts one row: such a call runs alone whatever the axis means.
+ * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model that is
+ * dynamic elsewhere. A first axis that is fixed to 1 counts one row: such a call runs alone
+ * whatever the axis means.
  */
 export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMarks): FoundAxis {
   if (shape.length === 0) {
@@ -52,7 +65,8 @@ export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMa
 /**
  * The batch axis of an output, whose length each run checks. A scalar has none.
  *
- * @param isDynamic whether some output of the model has a dynamic axis; in others a file may claim one row for all
+ * @param isDynamic whether some output of the model has a dynamic axis; in others a file may claim
+ * one row for all
  */
 export function axisOfOutput(shape: FileShape, { names }: RowMarks, isDynamic: boolean): FoundAxis {
   if (shape.length === 0) {

@@ -4,9 +4,13 @@ import type { PartitionOptions } from '../batch-function.js';
 
 type Provider = string | { readonly name: string };
 
-/** What `partitions: true` means: the options of one partition per device of the first execution provider. */
+/**
+ * What `partitions: true` means: the options of one partition per device of the first execution
+ * provider.
+ */
 export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
-  const [first = 'cpu', ...fallbacks] = (session['executionProviders'] ?? []) as readonly Provider[];
+  const [first = 'cpu', ...fallbacks] = (session['executionProviders'] ??
+    []) as readonly Provider[];
   const provider = typeof first === 'string' ? { name: first } : first;
   switch (provider.name) {
     case 'cpu':
@@ -22,7 +26,10 @@ export function partitionPerDevice(session: PartitionOptions): PartitionOptions[
   }
 }
 
-/** The devices that CUDA will number from 0; none when there is no driver, which opening the session then reports. */
+/**
+ * The devices that CUDA will number from 0; none when there is no driver, which opening the session
+ * then reports.
+ */
 function countNvidiaDevices(): number {
   const visible = process.env['CUDA_VISIBLE_DEVICES'];
   if (visible !== undefined) {

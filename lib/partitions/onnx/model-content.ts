@@ -9,7 +9,10 @@ import { MOST_BYTES } from '../worker/codec.js';
 export interface ModelContent {
   /** As messages name the model. */
   readonly name: string;
-  /** The SHA-256 of the files of the model, by path, the model itself first; none where it was given as bytes. */
+  /**
+   * The SHA-256 of the files of the model, by path, the model itself first; none where it was given
+   * as bytes.
+   */
   readonly files: ReadonlyMap<string, string>;
   /** In memory that threads share; none where the model refers to other files, or is too large. */
   readonly bytes?: Uint8Array;
@@ -26,7 +29,8 @@ export class ModelSource {
   /** What was read first. */
   read(): Promise<ModelContent> {
     const { model } = this;
-    return (this.content ??= typeof model === 'string' ? contentOfFile(model) : contentOfBytes(model));
+    return (this.content ??=
+      typeof model === 'string' ? contentOfFile(model) : contentOfBytes(model));
   }
 
   /** Has the next start read it anew. */
@@ -36,14 +40,14 @@ export class ModelSource {
 }
 
 /**
- * Makes a session of the content: of its files as long as they are what they were, else of the bytes in memory.
+ * Makes a session of the content: of its files as long as they are what they were, else of the
+ * bytes in memory.
  *
  * @throws ServingLoadError where the files have changed and there are no bytes
  */
-export async function sessionOf<Opened extends { readonly session: Pick<InferenceSession, 'release'> }>(
-  content: ModelContent,
-  create: (model: string | Uint8Array) => Promise<Opened>,
-): Promise<Opened> {
+export async function sessionOf<
+  Opened extends { readonly session: Pick<InferenceSession, 'release'> },
+>(content: ModelContent, create: (model: string | Uint8Array) => Promise<Opened>): Promise<Opened> {
   const { files, bytes } = content;
   const [path] = files.keys();
   const before = await stampOf(files);
@@ -59,13 +63,18 @@ export async function sessionOf<Opened extends { readonly session: Pick<Inferenc
     return create(bytes.buffer instanceof SharedArrayBuffer ? bytes.slice() : bytes);
   }
   throw new ServingLoadError(
-    `The file ${(await changedFile(content)) ?? path} has changed since the serving started, so it has no session like the ` +
-      'first ones any more; put the file back, or start the application anew. (A model is kept in memory if it is one file of ' +
+    `The file ${(await changedFile(content)) ?? path} has changed since the serving started, so ` +
+      'it has no session like the ' +
+      'first ones any more; put the file back, or start the application anew. (A model is kept ' +
+      'in memory if it is one file of ' +
       'less than 2 GiB.)',
   );
 }
 
-/** The content as it is sent to a process: without the bytes where the process can read the same from the file. */
+/**
+ * The content as it is sent to a process: without the bytes where the process can read the same
+ * from the file.
+ */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
   const { name, files } = content;
   return files.size > 0 && (await changedFile(content)) === undefined ? { name, files } : content;
@@ -84,7 +93,11 @@ async function changedFile({ files, bytes }: ModelContent): Promise<string | und
 /** Tells whether files were written while they were read. */
 async function stampOf(files: ModelContent['files']): Promise<string> {
   const stats = await Promise.allSettled([...files.keys()].map((path) => stat(path)));
-  return stats.map((each) => (each.status === 'fulfilled' ? `${each.value.ino} ${each.value.ctimeMs}` : 'none')).join();
+  return stats
+    .map((each) =>
+      each.status === 'fulfilled' ? `${each.value.ino} ${each.value.ctimeMs}` : 'none',
+    )
+    .join();
 }
 
 async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
@@ -104,7 +117,10 @@ async function contentOfFile(path: string): Promise<ModelContent> {
     const digest = await digestOf(path, bytes);
     const others = otherFiles(bytes);
     return others
-      ? { name: path, files: await digestsOf([path, ...others.map((other) => resolve(dirname(path), other))]) }
+      ? {
+          name: path,
+          files: await digestsOf([path, ...others.map((other) => resolve(dirname(path), other))]),
+        }
       : { name: path, files: new Map([[path, digest]]), bytes };
   } catch (cause) {
     throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
@@ -164,13 +180,19 @@ function otherFiles(bytes: Uint8Array): string[] | undefined {
   return files.size > 0 || model.includes(COMPILED) ? [...files] : undefined;
 }
 
-/** In the protobuf of a tensor whose data lies elsewhere: the key "location", before the field of its value. */
+/**
+ * In the protobuf of a tensor whose data lies elsewhere: the key "location", before the field of
+ * its value.
+ */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
 /** The operation of a model that was compiled for a device, whose code may lie in another file. */
 const COMPILED = 'EPContext';
 
-/** The text of a protobuf field: its length in groups of seven bits, the lowest first, then its characters. */
+/**
+ * The text of a protobuf field: its length in groups of seven bits, the lowest first, then its
+ * characters.
+ */
 function textAt(message: Buffer, start: number): string {
   let length = 0;
   let at = start;

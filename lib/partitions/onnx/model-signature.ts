@@ -1,6 +1,14 @@
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import { InvalidServingError } from '../../errors.js';
-import { axisOfInput, axisOfOutput, dynamicAxes, type FileShape, type FoundAxis, isUnnamed, rowMarksOf } from './batch-axes.js';
+import {
+  axisOfInput,
+  axisOfOutput,
+  dynamicAxes,
+  type FileShape,
+  type FoundAxis,
+  isUnnamed,
+  rowMarksOf,
+} from './batch-axes.js';
 
 /** Where the rows of a model's input or output lie, if not where its file says; by name. */
 export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number | null }>>;
@@ -19,7 +27,10 @@ export interface ModelPort {
   readonly type: Tensor.Type;
   /** A number is fixed; a string is the name of a dynamic axis, possibly empty. */
   readonly shape: readonly (number | string)[];
-  /** The axis of the rows; `null`: it has none, and is shared by the batch or, where no input has rows, belongs to one call. */
+  /**
+   * The axis of the rows; `null`: it has none, and is shared by the batch or, where no input has
+   * rows, belongs to one call.
+   */
   readonly batchAxis: number | null;
 }
 
@@ -56,7 +67,9 @@ export function signatureOf(
     files.inputs.map(({ shape }) => shape),
     files.inputs.map(({ name }) => declaredAxis(declared.inputs, name)),
   );
-  const inputs = portsOf('input', files.inputs, declared.inputs, (shape) => axisOfInput(shape, marks));
+  const inputs = portsOf('input', files.inputs, declared.inputs, (shape) =>
+    axisOfInput(shape, marks),
+  );
   if (inputs.length === 0) {
     throw new InvalidServingError('The model has no inputs, so a call could not give it anything');
   }
@@ -69,7 +82,9 @@ export function signatureOf(
     return fixedSignature(inputs, files.outputs, fetches, declared.outputs, fixedBatch);
   }
   const isDynamic = files.outputs.some(({ shape }) => dynamicAxes(shape).length > 0);
-  const outputs = portsOf('output', files.outputs, declared.outputs, (shape) => axisOfOutput(shape, marks, isDynamic));
+  const outputs = portsOf('output', files.outputs, declared.outputs, (shape) =>
+    axisOfOutput(shape, marks, isDynamic),
+  );
   checkOutputs(inputs, outputs, declared.outputs);
   return { inputs, outputs, fetches };
 }
@@ -91,13 +106,16 @@ function fixedSignature(
     return { inputs, outputs, fetches, fixedBatch };
   }
   if (fixedBatch === 1) {
-    // What the rows of several calls give could not be told apart, so each call is a run of its own.
+    // What the rows of several calls give could not be told apart, so each call is a run of its
+    // own.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
   const name = quoted(uncut.name);
   throw new InvalidServingError(
-    `The model takes ${fixedBatch} rows at a time, and no axis of the output ${describePort(uncut)} is known to count them. ` +
-      `Declare it: outputs: { ${name}: { batchAxis: ... } }. Where none does, leave the output out with fetches, ` +
+    `The model takes ${fixedBatch} rows at a time, and no axis of the output ` +
+      `${describePort(uncut)} is known to count them. ` +
+      `Declare it: outputs: { ${name}: { batchAxis: ... } }. Where none does, leave the output ` +
+      'out with fetches, ' +
       'or declare batchAxis: null for all inputs: then each call is one run',
   );
 }
@@ -116,7 +134,8 @@ function checkContradiction(outputs: readonly TensorMetadata[], declared: Declar
   const port = outputs.find(({ name }) => typeof declaredAxis(declared, name) === 'number');
   if (port) {
     throw new InvalidServingError(
-      `The output ${describePort(port)} is declared with rows on axis ${declaredAxis(declared, port.name)}, ` +
+      `The output ${describePort(port)} is declared with rows on axis ` +
+        `${declaredAxis(declared, port.name)}, ` +
         'and no input of the model has a batch axis; declare that of an input too',
     );
   }
@@ -124,7 +143,9 @@ function checkContradiction(outputs: readonly TensorMetadata[], declared: Declar
 
 /** The rows of one run, where the file fixes them. */
 function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
-  const sizes = new Set(inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])));
+  const sizes = new Set(
+    inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])),
+  );
   const size = [...sizes].find((dim) => typeof dim === 'number');
   if (size !== undefined && sizes.size > 1) {
     const axes = inputs.map((port) => `${describePort(port)} on axis ${port.batchAxis}`);
@@ -136,36 +157,56 @@ function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
   return size;
 }
 
-/** Where rows lie on another axis in an input, several axes without names could each be that of an output; a guess could mix rows up. */
-function checkOutputs(inputs: readonly ModelPort[], outputs: readonly ModelPort[], declared: DeclaredAxes): void {
+/**
+ * Where rows lie on another axis in an input, several axes without names could each be that of an
+ * output; a guess could mix rows up.
+ */
+function checkOutputs(
+  inputs: readonly ModelPort[],
+  outputs: readonly ModelPort[],
+  declared: DeclaredAxes,
+): void {
   const unclear = outputs.find(
-    ({ name, shape }) => !Object.hasOwn(declared, name) && isUnnamed(shape[0]) && shape.filter(isUnnamed).length > 1,
+    ({ name, shape }) =>
+      !Object.hasOwn(declared, name) && isUnnamed(shape[0]) && shape.filter(isUnnamed).length > 1,
   );
   const elsewhere = inputs.find(({ batchAxis }) => batchAxis !== null && batchAxis > 0);
   if (unclear && elsewhere) {
     throw new InvalidServingError(
-      `The rows of the output ${describePort(unclear)} could lie on any axis, as those of the input ${describePort(elsewhere)} lie on axis ${elsewhere.batchAxis}; ` +
+      `The rows of the output ${describePort(unclear)} could lie on any axis, as those of the ` +
+        `input ${describePort(elsewhere)} lie on axis ${elsewhere.batchAxis}; ` +
         `say where: outputs: { ${quoted(unclear.name)}: { batchAxis: ... } }`,
     );
   }
 }
 
-function fetchesOf(outputs: readonly TensorMetadata[], declared?: readonly string[]): readonly string[] {
+function fetchesOf(
+  outputs: readonly TensorMetadata[],
+  declared?: readonly string[],
+): readonly string[] {
   const names = outputs.map(({ name }) => name);
   const unknown = declared?.find((name) => !names.includes(name));
   if (unknown !== undefined) {
-    throw new InvalidServingError(`The model has no output "${unknown}" to fetch; it has ${names.join(', ')}`);
+    throw new InvalidServingError(
+      `The model has no output "${unknown}" to fetch; it has ${names.join(', ')}`,
+    );
   }
   return declared ?? names;
 }
 
 /** `name: type[shape]`, as messages show it. */
-export function describePort({ name, type, shape }: Pick<ModelPort, 'name' | 'type' | 'shape'>): string {
+export function describePort({
+  name,
+  type,
+  shape,
+}: Pick<ModelPort, 'name' | 'type' | 'shape'>): string {
   const label = name === '' ? '' : `${name}: `;
   return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
-/** The batch axes by name, as batches want them; a lone one also without name, for a bare tensor. */
+/**
+ * The batch axes by name, as batches want them; a lone one also without name, for a bare tensor.
+ */
 export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
   const axes = Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
@@ -176,16 +217,21 @@ function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): Te
   const names = metadata.map(({ name }) => name);
   const unknown = Object.keys(declared).find((name) => !names.includes(name));
   if (unknown !== undefined) {
-    throw new InvalidServingError(`The model has no ${kind} "${unknown}"; it has ${names.join(', ')}`);
+    throw new InvalidServingError(
+      `The model has no ${kind} "${unknown}"; it has ${names.join(', ')}`,
+    );
   }
   return metadata.map((port) => {
     if (!port.isTensor) {
-      throw new InvalidServingError(`The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched`);
+      throw new InvalidServingError(
+        `The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched`,
+      );
     }
     const axis = declaredAxis(declared, port.name) ?? null;
     if (axis !== null && (!Number.isInteger(axis) || axis < 0 || axis >= port.shape.length)) {
       throw new InvalidServingError(
-        `The ${kind} ${describePort(port)} has no axis ${axis}; batchAxis can be 0 to ${port.shape.length - 1}, or null for none`,
+        `The ${kind} ${describePort(port)} has no axis ${axis}; batchAxis can be 0 to ` +
+          `${port.shape.length - 1}, or null for none`,
       );
     }
     return port;
@@ -209,10 +255,13 @@ function portsOf(
     return { name, type, shape, batchAxis: axis === 'open' ? null : axis };
   });
   if (open.length > 0) {
-    const entries = (axis: string): string => open.map(({ name }) => `${quoted(name)}: { batchAxis: ${axis} }`).join(', ');
+    const entries = (axis: string): string =>
+      open.map(({ name }) => `${quoted(name)}: { batchAxis: ${axis} }`).join(', ');
     throw new InvalidServingError(
-      `The model's file does not say which axis of the ${kind} ${open.map(describePort).join(' and of ')} counts rows. ` +
-        `Declare it: ${kind}s: { ${entries('0')} } if axis 0 does, the number of another axis if that does, ` +
+      `The model's file does not say which axis of the ${kind} ` +
+        `${open.map(describePort).join(' and of ')} counts rows. ` +
+        `Declare it: ${kind}s: { ${entries('0')} } if axis 0 does, the number of another axis if ` +
+        'that does, ' +
         `or ${kind}s: { ${entries('null')} } if none does` +
         (kind === 'input' ? '; a model without rows in any input runs one call at a time' : ''),
     );
@@ -229,23 +278,30 @@ function quoted(name: string): string {
 }
 
 /** What the users of a model must know of it; each goes on from "The model ...". */
-export function warningsOf({ inputs = [], fixedBatch, dynamicallyQuantised }: Partial<ModelSignature> = {}): string[] {
+export function warningsOf({
+  inputs = [],
+  fixedBatch,
+  dynamicallyQuantised,
+}: Partial<ModelSignature> = {}): string[] {
   const warnings: string[] = [];
   if (dynamicallyQuantised) {
     warnings.push(
-      'quantises its activations over the whole batch (DynamicQuantizeLinear): results depend a little on batch mates; ' +
+      'quantises its activations over the whole batch (DynamicQuantizeLinear): results depend a ' +
+        'little on batch mates; ' +
         'use a float or statically quantised model where they must not',
     );
   }
   if (fixedBatch !== undefined) {
     const gain = fixedBatch === 1 ? ' and gains nothing' : ', the last one padded';
     warnings.push(
-      `has a fixed batch of ${fixedBatch}: a batch runs in steps of ${fixedBatch}${gain}; export it with a dynamic batch axis`,
+      `has a fixed batch of ${fixedBatch}: a batch runs in steps of ${fixedBatch}${gain}; export ` +
+        'it with a dynamic batch axis',
     );
   }
   if (!hasRows(inputs) && inputs.some(({ shape }) => shape[0] === 1)) {
     warnings.push(
-      'takes one row at a time, and no rows can be told apart in its output: each call is one run, which no other shares; ' +
+      'takes one row at a time, and no rows can be told apart in its output: each call is one ' +
+        'run, which no other shares; ' +
         'export it with a dynamic batch axis',
     );
   }

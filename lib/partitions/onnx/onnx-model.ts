@@ -14,7 +14,10 @@ import type { BatchFunction, BatchFunctionFactory } from '../batch-function.js';
 type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it runs on. */
+/**
+ * Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it
+ * runs on.
+ */
 export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, Loaded]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
@@ -22,9 +25,11 @@ export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
   // One partition looks for all.
-  const dynamicallyQuantised = task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
+  const dynamicallyQuantised =
+    task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
-  const run = signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
+  const run =
+    signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
   const batchFunction: BatchFunction<Container> = async (rows, { hooks, emit }) => {
     const names = [...new Set([...signature.fetches, ...hooks])];
     const outputs = await exclusively(() => run(session, feedsOf(rows, signature.inputs), names));
@@ -38,8 +43,14 @@ function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
   return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
-/** Sessions on WebGPU in one process take turns, from now until their threads have ended; all others work side by side. */
-function exclusivelyFor({ options, webgpuTurn }: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
+/**
+ * Sessions on WebGPU in one process take turns, from now until their threads have ended; all others
+ * work side by side.
+ */
+function exclusivelyFor({
+  options,
+  webgpuTurn,
+}: ModelTask): <T>(work: () => Promise<T>) => Promise<T> {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
     return (work) => work();
   }
@@ -53,7 +64,8 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
     return await import('onnxruntime-node');
   } catch (cause) {
     throw new ServingLoadError(
-      'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install onnxruntime-node',
+      'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +
+        'onnxruntime-node',
       {
         cause,
       },
@@ -64,7 +76,8 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
 /** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
 async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
   const [path] = files.keys();
-  const pieces = bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
+  const pieces =
+    bytes || path === undefined ? [bytes] : createReadStream(path, { highWaterMark: 1 << 20 });
   let tail = '';
   for await (const piece of pieces) {
     const { buffer, byteOffset, byteLength } = piece as Uint8Array;
@@ -77,10 +90,16 @@ async function mentions({ files, bytes }: ModelContent, word: string): Promise<b
   return false;
 }
 
-type RunModel = (session: InferenceSession, feeds: Named<Container>, fetches: readonly string[]) => Promise<Named<Container>>;
+type RunModel = (
+  session: InferenceSession,
+  feeds: Named<Container>,
+  fetches: readonly string[],
+) => Promise<Named<Container>>;
 
 const runWhole: RunModel = (session, feeds, fetches) => {
-  const own = Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor as Tensor)] as const);
+  const own = Object.entries(feeds).map(
+    ([name, tensor]) => [name, feedOf(tensor as Tensor)] as const,
+  );
   return session.run(Object.fromEntries(own), fetches);
 };
 
@@ -93,7 +112,8 @@ function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel
     const shared = fetches.find((name) => outputAxes[name] === null);
     if (shared !== undefined && chunks.length > 1) {
       throw new InvalidOutputError(
-        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch gives another; ` +
+        `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch ` +
+          'gives another; ' +
           `set batchSize to ${rows}, the rows of one step`,
       );
     }
@@ -120,12 +140,14 @@ function outputOf(output: Named<Container>, axes: BatchAxes, rows: number): Batc
 
 /** The rows by input name; a bare tensor is the one input of a model that has one. */
 export function feedsOf(rows: Container, inputs: readonly ModelPort[]): Record<string, Tensor> {
-  return Object.fromEntries(leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]));
+  return Object.fromEntries(
+    leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]),
+  );
 }
 
 /**
- * The tensor as onnxruntime-node reads it: half floats by their bits. Of a Float16Array, in which Node keeps them from 24 on, it
- * reads nothing.
+ * The tensor as onnxruntime-node reads it: half floats by their bits. Of a Float16Array, in which
+ * Node keeps them from 24 on, it reads nothing.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {

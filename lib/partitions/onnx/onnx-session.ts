@@ -35,16 +35,26 @@ export async function createSession(
   options: PartitionOptions,
 ): Promise<OpenedSession> {
   const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
-    InferenceSession.create(model as string, { ...options, executionProviders } as InferenceSession.SessionOptions);
-  const createOn = async (usable: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Promise<OpenedSession> => {
-    const missing = [...reasons].map(([provider, reason]) => `${provider.name} (${messageOf(reason)})`);
+    InferenceSession.create(
+      model as string,
+      { ...options, executionProviders } as InferenceSession.SessionOptions,
+    );
+  const createOn = async (
+    usable: readonly Provider[],
+    reasons: ReadonlyMap<Provider, Error>,
+  ): Promise<OpenedSession> => {
+    const missing = [...reasons].map(
+      ([provider, reason]) => `${provider.name} (${messageOf(reason)})`,
+    );
     return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
   };
   const providers = providersOf(options);
   // What the runtime does not know it leaves out of the list without an error.
   const offered = new Set(listSupportedBackends().map((backend) => backend.name));
   const known = providers.filter((provider) => offered.has(provider.name));
-  const reasons = new Map(providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]));
+  const reasons = new Map(
+    providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]),
+  );
   let failure: unknown;
   if (known.length > 0) {
     try {
@@ -80,18 +90,29 @@ function notOffered(): Error {
   return new Error(`onnxruntime-node does not offer it on ${process.platform} ${process.arch}`);
 }
 
-function unavailable(model: string, providers: readonly Provider[], reasons: ReadonlyMap<Provider, Error>): Error {
+function unavailable(
+  model: string,
+  providers: readonly Provider[],
+  reasons: ReadonlyMap<Provider, Error>,
+): Error {
   const names = providers.map(({ name }) => name);
+  const failures = providers.map((each) => `${each.name} (${messageOf(reasons.get(each))})`);
+  const cures = names.map((name) => remedies[name] ?? notBuilt(name));
+  const fallback = [...names, 'cpu'].map((name) => `'${name}'`).join(', ');
   return new ProviderUnavailableError(
-    `Cannot run the model ${model} on ${providers.map((provider) => `${provider.name} (${messageOf(reasons.get(provider))})`).join(' or ')}. ` +
-      `${names.map((name) => remedies[name] ?? `No build of onnxruntime-node for this platform offers "${name}".`).join(' ')} ` +
-      `Or add a fallback: executionProviders: [${[...names, 'cpu'].map((name) => `'${name}'`).join(', ')}]`,
+    `Cannot run the model ${model} on ${failures.join(' or ')}. ${cures.join(' ')} ` +
+      `Or add a fallback: executionProviders: [${fallback}]`,
     { cause: reasons.get(providers[0]!) },
   );
 }
 
+function notBuilt(name: string): string {
+  return `No build of onnxruntime-node for this platform offers "${name}".`;
+}
+
 const cudaRemedy =
-  'CUDA needs an NVIDIA driver, CUDA 12, cuDNN 9 and the CUDA libraries of onnxruntime-node (npm rebuild onnxruntime-node --onnxruntime-node-install=cuda12; Linux x64 only).';
+  'CUDA needs an NVIDIA driver, CUDA 12, cuDNN 9 and the CUDA libraries of onnxruntime-node (npm ' +
+  'rebuild onnxruntime-node --onnxruntime-node-install=cuda12; Linux x64 only).';
 
 const remedies: Readonly<Record<string, string>> = {
   cuda: cudaRemedy,

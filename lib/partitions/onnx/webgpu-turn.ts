@@ -1,7 +1,8 @@
 import { threadId } from 'node:worker_threads';
 
 /**
- * Whose turn it is to use WebGPU: that of one session at a time, over all threads and applications of the process.
+ * Whose turn it is to use WebGPU: that of one session at a time, over all threads and applications
+ * of the process.
  *
  * onnxruntime keeps one WebGPU device per process, and dies of two sessions that use it at once:
  * https://github.com/microsoft/onnxruntime/issues/32561
@@ -20,7 +21,10 @@ export async function inTurn<T>(turn: Int32Array, work: () => Promise<T>): Promi
   }
 }
 
-/** Has the thread end in its turn, too: what its sessions hold of the device is freed with it. Whoever started it passes the turn on. */
+/**
+ * Has the thread end in its turn, too: what its sessions hold of the device is freed with it.
+ * Whoever started it passes the turn on.
+ */
 export function endInTurn(turn: Int32Array): void {
   process.once('exit', () => awaitTurn(turn));
 }
@@ -33,7 +37,11 @@ export function passOnFor(ended: number): void {
 /** Blocks the thread until it has the turn, unless it has it already. */
 function awaitTurn(turn: Int32Array): void {
   const own = holderOf(threadId);
-  for (let holder = take(turn, own); holder !== NOBODY && holder !== own; holder = take(turn, own)) {
+  for (
+    let holder = take(turn, own);
+    holder !== NOBODY && holder !== own;
+    holder = take(turn, own)
+  ) {
     Atomics.wait(turn, 0, holder);
   }
 }

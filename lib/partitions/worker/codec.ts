@@ -3,11 +3,17 @@ import { Deserializer, Serializer } from 'node:v8';
 /** A message to or from another process. */
 export interface Packet {
   readonly head: Uint8Array;
-  /** The typed arrays of the message: apart, since each crosses as the bytes that it is, and nothing else of its buffer. */
+  /**
+   * The typed arrays of the message: apart, since each crosses as the bytes that it is, and nothing
+   * else of its buffer.
+   */
   readonly views: readonly ArrayBufferView[];
 }
 
-/** What Node can read of one message between processes: it takes the length for a signed number of 32 bits. */
+/**
+ * What Node can read of one message between processes: it takes the length for a signed number of
+ * 32 bits.
+ */
 export const MOST_BYTES = 2 ** 31 - 1;
 
 /** What Node adds to a message and to each typed array in it, at most. */
@@ -15,7 +21,10 @@ const FRAME = 64;
 
 /** How many bytes the message has on its way. */
 export function lengthOf({ head, views }: Packet): number {
-  return views.reduce((sum, { byteLength }) => sum + byteLength + FRAME, head.byteLength + 2 * FRAME);
+  return views.reduce(
+    (sum, { byteLength }) => sum + byteLength + FRAME,
+    head.byteLength + 2 * FRAME,
+  );
 }
 
 /** @throws when there is something in the message that cannot be cloned */
@@ -33,7 +42,10 @@ export function decode({ head, views }: Packet): unknown {
   return reader.readValue();
 }
 
-/** The packet in memory of its own: as it comes, all of it views what Node has read, in which there is more than this packet. */
+/**
+ * The packet in memory of its own: as it comes, all of it views what Node has read, in which there
+ * is more than this packet.
+ */
 export function owned({ head, views }: Packet): Packet {
   return { head: new Uint8Array(head), views: views.map(copyOf) };
 }
@@ -77,6 +89,8 @@ class Reader extends Deserializer {
 
 function copyOf(view: ArrayBufferView): ArrayBufferView {
   const { buffer, byteOffset, byteLength } = view;
-  const type = (Buffer.isBuffer(view) ? Uint8Array : view.constructor) as new (bytes: ArrayBufferLike) => ArrayBufferView;
+  const type = (Buffer.isBuffer(view) ? Uint8Array : view.constructor) as new (
+    bytes: ArrayBufferLike,
+  ) => ArrayBufferView;
   return new type(buffer.slice(byteOffset, byteOffset + byteLength));
 }

@@ -19,12 +19,17 @@ import { processUrl } from './entry-urls.js';
 import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
 
-/** Starts a child process, which can be killed at any moment. Messages to and from it are copied. */
+/**
+ * Starts a child process, which can be killed at any moment. Messages to and from it are copied.
+ */
 export async function openProcess(task: WorkerTask): Promise<Channel> {
-  const opening = encode('model' in task ? { ...task, model: await contentForProcess(task.model) } : task);
+  const opening = encode(
+    'model' in task ? { ...task, model: await contentForProcess(task.model) } : task,
+  );
   if (lengthOf(opening) > MOST_BYTES) {
     throw new ServingLoadError(
-      `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+      `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ` +
+        `${MOST_BYTES} bytes; ` +
         "give its path, or use isolation: 'thread'",
     );
   }
@@ -61,7 +66,9 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     name: 'process',
     // Not "exit": what it sent before is still to be read then.
     ended: new Promise<Ending>((resolve) =>
-      child.once('close', (code: number | null, signal: NodeJS.Signals | null) => resolve({ code, signal, cause })),
+      child.once('close', (code: number | null, signal: NodeJS.Signals | null) =>
+        resolve({ code, signal, cause }),
+      ),
     ),
     get begun() {
       return begun;
@@ -71,7 +78,8 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
       const packet = encode(request);
       if (lengthOf(packet) > MOST_BYTES) {
         throw new TooLargeToSendError(
-          `A batch of ${lengthOf(packet)} bytes is more than a process can be sent in one message, ${MOST_BYTES} bytes; ` +
+          `A batch of ${lengthOf(packet)} bytes is more than a process can be sent in one ` +
+            `message, ${MOST_BYTES} bytes; ` +
             "give fewer or smaller rows, lower batchSize, or use isolation: 'thread'",
         );
       }
@@ -88,7 +96,9 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   };
 }
 
-function readable(packet: Packet): LoadResult | WorkerReply | ExitMessage | { readonly unreadable: unknown } {
+function readable(
+  packet: Packet,
+): LoadResult | WorkerReply | ExitMessage | { readonly unreadable: unknown } {
   try {
     return decode(owned(packet)) as LoadResult | WorkerReply | ExitMessage;
   } catch (unreadable) {
@@ -97,7 +107,8 @@ function readable(packet: Packet): LoadResult | WorkerReply | ExitMessage | { re
 }
 
 /** What says what to run, and how to debug it. */
-const OF_THE_PARENT = /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
+const OF_THE_PARENT =
+  /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
 
 /** Of the options that Node was started with those that hold for a child, too. */
 export function optionsForChild(options: readonly string[]): string[] {

@@ -14,8 +14,9 @@ import {
 import { WorkerHost } from './worker-host.js';
 
 /**
- * A process has two threads. The first hears and speaks to the parent also while native code blocks the second, which has the session:
- * the next batch comes in, and the last output goes out, while one runs; and when the parent dies, the process does not outlive it.
+ * A process has two threads. The first hears and speaks to the parent also while native code blocks
+ * the second, which has the session: the next batch comes in, and the last output goes out, while
+ * one runs; and when the parent dies, the process does not outlive it.
  */
 if (isMainThread) {
   relay();
@@ -51,7 +52,9 @@ function relay(): void {
     worker.on('error', (error) => (failure = toWire(error)));
     // Nothing is lost on the way: this is the last to be sent.
     worker.on('exit', (code) =>
-      process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () => process.exit(code)),
+      process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () =>
+        process.exit(code),
+      ),
     );
   });
 }
@@ -84,7 +87,8 @@ async function host(): Promise<void> {
       const packet = encode(message);
       if (lengthOf(packet) > MOST_BYTES) {
         throw new InvalidOutputError(
-          `An output of ${lengthOf(packet)} bytes is more than a process can send in one message, ${MOST_BYTES} bytes; ` +
+          `An output of ${lengthOf(packet)} bytes is more than a process can send in one ` +
+            `message, ${MOST_BYTES} bytes; ` +
             "return less, lower batchSize, or use isolation: 'thread'",
         );
       }

@@ -32,9 +32,10 @@ export interface Supervision {
 const PROBE_INTERVAL = 30_000;
 
 /**
- * Keeps a worker at work: starts another one when it ends, later after each failure in a row. After too many of them the circuit is open:
- * the partition is lost, and a single start now and then tells whether that is still so. A batch that has run forgets all failures. A start
- * that takes too long has failed, where it can be killed; else the partition hangs until it has come to its end.
+ * Keeps a worker at work: starts another one when it ends, later after each failure in a row. After
+ * too many of them the circuit is open: the partition is lost, and a single start now and then
+ * tells whether that is still so. A batch that has run forgets all failures. A start that takes too
+ * long has failed, where it can be killed; else the partition hangs until it has come to its end.
  */
 export class SupervisedPartition implements Partition {
   readonly prefetch: number;
@@ -85,10 +86,16 @@ export class SupervisedPartition implements Partition {
     this.listeners.add(listener);
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
+  async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED> {
     const { worker } = this;
     if (!worker) {
-      throw this.lost ?? this.unavailable ?? new NotStartedError(`Partition ${this.index} is closed`);
+      throw (
+        this.lost ?? this.unavailable ?? new NotStartedError(`Partition ${this.index} is closed`)
+      );
     }
     const result = await worker.run(batch, info, listener);
     this.failures = 0;
@@ -143,10 +150,13 @@ export class SupervisedPartition implements Partition {
       // Nobody waits for it, so it keeps no process alive.
       this.startIn(PROBE_INTERVAL).unref();
     } else {
-      this.unavailable = new NotStartedError(`Partition ${this.index} is being restarted: ${messageOf(cause)}`, {
-        cause,
-        retryAfter: 1,
-      });
+      this.unavailable = new NotStartedError(
+        `Partition ${this.index} is being restarted: ${messageOf(cause)}`,
+        {
+          cause,
+          retryAfter: 1,
+        },
+      );
       this.startIn(backoff(restartDelay, this.failures, this.random));
     }
     this.listeners.notify();
@@ -182,15 +192,18 @@ export class SupervisedPartition implements Partition {
   private giveUp(end: AbortController): void {
     const { index, kill, closed } = this;
     const { restartTimeout } = this.supervision;
-    const facts = `Partition ${index} was not ready ${restartTimeout} ms after it was started again`;
+    const facts = `Partition ${index} was not ready ${restartTimeout} ms after its restart`;
     const advice = 'raise restartTimeout if that may take so long';
     if (kill) {
       end.abort(new ServingLoadError(`${facts}; ${advice}`));
     } else if (!closed) {
       this.hangs = true;
-      this.lost = new ServingUnavailableError(`${facts}, and takes no batch until it is; ${advice}`, {
-        retryAfter: PROBE_INTERVAL / 1000,
-      });
+      this.lost = new ServingUnavailableError(
+        `${facts}, and takes no batch until it is; ${advice}`,
+        {
+          retryAfter: PROBE_INTERVAL / 1000,
+        },
+      );
       this.listeners.notify();
     }
   }
@@ -210,7 +223,8 @@ export class SupervisedPartition implements Partition {
     const { index, failures } = this;
     const times = failures === 1 ? 'once' : `${failures} times in a row`;
     return new ServingUnavailableError(
-      `Partition ${index} has failed ${times}, and is tried again every ${PROBE_INTERVAL / 1000} s: ${messageOf(cause)}`,
+      `Partition ${index} has failed ${times}, and is tried again every ${PROBE_INTERVAL / 1000} ` +
+        `s: ${messageOf(cause)}`,
       { cause, retryAfter: PROBE_INTERVAL / 1000 },
     );
   }
@@ -220,8 +234,9 @@ export class SupervisedPartition implements Partition {
 export const LONGEST_BACKOFF = 30_000;
 
 /**
- * Milliseconds before the restart that follows so many failures in a row: anything up to `first`, doubled with each failure, so that
- * what has failed together does not come back together. After "full jitter" in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+ * Milliseconds before the restart that follows so many failures in a row: anything up to `first`,
+ * doubled with each failure, so that what has failed together does not come back together. After
+ * "full jitter" in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
  */
 export function backoff(first: number, failures: number, random: () => number): number {
   return random() * Math.min(LONGEST_BACKOFF, first * 2 ** (failures - 1));

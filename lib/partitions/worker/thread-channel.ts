@@ -18,7 +18,10 @@ import { passOnFor, webgpuTurn } from '../onnx/webgpu-turn.js';
 export function openThread(task: WorkerTask): Channel {
   const turnstile = new BatchClaims();
   const worker = new Worker(threadUrl, {
-    workerData: { task: 'model' in task ? { ...task, webgpuTurn } : task, passed: turnstile.memory },
+    workerData: {
+      task: 'model' in task ? { ...task, webgpuTurn } : task,
+      passed: turnstile.memory,
+    },
     name: `serving partition ${task.partition}`,
   });
   let hear: OnMessage | undefined;
@@ -31,7 +34,9 @@ export function openThread(task: WorkerTask): Channel {
   worker.on('messageerror', (unreadable) => hear?.({ unreadable }));
   return {
     name: 'thread',
-    ended: new Promise<Ending>((resolve) => worker.once('exit', (code) => resolve({ code, cause }))),
+    ended: new Promise<Ending>((resolve) =>
+      worker.once('exit', (code) => resolve({ code, cause })),
+    ),
     listen: (listener) => (hear = listener),
     post: (request, transfer) => worker.postMessage(request, transfer),
     revoke: (given, tell) => tell(turnstile.revoke(given)),

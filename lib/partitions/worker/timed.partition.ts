@@ -1,11 +1,19 @@
 import type { Batch } from '../../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
-import { Listeners, type PartitionResult, type Partition, type STEPPED, type PartitionStatus, statusOf } from '../partition.js';
+import {
+  Listeners,
+  type PartitionResult,
+  type Partition,
+  type STEPPED,
+  type PartitionStatus,
+  statusOf,
+} from '../partition.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /**
- * Gives every batch of a partition so much time from when it begins. One that takes longer fails its callers at once: a process is killed,
- * to be started again; what cannot be killed without harm is fenced: it gets no batch until that one has returned, whose result nobody gets.
+ * Gives every batch of a partition so much time from when it begins. One that takes longer fails
+ * its callers at once: a process is killed, to be started again; what cannot be killed without harm
+ * is fenced: it gets no batch until that one has returned, whose result nobody gets.
  */
 export class TimedPartition implements Partition {
   readonly prefetch: number;
@@ -48,7 +56,11 @@ export class TimedPartition implements Partition {
     this.listeners.add(listener);
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
+  async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED> {
     if (this.hung) {
       throw this.hung;
     }
@@ -82,7 +94,11 @@ export class TimedPartition implements Partition {
     return this.partition.close();
   }
 
-  private async runToEnd(run: TimedRun, batch: Batch, info: BatchInfo): Promise<PartitionResult | typeof STEPPED> {
+  private async runToEnd(
+    run: TimedRun,
+    batch: Batch,
+    info: BatchInfo,
+  ): Promise<PartitionResult | typeof STEPPED> {
     try {
       return await this.partition.run(batch, info, run);
     } finally {
@@ -114,14 +130,20 @@ export class TimedPartition implements Partition {
 
   private giveUp(run: TimedRun): void {
     const { index, timeout } = this;
-    const facts = `Partition ${index} has run a batch of ${run.rows} rows for more than ${timeout} ms`;
+    const facts = `Partition ${index} has run a batch of ${run.rows} rows over ${timeout} ms`;
     if (this.kill) {
-      run.expire(new RunTimeoutError(`${facts}, and is restarted; raise runTimeout if batches may take so long`));
+      run.expire(
+        new RunTimeoutError(
+          `${facts}, and is restarted; raise runTimeout if batches may take so long`,
+        ),
+      );
       this.kill();
       return;
     }
     const retryAfter = Math.max(1, Math.ceil(timeout / 1000));
-    this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, { retryAfter });
+    this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, {
+      retryAfter,
+    });
     run.expire(new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`));
     this.revokePending();
     this.listeners.notify();

@@ -1,13 +1,31 @@
 import { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
-import { type Container, isContainer, isPlainObject, type Leaf, leavesOf, withLeaves } from '../../batch/container.js';
+import {
+  type Container,
+  isContainer,
+  isPlainObject,
+  type Leaf,
+  leavesOf,
+  withLeaves,
+} from '../../batch/container.js';
 import { copyOfData, soundTensor, type TypedData } from '../../batch/tensor.js';
-import { fromWire, InvalidInputError, InvalidOutputError, isError, messageOf, toWire, type WireError } from '../../errors.js';
+import {
+  fromWire,
+  InvalidInputError,
+  InvalidOutputError,
+  isError,
+  messageOf,
+  toWire,
+  type WireError,
+} from '../../errors.js';
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE, endedRows } from '../batch-function.js';
 
-/** Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire form, the rest as it is. */
+/**
+ * Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire
+ * form, the rest as it is.
+ */
 export type WireValue =
   | { readonly tensors: Container }
   | {
@@ -15,7 +33,10 @@ export type WireValue =
       /** The places in `list` that hold a packed container or error. */
       readonly containers: readonly number[];
       readonly errors: readonly number[];
-      /** The places of objects that hold packed containers beside other things, and the names of these. */
+      /**
+       * The places of objects that hold packed containers beside other things, and the names of
+       * these.
+       */
       readonly mixed: readonly (readonly [place: number, names: readonly string[]])[];
       /** The places of rows that are over. */
       readonly done: readonly number[];
@@ -40,17 +61,25 @@ export function pack(value: unknown, plainRows: boolean): [WireValue, ArrayBuffe
  * @throws UnfitRows for plain values that cannot be sent, such as functions
  * @throws TooLargeToSendError when the rows are too much for one message
  */
-export function sendRows(batch: Batch, send: (rows: WireValue, transfer: ArrayBuffer[]) => void): void {
+export function sendRows(
+  batch: Batch,
+  send: (rows: WireValue, transfer: ArrayBuffer[]) => void,
+): void {
   try {
     const [rows, transfer] = pack(batch.consume(), batch.isPlain);
     // Plain values still belong to the caller, also where they are tensors.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
-    throw batch.isPlain && !(cause instanceof TooLargeToSendError) ? (unfitRows(batch) ?? cause) : cause;
+    throw batch.isPlain && !(cause instanceof TooLargeToSendError)
+      ? (unfitRows(batch) ?? cause)
+      : cause;
   }
 }
 
-/** Which of the rows it is: each is tried by itself, as would cost too much for those that can be sent. */
+/**
+ * Which of the rows it is: each is tried by itself, as would cost too much for those that can be
+ * sent.
+ */
 function unfitRows(batch: Batch): RejectedRowsError | undefined {
   const faults = new Map<number, Error>();
   for (const [index, row] of (batch.consume() as unknown[]).entries()) {
@@ -58,7 +87,13 @@ function unfitRows(batch: Batch): RejectedRowsError | undefined {
       structuredClone(pack([row], true)[0]);
     } catch (cause) {
       const reason = truncate(messageOf(cause));
-      faults.set(index, new InvalidInputError(`The row cannot be sent to the partition that would run it: ${reason}`, { cause }));
+      faults.set(
+        index,
+        new InvalidInputError(
+          `The row cannot be sent to the partition that would run it: ${reason}`,
+          { cause },
+        ),
+      );
     }
   }
   return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
@@ -119,15 +154,29 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireVal
   return { list, containers, errors, mixed, done };
 }
 
-/** The names of tensors, and of containers of them, that an object holds beside other things; deeper down they are no longer looked for. */
+/**
+ * The names of tensors, and of containers of them, that an object holds beside other things; deeper
+ * down they are no longer looked for.
+ */
 function tensorsIn(row: unknown): string[] {
   return isPlainObject(row)
-    ? Object.keys(row as object).filter((name) => isContainer((row as Record<string, unknown>)[name]))
+    ? Object.keys(row as object).filter((name) =>
+        isContainer((row as Record<string, unknown>)[name]),
+      )
     : [];
 }
 
-function withPacked(row: Record<string, unknown>, names: readonly string[], transfer: Set<ArrayBuffer>): object {
-  return { ...row, ...Object.fromEntries(names.map((name) => [name, packTensors(row[name] as Container, transfer)])) };
+function withPacked(
+  row: Record<string, unknown>,
+  names: readonly string[],
+  transfer: Set<ArrayBuffer>,
+): object {
+  return {
+    ...row,
+    ...Object.fromEntries(
+      names.map((name) => [name, packTensors(row[name] as Container, transfer)]),
+    ),
+  };
 }
 
 function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {
@@ -147,8 +196,10 @@ function returned({ path, tensor }: Leaf): Tensor {
   const name = path === '' ? 'A tensor' : `"${truncate(path)}"`;
   if (tensor.data.length !== tensor.size) {
     throw new InvalidOutputError(
-      `${name} of shape [${truncate(tensor.dims.join(', '))}] holds ${tensor.data.length} elements: ` +
-        'a tensor that was returned has moved to the caller; to return it again, keep it and return a copy',
+      `${name} of shape [${truncate(tensor.dims.join(', '))}] holds ${tensor.data.length} ` +
+        'elements: ' +
+        'a tensor that was returned has moved to the caller; to return it again, keep it and ' +
+        'return a copy',
     );
   }
   try {
@@ -164,11 +215,16 @@ function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayB
 }
 
 function unpackTensors(container: Container): Container {
-  const tensors = leavesOf(container).map(({ tensor: { type, data, dims } }) => new Tensor(type, data, dims));
+  const tensors = leavesOf(container).map(
+    ({ tensor: { type, data, dims } }) => new Tensor(type, data, dims),
+  );
   return withLeaves(container, tensors);
 }
 
-/** A thread writes and reads deeper values than the main thread, which has less stack and would get nothing at all. */
+/**
+ * A thread writes and reads deeper values than the main thread, which has less stack and would get
+ * nothing at all.
+ */
 const DEEPEST = 500;
 
 /** The results, with an error in place of each that could not be read on the other side. */
@@ -180,7 +236,8 @@ export function readableRows(output: unknown): unknown {
 
 function tooDeep(): Error {
   return new InvalidOutputError(
-    `The result of a row is nested more than ${DEEPEST} levels deep, and could not be read where it is to go`,
+    `The result of a row is nested more than ${DEEPEST} levels deep, and could not be read where ` +
+      'it is to go',
   );
 }
 
@@ -193,7 +250,9 @@ function isDeep(value: unknown, levels = DEEPEST, met = new Set<unknown>()): boo
     return true;
   }
   met.add(value);
-  for (const part of value instanceof Map || value instanceof Set ? [...value].flat() : Object.values(value)) {
+  for (const part of value instanceof Map || value instanceof Set
+    ? [...value].flat()
+    : Object.values(value)) {
     if (typeof part === 'object' && isDeep(part, levels - 1, met)) {
       return true;
     }

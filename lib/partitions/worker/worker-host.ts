@@ -18,7 +18,10 @@ import { type BatchFunctionFactory, endedRows, type BatchListener } from '../bat
 /** Its callers have been told already. */
 const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
 
-type BatchRequest = Extract<WorkerRequest, { readonly rows: unknown } | { readonly unreadable: unknown }>;
+type BatchRequest = Extract<
+  WorkerRequest,
+  { readonly rows: unknown } | { readonly unreadable: unknown }
+>;
 
 /** The way from a worker to the application and back. */
 export interface Port {
@@ -31,7 +34,10 @@ export interface Port {
   exit(): void;
 }
 
-/** The work of a partition, where its session lives: opens it and runs batches, one after the other, until no more will come. */
+/**
+ * The work of a partition, where its session lives: opens it and runs batches, one after the other,
+ * until no more will come.
+ */
 export class WorkerHost {
   private readonly requests = new Queue<BatchRequest>();
   /** Counts the batches, as the other side does. */
@@ -60,7 +66,9 @@ export class WorkerHost {
       this.batch++;
       this.over = new Set();
       this.unacknowledged = 0;
-      const [end, transfer] = this.port.begin(this.batch) ? await this.answer(opened, request) : [TAKEN_BACK];
+      const [end, transfer] = this.port.begin(this.batch)
+        ? await this.answer(opened, request)
+        : [TAKEN_BACK];
       this.end(end, transfer);
     }
   }
@@ -85,7 +93,8 @@ export class WorkerHost {
   private async open(): Promise<BatchFunctions | undefined> {
     const { task } = this;
     try {
-      const [factory, loaded] = 'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
+      const [factory, loaded] =
+        'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
       const functions = new BatchFunctions(factory, task.partition, task.options);
       await functions.declare(task.keys);
       this.port.post(loaded, []);
@@ -96,7 +105,10 @@ export class WorkerHost {
     }
   }
 
-  private async answer(functions: BatchFunctions, request: BatchRequest): Promise<[BatchEnd, ArrayBuffer[]?]> {
+  private async answer(
+    functions: BatchFunctions,
+    request: BatchRequest,
+  ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
       return [{ error: toWire(request.unreadable) }];
     }
@@ -150,7 +162,8 @@ async function importFactory(file: string): Promise<BatchFunctionFactory<unknown
   const { default: factory } = (await import(file)) as { default?: unknown };
   if (typeof factory !== 'function') {
     throw new InvalidServingError(
-      `${file} must export as its default a function that returns the batch function, it exports ${typeof factory}`,
+      `${file} must export as its default a function that returns the batch function, it exports ` +
+        typeof factory,
     );
   }
   return factory as BatchFunctionFactory<unknown>;

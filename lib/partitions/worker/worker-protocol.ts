@@ -18,7 +18,10 @@ export type WorkerTask = {
   | { readonly file: string }
 );
 
-/** To a worker: run this batch; nobody waits any more for these rows of the batch that runs; so many more of its steps were heard; or no more will come. */
+/**
+ * To a worker: run this batch; nobody waits any more for these rows of the batch that runs; so many
+ * more of its steps were heard; or no more will come.
+ */
 export type WorkerRequest =
   | { readonly rows: WireValue; readonly info: BatchInfo }
   | { readonly batch: number; readonly over: readonly number[] }
@@ -29,7 +32,10 @@ export type WorkerRequest =
   /** In place of rows that cannot be read where they were to run. */
   | { readonly unreadable: unknown };
 
-/** To a process, beside what is for its worker: take back the batches that it was given and its worker has not begun. */
+/**
+ * To a process, beside what is for its worker: take back the batches that it was given and its
+ * worker has not begun.
+ */
 export interface RevokeRequest {
   /** The batches that it was given until now. */
   readonly revoke: number;
@@ -40,7 +46,10 @@ export interface RevokeReply {
   readonly revoked: number;
 }
 
-/** The execution providers of a session: the first that it uses, and those before and after it that do not work, with the reason. */
+/**
+ * The execution providers of a session: the first that it uses, and those before and after it that
+ * do not work, with the reason.
+ */
 export interface SessionProviders {
   readonly inUse: string;
   readonly missing: readonly string[];
@@ -56,18 +65,24 @@ export interface Loaded {
 export type LoadResult = Loaded | { readonly error: WireError };
 
 /**
- * From a worker: what a batch says before it ends, and how it ends. Batches are counted, from 0, and run one after the other, as they
- * were asked for.
+ * From a worker: what a batch says before it ends, and how it ends. Batches are counted, from 0,
+ * and run one after the other, as they were asked for.
  */
 export type WorkerReply = { readonly batch: number } & (BatchProgress | BatchEnd);
 
 export type BatchProgress =
-  { readonly hook: string; readonly value: WireValue } | { readonly step: WireValue; readonly metadata: unknown };
+  | { readonly hook: string; readonly value: WireValue }
+  | { readonly step: WireValue; readonly metadata: unknown };
 
 export type BatchEnd =
-  { readonly output: WireValue; readonly metadata: unknown } | { readonly stepped: true } | { readonly error: WireError };
+  | { readonly output: WireValue; readonly metadata: unknown }
+  | { readonly stepped: true }
+  | { readonly error: WireError };
 
-/** The steps that a worker may send before it hears that the first of them were heard, so that a generator cannot fill the way with more than it carries. */
+/**
+ * The steps that a worker may send before it hears that the first of them were heard, so that a
+ * generator cannot fill the way with more than it carries.
+ */
 export const STEPS_AHEAD = 64;
 
 /** The last message of a process: the error that its worker left uncaught. */
@@ -75,7 +90,10 @@ export interface ExitMessage {
   readonly failure: WireError | undefined;
 }
 
-/** The file descriptor where a process marks each batch that it begins, with a byte: unlike a message on its way, a mark is not lost with it. */
+/**
+ * The file descriptor where a process marks each batch that it begins, with a byte: unlike a
+ * message on its way, a mark is not lost with it.
+ */
 export const MARKS = 4;
 
 /** How a worker has ended: by itself with a code, or by a signal. */
@@ -87,14 +105,21 @@ export interface Ending {
 }
 
 /** Hears what a worker says; `unreadable` is why something that it said cannot be read here. */
-export type OnMessage = (message: LoadResult | WorkerReply | { readonly unreadable: unknown }) => void;
+export type OnMessage = (
+  message: LoadResult | WorkerReply | { readonly unreadable: unknown },
+) => void;
 
-/** The way to a worker and back. Messages come in their order, and all that the worker has sent before it is said to have ended. */
+/**
+ * The way to a worker and back. Messages come in their order, and all that the worker has sent
+ * before it is said to have ended.
+ */
 export interface Channel {
   /** Where the worker is, for messages. */
   readonly name: 'thread' | 'process';
   readonly ended: Promise<Ending>;
-  /** How many batches the worker has begun; undefined where that is known from its replies alone. */
+  /**
+   * How many batches the worker has begun; undefined where that is known from its replies alone.
+   */
   readonly begun?: number;
   /** Whoever listened last is told. */
   listen(hear: OnMessage): void;
@@ -104,7 +129,10 @@ export interface Channel {
    * @throws when the message cannot be cloned
    */
   post(request: WorkerRequest, transfer: readonly ArrayBuffer[]): void;
-  /** Takes back what the worker has not begun of so many batches that it was given until now, and then tells how many those are. */
+  /**
+   * Takes back what the worker has not begun of so many batches that it was given until now, and
+   * then tells how many those are.
+   */
   revoke(given: number, tell: (taken: number) => void): void;
   /** Keeps the application's process alive. */
   ref(): void;
@@ -112,13 +140,16 @@ export interface Channel {
   unref(): void;
   /** Ends the worker at once, whatever it does; only where that is safe. */
   kill?(): void;
-  /** Ends the worker as soon as that is safe: a process at once, a thread when its event loop turns. */
+  /**
+   * Ends the worker as soon as that is safe: a process at once, a thread when its event loop turns.
+   */
   halt(): void;
 }
 
 /**
- * Whether a batch begins, decided between the thread that would run it and the one that has handed it over: what has been taken back never
- * begins, and what has begun is never taken back. It counts the batches that have passed, in memory that both share.
+ * Whether a batch begins, decided between the thread that would run it and the one that has handed
+ * it over: what has been taken back never begins, and what has begun is never taken back. It counts
+ * the batches that have passed, in memory that both share.
  */
 export class BatchClaims {
   private readonly begun: Int32Array;
@@ -133,7 +164,10 @@ export class BatchClaims {
     return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
   }
 
-  /** On the other side: takes back what has not begun of so many batches handed over until now; says how many that are. */
+  /**
+   * On the other side: takes back what has not begun of so many batches handed over until now; says
+   * how many that are.
+   */
   revoke(handed: number): number {
     return (handed - Atomics.exchange(this.begun, 0, handed)) | 0;
   }

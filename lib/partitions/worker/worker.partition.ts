@@ -1,5 +1,12 @@
 import type { Batch } from '../../batch/batch.js';
-import { fromWire, InvalidOutputError, messageOf, PartitionLostError, ServingLoadError, toWire } from '../../errors.js';
+import {
+  fromWire,
+  InvalidOutputError,
+  messageOf,
+  PartitionLostError,
+  ServingLoadError,
+  toWire,
+} from '../../errors.js';
 import {
   type Channel,
   type Ending,
@@ -24,10 +31,16 @@ import { openThread } from './thread-channel.js';
 import { sendRows, unpack } from './transfer.js';
 import type { BatchInfo, BatchOutput, BatchListener } from '../batch-function.js';
 
-/** Where the session of a partition lives: in a thread of the application's process, or in a process of its own. */
+/**
+ * Where the session of a partition lives: in a thread of the application's process, or in a process
+ * of its own.
+ */
 export type Isolation = 'thread' | 'process';
 
-/** Every so many steps the worker is told that they were heard: often enough that it goes on, and not with each. */
+/**
+ * Every so many steps the worker is told that they were heard: often enough that it goes on, and
+ * not with each.
+ */
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
@@ -42,9 +55,11 @@ interface Pending {
 }
 
 /**
- * A session in a worker, a thread or a process of its own, so that the application's event loop stays free while it runs.
+ * A session in a worker, a thread or a process of its own, so that the application's event loop
+ * stays free while it runs.
  *
- * A worker is asked to end, and does so after its last batch. While it holds no batch it does not keep the application alive.
+ * A worker is asked to end, and does so after its last batch. While it holds no batch it does not
+ * keep the application alive.
  */
 export class WorkerPartition implements Worker {
   readonly prefetch = 1;
@@ -71,14 +86,23 @@ export class WorkerPartition implements Worker {
     channel.listen((message) => this.hear(message));
     channel.unref();
     this.gone = channel.ended.then((ending) => this.end(ending));
-    this.ended = new Promise((resolve) => void this.gone.then((reason) => this.isClosing || resolve(reason)));
+    this.ended = new Promise(
+      (resolve) => void this.gone.then((reason) => this.isClosing || resolve(reason)),
+    );
     if (channel.kill) {
       this.kill = () => channel.kill!();
     }
   }
 
-  /** Starts the worker and resolves when it is loaded. When the signal aborts, the worker is ended as soon as that is safe. */
-  static async open(task: WorkerTask, isolation: Isolation = 'thread', end?: AbortSignal): Promise<WorkerPartition> {
+  /**
+   * Starts the worker and resolves when it is loaded. When the signal aborts, the worker is ended
+   * as soon as that is safe.
+   */
+  static async open(
+    task: WorkerTask,
+    isolation: Isolation = 'thread',
+    end?: AbortSignal,
+  ): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
     const leave = (): void => channel.halt();
     end?.addEventListener('abort', leave);
@@ -97,7 +121,11 @@ export class WorkerPartition implements Worker {
     return new WorkerPartition(channel, task, 'signature' in first ? first : {});
   }
 
-  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult | typeof STEPPED> {
+  async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED> {
     if (this.lost) {
       throw new NotStartedError(this.lost.message, { cause: this.lost.cause });
     }
@@ -105,18 +133,22 @@ export class WorkerPartition implements Worker {
     if ('error' in end) {
       throw fromWire(end.error);
     }
-    return 'stepped' in end ? STEPPED : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
+    return 'stepped' in end
+      ? STEPPED
+      : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
   }
 
   revokePending(): void {
-    const message = `Partition ${this.task.partition} did not come to the batch, since the one before it does not end`;
+    const message =
+      `Partition ${this.task.partition} did not come to the batch, since the one ` +
+      'before it does not end';
     this.recall(() => new NotStartedError(message));
     this.isRevoked = true;
     this.channel.unref();
   }
 
   revoke(): void {
-    const message = `Partition ${this.task.partition} did not come to the batch, and another one is idle`;
+    const message = `Partition ${this.task.partition} did not begin the batch, and another is idle`;
     this.recall(() => new RevokedError(message));
   }
 
@@ -141,16 +173,23 @@ export class WorkerPartition implements Worker {
     const given = this.settled + this.pending.length;
     this.channel.revoke(given, (taken) => {
       const { settled, pending } = this;
-      for (const { reject } of pending.slice(Math.max(0, given - taken - settled), Math.max(0, given - settled))) {
+      for (const { reject } of pending.slice(
+        Math.max(0, given - taken - settled),
+        Math.max(0, given - settled),
+      )) {
         reject(error());
       }
     });
   }
 
   private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
-    sendRows(batch, (rows, transfer) => this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer));
+    sendRows(batch, (rows, transfer) =>
+      this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer),
+    );
     this.channel.ref();
-    return new Promise((resolve, reject) => this.pending.push({ info, listener, resolve, reject, over: new Set(), steps: 0 }));
+    return new Promise((resolve, reject) =>
+      this.pending.push({ info, listener, resolve, reject, over: new Set(), steps: 0 }),
+    );
   }
 
   private hear(message: Parameters<OnMessage>[0]): void {
@@ -159,7 +198,8 @@ export class WorkerPartition implements Worker {
       return;
     }
     if ('unreadable' in message) {
-      // It may have been the last of the batch; if not, the rest of it is not heard, and need not be said.
+      // It may have been the last of the batch; if not, the rest of it is not heard, and need not
+      // be said.
       this.sendEndedRows(running, rowsOf(running));
       this.settle(running, { error: toWire(unreadable(message.unreadable)) });
     } else if ('batch' in message && message.batch === this.settled) {
@@ -181,7 +221,10 @@ export class WorkerPartition implements Worker {
     running.resolve(end);
   }
 
-  /** What cannot be heard of a batch fails it at once; the worker hears with the next step that nobody waits, and may be busy with it until then. */
+  /**
+   * What cannot be heard of a batch fails it at once; the worker hears with the next step that
+   * nobody waits, and may be busy with it until then.
+   */
   private tell(running: Pending, news: BatchProgress): void {
     const { listener, over } = running;
     try {
@@ -218,7 +261,8 @@ export class WorkerPartition implements Worker {
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
       // It begins with one when it has ended the one before, and may not survive to read the next.
-      const Loss = batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
+      const Loss =
+        batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
     });
     return lost;
@@ -231,10 +275,18 @@ function rowsOf({ info }: Pending): number[] {
 
 async function endAtLoad({ name, ended }: Channel, task: WorkerTask): Promise<never> {
   const ending = await ended;
-  const what = 'file' in task ? task.file : task.model.files.size > 0 ? task.model.name : `a model ${task.model.name}`;
-  throw new ServingLoadError(`The ${name} of partition ${task.partition} ${endOf(ending)} while it loaded ${what}`, {
-    cause: ending.cause,
-  });
+  const what =
+    'file' in task
+      ? task.file
+      : task.model.files.size > 0
+        ? task.model.name
+        : `a model ${task.model.name}`;
+  throw new ServingLoadError(
+    `The ${name} of partition ${task.partition} ${endOf(ending)} while it loaded ${what}`,
+    {
+      cause: ending.cause,
+    },
+  );
 }
 
 function endOf({ code, signal, cause }: Ending): string {
@@ -243,5 +295,8 @@ function endOf({ code, signal, cause }: Ending): string {
 }
 
 function unreadable(cause: unknown): Error {
-  return new InvalidOutputError(`What the batch function says cannot be read here: ${messageOf(cause)}`, { cause });
+  return new InvalidOutputError(
+    `What the batch function says cannot be read here: ${messageOf(cause)}`,
+    { cause },
+  );
 }

@@ -18,7 +18,10 @@ import { KnownDigits, type Match } from './known-digits.js';
 export class DigitsController {
   constructor(private readonly knownDigits: KnownDigits) {}
 
-  /** Only the preprocessing: what it returns is the input of the serving `digits`, whose output is the reply. */
+  /**
+   * Only the preprocessing: what it returns is the input of the serving `digits`, whose output is
+   * the reply.
+   */
   @Post('classify')
   @HttpCode(200)
   @Batched('digits')
@@ -26,13 +29,18 @@ export class DigitsController {
     return readDrawing(image);
   }
 
-  /** Runs once for many clients: each gets the entry of its own drawing, and an error goes to that one client. */
+  /**
+   * Runs once for many clients: each gets the entry of its own drawing, and an error goes to that
+   * one client.
+   */
   @Post('compare')
   @HttpCode(200)
   @Batched({ batchSize: 16, batchTimeout: 5, types: [DrawingDto] })
   compare(@Body() drawings: DrawingDto[]): (Match | Error)[] {
     const matches = this.knownDigits.match(drawings.map(({ image }) => readDrawing(image)));
-    return matches.map((match) => match ?? new UnprocessableEntityException('A blank image is like no digit'));
+    return matches.map(
+      (match) => match ?? new UnprocessableEntityException('A blank image is like no digit'),
+    );
   }
 
   /** A digit to try the other two with. */

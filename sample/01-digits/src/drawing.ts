@@ -4,7 +4,10 @@ export const side = 28;
 /** From paper to ink, as light and dark as the characters are. */
 const shades = ' .:+*#';
 
-/** The ink of a text drawing, 0 to 1 for each pixel, row by row. What is short of 28 lines or characters is paper. */
+/**
+ * The ink of a text drawing, 0 to 1 for each pixel, row by row. What is short of 28 lines or
+ * characters is paper.
+ */
 export function readDrawing(lines: readonly string[]): Float32Array {
   const ink = new Float32Array(side ** 2);
   lines.forEach((line, row) => {

@@ -36,7 +36,10 @@ export class KnownDigits implements OnModuleInit {
     return this.digits[index];
   }
 
-  /** The match of each image, none for a blank one. Goes through the known digits once, however many images there are. */
+  /**
+   * The match of each image, none for a blank one. Goes through the known digits once, however many
+   * images there are.
+   */
   match(images: readonly Float32Array[]): (Match | undefined)[] {
     const matches: (Match | undefined)[] = images.map(() => undefined);
     this.digits.forEach(({ label, ink }, index) => {

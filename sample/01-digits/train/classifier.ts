@@ -18,8 +18,11 @@ export class Classifier {
       const image = ink(pixels);
       const hidden = relu(this.hidden.forward(image));
       const probabilities = softmax(this.output.forward(hidden));
-      // The gradient of the cross-entropy at the logits is the probabilities, less one for the true label.
-      const slope = probabilities.map((probability, digit) => (probability - Number(digit === label)) / batch.length);
+      // The gradient of the cross-entropy at the logits is the probabilities, less one for the true
+      // label.
+      const slope = probabilities.map(
+        (probability, digit) => (probability - Number(digit === label)) / batch.length,
+      );
       this.output.learn(hidden, slope);
       this.hidden.learn(
         image,
@@ -45,12 +48,18 @@ export class Classifier {
         node('Gemm', ['active', 'output.weights', 'output.biases'], ['logits']),
         node('Softmax', ['logits'], ['probabilities'], { axis: 1 }),
       ],
-      initializers: { ...parametersOf('hidden', this.hidden), ...parametersOf('output', this.output) },
+      initializers: {
+        ...parametersOf('hidden', this.hidden),
+        ...parametersOf('output', this.output),
+      },
     });
   }
 }
 
-function parametersOf(name: string, { inputs, outputs, weights, biases }: Layer): Record<string, OnnxTensor> {
+function parametersOf(
+  name: string,
+  { inputs, outputs, weights, biases }: Layer,
+): Record<string, OnnxTensor> {
   return {
     [`${name}.weights`]: { type: 'float32', dims: [inputs, outputs], data: weights.values },
     [`${name}.biases`]: { type: 'float32', dims: [outputs], data: biases.values },

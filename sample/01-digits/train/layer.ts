@@ -4,14 +4,19 @@ export class Layer {
   readonly weights: Parameters;
   readonly biases: Parameters;
 
-  /** Weights start uniform with the variance 2 / inputs, which suits ReLU (He et al., https://arxiv.org/abs/1502.01852). */
+  /**
+   * Weights start uniform with the variance 2 / inputs, which suits ReLU (He et al.,
+   * https://arxiv.org/abs/1502.01852).
+   */
   constructor(
     readonly inputs: number,
     readonly outputs: number,
     random: () => number,
   ) {
     const limit = Math.sqrt(6 / inputs);
-    this.weights = new Parameters(Float32Array.from({ length: inputs * outputs }, () => (2 * random() - 1) * limit));
+    this.weights = new Parameters(
+      Float32Array.from({ length: inputs * outputs }, () => (2 * random() - 1) * limit),
+    );
     this.biases = new Parameters(new Float32Array(outputs));
   }
 
@@ -31,7 +36,9 @@ export class Layer {
     return output;
   }
 
-  /** Adds up the gradients of the parameters, given the gradient of the output that `input` led to. */
+  /**
+   * Adds up the gradients of the parameters, given the gradient of the output that `input` led to.
+   */
   learn(input: Float32Array, gradient: Float32Array): void {
     const { gradients } = this.weights;
     for (let from = 0; from < this.inputs; from++) {
@@ -49,7 +56,10 @@ export class Layer {
   /** The gradient of the input, given that of the output. */
   backward(gradient: Float32Array): Float32Array {
     return Float32Array.from({ length: this.inputs }, (_, from) =>
-      gradient.reduce((sum, slope, to) => sum + slope * this.weights.values[from * this.outputs + to]!, 0),
+      gradient.reduce(
+        (sum, slope, to) => sum + slope * this.weights.values[from * this.outputs + to]!,
+        0,
+      ),
     );
   }
 
@@ -78,8 +88,10 @@ class Parameters {
     for (let index = 0; index < this.values.length; index++) {
       const slope = this.gradients[index]!;
       this.mean[index] = decay * this.mean[index]! + (1 - decay) * slope;
-      this.variance[index] = varianceDecay * this.variance[index]! + (1 - varianceDecay) * slope ** 2;
-      this.values[index]! -= (scale * this.mean[index]!) / (Math.sqrt(this.variance[index]!) + 1e-8);
+      this.variance[index] =
+        varianceDecay * this.variance[index]! + (1 - varianceDecay) * slope ** 2;
+      this.values[index]! -=
+        (scale * this.mean[index]!) / (Math.sqrt(this.variance[index]!) + 1e-8);
     }
     this.gradients.fill(0);
   }

@@ -1,6 +1,6 @@
 /**
- * Trains the model of this sample and writes it, with digits that it has never seen, to the folder given as the argument.
- * Everything is seeded: the same files come out each time.
+ * Trains the model of this sample and writes it, with digits that it has never seen, to the folder
+ * given as the argument. Everything is seeded: the same files come out each time.
  */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +26,9 @@ for (let epoch = 0; epoch < epochs; epoch++) {
   for (let start = 0; start < moved.length; start += batchSize) {
     classifier.learn(moved.slice(start, start + batchSize), rate * (1 - epoch / epochs));
   }
-  console.log(`epoch ${epoch + 1} of ${epochs}: ${percent(accuracy(test))} of ${heldOut} held-out digits`);
+  console.log(
+    `epoch ${epoch + 1} of ${epochs}: ${percent(accuracy(test))} of ${heldOut} held-out digits`,
+  );
 }
 
 writeFileSync(join(folder, 'digits.onnx'), classifier.toOnnx());

@@ -4,14 +4,21 @@ import { Tensor } from 'onnxruntime-common';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
-/** Token counts that texts are padded to. Each is a lane of its own: only rows of one length fit into one tensor. */
+/**
+ * Token counts that texts are padded to. Each is a lane of its own: only rows of one length fit
+ * into one tensor.
+ */
 const lengths = [8, 16, 32, 64, 128];
 const longest = 128;
 
 /** A serving that turns a text into its meaning: a unit vector of 384 numbers. */
 export async function createEmbedder(modelFolder: string) {
-  const readJson = async (name: string) => JSON.parse(await readFile(join(modelFolder, name), 'utf8')) as object;
-  const tokenizer = new Tokenizer(await readJson('tokenizer.json'), await readJson('tokenizer_config.json'));
+  const readJson = async (name: string) =>
+    JSON.parse(await readFile(join(modelFolder, name), 'utf8')) as object;
+  const tokenizer = new Tokenizer(
+    await readJson('tokenizer.json'),
+    await readJson('tokenizer_config.json'),
+  );
 
   return defineServing({
     name: 'embedder',
@@ -19,7 +26,8 @@ export async function createEmbedder(modelFolder: string) {
 
     preprocess(text: string) {
       const { ids, attention_mask } = tokenizer.encode(text);
-      // What is too long is cut, but the closing token stays: the model has never seen a text without it.
+      // What is too long is cut, but the closing token stays: the model has never seen a text
+      // without it.
       if (ids.length > longest) {
         ids.splice(longest - 1, ids.length - longest);
       }
@@ -46,7 +54,10 @@ function row(values: readonly number[], length: number): Tensor {
   return new Tensor('int64', filled, [1, length]);
 }
 
-/** Mean pooling: adds up the vectors of the text's own tokens, not of the padding. Scaling is left to `normalize`. */
+/**
+ * Mean pooling: adds up the vectors of the text's own tokens, not of the padding. Scaling is left
+ * to `normalize`.
+ */
 function sum(hidden: Tensor, tokens: number): Float32Array {
   const [, , width = 0] = hidden.dims;
   const values = hidden.data as Float32Array;

@@ -1,4 +1,13 @@
-import { BadRequestException, Controller, Get, Header, Post, Query, Sse, StreamableFile } from '@nestjs/common';
+import {
+  BadRequestException,
+  Controller,
+  Get,
+  Header,
+  Post,
+  Query,
+  Sse,
+  StreamableFile,
+} from '@nestjs/common';
 import { createReadStream } from 'node:fs';
 import { map } from 'rxjs';
 import { BurstService } from './burst.service.js';

@@ -22,7 +22,9 @@ interface Entry {
 export class SearchService implements OnModuleInit {
   private entries: readonly Entry[] = [];
 
-  constructor(@InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>) {}
+  constructor(
+    @InjectServing('embedder') private readonly embedder: Serving<string, Float32Array>,
+  ) {}
 
   /** Embeds all entries at once, so that already the start-up runs in full batches. */
   async onModuleInit() {

@@ -28,7 +28,10 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
     this.batches$.subscribe((batch) => this.count(batch));
   }
 
-  /** Ends the streams to browsers too: the server would wait for them, and the servings end only after the server. */
+  /**
+   * Ends the streams to browsers too: the server would wait for them, and the servings end only
+   * after the server.
+   */
   onModuleDestroy() {
     this.end$.next();
   }

@@ -12,6 +12,11 @@ import { vad } from './vad.serving.js';
 @Module({
   imports: [ServingModule.forRoot({ servings: [vad] })],
   controllers: [StreamsController, SimulationController, PageController],
-  providers: [StreamsService, SimulationService, StatsService, { provide: APP_PIPE, useValue: new ValidationPipe() }],
+  providers: [
+    StreamsService,
+    SimulationService,
+    StatsService,
+    { provide: APP_PIPE, useValue: new ValidationPipe() },
+  ],
 })
 export class AppModule {}

@@ -11,7 +11,10 @@ interface Memory {
   readonly position: number;
 }
 
-/** One stream of sound. Its chunks are heard strictly in order, since each needs the state that the one before it left. */
+/**
+ * One stream of sound. Its chunks are heard strictly in order, since each needs the state that the
+ * one before it left.
+ */
 export class AudioStream {
   private memory: Memory = { rest: noSamples, state: new Float32Array(stateSize), position: 0 };
   private last: Promise<unknown> = Promise.resolve();
@@ -19,10 +22,12 @@ export class AudioStream {
   constructor(private readonly detector: ServingOf<typeof vad>) {}
 
   /**
-   * Hears the next samples, after all that came before them; resolves with the probability of speech for each chunk that they complete.
-   * If that fails, the stream is as it was, and the piece may be sent again.
+   * Hears the next samples, after all that came before them; resolves with the probability of
+   * speech for each chunk that they complete. If that fails, the stream is as it was, and the piece
+   * may be sent again.
    *
-   * @param position where in the stream the piece begins, in samples, if the caller wants that checked
+   * @param position where in the stream the piece begins, in samples, if the caller wants that
+   * checked
    */
   hear(piece: Float32Array, position?: number): Promise<number[]> {
     const turn = this.last.then(() => this.hearNow(piece, position));
@@ -32,7 +37,9 @@ export class AudioStream {
 
   private async hearNow(piece: Float32Array, position = this.memory.position): Promise<number[]> {
     if (position !== this.memory.position) {
-      throw new ConflictException(`The stream is at sample ${this.memory.position}, and this piece begins at ${position}`);
+      throw new ConflictException(
+        `The stream is at sample ${this.memory.position}, and this piece begins at ${position}`,
+      );
     }
     const { windows, rest } = windowsOf(this.memory.rest, piece);
     const probabilities: number[] = [];

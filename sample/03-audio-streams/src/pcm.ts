@@ -5,5 +5,8 @@ export const sampleBytes = 2;
 export function samplesOf(pcm: Uint8Array): Float32Array {
   const bytes = new DataView(pcm.buffer, pcm.byteOffset, pcm.byteLength);
   const length = Math.floor(pcm.length / sampleBytes);
-  return Float32Array.from({ length }, (_, index) => bytes.getInt16(index * sampleBytes, true) / 2 ** 15);
+  return Float32Array.from(
+    { length },
+    (_, index) => bytes.getInt16(index * sampleBytes, true) / 2 ** 15,
+  );
 }

@@ -1,4 +1,8 @@
-import { BadRequestException, PayloadTooLargeException, UnsupportedMediaTypeException } from '@nestjs/common';
+import {
+  BadRequestException,
+  PayloadTooLargeException,
+  UnsupportedMediaTypeException,
+} from '@nestjs/common';
 import type { IncomingMessage } from 'node:http';
 import { sampleBytes, samplesOf } from './pcm.js';
 
@@ -11,7 +15,9 @@ const mostBytes = 60 * 16_000 * sampleBytes;
 export async function readPiece(request: IncomingMessage): Promise<Float32Array> {
   const type = request.headers['content-type'];
   if (type !== mediaType) {
-    throw new UnsupportedMediaTypeException(`Send raw 16-bit samples as ${mediaType}, not as ${type ?? 'nothing'}`);
+    throw new UnsupportedMediaTypeException(
+      `Send raw 16-bit samples as ${mediaType}, not as ${type ?? 'nothing'}`,
+    );
   }
   const pcm = await readBytes(request);
   if (pcm.length % sampleBytes !== 0) {

@@ -50,9 +50,15 @@ export class SimulationService implements OnModuleInit, OnModuleDestroy {
     const { signal } = this.running;
     setMaxListeners(streams, signal);
     for (let index = 0; index < streams; index++) {
-      // Steps of the golden ratio spread the callers over the clip, and over the time of a chunk, however many there are.
+      // Steps of the golden ratio spread the callers over the clip, and over the time of a chunk,
+      // however many there are.
       const share = (index * 0.618) % 1;
-      const call = { offset: Math.floor(share * this.clip.length), delay: share * chunkTime, speed, signal };
+      const call = {
+        offset: Math.floor(share * this.clip.length),
+        delay: share * chunkTime,
+        speed,
+        signal,
+      };
       this.play(this.streams.open(`caller ${index + 1}`), call).catch((error: unknown) => {
         if (!signal.aborted) {
           this.logger.error(error);
@@ -80,6 +86,9 @@ export class SimulationService implements OnModuleInit, OnModuleDestroy {
 
   /** The clip over and over. */
   private piece(from: number): Float32Array {
-    return Float32Array.from({ length: pieceSamples }, (_, index) => this.clip[(from + index) % this.clip.length]!);
+    return Float32Array.from(
+      { length: pieceSamples },
+      (_, index) => this.clip[(from + index) % this.clip.length]!,
+    );
   }
 }

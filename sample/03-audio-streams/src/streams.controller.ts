@@ -31,7 +31,10 @@ export class StreamsController {
     return { id: this.streams.open(body?.name) };
   }
 
-  /** The body holds the next samples, however many. With `position`, the first sample's place in the stream, it is checked that none is missing. */
+  /**
+   * The body holds the next samples, however many. With `position`, the first sample's place in the
+   * stream, it is checked that none is missing.
+   */
   @Post(':id/chunks')
   @HttpCode(200)
   async hear(

@@ -38,7 +38,10 @@ export class StreamsService implements OnModuleDestroy {
 
   constructor(@InjectServing(vad) private readonly detector: ServingOf<typeof vad>) {}
 
-  /** Ends the streams to browsers too: the server would wait for them, and the servings end only after the server. */
+  /**
+   * Ends the streams to browsers too: the server would wait for them, and the servings end only
+   * after the server.
+   */
   onModuleDestroy() {
     for (const id of this.streams.keys()) {
       this.end(id);
@@ -65,7 +68,10 @@ export class StreamsService implements OnModuleDestroy {
     return id;
   }
 
-  /** The probability of speech for each chunk that the piece completes; see {@link AudioStream.hear}. */
+  /**
+   * The probability of speech for each chunk that the piece completes; see
+   * {@link AudioStream.hear}.
+   */
   async hear(id: string, piece: Float32Array, position?: number): Promise<number[]> {
     const { stream, idle } = this.find(id);
     idle.refresh();

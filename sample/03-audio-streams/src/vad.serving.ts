@@ -23,18 +23,27 @@ export const stateSize = 2 * 128;
 /** The same for all streams. A scalar has no rows: it is shared by the batch. */
 const sr = new Tensor('int64', [BigInt(sampleRate)], []);
 
-/** Hears whether somebody speaks: Silero VAD, a recurrent network whose state is an ordinary input and output. */
+/**
+ * Hears whether somebody speaks: Silero VAD, a recurrent network whose state is an ordinary input
+ * and output.
+ */
 export const vad = defineServing({
   name: 'vad',
   model: new URL('../model/silero_vad_v6.onnx', import.meta.url),
-  // A chunk comes every 32 ms in each stream, at no common beat: in 8 ms, a quarter of the streams have one.
+  // A chunk comes every 32 ms in each stream, at no common beat: in 8 ms, a quarter of the streams
+  // have one.
   batchTimeout: 8,
-  // That the rows of `state` lie on axis 1 and `sr` has none is read from the file, which tells no shape of this output.
+  // That the rows of `state` lie on axis 1 and `sr` has none is read from the file, which tells no
+  // shape of this output.
   outputs: { stateN: { batchAxis: 1 } },
 
   preprocess({ window, state }: Heard) {
     return {
-      batch: { input: new Tensor('float32', window, [1, windowSamples]), state: new Tensor('float32', state, [2, 1, 128]), sr },
+      batch: {
+        input: new Tensor('float32', window, [1, windowSamples]),
+        state: new Tensor('float32', state, [2, 1, 128]),
+        sr,
+      },
     };
   },
 

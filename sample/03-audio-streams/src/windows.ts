@@ -1,7 +1,10 @@
 /** Samples that the model judges at a time: 32 ms. */
 export const chunkSamples = 512;
 
-/** Samples before a chunk that the model must be given with it. Of the chunk alone it hears nothing, and does not say why. */
+/**
+ * Samples before a chunk that the model must be given with it. Of the chunk alone it hears nothing,
+ * and does not say why.
+ */
 export const contextSamples = 64;
 
 /** What the model is given: a chunk behind its context. */
@@ -17,7 +20,10 @@ export interface Windows {
   readonly rest: Float32Array;
 }
 
-/** Cuts the samples of a stream, which come in pieces of any length, into overlapping windows. `rest` is that of the piece before. */
+/**
+ * Cuts the samples of a stream, which come in pieces of any length, into overlapping windows.
+ * `rest` is that of the piece before.
+ */
 export function windowsOf(rest: Float32Array, piece: Float32Array): Windows {
   const samples = new Float32Array(rest.length + piece.length);
   samples.set(rest);

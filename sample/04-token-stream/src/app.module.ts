@@ -21,7 +21,10 @@ import { WriterService } from './writer.service.js';
   providers: [
     WriterService,
     StatsService,
-    { provide: APP_PIPE, useValue: new ValidationPipe({ transform: true, stopAtFirstError: true }) },
+    {
+      provide: APP_PIPE,
+      useValue: new ValidationPipe({ transform: true, stopAtFirstError: true }),
+    },
   ],
 })
 export class AppModule {}

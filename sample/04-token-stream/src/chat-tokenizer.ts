@@ -14,7 +14,9 @@ export class ChatTokenizer {
 
   private constructor(
     private readonly tokenizer: Tokenizer,
-    /** Knows no special tokens, so that a prompt cannot end its own turn or speak for the assistant. */
+    /**
+     * Knows no special tokens, so that a prompt cannot end its own turn or speak for the assistant.
+     */
     private readonly plain: Tokenizer,
     added: TokenizerFile['added_tokens'],
   ) {
@@ -22,7 +24,8 @@ export class ChatTokenizer {
   }
 
   static async load(folder: string): Promise<ChatTokenizer> {
-    const readJson = async (name: string) => JSON.parse(await readFile(join(folder, name), 'utf8')) as unknown;
+    const readJson = async (name: string) =>
+      JSON.parse(await readFile(join(folder, name), 'utf8')) as unknown;
     const file = (await readJson('tokenizer.json')) as TokenizerFile;
     const config = (await readJson('tokenizer_config.json')) as object;
     return new ChatTokenizer(
@@ -32,7 +35,10 @@ export class ChatTokenizer {
     );
   }
 
-  /** A conversation with one question, laid out as the `chat_template` of tokenizer_config.json does it. */
+  /**
+   * A conversation with one question, laid out as the `chat_template` of tokenizer_config.json does
+   * it.
+   */
   encode(question: string): number[] {
     const turn = (text: string) => [this.idOf('<|im_start|>'), ...this.idsOf(text)];
     const end = [this.end, ...this.idsOf('\n')];
@@ -42,7 +48,9 @@ export class ChatTokenizer {
 
   /** The text of an answer whose tokens come one by one. */
   createTextStream(): TextStream {
-    return new TextStream((token) => (this.special.has(token) ? undefined : this.tokenizer.id_to_token(token)));
+    return new TextStream((token) =>
+      this.special.has(token) ? undefined : this.tokenizer.id_to_token(token),
+    );
   }
 
   /** The token with which the model ends its answer. */

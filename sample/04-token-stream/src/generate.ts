@@ -14,7 +14,8 @@ export interface Prompt extends Sampling {
 /**
  * Answers prompts together, a token for each at a time, and nothing for one that has ended.
  *
- * @param isWaiting whether anybody still wants the answer to a prompt; that of another goes no further
+ * @param isWaiting whether anybody still wants the answer to a prompt; that of another goes no
+ * further
  */
 export async function* generate(
   session: InferenceSession,

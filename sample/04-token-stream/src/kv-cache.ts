@@ -1,6 +1,9 @@
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
 
-/** Keys and values of all tokens so far: a tensor [rows, heads, tokens, width] for each `0.key`, `0.value`, `1.key`... */
+/**
+ * Keys and values of all tokens so far: a tensor [rows, heads, tokens, width] for each `0.key`,
+ * `0.value`, `1.key`...
+ */
 export type KvCache = ReadonlyMap<string, Tensor>;
 
 const past = 'past_key_values.';
@@ -14,7 +17,12 @@ export function emptyCache(session: InferenceSession, rows: number): KvCache {
         return [];
       }
       const [, heads, , width] = input.shape as [string, number, string, number];
-      return [[input.name.slice(past.length), new Tensor('float32', new Float32Array(0), [rows, heads, 0, width])]];
+      return [
+        [
+          input.name.slice(past.length),
+          new Tensor('float32', new Float32Array(0), [rows, heads, 0, width]),
+        ],
+      ];
     }),
   );
 }

@@ -8,7 +8,11 @@ export const MODEL_FOLDER = Symbol('MODEL_FOLDER');
 @Module({
   providers: [
     { provide: MODEL_FOLDER, useFactory: fetchModel },
-    { provide: ChatTokenizer, inject: [MODEL_FOLDER], useFactory: (folder: string) => ChatTokenizer.load(folder) },
+    {
+      provide: ChatTokenizer,
+      inject: [MODEL_FOLDER],
+      useFactory: (folder: string) => ChatTokenizer.load(folder),
+    },
   ],
   exports: [MODEL_FOLDER, ChatTokenizer],
 })

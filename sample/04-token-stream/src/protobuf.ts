@@ -7,7 +7,10 @@ export interface Field {
   readonly raw: Buffer;
 }
 
-/** The fields of a message in the order of the file: https://protobuf.dev/programming-guides/encoding/. */
+/**
+ * The fields of a message in the order of the file:
+ * https://protobuf.dev/programming-guides/encoding/.
+ */
 export function* fieldsOf(message: Buffer): Generator<Field> {
   let offset = 0;
   const varint = () => {
@@ -48,7 +51,9 @@ export function* fieldsOf(message: Buffer): Generator<Field> {
 
 /** A length-delimited field: a message of such parts, or a text. */
 export function field(number: number, ...parts: readonly (Uint8Array | string)[]): Buffer {
-  const content = Buffer.concat(parts.map((part) => (typeof part === 'string' ? Buffer.from(part) : part)));
+  const content = Buffer.concat(
+    parts.map((part) => (typeof part === 'string' ? Buffer.from(part) : part)),
+  );
   return Buffer.concat([varintOf(number * 8 + 2), varintOf(content.length), content]);
 }
 

@@ -10,8 +10,15 @@ export interface Sampling {
   readonly seed: number;
 }
 
-/** Chooses tokens for one prompt; it keeps its own random numbers, so that others in the batch do not change them. */
-export function createSampler({ temperature, topK, seed }: Sampling): (logits: Float32Array) => number {
+/**
+ * Chooses tokens for one prompt; it keeps its own random numbers, so that others in the batch do
+ * not change them.
+ */
+export function createSampler({
+  temperature,
+  topK,
+  seed,
+}: Sampling): (logits: Float32Array) => number {
   const random = seeded(seed);
   return temperature === 0 ? likeliest : (logits) => draw(logits, temperature, topK, random());
 }
@@ -37,7 +44,10 @@ export function topOf(logits: Float32Array, count: number): number[] {
   return top;
 }
 
-/** The token in which `at` lies, a number from 0 up to 1, when the probabilities of the top k are laid side by side. */
+/**
+ * The token in which `at` lies, a number from 0 up to 1, when the probabilities of the top k are
+ * laid side by side.
+ */
 function draw(logits: Float32Array, temperature: number, topK: number, at: number): number {
   const top = topOf(logits, topK);
   const highest = logits[top[0]!]!;

@@ -1,6 +1,14 @@
 import { Injectable, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
 import { type ServingEvent, ServingService } from 'nestjs-serving';
-import { auditTime, BehaviorSubject, type Observable, scan, startWith, Subject, takeUntil } from 'rxjs';
+import {
+  auditTime,
+  BehaviorSubject,
+  type Observable,
+  scan,
+  startWith,
+  Subject,
+  takeUntil,
+} from 'rxjs';
 
 /** What batches have run. */
 export interface Stats {
@@ -26,10 +34,15 @@ export class StatsService implements OnModuleInit, OnModuleDestroy {
   constructor(private readonly servings: ServingService) {}
 
   onModuleInit() {
-    this.servings.events$.pipe(takeUntil(this.end$), scan(count, none)).subscribe((stats) => this.current$.next(stats));
+    this.servings.events$
+      .pipe(takeUntil(this.end$), scan(count, none))
+      .subscribe((stats) => this.current$.next(stats));
   }
 
-  /** Ends the streams to browsers too: the server would wait for them, and the servings end only after the server. */
+  /**
+   * Ends the streams to browsers too: the server would wait for them, and the servings end only
+   * after the server.
+   */
   onModuleDestroy() {
     this.end$.next();
   }

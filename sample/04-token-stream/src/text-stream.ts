@@ -1,11 +1,14 @@
 /**
- * Text from tokens one by one. A token of a byte-level BPE is a run of bytes, and a Chinese character may be spread over two or
- * three of them: its bytes are held back until it is whole.
+ * Text from tokens one by one. A token of a byte-level BPE is a run of bytes, and a Chinese
+ * character may be spread over two or three of them: its bytes are held back until it is whole.
  */
 export class TextStream {
   private readonly decoder = new TextDecoder('utf-8', { ignoreBOM: true });
 
-  /** @param written what stands for a token in the vocabulary; nothing for special tokens, which are no text */
+  /**
+   * @param written what stands for a token in the vocabulary; nothing for special tokens, which are
+   * no text
+   */
   constructor(private readonly written: (token: number) => string | undefined) {}
 
   /** The text that is certain now: often that of the token, sometimes nothing. */
@@ -20,7 +23,10 @@ export class TextStream {
   }
 }
 
-/** GPT-2's alphabet, in which every byte is a visible character: those that are no such character are moved past 255. */
+/**
+ * GPT-2's alphabet, in which every byte is a visible character: those that are no such character
+ * are moved past 255.
+ */
 const byteOf = new Map<string, number>();
 let moved = 256;
 for (let byte = 0; byte < 256; byte++) {

@@ -1,4 +1,12 @@
-import { Controller, Get, Header, type MessageEvent, Query, Sse, StreamableFile } from '@nestjs/common';
+import {
+  Controller,
+  Get,
+  Header,
+  type MessageEvent,
+  Query,
+  Sse,
+  StreamableFile,
+} from '@nestjs/common';
 import { createReadStream } from 'node:fs';
 import { map, type Observable } from 'rxjs';
 import { GenerateQuery } from './generate.query.js';

@@ -25,16 +25,24 @@ export class WriterService {
     @InjectServing('writer') private readonly writer: Serving<Prompt, number>,
   ) {}
 
-  /** The answer in pieces of text, and an event `done` at its end. Who unsubscribes frees the row in the model. */
+  /**
+   * The answer in pieces of text, and an event `done` at its end. Who unsubscribes frees the row in
+   * the model.
+   */
   write({ prompt, ...options }: GenerateQuery): Observable<MessageEvent> {
     const tokens = this.tokenizer.encode(prompt);
     if (tokens.length > longest) {
-      throw new BadRequestException(`The prompt has ${tokens.length} tokens, and ${longest} is the most.`);
+      throw new BadRequestException(
+        `The prompt has ${tokens.length} tokens, and ${longest} is the most.`,
+      );
     }
     return defer(() => this.stream(tokens, options));
   }
 
-  private stream(tokens: readonly number[], options: Omit<GenerateQuery, 'prompt'>): Observable<MessageEvent> {
+  private stream(
+    tokens: readonly number[],
+    options: Omit<GenerateQuery, 'prompt'>,
+  ): Observable<MessageEvent> {
     const text = this.tokenizer.createTextStream();
     let count = 0;
     const pieces$ = this.writer.stream({ tokens, endToken: this.tokenizer.end, ...options }).pipe(

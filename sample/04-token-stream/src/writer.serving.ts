@@ -8,7 +8,8 @@ export function createWriter(folder: string) {
     useFile: new URL('../dist/writer.thread.js', import.meta.url),
     partitions: [{ folder }],
     batchSize: 8,
-    // A batch takes a second or so and nobody can join it, so it is worth a moment to gather those who come together.
+    // A batch takes a second or so and nobody can join it, so it is worth a moment to gather those
+    // who come together.
     batchTimeout: 20,
   });
 }

@@ -8,18 +8,27 @@ export interface Reading {
 }
 
 /**
- * Reads each row of `probabilities`, of shape `[rows, steps, characters]`, by the best path of CTC (Graves et al., 2006): the
- * likeliest character of each step, repetitions counted once, and without character 0, the blank.
+ * Reads each row of `probabilities`, of shape `[rows, steps, characters]`, by the best path of CTC
+ * (Graves et al., 2006): the likeliest character of each step, repetitions counted once, and
+ * without character 0, the blank.
  */
 export function readRows({ data, dims }: Tensor, characters: readonly string[]): Reading[] {
   const [rows = 0, steps = 0, choices = 0] = dims;
   return Array.from({ length: rows }, (_, row) => {
     const start = row * steps * choices;
-    return readRow((data as Float32Array).subarray(start, start + steps * choices), choices, characters);
+    return readRow(
+      (data as Float32Array).subarray(start, start + steps * choices),
+      choices,
+      characters,
+    );
   });
 }
 
-function readRow(probabilities: Float32Array, choices: number, characters: readonly string[]): Reading {
+function readRow(
+  probabilities: Float32Array,
+  choices: number,
+  characters: readonly string[],
+): Reading {
   let text = '';
   let count = 0;
   let sum = 0;

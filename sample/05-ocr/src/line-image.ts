@@ -6,7 +6,10 @@ import { Tensor } from 'onnxruntime-common';
 const height = 48;
 const channels = 3;
 
-/** The first bytes of PNG and JPEG. Nothing else is decoded: an SVG, for one, could ask for other files. */
+/**
+ * The first bytes of PNG and JPEG. Nothing else is decoded: an SVG, for one, could ask for other
+ * files.
+ */
 const signatures = [Buffer.of(0x89, 0x50, 0x4e, 0x47), Buffer.of(0xff, 0xd8, 0xff)];
 
 /** Decodes an upload, which happens in a thread of libuv and not on the event loop. */
@@ -27,10 +30,11 @@ export function widthOf(image: Image): number {
 }
 
 /**
- * The line as the model reads it: one row of planes in the order blue, green, red, each value from -1 to 1.
+ * The line as the model reads it: one row of planes in the order blue, green, red, each value from
+ * -1 to 1.
  *
- * What is missing to the full width stays 0, the grey that the model was trained to ignore; with the colour of the paper it
- * loses letters.
+ * What is missing to the full width stays 0, the grey that the model was trained to ignore; with
+ * the colour of the paper it loses letters.
  */
 export function toTensor(image: Image, width: number, fullWidth: number): Tensor {
   const pixels = pixelsOf(image, width);
@@ -38,7 +42,8 @@ export function toTensor(image: Image, width: number, fullWidth: number): Tensor
   for (let pixel = 0; pixel < width * height; pixel++) {
     const at = Math.floor(pixel / width) * fullWidth + (pixel % width);
     for (let channel = 0; channel < channels; channel++) {
-      values[at + channel * height * fullWidth] = pixels[pixel * 4 + channels - 1 - channel]! / 127.5 - 1;
+      values[at + channel * height * fullWidth] =
+        pixels[pixel * 4 + channels - 1 - channel]! / 127.5 - 1;
     }
   }
   return new Tensor('float32', values, [1, channels, height, fullWidth]);

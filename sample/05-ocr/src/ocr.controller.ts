@@ -1,4 +1,14 @@
-import { Controller, Get, Header, HttpCode, Param, Post, Req, Sse, StreamableFile } from '@nestjs/common';
+import {
+  Controller,
+  Get,
+  Header,
+  HttpCode,
+  Param,
+  Post,
+  Req,
+  Sse,
+  StreamableFile,
+} from '@nestjs/common';
 import { InjectServing } from 'nestjs-serving';
 import { createReadStream } from 'node:fs';
 import type { IncomingMessage } from 'node:http';

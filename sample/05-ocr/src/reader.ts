@@ -2,7 +2,10 @@ import { Batch, defineServing, lengthBuckets, type ServingOf } from 'nestjs-serv
 import type { Reading } from './ctc.js';
 import { decodeImage, toTensor, widthOf } from './line-image.js';
 
-/** The widths in pixels that lines are padded to. Each is a lane of its own; longer lines are refused. */
+/**
+ * The widths in pixels that lines are padded to. Each is a lane of its own; longer lines are
+ * refused.
+ */
 const buckets = lengthBuckets([160, 320, 480, 640, 960]);
 
 /** A serving that reads the image of one line of text. */

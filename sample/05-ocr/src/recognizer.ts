@@ -12,20 +12,26 @@ interface Model {
 
 let model: Promise<Model> | undefined;
 
-/** Runs in threads of its own. It is called there for every key, but all keys of a thread share one session and its weights. */
+/**
+ * Runs in threads of its own. It is called there for every key, but all keys of a thread share one
+ * session and its weights.
+ */
 export default async function createRecognizer({ options }: BatchFunctionContext) {
   const { session, characters } = await (model ??= load(String(options['modelFolder'])));
 
   return async ({ x }: { x: Tensor }): Promise<Reading[]> => {
     const outputs = await session.run({ x });
-    // Read here, where it stands: it has 26 kB per 8 pixels of width, of which the caller needs one character.
+    // Read here, where it stands: it has 26 kB per 8 pixels of width, of which the caller needs one
+    // character.
     return readRows(outputs[session.outputNames[0]!] as Tensor, characters);
   };
 }
 
 async function load(folder: string): Promise<Model> {
   // One native thread: what uses the other cores is the other partitions.
-  const session = await InferenceSession.create(join(folder, 'recognition.onnx'), { intraOpNumThreads: 1 });
+  const session = await InferenceSession.create(join(folder, 'recognition.onnx'), {
+    intraOpNumThreads: 1,
+  });
   const lines = await readFile(join(folder, 'characters.txt'), 'utf8');
   // The blank of CTC comes first, and last the space, which the file has not.
   return { session, characters: ['', ...lines.trimEnd().split(/\r?\n/), ' '] };

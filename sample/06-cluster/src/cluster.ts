@@ -16,7 +16,8 @@ export class Cluster {
   static async start(): Promise<Cluster> {
     const { values } = parseArgs({ options: { nats: { type: 'string' } } });
     const ports = [await freePort(), await freePort()];
-    const shared = values.nats === undefined ? { PEERS: ports.join(',') } : { NATS_URL: values.nats };
+    const shared =
+      values.nats === undefined ? { PEERS: ports.join(',') } : { NATS_URL: values.nats };
     const [one, two, web] = await Promise.all([
       started('model-node', { ...shared, NODE_NAME: 'one', LISTEN: `${ports[0]}` }),
       started('model-node', { ...shared, NODE_NAME: 'two', LISTEN: `${ports[1]}` }),
@@ -36,7 +37,9 @@ export class Cluster {
   }
 
   async stop(): Promise<void> {
-    const running = [...this.nodes.values()].filter(({ exitCode, signalCode }) => exitCode === null && signalCode === null);
+    const running = [...this.nodes.values()].filter(
+      ({ exitCode, signalCode }) => exitCode === null && signalCode === null,
+    );
     await Promise.all(
       running.map(async (node) => {
         node.kill('SIGTERM');
@@ -54,7 +57,9 @@ async function started(
   const child = fork(path, { env: { ...process.env, ...env } });
   const [message] = await Promise.race([
     once(child, 'message'),
-    once(child, 'exit').then(([code]) => Promise.reject(new Error(`${script} ended with code ${code}`))),
+    once(child, 'exit').then(([code]) =>
+      Promise.reject(new Error(`${script} ended with code ${code}`)),
+    ),
   ]);
   return { process: child, ...(message as { url?: string }) };
 }

@@ -8,7 +8,10 @@ export interface Prediction {
   readonly node: string;
 }
 
-/** Reads handwritten digits: 784 bytes of ink in, a digit out. The model nodes own it; the web node knows its name alone. */
+/**
+ * Reads handwritten digits: 784 bytes of ink in, a digit out. The model nodes own it; the web node
+ * knows its name alone.
+ */
 export const digits = defineServing({
   name: 'digits',
   model: new URL('../../01-digits/model/digits.onnx', import.meta.url),
@@ -21,6 +24,9 @@ export const digits = defineServing({
 
   postprocess({ probabilities }: { probabilities: Tensor }): Prediction {
     const values = probabilities.data as Float32Array;
-    return { digit: values.indexOf(Math.max(...values)), node: process.env['NODE_NAME'] ?? 'somebody' };
+    return {
+      digit: values.indexOf(Math.max(...values)),
+      node: process.env['NODE_NAME'] ?? 'somebody',
+    };
   },
 });

@@ -1,7 +1,10 @@
 import { Transport } from '@nestjs/microservices';
 import type { DistributionOptions } from 'nestjs-serving';
 
-/** How the nodes of this sample find each other: over NATS where `NATS_URL` says where it is, else over TCP, by the ports in `PEERS`. */
+/**
+ * How the nodes of this sample find each other: over NATS where `NATS_URL` says where it is, else
+ * over TCP, by the ports in `PEERS`.
+ */
 export function distribution(): DistributionOptions {
   const { NATS_URL, LISTEN, PEERS = '', NODE_NAME } = process.env;
   const common = { namespace: 'digits', ...(NODE_NAME !== undefined && { nodeId: NODE_NAME }) };
@@ -9,5 +12,10 @@ export function distribution(): DistributionOptions {
     return { ...common, transport: Transport.NATS, options: { servers: NATS_URL } };
   }
   const peers = PEERS.split(',').map((port) => `127.0.0.1:${port}`);
-  return { ...common, transport: Transport.TCP, options: LISTEN ? { port: Number(LISTEN) } : {}, peers };
+  return {
+    ...common,
+    transport: Transport.TCP,
+    options: LISTEN ? { port: Number(LISTEN) } : {},
+    peers,
+  };
 }

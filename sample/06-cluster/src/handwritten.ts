@@ -8,7 +8,10 @@ export interface Digit {
 
 const PIXELS = 28 ** 2;
 
-/** Three hundred handwritten digits that the model was not trained on: in the file, a byte for the label and a byte for each pixel. */
+/**
+ * Three hundred handwritten digits that the model was not trained on: in the file, a byte for the
+ * label and a byte for each pixel.
+ */
 export async function handwritten(): Promise<readonly Digit[]> {
   const file = await readFile(new URL('../../01-digits/model/digits.bin', import.meta.url));
   return Array.from({ length: file.length / (1 + PIXELS) }, (_, index) => {

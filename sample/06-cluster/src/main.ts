@@ -9,13 +9,20 @@ console.log(`Two model nodes and a web node at ${cluster.url}, over ${cluster.tr
 report('600 digits', await load(cluster.url, digits, 600));
 
 // In the middle of the next ones, one of the model nodes is gone, as by a power cut.
-const underLoad = load(cluster.url, digits, 3000, (answered) => answered === 1000 && cluster.kill('one'));
+const underLoad = load(
+  cluster.url,
+  digits,
+  3000,
+  (answered) => answered === 1000 && cluster.kill('one'),
+);
 report('3000 digits, while node one is killed', await underLoad);
 report('600 digits more', await load(cluster.url, digits, 600));
 
 await cluster.stop();
 
 function report(title: string, { answers, right, failures }: Outcome): void {
-  const byNode = [...answers].toSorted(([one], [other]) => one.localeCompare(other)).map(([node, count]) => `${node} ${count}`);
+  const byNode = [...answers]
+    .toSorted(([one], [other]) => one.localeCompare(other))
+    .map(([node, count]) => `${node} ${count}`);
   console.log(`${title}: ${byNode.join(', ')}; ${failures} failed, ${right} read right`);
 }

@@ -9,7 +9,10 @@ export function batchedApplication({ module }: Sample): Promise<INestApplication
 }
 
 /** The same application, but for the serving. */
-export async function unbatchedApplication({ module, definition }: Sample): Promise<INestApplication> {
+export async function unbatchedApplication({
+  module,
+  definition,
+}: Sample): Promise<INestApplication> {
   const serving = await unbatched(definition);
   return listen(
     Test.createTestingModule({ imports: [module] })

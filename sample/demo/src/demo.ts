@@ -11,7 +11,9 @@ const sample = await semanticSearch().catch((error: Error) => {
   return handwrittenDigits();
 });
 const load = { requests: sample.requests, amount: 1000, connections: 200 };
-console.log(`${sample.title}: ${load.amount} requests, ${load.connections} at a time, from another process.\n`);
+console.log(
+  `${sample.title}: ${load.amount} requests, ${load.connections} at a time, from another process.\n`,
+);
 
 const unbatched = await unbatchedApplication(sample);
 const oneByOne = await measure(unbatched, load);

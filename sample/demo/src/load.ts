@@ -25,7 +25,10 @@ export interface LoadResult {
   readonly perSecond: number;
 }
 
-/** Run as a process of its own, so that making the load does not disturb the event loop that is measured. */
+/**
+ * Run as a process of its own, so that making the load does not disturb the event loop that is
+ * measured.
+ */
 const { url, requests, amount, connections } = JSON.parse(process.argv[2] ?? '') as Load;
 
 // Not fetch, which takes as much CPU per request as the application that is measured.
@@ -59,6 +62,11 @@ const seconds = (performance.now() - start) / 1000;
 
 latencies.sort((one, other) => one - other);
 const quantile = (share: number) => latencies[Math.floor((latencies.length - 1) * share)]!;
-const result: LoadResult = { failed, p50: quantile(0.5), p99: quantile(0.99), perSecond: amount / seconds };
+const result: LoadResult = {
+  failed,
+  p50: quantile(0.5),
+  p99: quantile(0.99),
+  perSecond: amount / seconds,
+};
 agent.destroy();
 process.stdout.write(JSON.stringify(result));

@@ -18,9 +18,13 @@ export interface Measurement extends LoadResult {
 /** How often the event loop is asked whether it is late, in ms. */
 const resolution = 1;
 
-export async function measure(app: INestApplication, load: Omit<Load, 'url'>): Promise<Measurement> {
+export async function measure(
+  app: INestApplication,
+  load: Omit<Load, 'url'>,
+): Promise<Measurement> {
   const url = await app.getUrl();
-  // The first round pays for compilation and is not counted; else the application that is measured last would look best.
+  // The first round pays for compilation and is not counted; else the application that is measured
+  // last would look best.
   await fire({ ...load, url });
 
   const batches: BatchEndEvent[] = [];
@@ -50,7 +54,10 @@ async function fire(load: Load): Promise<LoadResult> {
   return JSON.parse(stdout) as LoadResult;
 }
 
-/** The monitor records the nanoseconds between two looks; what is beyond the planned interval is the delay. */
+/**
+ * The monitor records the nanoseconds between two looks; what is beyond the planned interval is the
+ * delay.
+ */
 function lateness(nanoseconds: number): number {
   return Math.max(0, nanoseconds / 1e6 - resolution);
 }

@@ -16,15 +16,22 @@ export interface Sample {
 const samples = new URL('../../', import.meta.url);
 const load = <T>(path: string) => import(new URL(path, samples).href) as Promise<T>;
 
-/** Needs a model that is not in the repository: fails where it is not cached and cannot be fetched. */
+/**
+ * Needs a model that is not in the repository: fails where it is not cached and cannot be fetched.
+ */
 export async function semanticSearch(): Promise<Sample> {
   const folder = '02-semantic-search';
   const { AppModule } = await load<{ AppModule: Type }>(`${folder}/dist/app.module.js`);
-  const { fetchModel } = await load<{ fetchModel: () => Promise<string> }>(`${folder}/dist/fetch-model.js`);
-  const { createEmbedder } = await load<{ createEmbedder: (modelFolder: string) => Promise<ServingDefinition> }>(
-    `${folder}/dist/embedder.js`,
+  const { fetchModel } = await load<{ fetchModel: () => Promise<string> }>(
+    `${folder}/dist/fetch-model.js`,
   );
-  const faq = JSON.parse(await readFile(new URL(`${folder}/faq.json`, samples), 'utf8')) as Record<string, object>;
+  const { createEmbedder } = await load<{
+    createEmbedder: (modelFolder: string) => Promise<ServingDefinition>;
+  }>(`${folder}/dist/embedder.js`);
+  const faq = JSON.parse(await readFile(new URL(`${folder}/faq.json`, samples), 'utf8')) as Record<
+    string,
+    object
+  >;
   const questions = Object.values(faq).flatMap(Object.keys);
 
   return {
@@ -43,7 +50,9 @@ export async function handwrittenDigits(): Promise<Sample> {
   const folder = '01-digits';
   const { AppModule } = await load<{ AppModule: Type }>(`${folder}/dist/app.module.js`);
   const { digits } = await load<{ digits: ServingDefinition }>(`${folder}/dist/digits.serving.js`);
-  const { toDrawing } = await load<{ toDrawing: (ink: Float32Array) => string[] }>(`${folder}/dist/drawing.js`);
+  const { toDrawing } = await load<{ toDrawing: (ink: Float32Array) => string[] }>(
+    `${folder}/dist/drawing.js`,
+  );
   const noise = () => toDrawing(Float32Array.from({ length: 28 * 28 }, Math.random));
 
   return {

@@ -1,6 +1,7 @@
 import type { Measurement } from './measure.js';
 
-const line = (label: string, cells: readonly string[]) => label.padEnd(26) + cells.map((cell) => cell.padStart(16)).join('');
+const line = (label: string, cells: readonly string[]) =>
+  label.padEnd(26) + cells.map((cell) => cell.padStart(16)).join('');
 const ms = (value: number) => `${value.toFixed(value < 10 ? 1 : 0)} ms`;
 
 const figures: Readonly<Record<string, (measurement: Measurement) => string>> = {
@@ -18,6 +19,8 @@ const figures: Readonly<Record<string, (measurement: Measurement) => string>> = 
 /** A column for each measurement, under its name. */
 export function tableOf(measurements: Readonly<Record<string, Measurement>>): string {
   const head = line('', Object.keys(measurements));
-  const body = Object.entries(figures).map(([label, cell]) => line(label, Object.values(measurements).map(cell)));
+  const body = Object.entries(figures).map(([label, cell]) =>
+    line(label, Object.values(measurements).map(cell)),
+  );
   return [head, ...body].join('\n');
 }

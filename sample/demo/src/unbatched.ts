@@ -10,7 +10,9 @@ export async function unbatched(definition: ServingDefinition) {
   }
   const path = definition.model instanceof URL ? fileURLToPath(definition.model) : definition.model;
   // As many threads as a serving gives its partition by default.
-  const session = await InferenceSession.create(path, { intraOpNumThreads: Math.max(1, availableParallelism() - 1) });
+  const session = await InferenceSession.create(path, {
+    intraOpNumThreads: Math.max(1, availableParallelism() - 1),
+  });
 
   return {
     async batchedRun(input: unknown): Promise<unknown> {

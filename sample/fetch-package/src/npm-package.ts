@@ -3,7 +3,10 @@ import { promisify } from 'node:util';
 import { Parser } from 'tar';
 import { withProgress } from './progress.js';
 
-/** The tarball of a package such as `name@1.2.3`, from the registry that the user's own npm is set up with. */
+/**
+ * The tarball of a package such as `name@1.2.3`, from the registry that the user's own npm is set
+ * up with.
+ */
 export async function downloadPackage(source: string): Promise<Response> {
   // Without retries, so that somebody offline hears of it at once.
   const view = `npm view ${source} dist.tarball --fetch-retries=0 --fetch-timeout=30000`;
@@ -13,8 +16,14 @@ export async function downloadPackage(source: string): Promise<Response> {
   return fetch(stdout.trim());
 }
 
-/** The wanted members of a tarball by path; in memory, since the disk is for what has been verified. */
-export async function unpack(tarball: Response, members: readonly string[], label: string): Promise<Map<string, Buffer>> {
+/**
+ * The wanted members of a tarball by path; in memory, since the disk is for what has been verified.
+ */
+export async function unpack(
+  tarball: Response,
+  members: readonly string[],
+  label: string,
+): Promise<Map<string, Buffer>> {
   if (!tarball.ok || !tarball.body) {
     throw new Error(`the registry answered ${tarball.status} ${tarball.statusText}`);
   }
@@ -29,7 +38,11 @@ export async function unpack(tarball: Response, members: readonly string[], labe
     },
   });
   // The parser works synchronously: it throws where it is fed, and has parsed all when it is ended.
-  for await (const chunk of withProgress(tarball.body, label, Number(tarball.headers.get('content-length')))) {
+  for await (const chunk of withProgress(
+    tarball.body,
+    label,
+    Number(tarball.headers.get('content-length')),
+  )) {
     parser.write(Buffer.from(chunk));
   }
   parser.end();

@@ -1,7 +1,10 @@
 const width = 30;
 const mega = (bytes: number) => (bytes / 1e6).toFixed(1);
 
-/** Passes chunks on and shows how far they are: one moving bar on a terminal, a line per quarter in a log. */
+/**
+ * Passes chunks on and shows how far they are: one moving bar on a terminal, a line per quarter in
+ * a log.
+ */
 export async function* withProgress(
   chunks: AsyncIterable<Uint8Array>,
   label: string,
@@ -19,7 +22,11 @@ export async function* withProgress(
     const step = Math.floor((received / (total || Infinity)) * steps);
     if (step !== shown) {
       const amount = `${mega(received)} of ${total ? mega(total) : '?'} MB`;
-      out.write(out.isTTY ? `\r${label} [${'='.repeat(step).padEnd(width)}] ${amount}` : `${label}: ${amount}\n`);
+      out.write(
+        out.isTTY
+          ? `\r${label} [${'='.repeat(step).padEnd(width)}] ${amount}`
+          : `${label}: ${amount}\n`,
+      );
       shown = step;
     }
   }

@@ -5,11 +5,20 @@ import type * as nodeInfo from '../../../dist/distribution/membership/node-info.
 export type Members = members.Members;
 export type NodeInfo = nodeInfo.NodeInfo;
 
-type Balancing = Pick<typeof balancer, 'balancerOf'> & Pick<typeof members, 'Members'> & Pick<typeof nodeInfo, 'readNodeInfo'>;
+type Balancing = Pick<typeof balancer, 'balancerOf'> &
+  Pick<typeof members, 'Members'> &
+  Pick<typeof nodeInfo, 'readNodeInfo'>;
 
-/** How calls find their nodes, which the package keeps to itself: taken from where the build puts it. */
+/**
+ * How calls find their nodes, which the package keeps to itself: taken from where the build puts
+ * it.
+ */
 export async function balancing(): Promise<Balancing> {
-  const files = ['balancer', 'members', 'node-info'].map((file) => `../../../../../dist/distribution/${file}.js`);
-  const [first, second, third] = await Promise.all(files.map((file) => import(new URL(file, import.meta.url).href)));
+  const files = ['balancer', 'members', 'node-info'].map(
+    (file) => `../../../../../dist/distribution/${file}.js`,
+  );
+  const [first, second, third] = await Promise.all(
+    files.map((file) => import(new URL(file, import.meta.url).href)),
+  );
   return { ...first, ...second, ...third };
 }

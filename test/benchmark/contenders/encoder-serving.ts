@@ -19,25 +19,46 @@ export interface Capacity {
   readonly patience: number;
 }
 
-/** The serving of P8 and P9: its model keeps its thread so busy that the main thread is not what limits it. */
-export async function encoderServing(options: { readonly maxQueue?: number } = {}): Promise<LocalServing> {
-  const serving = createServing({ name: encoder.name, model: encoder.path, batchSize, session, ...options });
+/**
+ * The serving of P8 and P9: its model keeps its thread so busy that the main thread is not what
+ * limits it.
+ */
+export async function encoderServing(
+  options: { readonly maxQueue?: number } = {},
+): Promise<LocalServing> {
+  const serving = createServing({
+    name: encoder.name,
+    model: encoder.path,
+    batchSize,
+    session,
+    ...options,
+  });
   await serving.start();
   return serving;
 }
 
 export async function capacityOf(serving: LocalServing, seconds: number): Promise<Capacity> {
   const measure = (batches: number): Promise<number> =>
-    rowsPerSecond({ callers: 4 * batchSize, rowsPerCall: 1, rows: batches * batchSize, warmup: 2 * batchSize }, () =>
-      serving.batchedRun(row),
+    rowsPerSecond(
+      { callers: 4 * batchSize, rowsPerCall: 1, rows: batches * batchSize, warmup: 2 * batchSize },
+      () => serving.batchedRun(row),
     );
   const rate = await measure(Math.ceil(((await measure(4)) * seconds) / batchSize));
   const batchTime = (batchSize / rate) * 1000;
   return { rate, batchTime, patience: patienceInBatches * batchTime };
 }
 
-/** A call whose caller waits from its arrival on, also while the event loop lets it wait to be made. */
-export function timedCall(serving: LocalServing, { patience }: Capacity, options: CallOptions = {}) {
+/**
+ * A call whose caller waits from its arrival on, also while the event loop lets it wait to be made.
+ */
+export function timedCall(
+  serving: LocalServing,
+  { patience }: Capacity,
+  options: CallOptions = {},
+) {
   return (arrival: number): Promise<unknown> =>
-    serving.batchedRun(row, { ...options, timeout: Math.max(0, arrival + patience - performance.now()) });
+    serving.batchedRun(row, {
+      ...options,
+      timeout: Math.max(0, arrival + patience - performance.now()),
+    });
 }

@@ -16,7 +16,9 @@ export class Fleet {
   /** The next beats of all nodes, of which a part has another weight than before. */
   beats(changed = 0): NodeInfo[] {
     this.seq++;
-    this.weights = this.weights.map((weight) => (this.random() < changed ? this.newWeight() : weight));
+    this.weights = this.weights.map((weight) =>
+      this.random() < changed ? this.newWeight() : weight,
+    );
     return this.weights.map((weight, index) => this.beat(`node-${index}`, weight));
   }
 
@@ -26,9 +28,29 @@ export class Fleet {
   }
 
   private beat(id: string, weight: number): NodeInfo {
-    const load = { inflight: 32, queued: Math.floor(100 * this.random()), ewmaMs: 5 + 10 * this.random() };
-    const served = { name: this.serving, weight, partitions: 2, ...load, idempotent: true, isReady: true };
-    return { id, epoch: 1, address: `${id}-1`, outages: 0, seq: this.seq, role: 'node', state: 'up', servings: [served] };
+    const load = {
+      inflight: 32,
+      queued: Math.floor(100 * this.random()),
+      ewmaMs: 5 + 10 * this.random(),
+    };
+    const served = {
+      name: this.serving,
+      weight,
+      partitions: 2,
+      ...load,
+      idempotent: true,
+      isReady: true,
+    };
+    return {
+      id,
+      epoch: 1,
+      address: `${id}-1`,
+      outages: 0,
+      seq: this.seq,
+      role: 'node',
+      state: 'up',
+      servings: [served],
+    };
   }
 
   private newWeight(): number {

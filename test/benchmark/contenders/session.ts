@@ -2,7 +2,10 @@ import type { TypedTensor } from 'onnxruntime-common';
 import { InferenceSession } from 'onnxruntime-node';
 import { type BenchmarkModel, session as options } from '../models/model.js';
 
-/** The baseline of P8: what one writes first, a session of the main thread that every call runs by itself. */
+/**
+ * The baseline of P8: what one writes first, a session of the main thread that every call runs by
+ * itself.
+ */
 export class Session {
   private readonly waiting: (() => void)[] = [];
   private running = 0;
@@ -17,7 +20,10 @@ export class Session {
     return new Session(await InferenceSession.create(path, options), connections);
   }
 
-  /** Runs the row, unless its caller has given up before its turn, at that time of `performance.now()`. */
+  /**
+   * Runs the row, unless its caller has given up before its turn, at that time of
+   * `performance.now()`.
+   */
   async run(row: TypedTensor<'float32'>, givesUpAt: number): Promise<unknown> {
     if (this.running === this.connections) {
       await new Promise<void>((resolve) => this.waiting.push(resolve));

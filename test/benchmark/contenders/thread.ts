@@ -3,19 +3,28 @@ import { Worker } from 'node:worker_threads';
 import type { BenchmarkModel } from '../models/model.js';
 
 export type ThreadRequest =
-  { readonly kind: 'loop'; readonly rows: number; readonly runs: number } | { readonly kind: 'run'; readonly data: Float32Array };
+  | { readonly kind: 'loop'; readonly rows: number; readonly runs: number }
+  | { readonly kind: 'run'; readonly data: Float32Array };
 
-/** The baseline of P1, P3 and P6: a worker thread that holds a session, with nothing around it. One question at a time. */
+/**
+ * The baseline of P1, P3 and P6: a worker thread that holds a session, with nothing around it. One
+ * question at a time.
+ */
 export class Thread {
   private constructor(private readonly worker: Worker) {}
 
   static async start(model: BenchmarkModel): Promise<Thread> {
-    const worker = new Worker(new URL('./thread.worker.js', import.meta.url), { workerData: model });
+    const worker = new Worker(new URL('./thread.worker.js', import.meta.url), {
+      workerData: model,
+    });
     await once(worker, 'message');
     return new Thread(worker);
   }
 
-  /** Seconds that `runs` runs of one prepared batch of `rows` rows take; nothing crosses the thread's border meanwhile. */
+  /**
+   * Seconds that `runs` runs of one prepared batch of `rows` rows take; nothing crosses the
+   * thread's border meanwhile.
+   */
   loop(rows: number, runs: number): Promise<number> {
     return this.ask<number>({ kind: 'loop', rows, runs }, []);
   }

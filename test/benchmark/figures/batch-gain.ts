@@ -8,9 +8,17 @@ import { encoder } from '../models/encoder.js';
 import { mlp } from '../models/mlp.js';
 import { batchSize, type BenchmarkModel } from '../models/model.js';
 
-/** P6: what a model itself gains from batches, without any serving. Where that is nothing, batching calls gains nothing. */
+/**
+ * P6: what a model itself gains from batches, without any serving. Where that is nothing, batching
+ * calls gains nothing.
+ */
 export async function batchGain(plan: Plan): Promise<Measurement[]> {
-  return [await gainOf(mlp, plan), await gainOf(encoder, plan), await gainOf(digits, plan), await gainOf(convolution, plan)];
+  return [
+    await gainOf(mlp, plan),
+    await gainOf(encoder, plan),
+    await gainOf(digits, plan),
+    await gainOf(convolution, plan),
+  ];
 }
 
 async function gainOf(model: BenchmarkModel, { rounds, seconds }: Plan): Promise<Measurement> {
@@ -24,5 +32,11 @@ async function gainOf(model: BenchmarkModel, { rounds, seconds }: Plan): Promise
   });
   await thread.close();
 
-  return compare({ figure: 'P6', title: `gain of batches, ${model.name}`, by: 'ratio', sides, sideUnit: 'rows/s' });
+  return compare({
+    figure: 'P6',
+    title: `gain of batches, ${model.name}`,
+    by: 'ratio',
+    sides,
+    sideUnit: 'rows/s',
+  });
 }

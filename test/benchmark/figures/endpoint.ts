@@ -12,7 +12,10 @@ type Trials = Record<Variant, Trial[]>;
 /** Of a capacity that was just measured: busy, and far enough from the edge to be steady. */
 const share = 0.7;
 
-/** P4 and P5: three servers, which differ only in how a request reaches the model, under the same loads. */
+/**
+ * P4 and P5: three servers, which differ only in how a request reaches the model, under the same
+ * loads.
+ */
 export async function endpoint(plan: Plan): Promise<Measurement[]> {
   // Longer than elsewhere, and fewer: the queues of a server take a while to build up.
   const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 2.5];
@@ -53,9 +56,13 @@ export async function endpoint(plan: Plan): Promise<Measurement[]> {
 
 /** Speed is worth nothing where the replies differ. */
 async function checkReplies(contenders: readonly Contender[]): Promise<void> {
-  const [expected, ...replies] = await Promise.all(contenders.map((contender) => contender.reply()));
+  const [expected, ...replies] = await Promise.all(
+    contenders.map((contender) => contender.reply()),
+  );
   for (const reply of replies) {
-    const alike = reply.length > 0 && reply.every((value, index) => Math.abs(value - (expected?.[index] ?? NaN)) < 1e-4);
+    const alike =
+      reply.length > 0 &&
+      reply.every((value, index) => Math.abs(value - (expected?.[index] ?? NaN)) < 1e-4);
     if (!alike) {
       throw new Error('the servers do not answer alike');
     }
@@ -68,7 +75,14 @@ function capacityOf(trials: readonly Trial[]): number {
 
 function rate(title: string, trials: Trials): Measurement {
   const sides = mapValues(trials, (each) => each.map((trial) => trial.rate));
-  return compare({ figure: 'P4', title: `rate, ${title}`, aim: { atLeast: 4 }, by: 'ratio', sides, sideUnit: 'req/s' });
+  return compare({
+    figure: 'P4',
+    title: `rate, ${title}`,
+    aim: { atLeast: 4 },
+    by: 'ratio',
+    sides,
+    sideUnit: 'req/s',
+  });
 }
 
 function latency(title: string, trials: Trials, aim?: Aim): Measurement {
@@ -89,6 +103,11 @@ function delay(title: string, trials: Trials, idle: readonly number[]): Measurem
   });
 }
 
-function mapValues<Key extends string, From, To>(record: Record<Key, From>, map: (value: From) => To): Record<Key, To> {
-  return Object.fromEntries(Object.entries<From>(record).map(([key, value]) => [key, map(value)])) as Record<Key, To>;
+function mapValues<Key extends string, From, To>(
+  record: Record<Key, From>,
+  map: (value: From) => To,
+): Record<Key, To> {
+  return Object.fromEntries(
+    Object.entries<From>(record).map(([key, value]) => [key, map(value)]),
+  ) as Record<Key, To>;
 }

@@ -22,11 +22,20 @@ export async function engine(plan: Plan): Promise<Measurement[]> {
 }
 
 async function againstDataloader({ rounds, seconds }: Plan): Promise<Measurement> {
-  const serving = createServing({ name: 'identity', useFactory: () => identity<number[]>, batchSize });
+  const serving = createServing({
+    name: 'identity',
+    useFactory: () => identity<number[]>,
+    batchSize,
+  });
   await serving.start();
   const loader = newDataloader();
 
-  const load = { callers: 256, rowsPerCall: 1, rows: Math.ceil(seconds * 200_000), warmup: 320 * batchSize };
+  const load = {
+    callers: 256,
+    rowsPerCall: 1,
+    rows: Math.ceil(seconds * 200_000),
+    warmup: 320 * batchSize,
+  };
   const sides = await interleave(rounds, {
     serving: () => rowsPerSecond(load, () => serving.batchedRun(1)),
     dataloader: () => rowsPerSecond(load, () => loader.load(1)),
@@ -34,11 +43,23 @@ async function againstDataloader({ rounds, seconds }: Plan): Promise<Measurement
   await serving.close();
 
   const title = `engine alone, ${load.callers} callers`;
-  return compare({ figure: 'P2', title, aim: { atLeast: 1 }, by: 'ratio', sides, sideUnit: 'rows/s' });
+  return compare({
+    figure: 'P2',
+    title,
+    aim: { atLeast: 1 },
+    by: 'ratio',
+    sides,
+    sideUnit: 'rows/s',
+  });
 }
 
 async function asTheQueueGrows({ rounds }: Plan): Promise<Measurement> {
-  const serving = createServing({ name: 'identity', useFactory: () => identity<number[]>, batchSize, maxQueue: many });
+  const serving = createServing({
+    name: 'identity',
+    useFactory: () => identity<number[]>,
+    batchSize,
+    maxQueue: many,
+  });
   await serving.start();
   const loader = newDataloader();
   const sides = await interleave(rounds, {
@@ -49,18 +70,33 @@ async function asTheQueueGrows({ rounds }: Plan): Promise<Measurement> {
   });
   await serving.close();
 
-  return compare({ figure: 'P2', title: 'cost of a row as the queue grows', by: 'ratio', sides, sideUnit: 'µs' });
+  return compare({
+    figure: 'P2',
+    title: 'cost of a row as the queue grows',
+    by: 'ratio',
+    sides,
+    sideUnit: 'µs',
+  });
 }
 
-/** Rows of different lengths cannot share a batch; the rows of one length are as long as the others are on average. */
+/**
+ * Rows of different lengths cannot share a batch; the rows of one length are as long as the others
+ * are on average.
+ */
 async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
-  const serving = createServing({ name: 'tensors', useFactory: () => identity<Tensor>, batchSize, maxQueue: many });
+  const serving = createServing({
+    name: 'tensors',
+    useFactory: () => identity<Tensor>,
+    batchSize,
+    maxQueue: many,
+  });
   await serving.start();
   const shapes = Array.from({ length: 1000 }, (_, index) => tensorRow(index + 1));
   const average = tensorRow(500);
   const rows = shapes.length * batchSize;
   const sides = await interleave(rounds, {
-    [`${shapes.length} shapes`]: () => costPerRow(rows, rows, (index) => serving.batchedRun(shapes[index % shapes.length])),
+    [`${shapes.length} shapes`]: () =>
+      costPerRow(rows, rows, (index) => serving.batchedRun(shapes[index % shapes.length])),
     '1 shape': () => costPerRow(rows, rows, () => serving.batchedRun(average)),
   });
   await serving.close();
@@ -84,17 +120,29 @@ async function asTheKeysMultiply({ rounds }: Plan): Promise<Measurement> {
   const one = Batch.stack([1]);
   const ofKeys = keys.map((key) => one.withKey(key));
   const sides = await interleave(rounds, {
-    [`${keys.length} keys`]: () => costPerRow(many, many, (index) => keyed.batchedRun(ofKeys[index % keys.length])),
+    [`${keys.length} keys`]: () =>
+      costPerRow(many, many, (index) => keyed.batchedRun(ofKeys[index % keys.length])),
     'no keys': () => costPerRow(many, many, () => plain.batchedRun(one)),
   });
   await Promise.all([keyed.close(), plain.close()]);
 
-  return compare({ figure: 'P2', title: 'cost of a row as keys multiply', by: 'ratio', sides, sideUnit: 'µs' });
+  return compare({
+    figure: 'P2',
+    title: 'cost of a row as keys multiply',
+    by: 'ratio',
+    sides,
+    sideUnit: 'µs',
+  });
 }
 
 /** What the rows of one large call cost when its output is read as it comes, against a reply. */
 async function asItIsStreamed({ rounds }: Plan): Promise<Measurement> {
-  const serving = createServing({ name: 'streamed', useFactory: () => identity<number[]>, batchSize, maxQueue: many });
+  const serving = createServing({
+    name: 'streamed',
+    useFactory: () => identity<number[]>,
+    batchSize,
+    maxQueue: many,
+  });
   await serving.start();
   const batch = Batch.stack(Array.from({ length: many }, (_, index) => index));
   const sides = await interleave(rounds, {
@@ -103,7 +151,13 @@ async function asItIsStreamed({ rounds }: Plan): Promise<Measurement> {
   });
   await serving.close();
 
-  return compare({ figure: 'P2', title: 'cost of a row of a large call, streamed', by: 'ratio', sides, sideUnit: 'µs' });
+  return compare({
+    figure: 'P2',
+    title: 'cost of a row of a large call, streamed',
+    by: 'ratio',
+    sides,
+    sideUnit: 'µs',
+  });
 }
 
 async function readAll(events: AsyncIterable<unknown>): Promise<void> {

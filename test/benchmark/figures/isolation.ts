@@ -11,13 +11,25 @@ const KiB = 1024;
 export async function isolation(plan: Plan): Promise<Measurement[]> {
   const [thread, process] = await Promise.all([echo('thread'), echo('process')]);
   const measurements: Measurement[] = [];
-  for (const [size, bytes] of Object.entries({ '512 B': 512, '96 KB': 96 * KiB, '1.5 MB': 1536 * KiB })) {
+  for (const [size, bytes] of Object.entries({
+    '512 B': 512,
+    '96 KB': 96 * KiB,
+    '1.5 MB': 1536 * KiB,
+  })) {
     const row = new Tensor('uint8', new Uint8Array(bytes), [1, bytes]);
     const sides = await interleave(plan.rounds, {
       process: () => roundTrip(process, row, plan),
       thread: () => roundTrip(thread, row, plan),
     });
-    measurements.push(compare({ figure: 'P7', title: `p50 of a round trip of ${size}`, by: 'ratio', sides, sideUnit: 'µs' }));
+    measurements.push(
+      compare({
+        figure: 'P7',
+        title: `p50 of a round trip of ${size}`,
+        by: 'ratio',
+        sides,
+        sideUnit: 'µs',
+      }),
+    );
   }
   await Promise.all([thread.close(), process.close()]);
   return measurements;

@@ -27,5 +27,12 @@ async function loneCallOf(model: BenchmarkModel, { rounds, seconds }: Plan): Pro
   await Promise.all([serving.close(), thread.close()]);
 
   const title = `p50 of a lone call, ${model.name}`;
-  return compare({ figure: 'P3', title, aim: { atMost: 0.15 }, by: 'difference', sides, sideUnit: 'ms' });
+  return compare({
+    figure: 'P3',
+    title,
+    aim: { atMost: 0.15 },
+    by: 'difference',
+    sides,
+    sideUnit: 'ms',
+  });
 }

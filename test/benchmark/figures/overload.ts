@@ -1,4 +1,11 @@
-import { type Capacity, capacityOf, encoderServing, patienceInBatches, row, timedCall } from '../contenders/encoder-serving.js';
+import {
+  type Capacity,
+  capacityOf,
+  encoderServing,
+  patienceInBatches,
+  row,
+  timedCall,
+} from '../contenders/encoder-serving.js';
 import { Session } from '../contenders/session.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
@@ -15,7 +22,10 @@ interface Round {
   readonly capacity: Capacity;
   /** Calls with a timeout, at each of the loads. */
   readonly timed: ReadonlyMap<number, Trial>;
-  /** At the highest load: with a timeout and a queue of four batches; with a queue as long as callers wait, and no timeout; without a serving. */
+  /**
+   * At the highest load: with a timeout and a queue of four batches; with a queue as long as
+   * callers wait, and no timeout; without a serving.
+   */
   readonly shortQueue: Trial;
   readonly untimed: Trial;
   readonly perRequest: Trial;
@@ -58,16 +68,24 @@ function report(rounds: readonly Round[]): Measurement[] {
     [`queue of ${patienceInBatches}, no timeout`]: rounds.map((round) => value(round.untimed)),
     'run per request': rounds.map((round) => value(round.perRequest)),
   });
-  const atMost = (value: (trial: Trial) => number): number[] => rounds.map(({ timed }) => value(timed.get(most)!));
+  const atMost = (value: (trial: Trial) => number): number[] =>
+    rounds.map(({ timed }) => value(timed.get(most)!));
   return [
-    ...loads.map((times) => goodput(times, rounds, times === most ? baselines((trial) => trial.good) : {})),
-    ...loads.map((times) => latency(times, rounds, times === most ? baselines((trial) => trial.p99) : {})),
+    ...loads.map((times) =>
+      goodput(times, rounds, times === most ? baselines((trial) => trial.good) : {}),
+    ),
+    ...loads.map((times) =>
+      latency(times, rounds, times === most ? baselines((trial) => trial.p99) : {}),
+    ),
     refusals(rounds),
     compare({
       figure: 'P8',
       title: `p99 until a refusal, ${most} times the capacity`,
       by: 'ratio',
-      sides: { refusal: atMost((trial) => trial.refusal), 'a batch': rounds.map(({ capacity }) => capacity.batchTime) },
+      sides: {
+        refusal: atMost((trial) => trial.refusal),
+        'a batch': rounds.map(({ capacity }) => capacity.batchTime),
+      },
       sideUnit: 'ms',
     }),
     compare({
@@ -85,7 +103,11 @@ function report(rounds: readonly Round[]): Measurement[] {
 }
 
 /** Calls that were answered in time, of as many as could have been. */
-function goodput(times: number, rounds: readonly Round[], baselines: Record<string, number[]>): Measurement {
+function goodput(
+  times: number,
+  rounds: readonly Round[],
+  baselines: Record<string, number[]>,
+): Measurement {
   const trials = rounds.map(({ timed }) => timed.get(times)!);
   const sides = {
     'in time': trials.map(({ good }) => good),
@@ -93,10 +115,21 @@ function goodput(times: number, rounds: readonly Round[], baselines: Record<stri
     ...baselines,
   };
   const title = `goodput, ${times} times the capacity`;
-  return compare({ figure: 'P8', title, aim: { atLeast: 0.95 }, by: 'ratio', sides, sideUnit: 'req/s' });
+  return compare({
+    figure: 'P8',
+    title,
+    aim: { atLeast: 0.95 },
+    by: 'ratio',
+    sides,
+    sideUnit: 'req/s',
+  });
 }
 
-function latency(times: number, rounds: readonly Round[], baselines: Record<string, number[]>): Measurement {
+function latency(
+  times: number,
+  rounds: readonly Round[],
+  baselines: Record<string, number[]>,
+): Measurement {
   const trials = rounds.map(({ timed }) => timed.get(times)!);
   const sides = {
     answered: trials.map(({ p99 }) => p99),
@@ -115,7 +148,15 @@ function refusals(rounds: readonly Round[]): Measurement {
   const sides = {
     failed: trials.map(({ failed }) => [...failed.values()].reduce((sum, count) => sum + count, 0)),
     offered: trials.map(({ offered }) => offered),
-    ...Object.fromEntries(codes.map((code) => [code, trials.map(({ failed }) => failed.get(code) ?? 0)])),
+    ...Object.fromEntries(
+      codes.map((code) => [code, trials.map(({ failed }) => failed.get(code) ?? 0)]),
+    ),
   };
-  return compare({ figure: 'P8', title: `failed, ${most} times the capacity`, by: 'ratio', sides, sideUnit: 'req/s' });
+  return compare({
+    figure: 'P8',
+    title: `failed, ${most} times the capacity`,
+    by: 'ratio',
+    sides,
+    sideUnit: 'req/s',
+  });
 }

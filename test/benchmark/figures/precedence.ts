@@ -1,6 +1,12 @@
 import { setTimeout } from 'node:timers/promises';
 import type { LocalServing } from 'nestjs-serving';
-import { type Capacity, capacityOf, encoderServing, row, timedCall } from '../contenders/encoder-serving.js';
+import {
+  type Capacity,
+  capacityOf,
+  encoderServing,
+  row,
+  timedCall,
+} from '../contenders/encoder-serving.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';
 import { quantile } from '../harness/statistics.js';
@@ -39,7 +45,10 @@ export async function precedence(plan: Plan): Promise<Measurement[]> {
     const { rate, patience } = capacity;
     const flood = (load: number, options: object): Promise<Trial> =>
       openTrial({ rate: load * rate, seconds, patience }, timedCall(serving, capacity, options));
-    const [urgent, others] = await Promise.all([flood(urgentLoad, { priority: 1 }), flood(otherLoad, {})]);
+    const [urgent, others] = await Promise.all([
+      flood(urgentLoad, { priority: 1 }),
+      flood(otherLoad, {}),
+    ]);
     const beside = async (tenant: string): Promise<LoneCaller> => {
       const flooding = flood(times, { tenant: 'flood' });
       await setTimeout(patience);
@@ -48,7 +57,14 @@ export async function precedence(plan: Plan): Promise<Measurement[]> {
       return caller;
     };
     const alone = await loneCaller(serving, capacity, seconds, 'lone');
-    measured.push({ capacity, urgent, others, alone, apart: await beside('lone'), within: await beside('flood') });
+    measured.push({
+      capacity,
+      urgent,
+      others,
+      alone,
+      apart: await beside('lone'),
+      within: await beside('flood'),
+    });
   }
   await serving.close();
 
@@ -64,7 +80,11 @@ async function loneCaller(
 ): Promise<LoneCaller> {
   const latencies: number[] = [];
   let calls = 0;
-  for (const end = performance.now() + seconds * 1000; performance.now() < end; await setTimeout(batchTime)) {
+  for (
+    const end = performance.now() + seconds * 1000;
+    performance.now() < end;
+    await setTimeout(batchTime)
+  ) {
     const start = performance.now();
     calls++;
     await serving.batchedRun(row, { tenant, timeout: patience }).then(
@@ -72,12 +92,17 @@ async function loneCaller(
       () => undefined,
     );
   }
-  return { p99: quantile(Float64Array.from(latencies).toSorted(), 0.99), answered: latencies.length / calls };
+  return {
+    p99: quantile(Float64Array.from(latencies).toSorted(), 0.99),
+    answered: latencies.length / calls,
+  };
 }
 
 function report(rounds: readonly Round[]): Measurement[] {
-  const good = (kind: 'urgent' | 'others'): number[] => rounds.map((round) => round[kind].good / round[kind].offered);
-  const caller = (value: keyof LoneCaller) => (kind: 'alone' | 'apart' | 'within') => rounds.map((round) => round[kind][value]);
+  const good = (kind: 'urgent' | 'others'): number[] =>
+    rounds.map((round) => round[kind].good / round[kind].offered);
+  const caller = (value: keyof LoneCaller) => (kind: 'alone' | 'apart' | 'within') =>
+    rounds.map((round) => round[kind][value]);
   const [p99, answered] = [caller('p99'), caller('answered')];
   return [
     compare({

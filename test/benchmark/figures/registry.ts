@@ -9,7 +9,10 @@ const nodes = 1000;
 const nobody: ReadonlySet<string> = new Set();
 const context = { serving: 'm', underWay: () => 1 };
 
-/** P10: what it costs to know a thousand nodes and to pick one of them for each of a million calls, and how even that is. */
+/**
+ * P10: what it costs to know a thousand nodes and to pick one of them for each of a million calls,
+ * and how even that is.
+ */
 export async function registry(plan: Plan): Promise<Measurement[]> {
   return [await costOfCalls(plan), await errorOfNodes(plan), await costOfBeats(plan)];
 }
@@ -25,16 +28,28 @@ async function costOfCalls(plan: Plan): Promise<Measurement> {
   const least = balancerOf('least-loaded', random);
   const calls = callsOf(plan);
   const sides = await interleave(plan.rounds, {
-    weighted: async () => costPerCall(calls, () => weighted(members.candidates('m'), nobody, context)?.address),
+    weighted: async () =>
+      costPerCall(calls, () => weighted(members.candidates('m'), nobody, context)?.address),
     array: async () => costPerCall(calls, () => addresses[Math.floor(random() * addresses.length)]),
-    '3 excluded': async () => costPerCall(calls, () => weighted(members.candidates('m'), excluded, context)?.address),
-    'least loaded': async () => costPerCall(calls, () => least(members.candidates('m'), nobody, context)?.address),
+    '3 excluded': async () =>
+      costPerCall(calls, () => weighted(members.candidates('m'), excluded, context)?.address),
+    'least loaded': async () =>
+      costPerCall(calls, () => least(members.candidates('m'), nobody, context)?.address),
   });
 
-  return compare({ figure: 'P10', title: `picking one of ${nodes} nodes`, by: 'ratio', sides, sideUnit: 'µs' });
+  return compare({
+    figure: 'P10',
+    title: `picking one of ${nodes} nodes`,
+    by: 'ratio',
+    sides,
+    sideUnit: 'µs',
+  });
 }
 
-/** How far nodes are from their share of the calls, while after every hundredth of these one node of a hundred changes its weight. */
+/**
+ * How far nodes are from their share of the calls, while after every hundredth of these one node of
+ * a hundred changes its weight.
+ */
 async function errorOfNodes(plan: Plan): Promise<Measurement> {
   const { balancerOf } = await balancing();
   const spells = 100;
@@ -55,7 +70,9 @@ async function errorOfNodes(plan: Plan): Promise<Measurement> {
     }
     const all = [...tallies.values()];
     sides.weighted.push(100 * rootMeanSquare(all.map(({ got, due }) => (got - due) / due)));
-    sides.chance.push(100 * rootMeanSquare(all.map(({ variance, due }) => Math.sqrt(variance) / due)));
+    sides.chance.push(
+      100 * rootMeanSquare(all.map(({ variance, due }) => Math.sqrt(variance) / due)),
+    );
   }
 
   const title = 'calls of a node, off its share';
@@ -85,10 +102,19 @@ async function costOfBeats({ rounds }: Plan): Promise<Measurement> {
     'another weight': async () => cost(1, hear),
   });
 
-  return compare({ figure: 'P10', title: `hearing the beats of ${nodes} nodes`, by: 'ratio', sides, sideUnit: 'ms' });
+  return compare({
+    figure: 'P10',
+    title: `hearing the beats of ${nodes} nodes`,
+    by: 'ratio',
+    sides,
+    sideUnit: 'ms',
+  });
 }
 
-/** The calls that a node got, those that are due to it, and how far chance takes the ones from the others. */
+/**
+ * The calls that a node got, those that are due to it, and how far chance takes the ones from the
+ * others.
+ */
 class Tally {
   got = 0;
   due = 0;

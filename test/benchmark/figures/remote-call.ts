@@ -20,7 +20,10 @@ const sizes = [
   { size: '300 KB', floats: 76_800, callers: 16 },
 ];
 
-/** P11: what the way to another node costs beside the transport that it takes, and what more nodes bring. */
+/**
+ * P11: what the way to another node costs beside the transport that it takes, and what more nodes
+ * bring.
+ */
 export async function remoteCall(plan: Plan): Promise<Measurement[]> {
   return [...(await byTcp(plan)), ...(await byNats(plan)), await scaling(plan)];
 }
@@ -69,7 +72,13 @@ async function by(name: string, way: Way, rawWay: Way, plan: Plan): Promise<Meas
         sides: rates,
         sideUnit: 'calls/s',
       }),
-      compare({ figure: 'P11', title: `p50 of a lone call, ${title}`, by: 'difference', sides: latencies, sideUnit: 'ms' }),
+      compare({
+        figure: 'P11',
+        title: `p50 of a lone call, ${title}`,
+        by: 'difference',
+        sides: latencies,
+        sideUnit: 'ms',
+      }),
     );
   }
   await client.close();
@@ -83,13 +92,21 @@ async function scaling(plan: Plan): Promise<Measurement> {
   const ways = await Promise.all([1, 2, 3, 4].map(() => tcpWay()));
   const owners = await Promise.all(ways.map((way) => ownerOf('serving', way)));
   const apps = await Promise.all([startCaller(ways), startCaller(ways.slice(0, 1))]);
-  const [four, one] = apps.map((app) => (): Promise<unknown> => app.get(ServingService).batchedRun('busy', 1));
+  const [four, one] = apps.map(
+    (app) => (): Promise<unknown> => app.get(ServingService).batchedRun('busy', 1),
+  );
   const sides = await interleave(plan.rounds, {
     'four nodes': () => callsPerSecond(64, plan, four!),
     'one node': () => callsPerSecond(16, plan, one!),
   });
   await Promise.all([...apps, ...owners].map((each) => each.close()));
-  return compare({ figure: 'P11', title: 'four nodes of a busy model', by: 'ratio', sides, sideUnit: 'calls/s' });
+  return compare({
+    figure: 'P11',
+    title: 'four nodes of a busy model',
+    by: 'ratio',
+    sides,
+    sideUnit: 'calls/s',
+  });
 }
 
 function ownerOf(side: Side, way: Way): Promise<Process<never, never>> {
@@ -97,6 +114,7 @@ function ownerOf(side: Side, way: Way): Promise<Process<never, never>> {
 }
 
 async function callsPerSecond(callers: number, { seconds }: Plan, call: Call): Promise<number> {
-  const measure = (rows: number): Promise<number> => rowsPerSecond({ callers, rowsPerCall: 1, rows, warmup: callers }, call);
+  const measure = (rows: number): Promise<number> =>
+    rowsPerSecond({ callers, rowsPerCall: 1, rows, warmup: callers }, call);
   return measure(Math.ceil((await measure(2 * callers)) * seconds));
 }

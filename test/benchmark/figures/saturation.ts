@@ -20,14 +20,23 @@ export async function saturation(plan: Plan): Promise<Measurement[]> {
   ];
 }
 
-async function saturate({ name, path, rowShape }: BenchmarkModel, rowsPerCall: number, plan: Plan): Promise<Measurement> {
+async function saturate(
+  { name, path, rowShape }: BenchmarkModel,
+  rowsPerCall: number,
+  plan: Plan,
+): Promise<Measurement> {
   const thread = await Thread.start({ name, path, rowShape });
   const serving = createServing({ name, model: path, batchSize, session });
   await serving.start();
 
   const runs = await runsIn(plan.seconds, thread);
   const input = randomRows(rowsPerCall, rowShape);
-  const load = { callers: (4 * batchSize) / rowsPerCall, rowsPerCall, rows: runs * batchSize, warmup: 2 * batchSize };
+  const load = {
+    callers: (4 * batchSize) / rowsPerCall,
+    rowsPerCall,
+    rows: runs * batchSize,
+    warmup: 2 * batchSize,
+  };
   const sides = await interleave(plan.rounds, {
     serving: () => rowsPerSecond(load, () => serving.batchedRun(input)),
     'raw thread': async () => load.rows / (await thread.loop(batchSize, runs)),
@@ -35,7 +44,14 @@ async function saturate({ name, path, rowShape }: BenchmarkModel, rowsPerCall: n
   await Promise.all([serving.close(), thread.close()]);
 
   const title = `saturated, ${rowsPerCall === 1 ? 'a row' : `${rowsPerCall} rows`} per call, ${name}`;
-  return compare({ figure: 'P1', title, aim: { atLeast: 0.98 }, by: 'ratio', sides, sideUnit: 'rows/s' });
+  return compare({
+    figure: 'P1',
+    title,
+    aim: { atLeast: 0.98 },
+    by: 'ratio',
+    sides,
+    sideUnit: 'rows/s',
+  });
 }
 
 async function runsIn(seconds: number, thread: Thread): Promise<number> {

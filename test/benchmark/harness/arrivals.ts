@@ -7,16 +7,24 @@ export interface Arrivals {
 }
 
 /**
- * Tells of arrivals by a Poisson process, each with its time, whatever becomes of those before: as they are due, or as soon after that as the
- * event loop lets it.
+ * Tells of arrivals by a Poisson process, each with its time, whatever becomes of those before: as
+ * they are due, or as soon after that as the event loop lets it.
  */
-export async function arrive({ rate, seconds }: Arrivals, arrived: (at: number) => void): Promise<void> {
+export async function arrive(
+  { rate, seconds }: Arrivals,
+  arrived: (at: number) => void,
+): Promise<void> {
   const start = performance.now();
   const end = start + seconds * 1000;
   for (let arrival = start; arrival < end;) {
     await setTimeout(Math.max(0, arrival - performance.now()));
-    // As many as are due by now, and no others that become due meanwhile: what they ask for needs the event loop.
-    for (const due = Math.min(end, performance.now()); arrival < due; arrival += exponential(1000 / rate)) {
+    // As many as are due by now, and no others that become due meanwhile: what they ask for needs
+    // the event loop.
+    for (
+      const due = Math.min(end, performance.now());
+      arrival < due;
+      arrival += exponential(1000 / rate)
+    ) {
       arrived(arrival);
     }
   }

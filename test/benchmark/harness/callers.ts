@@ -3,7 +3,10 @@ export interface Callers {
   readonly rowsPerCall: number;
   /** Rows on the clock. */
   readonly rows: number;
-  /** Rows before the clock starts; a multiple of the batch size, so that it starts and stops at the same point of a batch. */
+  /**
+   * Rows before the clock starts; a multiple of the batch size, so that it starts and stops at the
+   * same point of a batch.
+   */
   readonly warmup: number;
 }
 

@@ -44,7 +44,13 @@ function panelOf({ figure, title, reached, unit, aim, sides, sideUnit }: Measure
 }
 
 /** The bar ends at the median; the whisker spans the middle half of the rounds. */
-function barOf(name: string, { median, low, high }: Summary, unit: string, scale: number, color = '#e2e8f0'): string {
+function barOf(
+  name: string,
+  { median, low, high }: Summary,
+  unit: string,
+  scale: number,
+  color = '#e2e8f0',
+): string {
   const at = (value: number): string => (barsFrom + Math.max(value, 0) * scale).toFixed(1);
   return [
     text(barsFrom - 8, 0, name, 'text-anchor="end"'),

@@ -2,7 +2,10 @@ import { setImmediate } from 'node:timers/promises';
 import { summarize } from './statistics.js';
 
 /** The median of calls made one after another, in milliseconds. */
-export async function typicalLatency(seconds: number, call: () => Promise<unknown>): Promise<number> {
+export async function typicalLatency(
+  seconds: number,
+  call: () => Promise<unknown>,
+): Promise<number> {
   const latencies: number[] = [];
   const end = performance.now() + seconds * 1000;
   while (performance.now() < end) {

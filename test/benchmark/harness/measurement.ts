@@ -20,12 +20,18 @@ export interface Comparison {
   readonly title: string;
   readonly aim?: Aim;
   readonly by: 'ratio' | 'difference';
-  /** Values round by round. The first side is compared with the second; any others stand beside them. */
+  /**
+   * Values round by round. The first side is compared with the second; any others stand beside
+   * them.
+   */
   readonly sides: Readonly<Record<string, readonly number[]>>;
   readonly sideUnit: string;
 }
 
-/** Compares round by round, so that a slow moment of the machine, which hits both sides, cancels out. */
+/**
+ * Compares round by round, so that a slow moment of the machine, which hits both sides, cancels
+ * out.
+ */
 export function compare({ by, sides, ...rest }: Comparison): Measurement {
   const [left = [], right = []] = Object.values(sides);
   const operation = by === 'ratio' ? ratio : difference;
@@ -33,7 +39,9 @@ export function compare({ by, sides, ...rest }: Comparison): Measurement {
     ...rest,
     reached: summarize(left.map((value, round) => operation(value, right[round] ?? NaN))),
     unit: by === 'ratio' ? 'x' : rest.sideUnit,
-    sides: Object.fromEntries(Object.entries(sides).map(([name, values]) => [name, summarize(values)])),
+    sides: Object.fromEntries(
+      Object.entries(sides).map(([name, values]) => [name, summarize(values)]),
+    ),
   };
 }
 

@@ -7,7 +7,11 @@ export interface Summary {
 
 export function summarize(values: readonly number[]): Summary {
   const sorted = Float64Array.from(values).toSorted();
-  return { median: quantile(sorted, 0.5), low: quantile(sorted, 0.25), high: quantile(sorted, 0.75) };
+  return {
+    median: quantile(sorted, 0.5),
+    low: quantile(sorted, 0.25),
+    high: quantile(sorted, 0.75),
+  };
 }
 
 /** Linear interpolation between the two nearest of the `sorted` values. */

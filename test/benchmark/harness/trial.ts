@@ -3,7 +3,10 @@ import { type Arrivals, arrive } from './arrivals.js';
 import { quantile } from './statistics.js';
 
 export interface OpenTrial extends Arrivals {
-  /** Milliseconds from its arrival after which nobody wants the answer of a call any more; so long it also takes until calls count. */
+  /**
+   * Milliseconds from its arrival after which nobody wants the answer of a call any more; so long
+   * it also takes until calls count.
+   */
   readonly patience: number;
 }
 
@@ -17,7 +20,10 @@ export interface Trial {
   readonly p99: number;
   /** Calls a second that failed, by the code of their error. */
   readonly failed: ReadonlyMap<string, number>;
-  /** p99 of the milliseconds from the arrival to a refusal: those who were told at once, and not when their time was over. */
+  /**
+   * p99 of the milliseconds from the arrival to a refusal: those who were told at once, and not
+   * when their time was over.
+   */
   readonly refusal: number;
   /** p99 of the event-loop delay, in milliseconds. */
   readonly delay: number;
@@ -31,8 +37,14 @@ interface Outcome {
 
 const LATE = 'SERVING_DEADLINE_EXCEEDED';
 
-/** Makes calls by a Poisson process. All times count from the arrival, so a stall is charged to all who come meanwhile. */
-export async function openTrial(load: OpenTrial, call: (arrival: number) => Promise<unknown>): Promise<Trial> {
+/**
+ * Makes calls by a Poisson process. All times count from the arrival, so a stall is charged to all
+ * who come meanwhile.
+ */
+export async function openTrial(
+  load: OpenTrial,
+  call: (arrival: number) => Promise<unknown>,
+): Promise<Trial> {
   const { rate, seconds, patience } = load;
   const outcomes: Outcome[] = [];
   const calls: Promise<void>[] = [];
@@ -41,7 +53,8 @@ export async function openTrial(load: OpenTrial, call: (arrival: number) => Prom
   const delay = monitorEventLoopDelay({ resolution: 1 });
   delay.enable();
   await arrive({ rate, seconds: seconds + patience / 1000 }, (arrival) => {
-    const settle = (code?: string): unknown => outcomes.push({ arrival, end: performance.now(), code });
+    const settle = (code?: string): unknown =>
+      outcomes.push({ arrival, end: performance.now(), code });
     calls.push(
       call(arrival).then(
         () => void settle(),
@@ -56,7 +69,9 @@ export async function openTrial(load: OpenTrial, call: (arrival: number) => Prom
   const counted = outcomes.filter(({ arrival }) => isWithin(arrival));
   const answered = latenciesOf(counted.filter(({ code }) => code === undefined));
   const refused = latenciesOf(counted.filter(({ code }) => code !== undefined && code !== LATE));
-  const inTime = outcomes.filter(({ arrival, end, code }) => code === undefined && isWithin(end) && end - arrival <= patience);
+  const inTime = outcomes.filter(
+    ({ arrival, end, code }) => code === undefined && isWithin(end) && end - arrival <= patience,
+  );
   return {
     offered: counted.length / seconds,
     good: inTime.length / seconds,

@@ -7,8 +7,14 @@ export interface ClosedLoop {
   readonly seconds: number;
 }
 
-/** Every connection sends its next request as soon as it has the answer to the last: the load adapts to the server. */
-export async function closedLoop({ seconds }: ClosedLoop, connections: readonly Connection[]): Promise<LoadReport> {
+/**
+ * Every connection sends its next request as soon as it has the answer to the last: the load adapts
+ * to the server.
+ */
+export async function closedLoop(
+  { seconds }: ClosedLoop,
+  connections: readonly Connection[],
+): Promise<LoadReport> {
   const latencies: number[] = [];
   const start = performance.now();
   await Promise.all(

@@ -4,8 +4,8 @@ import { connect, type Socket } from 'node:net';
 const endOfHead = '\r\n\r\n';
 
 /**
- * A keep-alive HTTP connection that posts the same body again and again. A general client costs as much as the server it
- * would measure, and on a small machine takes that time from it.
+ * A keep-alive HTTP connection that posts the same body again and again. A general client costs as
+ * much as the server it would measure, and on a small machine takes that time from it.
  */
 export class Connection {
   private readonly request: Buffer;
@@ -22,7 +22,10 @@ export class Connection {
     socket.on('data', (chunk) => this.receive(chunk)).on('error', (error) => this.failed?.(error));
   }
 
-  /** Answered once already: a server that is busy accepts few connections at a time, which is not what is measured. */
+  /**
+   * Answered once already: a server that is busy accepts few connections at a time, which is not
+   * what is measured.
+   */
   static async open(port: number, body: Uint8Array): Promise<Connection> {
     const socket = connect({ port, host: '127.0.0.1', noDelay: true });
     await once(socket, 'connect');

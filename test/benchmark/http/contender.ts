@@ -24,13 +24,20 @@ export class Contender {
   ) {}
 
   static async start(variant: Variant, generator: Generator): Promise<Contender> {
-    return new Contender(await Process.start(new URL('./server.js', import.meta.url), variant), generator);
+    return new Contender(
+      await Process.start(new URL('./server.js', import.meta.url), variant),
+      generator,
+    );
   }
 
   /** The reply to the one request that every load repeats. */
   async reply(): Promise<Float32Array> {
     const headers = { 'content-type': BINARY };
-    const response = await fetch(`http://127.0.0.1:${this.port}`, { method: 'POST', headers, body });
+    const response = await fetch(`http://127.0.0.1:${this.port}`, {
+      method: 'POST',
+      headers,
+      body,
+    });
     return new Float32Array(await response.arrayBuffer());
   }
 

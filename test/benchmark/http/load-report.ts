@@ -7,7 +7,11 @@ export interface LoadReport {
   readonly p99: number;
 }
 
-export function reportLoad(answered: readonly number[], duration: number, givenUp: readonly number[] = []): LoadReport {
+export function reportLoad(
+  answered: readonly number[],
+  duration: number,
+  givenUp: readonly number[] = [],
+): LoadReport {
   const latencies = Float64Array.from([...answered, ...givenUp]).toSorted();
   return { rate: (answered.length / duration) * 1000, p99: quantile(latencies, 0.99) };
 }

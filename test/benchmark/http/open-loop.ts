@@ -9,11 +9,15 @@ export interface OpenLoop extends Arrivals {
 }
 
 /**
- * Requests arrive by a Poisson process, whatever the server does. A latency counts from the moment of arrival, not of
- * sending, so a stall is charged to all who would have come meanwhile. What still waits for a connection at the end is given
- * up, and counts with the time it has waited by then, which is a lower bound.
+ * Requests arrive by a Poisson process, whatever the server does. A latency counts from the moment
+ * of arrival, not of sending, so a stall is charged to all who would have come meanwhile. What
+ * still waits for a connection at the end is given up, and counts with the time it has waited by
+ * then, which is a lower bound.
  */
-export async function openLoop(load: OpenLoop, connections: readonly Connection[]): Promise<LoadReport> {
+export async function openLoop(
+  load: OpenLoop,
+  connections: readonly Connection[],
+): Promise<LoadReport> {
   const idle = [...connections];
   const unsent: number[] = [];
   const latencies: number[] = [];

@@ -9,7 +9,10 @@ export class Process<Question, Answer> {
     readonly greeting: unknown,
   ) {}
 
-  static async start<Question, Answer>(module: URL, ...args: string[]): Promise<Process<Question, Answer>> {
+  static async start<Question, Answer>(
+    module: URL,
+    ...args: string[]
+  ): Promise<Process<Question, Answer>> {
     const child = fork(module, args, { serialization: 'advanced' });
     child.once('exit', (code) => {
       if (code !== 0) throw new Error(`${module.pathname} ${args.join(' ')} ended with ${code}`);

@@ -16,16 +16,23 @@ const variants: Record<Variant, Type> = {
 };
 
 /** One variant of the endpoint, in a process of its own that ends with its parent. */
-const app = await NestFactory.create<NestFastifyApplication>(variants[process.argv[2] as Variant], new FastifyAdapter(), {
-  logger: ['error', 'warn'],
-});
+const app = await NestFactory.create<NestFastifyApplication>(
+  variants[process.argv[2] as Variant],
+  new FastifyAdapter(),
+  {
+    logger: ['error', 'warn'],
+  },
+);
 app.useBodyParser(BINARY);
 await app.listen(0, '127.0.0.1');
 
 const delay = monitorEventLoopDelay({ resolution: 1 });
 delay.enable();
 
-/** Every message asks for the p99 of the event-loop delay, in milliseconds, since the message before. */
+/**
+ * Every message asks for the p99 of the event-loop delay, in milliseconds, since the message
+ * before.
+ */
 process.on('message', () => {
   process.send?.(delay.percentile(99) / 1e6);
   delay.reset();

@@ -2,7 +2,10 @@ import { node, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './random.js';
 
-/** A stack of convolutions over a 64 x 64 image: few weights, used at every pixel, so a single row already keeps the core busy. */
+/**
+ * A stack of convolutions over a 64 x 64 image: few weights, used at every pixel, so a single row
+ * already keeps the core busy.
+ */
 export const convolution: BenchmarkModel = {
   name: 'convolutions, 3 x 64 x 64',
   path: generated('convolution', build),

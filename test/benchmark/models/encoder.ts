@@ -1,4 +1,9 @@
-import { node, type OnnxModel, type OnnxNode, type OnnxTensor } from '../../fixtures/models/onnx-writer.js';
+import {
+  node,
+  type OnnxModel,
+  type OnnxNode,
+  type OnnxTensor,
+} from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './random.js';
 
@@ -7,8 +12,9 @@ const width = 384;
 const blocks = 6;
 
 /**
- * A text encoder of the shape and cost of all-MiniLM-L6-v2 in fp32, at eight tokens a row: six transformer blocks, with one
- * attention head in place of twelve, which costs the same, and without the embedding of token ids, which costs nothing.
+ * A text encoder of the shape and cost of all-MiniLM-L6-v2 in fp32, at eight tokens a row: six
+ * transformer blocks, with one attention head in place of twelve, which costs the same, and without
+ * the embedding of token ids, which costs nothing.
  */
 export const encoder: BenchmarkModel = {
   name: 'encoder 6 x 384, 8 tokens',
@@ -17,16 +23,25 @@ export const encoder: BenchmarkModel = {
 };
 
 function build(): OnnxModel {
-  const layers = Array.from({ length: blocks }, (_, index) => block(`${index}`, `hidden${index}`, `hidden${index + 1}`));
+  const layers = Array.from({ length: blocks }, (_, index) =>
+    block(`${index}`, `hidden${index}`, `hidden${index + 1}`),
+  );
   return {
     inputs: { hidden0: { type: 'float32', dims: ['batch', 'tokens', width] } },
     outputs: { [`hidden${blocks}`]: { type: 'float32', dims: ['batch', 'tokens', width] } },
-    initializers: Object.assign({ ones: filled(1), zeros: filled(0) }, ...layers.map((layer) => layer.weights)),
+    initializers: Object.assign(
+      { ones: filled(1), zeros: filled(0) },
+      ...layers.map((layer) => layer.weights),
+    ),
     nodes: layers.flatMap((layer) => layer.nodes),
   };
 }
 
-function block(id: string, input: string, output: string): { weights: Record<string, OnnxTensor>; nodes: OnnxNode[] } {
+function block(
+  id: string,
+  input: string,
+  output: string,
+): { weights: Record<string, OnnxTensor>; nodes: OnnxNode[] } {
   const own = (name: string): string => `${name}${id}`;
   return {
     weights: {

@@ -2,7 +2,10 @@ import { node, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { type BenchmarkModel, generated } from './model.js';
 import { randomWeights } from './random.js';
 
-/** Three wide layers, 57 MB of weights: a single row waits for memory, a batch reads the weights once for all its rows. */
+/**
+ * Three wide layers, 57 MB of weights: a single row waits for memory, a batch reads the weights
+ * once for all its rows.
+ */
 export const mlp: BenchmarkModel = {
   name: 'mlp 768-3072-3072-768',
   path: generated('mlp', build),

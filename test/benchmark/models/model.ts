@@ -3,7 +3,10 @@ import { join } from 'node:path';
 import type { InferenceSession } from 'onnxruntime-node';
 import { type OnnxModel, onnxModel } from '../../fixtures/models/onnx-writer.js';
 
-/** A model on disk, with one input and one output, and all that the contenders must agree on to be compared. */
+/**
+ * A model on disk, with one input and one output, and all that the contenders must agree on to be
+ * compared.
+ */
 export interface BenchmarkModel {
   readonly name: string;
   readonly path: string;
@@ -14,7 +17,10 @@ export interface BenchmarkModel {
 export const batchSize = 32;
 
 /** One thread a session, on every side: more would measure how the machine shares out its cores. */
-export const session = { intraOpNumThreads: 1, interOpNumThreads: 1 } satisfies InferenceSession.SessionOptions;
+export const session = {
+  intraOpNumThreads: 1,
+  interOpNumThreads: 1,
+} satisfies InferenceSession.SessionOptions;
 
 /** The path of a model that is written at its first use. */
 export function generated(name: string, build: () => OnnxModel): string {

@@ -9,7 +9,10 @@ export function randomWeights(dims: readonly number[], inputs: number): TypedTen
   return randomTensor(dims, Math.sqrt(3 / inputs));
 }
 
-/** Uniform in [-scale, scale), and the same at every run: a linear congruential generator (Numerical Recipes). */
+/**
+ * Uniform in [-scale, scale), and the same at every run: a linear congruential generator (Numerical
+ * Recipes).
+ */
 function randomTensor(dims: readonly number[], scale: number): TypedTensor<'float32'> {
   const data = new Float32Array(dims.reduce((size, dim) => size * dim, 1));
   let state = data.length;

@@ -7,7 +7,10 @@ interface Message {
   readonly response?: Uint8Array;
 }
 
-/** Nest's TCP transport with messages of bytes: u32 length of what follows, u8 length of the id, the id, and the data; all are for one handler. */
+/**
+ * Nest's TCP transport with messages of bytes: u32 length of what follows, u8 length of the id, the
+ * id, and the data; all are for one handler.
+ */
 export class BinarySocket extends TcpSocket {
   private chunks: Buffer[] = [];
   private buffered = 0;

@@ -7,7 +7,11 @@ import { defineServing, ServingModule } from 'nestjs-serving';
 import type { Way } from './way.js';
 
 /** Gives its rows back, to all who call it in one turn at once. */
-const echo = defineServing({ name: 'echo', batchTimeout: 0, useFactory: () => (rows: unknown) => rows });
+const echo = defineServing({
+  name: 'echo',
+  batchTimeout: 0,
+  useFactory: () => (rows: unknown) => rows,
+});
 
 /** Keeps its node busy for 10 ms a row. */
 const busy = defineServing({
@@ -26,10 +30,16 @@ export function startOwner({ transport, options }: Way): Promise<INestApplicatio
 
 /** A node without servings. */
 export function startCaller(ways: readonly Way[]): Promise<INestApplicationContext> {
-  const peers = ways.flatMap((way) => (way.transport === Transport.TCP ? `127.0.0.1:${way.options.port}` : []));
+  const peers = ways.flatMap((way) =>
+    way.transport === Transport.TCP ? `127.0.0.1:${way.options.port}` : [],
+  );
   return start({ distribution: peers.length > 0 ? { transport: Transport.TCP, peers } : ways[0]! });
 }
 
-function start(options: Parameters<typeof ServingModule.forRoot>[0]): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext(ServingModule.forRoot(options), { logger: ['error', 'warn'] });
+function start(
+  options: Parameters<typeof ServingModule.forRoot>[0],
+): Promise<INestApplicationContext> {
+  return NestFactory.createApplicationContext(ServingModule.forRoot(options), {
+    logger: ['error', 'warn'],
+  });
 }

@@ -22,7 +22,10 @@ export interface Ending {
 
 /** The application in a process of its own, as it is seen from outside. */
 export class Application {
-  /** Resolves when it has ended, and all of its processes with it: they have inherited its output, and nobody can write to that any more. */
+  /**
+   * Resolves when it has ended, and all of its processes with it: they have inherited its output,
+   * and nobody can write to that any more.
+   */
   readonly ended: Promise<Ending>;
   /** What it said beside, such as warnings. */
   output = '';
@@ -36,12 +39,19 @@ export class Application {
     this.client = new HttpClient(url, 1);
     this.ended = once(child, 'close').then(([code, signal]) => {
       this.client.close();
-      return { code: code as number | null, signal: signal as NodeJS.Signals | null, lastWords: this.lastWords };
+      return {
+        code: code as number | null,
+        signal: signal as NodeJS.Signals | null,
+        lastWords: this.lastWords,
+      };
     });
   }
 
   /** Resolves when it listens. */
-  static async start(options: ServerOptions, environment: NodeJS.ProcessEnv = {}): Promise<Application> {
+  static async start(
+    options: ServerOptions,
+    environment: NodeJS.ProcessEnv = {},
+  ): Promise<Application> {
     const child = spawn(process.execPath, [server, JSON.stringify(options)], {
       stdio: 'pipe',
       env: { ...process.env, ...environment },
@@ -57,7 +67,9 @@ export class Application {
     child.stderr.setEncoding('utf8').on('data', complain);
     const lines = createInterface({ input: child.stdout });
     return new Promise((resolve, reject) => {
-      child.once('close', (code) => reject(new Error(`The application ended with ${code}: ${output}`)));
+      child.once('close', (code) =>
+        reject(new Error(`The application ended with ${code}: ${output}`)),
+      );
       lines.on('line', (line) => {
         if (!line.startsWith('{')) {
           complain(`${line}\n`);
@@ -78,10 +90,17 @@ export class Application {
   processes(): number[] {
     const { pid } = this.child;
     if (process.platform === 'linux') {
-      return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
+      return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')
+        .split(' ')
+        .filter(Boolean)
+        .map(Number);
     }
-    const all = execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8' }).trim().split('\n');
-    return all.map((line) => line.trim().split(/\s+/).map(Number)).flatMap(([own = 0, parent]) => (parent === pid ? [own] : []));
+    const all = execFileSync('ps', ['-A', '-o', 'pid=,ppid='], { encoding: 'utf8' })
+      .trim()
+      .split('\n');
+    return all
+      .map((line) => line.trim().split(/\s+/).map(Number))
+      .flatMap(([own = 0, parent]) => (parent === pid ? [own] : []));
   }
 
   async admin(): Promise<Admin> {

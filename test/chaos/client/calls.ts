@@ -17,7 +17,12 @@ let nextId = 1;
 /** A number that nobody else sends. */
 export function squareCall(row: Omit<SquareRow, 'id'> = {}): Call & { readonly id: number } {
   const id = nextId++;
-  return { path: '/squares', content: { id, ...row }, id, isOwn: (answer) => (answer as { square?: number }).square === id ** 2 };
+  return {
+    path: '/squares',
+    content: { id, ...row },
+    id,
+    isOwn: (answer) => (answer as { square?: number }).square === id ** 2,
+  };
 }
 
 /** Handwritten digits with the probabilities that the model gives them in peace. */
@@ -34,7 +39,11 @@ export class Digits {
     );
     const known: KnownDigit[] = [];
     for (const digit of digits) {
-      if (known.every(({ probabilities }) => distance(probabilities, digit.probabilities) > 2 * TOLERANCE)) {
+      if (
+        known.every(
+          ({ probabilities }) => distance(probabilities, digit.probabilities) > 2 * TOLERANCE,
+        )
+      ) {
         known.push(digit);
       }
     }
@@ -46,7 +55,8 @@ export class Digits {
     return {
       path: '/digits',
       content: { image },
-      isOwn: (answer) => Array.isArray(answer) && distance(probabilities, answer as number[]) <= TOLERANCE,
+      isOwn: (answer) =>
+        Array.isArray(answer) && distance(probabilities, answer as number[]) <= TOLERANCE,
     };
   }
 }
@@ -68,5 +78,7 @@ function distance(some: readonly number[], others: readonly number[]): number {
 function readImages(): string[] {
   const file = readFileSync('sample/01-digits/model/digits.bin');
   const size = 1 + 28 ** 2;
-  return Array.from({ length: 64 }, (_, index) => file.subarray(index * size + 1, (index + 1) * size).toString('base64'));
+  return Array.from({ length: 64 }, (_, index) =>
+    file.subarray(index * size + 1, (index + 1) * size).toString('base64'),
+  );
 }

@@ -1,7 +1,10 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { setTimeout } from 'node:timers/promises';
 
-/** A file in which worker processes write down what they do, so that it is known also of those that die. */
+/**
+ * A file in which worker processes write down what they do, so that it is known also of those that
+ * die.
+ */
 export class Diary {
   constructor(readonly path: string) {
     writeFileSync(path, '');

@@ -18,7 +18,12 @@ export class HttpClient {
   }
 
   /** Rejects when no whole answer comes; the signal closes the connection. */
-  send(method: 'GET' | 'POST', path: string, content?: object, signal?: AbortSignal): Promise<HttpReply> {
+  send(
+    method: 'GET' | 'POST',
+    path: string,
+    content?: object,
+    signal?: AbortSignal,
+  ): Promise<HttpReply> {
     const headers = content ? { 'content-type': 'application/json' } : {};
     return new Promise((resolve, reject) => {
       const options = { method, headers, agent: this.agent, ...(signal && { signal }) };
@@ -27,7 +32,9 @@ export class HttpClient {
         response
           .setEncoding('utf8')
           .on('data', (text: string) => (body += text))
-          .on('end', () => resolve({ status: response.statusCode!, headers: response.headers, body }))
+          .on('end', () =>
+            resolve({ status: response.statusCode!, headers: response.headers, body }),
+          )
           .on('error', reject);
       });
       sent.on('error', reject).end(content && JSON.stringify(content));

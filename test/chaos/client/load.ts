@@ -3,7 +3,9 @@ import type { Call, MakeCall } from './calls.js';
 import { HttpClient } from './http-client.js';
 import { Tally } from './tally.js';
 
-/** Clients that each call again as soon as they have their answer, over connections that they keep. */
+/**
+ * Clients that each call again as soon as they have their answer, over connections that they keep.
+ */
 export class Load {
   readonly tally = new Tally();
   private readonly client: HttpClient;

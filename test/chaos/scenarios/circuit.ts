@@ -10,7 +10,13 @@ export const circuit: Scenario = {
   title: 'every batch ends its process, until that is mended',
   async play(stage) {
     const curse = join(stage.folder, 'curse');
-    const squares = { idempotent: true, restartDelay: 20, maxRestarts: 2, warmUp: [{ id: 0 }], worker: { delay: 5, curse } };
+    const squares = {
+      idempotent: true,
+      restartDelay: 20,
+      maxRestarts: 2,
+      warmUp: [{ id: 0 }],
+      worker: { delay: 5, curse },
+    };
     const app = await stage.start({ squares });
     const load = await stage.load(app, squarers(24));
 
@@ -27,7 +33,11 @@ export const circuit: Scenario = {
     const seen = { status, code: headers['x-code'], 'retry-after': headers['retry-after'] };
     stage.check('calls fail at once', status === 503 && seen.code === 'SERVING_UNAVAILABLE', seen);
     stage.check('and say when to come back', Number(seen['retry-after']) > 0, seen);
-    stage.check('readiness says why', ready.status === 503 && ready.body.includes('Partition 0 has failed'), ready);
+    stage.check(
+      'readiness says why',
+      ready.status === 503 && ready.body.includes('Partition 0 has failed'),
+      ready,
+    );
     const codes = [...failures.keys()].toSorted();
     stage.check(
       'no call fails for another reason',

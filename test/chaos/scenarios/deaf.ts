@@ -8,7 +8,10 @@ import type { LettersRow } from '../server/options.js';
 
 const PATHS: readonly StreamPath[] = ['events', 'letters'];
 
-/** What two streams that nobody reads may keep the application from freeing, in bytes: 1024 steps of 8 KB each, a few times on their way. */
+/**
+ * What two streams that nobody reads may keep the application from freeing, in bytes: 1024 steps of
+ * 8 KB each, a few times on their way.
+ */
 const BOUND = 128e6;
 
 export const deaf: Scenario = {
@@ -20,11 +23,14 @@ export const deaf: Scenario = {
     const app = await stage.start({ squares: {}, letters }, { SHUTDOWN: '1000' });
     const load = await stage.load(app, squarers(8));
     const { memory: before } = await app.admin();
-    const ended = (generators: number) => diary.until((words) => words.filter((word) => word === 'ends').length === generators);
+    const ended = (generators: number) =>
+      diary.until((words) => words.filter((word) => word === 'ends').length === generators);
     const kept: number[] = [];
     const read: number[] = [];
     for await (const round of stage.rounds(app, load, 0.1)) {
-      const streams = await Promise.all(PATHS.map((path, i) => Deaf.open(app, path, { id: 2 * round + i, length: 8192 })));
+      const streams = await Promise.all(
+        PATHS.map((path, i) => Deaf.open(app, path, { id: 2 * round + i, length: 8192 })),
+      );
       await ended(streams.length * (round + 1));
       kept.push((await app.admin()).memory - before);
       read.push(...(await Promise.all(streams.map((stream) => stream.rest()))));
@@ -36,7 +42,11 @@ export const deaf: Scenario = {
       failures['SERVING_SLOW_CONSUMER'] === kept.length,
       failures,
     );
-    stage.check('what waits for the readers is bounded', kept.length > 0 && Math.max(...kept) < BOUND, kept);
+    stage.check(
+      'what waits for the readers is bounded',
+      kept.length > 0 && Math.max(...kept) < BOUND,
+      kept,
+    );
     stage.check(
       'they can read what is left, in order, up to where they were dropped',
       read.every((steps) => steps > 1),
@@ -66,7 +76,10 @@ class Deaf {
     return new Deaf(all, row);
   }
 
-  /** Reads at last what there is, until the connection breaks; tells how much it was, if it was right. */
+  /**
+   * Reads at last what there is, until the connection breaks; tells how much it was, if it was
+   * right.
+   */
   async rest(): Promise<number> {
     let step = 1;
     try {

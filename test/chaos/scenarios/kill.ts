@@ -15,11 +15,17 @@ const ENOUGH = 50;
 const DELAY = 20;
 const BATCH_SIZE = 8;
 
-/** More than the kills of a scenario: those that hit a process which is only starting count as failures in a row, and would open the circuit. */
+/**
+ * More than the kills of a scenario: those that hit a process which is only starting count as
+ * failures in a row, and would open the circuit.
+ */
 const maxRestarts = 1000;
 
 /** A load on a model and on a file, and a killer. */
-async function underLoad(stage: Stage, options: { readonly retries?: number }): Promise<{ app: Application; load: Load }> {
+async function underLoad(
+  stage: Stage,
+  options: { readonly retries?: number },
+): Promise<{ app: Application; load: Load }> {
   const squares = { ...options, maxRestarts, idempotent: true, worker: { delay: DELAY } };
   const app = await stage.start({ digits: { ...options, maxRestarts }, squares });
   const load = await stage.load(app, [...(await readers(app, 16)), ...squarers(24)]);
@@ -57,7 +63,11 @@ export const killWithoutRetries: Scenario = {
     }
     const { failures, lost, wrong } = await load.end();
     stage.restarts = (await app.recovered()).restarts;
-    stage.check(`calls fail, all with ${LOST}`, [...failures.keys()].join() === LOST, Object.fromEntries(failures));
+    stage.check(
+      `calls fail, all with ${LOST}`,
+      [...failures.keys()].join() === LOST,
+      Object.fromEntries(failures),
+    );
     stage.check('no call is left without an answer', lost === 0, lost);
     stage.check('nobody gets the answer of somebody else', wrong === 0, wrong);
   },
@@ -69,7 +79,9 @@ export const killOnce: Scenario = {
   async play(stage) {
     const diary = new Diary(join(stage.folder, 'diary'));
     const worker = { delay: DELAY, diary: diary.path };
-    const app = await stage.start({ squares: { batchSize: BATCH_SIZE, maxRestarts, idempotent: false, worker } });
+    const app = await stage.start({
+      squares: { batchSize: BATCH_SIZE, maxRestarts, idempotent: false, worker },
+    });
     const load = await stage.load(app, squarers(40));
     let kills = 0;
     for await (const _ of stage.rounds(app, load)) {
@@ -86,13 +98,26 @@ export const killOnce: Scenario = {
     const batches = diary.lines().map((line) => line.split(' ').map(Number));
     const begun = batches.flat();
     const hurt = failed.map(({ content }) => (content as { id: number }).id);
-    const torn = batches.filter((rows) => rows.some((id) => hurt.includes(id)) && !rows.every((id) => hurt.includes(id)));
+    const torn = batches.filter(
+      (rows) => rows.some((id) => hurt.includes(id)) && !rows.every((id) => hurt.includes(id)),
+    );
     const notBegun = hurt.filter((id) => !begun.includes(id));
-    stage.check('no row runs twice', new Set(begun).size === begun.length, begun.length - new Set(begun).size);
-    stage.check(`calls fail, all with ${LOST}`, [...failures.keys()].join() === LOST, Object.fromEntries(failures));
+    stage.check(
+      'no row runs twice',
+      new Set(begun).size === begun.length,
+      begun.length - new Set(begun).size,
+    );
+    stage.check(
+      `calls fail, all with ${LOST}`,
+      [...failures.keys()].join() === LOST,
+      Object.fromEntries(failures),
+    );
     stage.check('a batch fails whole or not at all', torn.length === 0, torn);
     // The one that runs, and one that has run whose output is still on its way out of the process.
-    stage.check('a kill costs no more than two batches', hurt.length <= 2 * kills * BATCH_SIZE, { hurt, kills });
+    stage.check('a kill costs no more than two batches', hurt.length <= 2 * kills * BATCH_SIZE, {
+      hurt,
+      kills,
+    });
     // One may have been killed before it could write down that it begins.
     stage.check('what was only handed ahead is answered', notBegun.length <= BATCH_SIZE, notBegun);
     stage.check('no call is left without an answer', lost === 0, lost);

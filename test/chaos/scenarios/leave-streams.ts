@@ -14,19 +14,30 @@ export const leaveStreams: Scenario = {
   title: 'clients that leave in the middle of a stream',
   async play(stage) {
     const diary = new Diary(join(stage.folder, 'diary'));
-    const app = await stage.start({ squares: {}, letters: { batchSize: 8, batchTimeout: 5, worker: { diary: diary.path } } });
+    const app = await stage.start({
+      squares: {},
+      letters: { batchSize: 8, batchTimeout: 5, worker: { diary: diary.path } },
+    });
     const load = await stage.load(app, squarers(8));
     let id = 0;
     const stayed: number[] = [];
     for await (const _ of stage.rounds(app, load, 0.1)) {
-      const staying = PATHS.flatMap((path) => [1, 2].map(() => readAll(app, path, { id: id++, steps: STEPS, length: 20 })));
-      const leaving = PATHS.flatMap((path) => [1, 2, 3].map(() => readSome(app, path, { id: id++, length: 20 })));
+      const staying = PATHS.flatMap((path) =>
+        [1, 2].map(() => readAll(app, path, { id: id++, steps: STEPS, length: 20 })),
+      );
+      const leaving = PATHS.flatMap((path) =>
+        [1, 2, 3].map(() => readSome(app, path, { id: id++, length: 20 })),
+      );
       stayed.push(...(await Promise.all(staying)));
       await Promise.all(leaving);
       await diary.until((words) => count(words, 'begins') === count(words, 'ends'));
     }
     stage.checkUnharmed(await load.end());
-    stage.check('who stays gets all of it, in order', stayed.length > 0 && stayed.every((steps) => steps === STEPS), stayed);
+    stage.check(
+      'who stays gets all of it, in order',
+      stayed.length > 0 && stayed.every((steps) => steps === STEPS),
+      stayed,
+    );
     const begun = count(diary.words(), 'begins');
     stage.check('generators that nobody reads have ended', begun > 0, begun);
   },

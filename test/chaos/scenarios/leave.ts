@@ -6,7 +6,10 @@ import { Diary } from '../client/diary.js';
 import { HttpClient } from '../client/http-client.js';
 import type { Scenario } from '../scenario.js';
 
-/** Calls that both processes are busy with, or have at hand, in batches of 8; and some more, which wait. */
+/**
+ * Calls that both processes are busy with, or have at hand, in batches of 8; and some more, which
+ * wait.
+ */
 const HELD = 40;
 const LEAVING = 20;
 
@@ -16,7 +19,10 @@ export const leave: Scenario = {
   async play(stage) {
     const gate = join(stage.folder, 'gate');
     const diary = new Diary(join(stage.folder, 'diary'));
-    const app = await stage.start({ digits: {}, squares: { batchSize: 8, worker: { diary: diary.path, gate } } });
+    const app = await stage.start({
+      digits: {},
+      squares: { batchSize: 8, worker: { diary: diary.path, gate } },
+    });
     const load = await stage.load(app, await readers(app, 16));
     const client = new HttpClient(app.url, HELD + LEAVING + 1);
     const left: number[] = [];
@@ -76,7 +82,11 @@ export const leave: Scenario = {
       Object.values(queued).every((rows) => rows === 0),
       queued,
     );
-    stage.check('nothing else fails', Object.keys(failures).join() === 'SERVING_CANCELLED', failures);
+    stage.check(
+      'nothing else fails',
+      Object.keys(failures).join() === 'SERVING_CANCELLED',
+      failures,
+    );
   },
 };
 

@@ -5,7 +5,13 @@ import type { Scenario } from '../scenario.js';
 import type { SquareRow } from '../server/options.js';
 
 /** One row whose batch does not survive it, among others that are harmless. */
-function poison(name: string, title: string, fault: NonNullable<SquareRow['fault']>, batchSize: number, share: number): Scenario {
+function poison(
+  name: string,
+  title: string,
+  fault: NonNullable<SquareRow['fault']>,
+  batchSize: number,
+  share: number,
+): Scenario {
   return {
     name,
     title,
@@ -35,4 +41,10 @@ function poison(name: string, title: string, fault: NonNullable<SquareRow['fault
 }
 
 export const aborts = poison('abort', 'a row that aborts its process', 'aborts', 8, 0.1);
-export const fillsMemory = poison('memory', 'a row that fills the memory of its process', 'fills its memory', 2, 0.05);
+export const fillsMemory = poison(
+  'memory',
+  'a row that fills the memory of its process',
+  'fills its memory',
+  2,
+  0.05,
+);

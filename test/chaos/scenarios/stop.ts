@@ -6,7 +6,9 @@ export const stop: Scenario = {
   name: 'stop',
   title: 'SIGSTOP, with runTimeout: 1000',
   async play(stage) {
-    const app = await stage.start({ squares: { idempotent: true, runTimeout: 1000, worker: { delay: 5 } } });
+    const app = await stage.start({
+      squares: { idempotent: true, runTimeout: 1000, worker: { delay: 5 } },
+    });
     const load = await stage.load(app, squarers(40));
     for await (const _ of stage.rounds(app, load, 0.2)) {
       const { restarts } = await app.recovered();

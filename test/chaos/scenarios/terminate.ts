@@ -19,7 +19,10 @@ interface UnderLoad {
 
 async function underLoad(stage: Stage, options: ServerOptions): Promise<UnderLoad> {
   const app = await stage.start(options);
-  const callers = [...(options.digits ? await readers(app, 16) : []), ...(options.squares ? squarers(24) : [])];
+  const callers = [
+    ...(options.digits ? await readers(app, 16) : []),
+    ...(options.squares ? squarers(24) : []),
+  ];
   const { accepted: before, partitions } = await app.admin();
   const load = await stage.load(app, callers);
   const processes = app.processes();
@@ -27,8 +30,16 @@ async function underLoad(stage: Stage, options: ServerOptions): Promise<UnderLoa
   return { app, load, before, processes };
 }
 
-/** An application that is told to end while its clients go on calling; `isCrippled`: all partition processes are killed a moment before. */
-function terminate(name: string, title: string, options: ServerOptions, isCrippled = false): Scenario {
+/**
+ * An application that is told to end while its clients go on calling; `isCrippled`: all partition
+ * processes are killed a moment before.
+ */
+function terminate(
+  name: string,
+  title: string,
+  options: ServerOptions,
+  isCrippled = false,
+): Scenario {
   return {
     name,
     title,
@@ -44,7 +55,10 @@ function terminate(name: string, title: string, options: ServerOptions, isCrippl
       const { code, signal, lastWords } = await app.ended;
       const accepted = (lastWords?.accepted ?? NaN) - before;
       stage.check('no call fails', failures.size === 0, Object.fromEntries(failures));
-      stage.check('every call that was accepted is answered', answers === accepted, { answers, accepted });
+      stage.check('every call that was accepted is answered', answers === accepted, {
+        answers,
+        accepted,
+      });
       stage.check('nobody gets the answer of somebody else', wrong === 0, wrong);
       stage.check('the application exits with 0', code === 0, { code, signal });
       await gone(processes);
@@ -55,8 +69,15 @@ function terminate(name: string, title: string, options: ServerOptions, isCrippl
 const onExpress = { platform: 'express', ending: 'exit' } as const;
 const onFastify = { platform: 'fastify', ending: 'close' } as const;
 
-export const terminateExpress = terminate('term', 'SIGTERM: shutdown hooks, Express', { ...onExpress, digits, squares });
-export const terminateFastify = terminate('term-fastify', 'SIGTERM: app.close(), Fastify', { ...onFastify, digits });
+export const terminateExpress = terminate('term', 'SIGTERM: shutdown hooks, Express', {
+  ...onExpress,
+  digits,
+  squares,
+});
+export const terminateFastify = terminate('term-fastify', 'SIGTERM: app.close(), Fastify', {
+  ...onFastify,
+  digits,
+});
 export const terminateCrippled = terminate(
   'term-kill',
   'SIGTERM, after kill -9 of all partitions',
@@ -75,7 +96,11 @@ export const killApplication: Scenario = {
     const { failures, wrong } = await load.ended();
     const { signal } = await app.ended;
     stage.check('it is dead', signal === 'SIGKILL', signal);
-    stage.check('no call fails that is answered', failures.size === 0, Object.fromEntries(failures));
+    stage.check(
+      'no call fails that is answered',
+      failures.size === 0,
+      Object.fromEntries(failures),
+    );
     stage.check('nobody gets the answer of somebody else', wrong === 0, wrong);
     await gone(processes);
   },

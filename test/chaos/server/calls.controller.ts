@@ -1,4 +1,13 @@
-import { Body, Controller, Get, HttpCode, type MessageEvent, Post, Query, Sse } from '@nestjs/common';
+import {
+  Body,
+  Controller,
+  Get,
+  HttpCode,
+  type MessageEvent,
+  Post,
+  Query,
+  Sse,
+} from '@nestjs/common';
 import { ServingService } from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
 import type { LettersRow, SquareRow } from './options.js';
@@ -23,13 +32,18 @@ export class CallsController {
   /** Pushed: Nest drops who does not keep up. */
   @Sse('events')
   events(@Query() query: LettersQuery): Observable<MessageEvent> {
-    return this.servings.stream<LettersRow, string>('letters', rowOf(query)).pipe(map(({ output }) => ({ data: output })));
+    return this.servings
+      .stream<LettersRow, string>('letters', rowOf(query))
+      .pipe(map(({ output }) => ({ data: output })));
   }
 
   /** Pulled: the serving drops who does not keep up. */
   @Get('letters')
   async *letters(@Query() query: LettersQuery): AsyncGenerator<string> {
-    for await (const { output } of this.servings.stream<LettersRow, string>('letters', rowOf(query))) {
+    for await (const { output } of this.servings.stream<LettersRow, string>(
+      'letters',
+      rowOf(query),
+    )) {
       yield `${output}\n`;
     }
   }
@@ -39,5 +53,9 @@ export class CallsController {
 type LettersQuery = { readonly [Field in keyof LettersRow]: string };
 
 function rowOf({ id, steps, length }: LettersQuery): LettersRow {
-  return { id: Number(id), length: Number(length), ...(steps !== undefined && { steps: Number(steps) }) };
+  return {
+    id: Number(id),
+    length: Number(length),
+    ...(steps !== undefined && { steps: Number(steps) }),
+  };
 }

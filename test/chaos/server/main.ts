@@ -27,7 +27,8 @@ const { platform = 'express', ending = 'exit' } = options;
 })
 class AppModule {}
 
-const adapter = platform === 'express' ? new ExpressAdapter() : new FastifyAdapter({ return503OnClosing: false });
+const adapter =
+  platform === 'express' ? new ExpressAdapter() : new FastifyAdapter({ return503OnClosing: false });
 const app = await NestFactory.create(AppModule, adapter, { logger: ['error', 'warn'] });
 app.useGlobalInterceptors(new CodeInterceptor(app.get(HttpAdapterHost)));
 const counts = app.get(Counts);

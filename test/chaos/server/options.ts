@@ -1,18 +1,27 @@
 import type { ServingOptions, WorkerOptions } from 'nestjs-serving';
 
 /** What of a definition a scenario may want to be otherwise. */
-type Changes = Pick<ServingOptions, 'batchSize' | 'batchTimeout' | 'idempotent' | 'retries' | 'runTimeout' | 'drainTimeout'> &
+type Changes = Pick<
+  ServingOptions,
+  'batchSize' | 'batchTimeout' | 'idempotent' | 'retries' | 'runTimeout' | 'drainTimeout'
+> &
   Pick<WorkerOptions, 'restartDelay' | 'maxRestarts'>;
 
 /** The application that a scenario asks for; it has the servings that are named here. */
 export interface ServerOptions {
   readonly platform?: 'express' | 'fastify';
-  /** What SIGTERM does: `exit`: Nest's shutdown hooks, which exit; `close`: `app.close()`, after which the process ends by itself. */
+  /**
+   * What SIGTERM does: `exit`: Nest's shutdown hooks, which exit; `close`: `app.close()`, after
+   * which the process ends by itself.
+   */
   readonly ending?: 'exit' | 'close';
   /** The model of the digits sample. */
   readonly digits?: Changes;
   /** Numbers to be squared, in a file of its own. */
-  readonly squares?: Changes & { readonly worker?: SquaresOptions; readonly warmUp?: readonly SquareRow[] };
+  readonly squares?: Changes & {
+    readonly worker?: SquaresOptions;
+    readonly warmUp?: readonly SquareRow[];
+  };
   /** Streams of letters, made by generators in a file of its own. */
   readonly letters?: Changes & { readonly worker?: LettersOptions };
 }

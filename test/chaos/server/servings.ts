@@ -5,7 +5,10 @@ import type { LettersRow, ServerOptions, SquareRow } from './options.js';
 const inProcesses = { isolation: 'process', batchSize: 8 } as const;
 
 /** A worker file has its own options from its partition. */
-const twoWith = (options: object = {}): readonly Readonly<Record<string, unknown>>[] => [{ ...options }, { ...options }];
+const twoWith = (options: object = {}): readonly Readonly<Record<string, unknown>>[] => [
+  { ...options },
+  { ...options },
+];
 
 /** The servings that a scenario asks for, each with two processes. */
 export function servingsOf({ digits, squares, letters }: ServerOptions): ServingDefinition[] {
@@ -32,7 +35,9 @@ const digitsWith = (changes: ServerOptions['digits']) =>
         ),
       },
     }),
-    postprocess: ({ probabilities }: { probabilities: Tensor }) => [...(probabilities.data as Float32Array)],
+    postprocess: ({ probabilities }: { probabilities: Tensor }) => [
+      ...(probabilities.data as Float32Array),
+    ],
     ...changes,
   });
 

@@ -56,7 +56,10 @@ import { describeOnPlatforms, type Reply } from '../../fixtures/partitions/platf
 /** Batches of exactly so many calls: within a test nothing but the size closes them. */
 const batchesOf = (batchSize: number): BatchedOptions => ({ batchSize, batchTimeout: 1_000_000 });
 
-const withServing = (metadata: ModuleMetadata): ModuleMetadata => ({ ...metadata, imports: [ServingModule.forRoot()] });
+const withServing = (metadata: ModuleMetadata): ModuleMetadata => ({
+  ...metadata,
+  imports: [ServingModule.forRoot()],
+});
 
 const times = <T>(count: number, ask: (index: number) => Promise<T>): Promise<T[]> =>
   Promise.all(Array.from({ length: count }, (_, index) => ask(index)));
@@ -81,7 +84,12 @@ const User = createParamDecorator((_: unknown, context: ExecutionContext) => use
 
 /** What the decorator for the context of a GraphQL resolver leaves on its class. */
 const Context: ParameterDecorator = (target, key, index) =>
-  Reflect.defineMetadata('__routeArguments__', { [`1:${index}`]: { index } }, target.constructor, key!);
+  Reflect.defineMetadata(
+    '__routeArguments__',
+    { [`1:${index}`]: { index } },
+    target.constructor,
+    key!,
+  );
 
 @Injectable()
 class Members implements CanActivate {
@@ -104,7 +112,11 @@ class OutOfPaintFilter implements ExceptionFilter<OutOfPaint> {
   constructor(private readonly host: HttpAdapterHost) {}
 
   catch(error: OutOfPaint, host: ArgumentsHost): void {
-    this.host.httpAdapter.reply(host.switchToHttp().getResponse(), { sorry: userOf(host), because: error.message }, 507);
+    this.host.httpAdapter.reply(
+      host.switchToHttp().getResponse(),
+      { sorry: userOf(host), because: error.message },
+      507,
+    );
   }
 }
 
@@ -121,7 +133,10 @@ class ScoreDto {
 describeOnPlatforms('@Batched()', (listen) => {
   const start = async (...controllers: Type[]) => listen(withServing({ controllers }));
 
-  /** A kitchen that cooks its first dish until it is opened, or closed for ever, and what it has cooked. */
+  /**
+   * A kitchen that cooks its first dish until it is opened, or closed for ever, and what it has
+   * cooked.
+   */
   async function busyKitchen(options: BatchedOptions) {
     let open!: () => void;
     const opened = new Promise<void>((resolve) => (open = resolve));
@@ -170,7 +185,9 @@ describeOnPlatforms('@Batched()', (listen) => {
     const site = await start(Scores);
 
     const replies = await Promise.all(
-      ['a', 'b', 'c'].map((name) => site.post(`/${name}?top=${name}1`, { text: name }, { 'x-user': `${name}2` })),
+      ['a', 'b', 'c'].map((name) =>
+        site.post(`/${name}?top=${name}1`, { text: name }, { 'x-user': `${name}2` }),
+      ),
     );
 
     expect(bodies(replies)).toEqual([{ model: 'a' }, { model: 'b' }, { model: 'c' }]);
@@ -198,7 +215,12 @@ describeOnPlatforms('@Batched()', (listen) => {
         @Query() queries: ScoreDto[],
         @Param('points') points: number[],
       ) {
-        return scores.map((score, i) => [score.double(), params[i]!.double(), queries[i]!.double(), points[i]]);
+        return scores.map((score, i) => [
+          score.double(),
+          params[i]!.double(),
+          queries[i]!.double(),
+          points[i],
+        ]);
       }
     }
     const site = await listen(withServing({ controllers: [Scores] }), {
@@ -254,7 +276,9 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
     const site = await start(Club);
 
-    const replies = await Promise.all(['ann', 'stranger', 'bob'].map((user) => site.get(`/from-${user}`, { 'x-user': user })));
+    const replies = await Promise.all(
+      ['ann', 'stranger', 'bob'].map((user) => site.get(`/from-${user}`, { 'x-user': user })),
+    );
 
     expect(statuses(replies)).toEqual([200, 403, 200]);
     expect(served(replies)).toEqual([
@@ -315,7 +339,9 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
     const site = await start(Painter);
 
-    expect(await Promise.all(Object.keys(entries).map((text) => site.get(`/${text}`)))).toMatchObject([
+    expect(
+      await Promise.all(Object.keys(entries).map((text) => site.get(`/${text}`))),
+    ).toMatchObject([
       { status: 409, body: { message: 'taken' } },
       { status: 507, body: { because: 'empty' } },
       { status: 500, body: { message: 'Internal server error' } },
@@ -323,48 +349,58 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it.each(['above', 'below'])('[10.2] keeps what decorators %s it say of the method', async (path) => {
-    @Injectable()
-    class Judges implements CanActivate {
-      constructor(private readonly reflector: Reflector) {}
+  it.each(['above', 'below'])(
+    '[10.2] keeps what decorators %s it say of the method',
+    async (path) => {
+      @Injectable()
+      class Judges implements CanActivate {
+        constructor(private readonly reflector: Reflector) {}
 
-      canActivate(context: ExecutionContext): boolean {
-        return this.reflector.get('for', context.getHandler()) === 'judges' && context.getHandler().name === path;
-      }
-    }
-
-    @Controller()
-    class Court {
-      @Post('above')
-      @HttpCode(202)
-      @Header('x-heard', 'yes')
-      @SetMetadata('for', 'judges')
-      @UseGuards(Judges)
-      @UseInterceptors(Signature)
-      @Batched(batchesOf(2))
-      above(@Body('text') texts: string[]) {
-        return texts.map((text) => ({ text }));
+        canActivate(context: ExecutionContext): boolean {
+          return (
+            this.reflector.get('for', context.getHandler()) === 'judges' &&
+            context.getHandler().name === path
+          );
+        }
       }
 
-      @Batched(batchesOf(2))
-      @Post('below')
-      @HttpCode(202)
-      @Header('x-heard', 'yes')
-      @SetMetadata('for', 'judges')
-      @UseGuards(Judges)
-      @UseInterceptors(Signature)
-      below(@Body('text') texts: string[]) {
-        return texts.map((text) => ({ text }));
+      @Controller()
+      class Court {
+        @Post('above')
+        @HttpCode(202)
+        @Header('x-heard', 'yes')
+        @SetMetadata('for', 'judges')
+        @UseGuards(Judges)
+        @UseInterceptors(Signature)
+        @Batched(batchesOf(2))
+        above(@Body('text') texts: string[]) {
+          return texts.map((text) => ({ text }));
+        }
+
+        @Batched(batchesOf(2))
+        @Post('below')
+        @HttpCode(202)
+        @Header('x-heard', 'yes')
+        @SetMetadata('for', 'judges')
+        @UseGuards(Judges)
+        @UseInterceptors(Signature)
+        below(@Body('text') texts: string[]) {
+          return texts.map((text) => ({ text }));
+        }
       }
-    }
-    const site = await start(Court);
+      const site = await start(Court);
 
-    const replies = await times(2, (i) => site.post(`/${path}`, { text: `text ${i}` }, { 'x-user': `user ${i}` }));
+      const replies = await times(2, (i) =>
+        site.post(`/${path}`, { text: `text ${i}` }, { 'x-user': `user ${i}` }),
+      );
 
-    expect(statuses(replies)).toEqual([202, 202]);
-    expect(replies.map(({ headers }) => headers.get('x-heard'))).toEqual(['yes', 'yes']);
-    expect(bodies(replies)).toEqual([0, 1].map((i) => ({ text: `text ${i}`, signed: `user ${i}` })));
-  });
+      expect(statuses(replies)).toEqual([202, 202]);
+      expect(replies.map(({ headers }) => headers.get('x-heard'))).toEqual(['yes', 'yes']);
+      expect(bodies(replies)).toEqual(
+        [0, 1].map((i) => ({ text: `text ${i}`, signed: `user ${i}` })),
+      );
+    },
+  );
 
   it('[10.2] batches a method that controllers inherit, for each of them apart', async () => {
     abstract class Greeter {
@@ -393,7 +429,9 @@ describeOnPlatforms('@Batched()', (listen) => {
       .eventsOf('batch:end')
       .subscribe((event) => events.push(event));
 
-    const replies = await Promise.all(['/polite/a', '/young/b', '/polite/c', '/young/d'].map((path) => site.get(path)));
+    const replies = await Promise.all(
+      ['/polite/a', '/young/b', '/polite/c', '/young/d'].map((path) => site.get(path)),
+    );
 
     expect(bodies(replies)).toEqual([
       { said: 'Good morning a', to: 2 },
@@ -401,7 +439,10 @@ describeOnPlatforms('@Batched()', (listen) => {
       { said: 'Good morning c', to: 2 },
       { said: 'Hi d', to: 2 },
     ]);
-    expect(events.map(({ serving }) => serving).toSorted()).toEqual(['Polite.greet', 'Young.greet']);
+    expect(events.map(({ serving }) => serving).toSorted()).toEqual([
+      'Polite.greet',
+      'Young.greet',
+    ]);
   });
 
   it('[10.2] batches the methods of providers, called in process', async () => {
@@ -412,13 +453,19 @@ describeOnPlatforms('@Batched()', (listen) => {
       @Batched(batchesOf(3))
       async repeat(words: string[], counts: number[]): Promise<(string | RangeError)[]> {
         this.calls.push([words, counts]);
-        return words.map((word, i) => (counts[i]! < 0 ? new RangeError(`${counts[i]} times ${word}`) : word.repeat(counts[i]!)));
+        return words.map((word, i) =>
+          counts[i]! < 0 ? new RangeError(`${counts[i]} times ${word}`) : word.repeat(counts[i]!),
+        );
       }
     }
     const site = await listen(withServing({ providers: [Speller] }));
     const speller = asCaller(site.app.get(Speller));
 
-    const replies: Promise<string>[] = [speller.repeat('a', 1), speller.repeat('b', -2), speller.repeat('c', 3)];
+    const replies: Promise<string>[] = [
+      speller.repeat('a', 1),
+      speller.repeat('b', -2),
+      speller.repeat('c', 3),
+    ];
 
     expect(await Promise.allSettled(replies)).toEqual([
       { status: 'fulfilled', value: 'a' },
@@ -446,19 +493,24 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(one).not.toBe(other);
     const met = await times(4, (i) => asCaller([one, other][i % 2]!).meet(`name ${i}`));
     expect(met.map(({ room }) => room)).toEqual([one, other, one, other]);
-    expect(met.map(({ names }) => names)).toEqual([0, 1, 0, 1].map((i) => [`name ${i}`, `name ${i + 2}`]));
+    expect(met.map(({ names }) => names)).toEqual(
+      [0, 1, 0, 1].map((i) => [`name ${i}`, `name ${i + 2}`]),
+    );
   }
 
   it.each<[string, () => object]>([
     ['useClass', () => ({ useClass: Room })],
     ['useFactory', () => ({ useFactory: () => new Room() })],
     ['useValue', () => ({ useValue: new Room() })],
-  ])('[10.2] never mixes the calls of two instances of a class, made with %s', async (_, recipe) => {
-    const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);
-    const { app } = await listen(withServing({ providers }));
+  ])(
+    '[10.2] never mixes the calls of two instances of a class, made with %s',
+    async (_, recipe) => {
+      const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);
+      const { app } = await listen(withServing({ providers }));
 
-    await expectApart(app.get('red'), app.get('blue'));
-  });
+      await expectApart(app.get('red'), app.get('blue'));
+    },
+  );
 
   it('[10.2] never mixes the calls of transient instances', async () => {
     @Injectable({ scope: Scope.TRANSIENT })
@@ -471,7 +523,11 @@ describeOnPlatforms('@Batched()', (listen) => {
         @Inject('bridge') readonly bridge: { cabin: Cabin },
       ) {}
     }
-    const bridge = { provide: 'bridge', inject: [Cabin], useFactory: (cabin: Cabin) => ({ cabin }) };
+    const bridge = {
+      provide: 'bridge',
+      inject: [Cabin],
+      useFactory: (cabin: Cabin) => ({ cabin }),
+    };
     const { app } = await listen(withServing({ providers: [Cabin, Ship, bridge] }));
 
     await expectApart(app.get(Ship).stern, app.get(Ship).bridge.cabin);
@@ -515,9 +571,18 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
 
     const refusals = [
-      { metadata: { providers: [Account] }, text: /Account\.load is @Batched\(\) and its class is request-scoped: a batch/ },
-      { metadata: { controllers: [Desk], providers: [Account] }, text: /Desk\.serve.*since it depends on Account: a batch/ },
-      { metadata: { providers: [Clerk] }, text: /Clerk\.serve.*since it depends on REQUEST: .*as arguments$/ },
+      {
+        metadata: { providers: [Account] },
+        text: /Account\.load is @Batched\(\) and its class is request-scoped: a batch/,
+      },
+      {
+        metadata: { controllers: [Desk], providers: [Account] },
+        text: /Desk\.serve.*since it depends on Account: a batch/,
+      },
+      {
+        metadata: { providers: [Clerk] },
+        text: /Clerk\.serve.*since it depends on REQUEST: .*as arguments$/,
+      },
     ];
     for (const { metadata, text } of refusals) {
       await expect(listen(withServing(metadata))).rejects.toThrow(text);
@@ -542,11 +607,15 @@ describeOnPlatforms('@Batched()', (listen) => {
     };
     const site = await listen({
       controllers: [Desk],
-      imports: [ServingModule.forRoot({ servings: [{ name: 'echo', useFactory, ...batchesOf(3) }] })],
+      imports: [
+        ServingModule.forRoot({ servings: [{ name: 'echo', useFactory, ...batchesOf(3) }] }),
+      ],
     });
 
     const names = ['a', 'b', 'c'];
-    const replies = await Promise.all(names.map((name) => site.get(`/${name}`, { 'x-user': `user ${name}` })));
+    const replies = await Promise.all(
+      names.map((name) => site.get(`/${name}`, { 'x-user': `user ${name}` })),
+    );
 
     expect(bodies(replies)).toEqual(names.map((name) => ({ name, user: `user ${name}` })));
     expect(batches).toEqual([3]);
@@ -592,7 +661,9 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
     const site = await listen(withServing({ controllers: [Alone, Desk], providers: [Session] }));
 
-    const replies = await Promise.all(['/a', '/alone', '/b'].map((path) => site.get(path, { 'x-user': `user of ${path}` })));
+    const replies = await Promise.all(
+      ['/a', '/alone', '/b'].map((path) => site.get(path, { 'x-user': `user of ${path}` })),
+    );
 
     expect(bodies(replies)).toEqual([
       { name: 'a', of: 2, signed: 'user of /a' },
@@ -667,8 +738,13 @@ describeOnPlatforms('@Batched()', (listen) => {
       { status: 'rejected', reason: new InvalidOutputError(expected) },
       { status: 'rejected', reason: new InvalidOutputError(expected) },
     ]);
-    expect(statuses(await Promise.all(['/bad', '/good'].map((path) => site.get(path))))).toEqual([500, 500]);
-    expect(bodies(await Promise.all(['/a', '/b'].map((path) => site.get(path))))).toEqual(['a', 'b']);
+    expect(statuses(await Promise.all(['/bad', '/good'].map((path) => site.get(path))))).toEqual([
+      500, 500,
+    ]);
+    expect(bodies(await Promise.all(['/a', '/b'].map((path) => site.get(path))))).toEqual([
+      'a',
+      'b',
+    ]);
   });
 
   it('[4.6] [10.2] gives every one of many concurrent requests its own reply, from few runs of the method', async () => {
@@ -711,7 +787,10 @@ describeOnPlatforms('@Batched()', (listen) => {
 
     const [first, soup] = [order(), kitchen.cook('soup')];
     expect(await first).toEqual(['soup']);
-    const [second, ...others] = [order(), ...['fish', 'salad', 'cake'].map((dish) => kitchen.cook(dish))];
+    const [second, ...others] = [
+      order(),
+      ...['fish', 'salad', 'cake'].map((dish) => kitchen.cook(dish)),
+    ];
     kitchen.ready$.next();
     expect(await soup).toBe('hot soup');
     expect(await second).toEqual(['fish', 'salad', 'cake']);
@@ -732,19 +811,26 @@ describeOnPlatforms('@Batched()', (listen) => {
       ['soup for ann', 'fish for ann', 'cake for ann', 'soup for bob'],
       ['soup for ann', 'soup for bob', 'fish for ann', 'cake for ann'],
     ],
-  ])('%s [10.2] of the calls that wait, by their own arguments', async (_, options, orders, order) => {
-    const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
+  ])(
+    '%s [10.2] of the calls that wait, by their own arguments',
+    async (_, options, orders, order) => {
+      const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
 
-    const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
-    await settle();
-    open();
-    await Promise.all(meals);
+      const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
+      await settle();
+      open();
+      await Promise.all(meals);
 
-    expect(cooked).toEqual(['first for nobody', ...order]);
-  });
+      expect(cooked).toEqual(['first for nobody', ...order]);
+    },
+  );
 
   it('[7.4] [10.2] refuses a tenant who has half of the queue, and no others', async () => {
-    const { kitchen, open } = await busyKitchen({ maxQueue: 4, batchSize: 1, tenant: (_dish: string, guest: string) => guest });
+    const { kitchen, open } = await busyKitchen({
+      maxQueue: 4,
+      batchSize: 1,
+      tenant: (_dish: string, guest: string) => guest,
+    });
     const meals = [kitchen.cook('soup', 'ann'), kitchen.cook('fish', 'ann')];
 
     await expect(kitchen.cook('cake', 'ann')).rejects.toThrow(OverloadedError);
@@ -778,32 +864,35 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(ends).toEqual([expect.any(OutOfPaint), expect.any(InvalidInputError)]);
   });
 
-  it.each([1, 3])('[10.2] runs %d batches of the method at the same time, and no more', async (partitions) => {
-    let running = 0;
-    let most = 0;
-    let meet!: () => void;
-    const met = new Promise<void>((resolve) => (meet = resolve));
+  it.each([1, 3])(
+    '[10.2] runs %d batches of the method at the same time, and no more',
+    async (partitions) => {
+      let running = 0;
+      let most = 0;
+      let meet!: () => void;
+      const met = new Promise<void>((resolve) => (meet = resolve));
 
-    @Injectable()
-    class Workshop {
-      @Batched({ ...batchesOf(2), partitions })
-      async make(parts: number[]): Promise<number[]> {
-        most = Math.max(most, ++running);
-        if (running === partitions) {
-          meet();
+      @Injectable()
+      class Workshop {
+        @Batched({ ...batchesOf(2), partitions })
+        async make(parts: number[]): Promise<number[]> {
+          most = Math.max(most, ++running);
+          if (running === partitions) {
+            meet();
+          }
+          await met;
+          running--;
+          return parts;
         }
-        await met;
-        running--;
-        return parts;
       }
-    }
-    const { app } = await listen(withServing({ providers: [Workshop] }));
-    const workshop = asCaller(app.get(Workshop));
+      const { app } = await listen(withServing({ providers: [Workshop] }));
+      const workshop = asCaller(app.get(Workshop));
 
-    const parts = Array.from({ length: 12 }, (_, part) => part);
-    expect(await Promise.all(parts.map((part) => workshop.make(part)))).toEqual(parts);
-    expect(most).toBe(partitions);
-  });
+      const parts = Array.from({ length: 12 }, (_, part) => part);
+      expect(await Promise.all(parts.map((part) => workshop.make(part)))).toEqual(parts);
+      expect(most).toBe(partitions);
+    },
+  );
 
   it("[10.3] takes what the method returns as the serving's input, per request, and replies with its output", async () => {
     const batches: string[][] = [];
@@ -831,7 +920,10 @@ describeOnPlatforms('@Batched()', (listen) => {
         return text + this.mark.repeat(count);
       }
     }
-    const site = await listen({ controllers: [Crier], imports: [ServingModule.forRoot({ servings: [shout] })] });
+    const site = await listen({
+      controllers: [Crier],
+      imports: [ServingModule.forRoot({ servings: [shout] })],
+    });
 
     const replies = await Promise.all([
       site.post('/1', { text: 'hear' }),

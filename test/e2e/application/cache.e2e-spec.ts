@@ -45,8 +45,15 @@ class Texts {
 describeOnPlatforms('Requests that ask the same', (listen) => {
   it('run once while they are under way, over HTTP and through @Batched(), and all have their reply', async () => {
     const batches = new HeldFunction<unknown>();
-    const upper: ServingDefinition = { name: 'upper', singleFlight: true, useFactory: batches.useFactory };
-    const site = await listen({ imports: [ServingModule.forRoot({ servings: [upper] })], controllers: [Texts] });
+    const upper: ServingDefinition = {
+      name: 'upper',
+      singleFlight: true,
+      useFactory: batches.useFactory,
+    };
+    const site = await listen({
+      imports: [ServingModule.forRoot({ servings: [upper] })],
+      controllers: [Texts],
+    });
     let called = 0;
     site.app
       .get(ServingService)
@@ -54,19 +61,28 @@ describeOnPlatforms('Requests that ask the same', (listen) => {
       .subscribe(() => called++);
 
     const replies = Array.from({ length: 20 }, (_, i) =>
-      i % 2 === 0 ? site.post('/upper', { text: 'a', of: 1 }) : site.post('/batched', { of: 1, text: 'a' }),
+      i % 2 === 0
+        ? site.post('/upper', { text: 'a', of: 1 })
+        : site.post('/batched', { of: 1, text: 'a' }),
     );
     await until(() => called === 20 && batches.batches.length > 0);
     expect(rowsOf(batches)).toEqual([{ text: 'a', of: 1 }]);
     batches.next().finish([{ text: 'A' }]);
 
     const bodies = (await Promise.all(replies)).map(({ status, body }) => [status, body]);
-    expect(new Set(bodies.map((body) => JSON.stringify(body)))).toEqual(new Set(['[201,{"text":"A"}]']));
+    expect(new Set(bodies.map((body) => JSON.stringify(body)))).toEqual(
+      new Set(['[201,{"text":"A"}]']),
+    );
   });
 
   it('are answered from the cache afterwards, which is the one of the application', async () => {
     const batches = new HeldFunction<unknown>();
-    const upper: ServingDefinition = { name: 'upper', singleFlight: true, cache, useFactory: batches.useFactory };
+    const upper: ServingDefinition = {
+      name: 'upper',
+      singleFlight: true,
+      cache,
+      useFactory: batches.useFactory,
+    };
     const imports = [CacheModule.register(), ServingModule.forRoot({ servings: [upper] })];
     const site = await listen({ imports, controllers: [Texts] });
     const first = site.post('/upper', { text: 'a' });
@@ -74,8 +90,14 @@ describeOnPlatforms('Requests that ask the same', (listen) => {
     batches.next().finish([{ text: 'A' }]);
     await first;
 
-    expect(await site.post('/upper', { text: 'a' })).toMatchObject({ status: 201, body: { text: 'A' } });
-    expect(await site.post('/batched', { text: 'a' })).toMatchObject({ status: 201, body: { text: 'A' } });
+    expect(await site.post('/upper', { text: 'a' })).toMatchObject({
+      status: 201,
+      body: { text: 'A' },
+    });
+    expect(await site.post('/batched', { text: 'a' })).toMatchObject({
+      status: 201,
+      body: { text: 'A' },
+    });
     await site.app.get<Cache>(CACHE_MANAGER).clear();
     const again = site.post('/upper', { text: 'a' });
     await until(() => batches.batches.length > 0);
@@ -93,7 +115,8 @@ class Doubler implements ServingHandler {
   handleBatch(batch: Batch): { output: Tensor } {
     this.handled += batch.size;
     const { data, dims } = batch.consume() as Tensor;
-    return { output: new Tensor('float32', (data as Float32Array).map((x) => 2 * x), dims) }; // prettier-ignore
+    // prettier-ignore
+    return { output: new Tensor('float32', (data as Float32Array).map((x) => 2 * x), dims) };
   }
 }
 
@@ -106,7 +129,10 @@ function kinds(): Record<string, object> {
   const options = { name: 'doubling', cache };
   return {
     'a class': ServingModule.forRoot({ servings: [{ ...options, useClass: Doubler }] }),
-    'a provider': ServingModule.forRoot({ imports: [DoublerModule], servings: [{ ...options, useExisting: Doubler }] }),
+    'a provider': ServingModule.forRoot({
+      imports: [DoublerModule],
+      servings: [{ ...options, useExisting: Doubler }],
+    }),
     'a file': ServingModule.forRoot({ servings: [{ ...options, useFile: worker('doubling') }] }),
     'a serving of a factory': ServingModule.forRootAsync({
       names: ['doubling'],
@@ -135,21 +161,24 @@ describe('The cache of an application', () => {
     return app.get(ServingService);
   }
 
-  it.each(Object.entries(kinds()))('[1.2] [10.1] keeps the replies of %s, tensors as tensors', async (_, module) => {
-    const servings = await boot([CacheModule.register({ isGlobal: true }), module]);
-    let batches = 0;
-    servings.eventsOf('batch:start').subscribe(() => batches++);
-    const replies: unknown[] = [];
-    for (let i = 0; i < 3; i++) {
-      replies.push(await servings.batchedRun('doubling', input()));
-    }
-    expect(batches).toBe(1);
-    for (const reply of replies) {
-      expect(reply).toBeInstanceOf(Tensor);
-      expect([...((reply as Tensor).data as Float32Array)]).toEqual([2, 4]);
-    }
-    expect(replies[1]).not.toBe(replies[2]);
-  });
+  it.each(Object.entries(kinds()))(
+    '[1.2] [10.1] keeps the replies of %s, tensors as tensors',
+    async (_, module) => {
+      const servings = await boot([CacheModule.register({ isGlobal: true }), module]);
+      let batches = 0;
+      servings.eventsOf('batch:start').subscribe(() => batches++);
+      const replies: unknown[] = [];
+      for (let i = 0; i < 3; i++) {
+        replies.push(await servings.batchedRun('doubling', input()));
+      }
+      expect(batches).toBe(1);
+      for (const reply of replies) {
+        expect(reply).toBeInstanceOf(Tensor);
+        expect([...((reply as Tensor).data as Float32Array)]).toEqual([2, 4]);
+      }
+      expect(replies[1]).not.toBe(replies[2]);
+    },
+  );
 
   it('[1.9] [9.1] must be there: an application without one does not boot', async () => {
     const upper: ServingDefinition = { name: 'upper', cache, useFactory: () => (rows) => rows };
@@ -164,31 +193,47 @@ describe('The cache of an application', () => {
   it('may be any store: one that is down fails no call, and one that writes JSON changes no reply', async () => {
     const entries = new Map<string, string>();
     const json = {
-      get: async (key: string): Promise<unknown> => (entries.has(key) ? JSON.parse(entries.get(key)!) : undefined),
-      set: async (key: string, value: unknown): Promise<void> => void entries.set(key, JSON.stringify(value)),
+      get: async (key: string): Promise<unknown> =>
+        entries.has(key) ? JSON.parse(entries.get(key)!) : undefined,
+      set: async (key: string, value: unknown): Promise<void> =>
+        void entries.set(key, JSON.stringify(value)),
     };
-    const down = { get: () => Promise.reject(new Error('down')), set: () => Promise.reject(new Error('down')) };
+    const down = {
+      get: () => Promise.reject(new Error('down')),
+      set: () => Promise.reject(new Error('down')),
+    };
     const vectors: ServingDefinition = {
       name: 'vectors',
       cache,
-      useFactory: () => (rows: unknown[]) => rows.map(() => ({ vector: Float32Array.of(1, 2), at: new Date(0), n: 1n })),
+      useFactory: () => (rows: unknown[]) =>
+        rows.map(() => ({ vector: Float32Array.of(1, 2), at: new Date(0), n: 1n })),
     };
     for (const store of [json, down]) {
       const servings = await boot([
         { module: StoreModule, providers: [{ provide: CACHE_MANAGER, useValue: store }] },
         ServingModule.forRoot({ servings: [vectors] }),
       ]);
-      const replies = [await servings.batchedRun('vectors', 'a'), await servings.batchedRun('vectors', 'a')];
+      const replies = [
+        await servings.batchedRun('vectors', 'a'),
+        await servings.batchedRun('vectors', 'a'),
+      ];
       expect(replies[1]).toStrictEqual(replies[0]);
     }
     expect(entries.size).toBe(1);
   });
 
   it('forgets a reply when its time is over', async () => {
-    const servings = await boot([CacheModule.register({ isGlobal: true }), ServingModule.forRoot({ servings: [counting] })]);
-    jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask', 'performance'] });
+    const servings = await boot([
+      CacheModule.register({ isGlobal: true }),
+      ServingModule.forRoot({ servings: [counting] }),
+    ]);
+    jest.useFakeTimers({
+      doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask', 'performance'],
+    });
     try {
-      expect(await servings.batchedRun('counting', 'a')).toBe(await servings.batchedRun('counting', 'a'));
+      expect(await servings.batchedRun('counting', 'a')).toBe(
+        await servings.batchedRun('counting', 'a'),
+      );
       jest.setSystemTime(Date.now() + 60_001);
       expect(await servings.batchedRun('counting', 'a')).toBe(2);
     } finally {
@@ -197,8 +242,14 @@ describe('The cache of an application', () => {
   });
 
   it('is not asked by what stands in for a serving in a test', async () => {
-    const upper: ServingDefinition<string> = { name: 'upper', cache, useFactory: () => (rows) => rows };
-    const builder = Test.createTestingModule({ imports: [ServingModule.forRoot({ servings: [upper] })] });
+    const upper: ServingDefinition<string> = {
+      name: 'upper',
+      cache,
+      useFactory: () => (rows) => rows,
+    };
+    const builder = Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings: [upper] })],
+    });
     const testing = await overrideServing(builder, upper)
       .useFunction((texts) => texts.map((text) => text.toUpperCase()))
       .compile();
@@ -208,7 +259,11 @@ describe('The cache of an application', () => {
 });
 
 let counted = 0;
-const counting: ServingDefinition = { name: 'counting', cache, useFactory: () => (rows: unknown[]) => rows.map(() => ++counted) };
+const counting: ServingDefinition = {
+  name: 'counting',
+  cache,
+  useFactory: () => (rows: unknown[]) => rows.map(() => ++counted),
+};
 
 @Module({})
 class StoreModule {}

@@ -13,14 +13,22 @@ class Doubler {
 
 it('[M6] [12.3] the service has the counters of servings and @Batched() methods by their names', async () => {
   const module = await Test.createTestingModule({
-    imports: [ServingModule.forRoot({ servings: [{ name: 'same', useFactory: () => (rows: unknown) => rows }] })],
+    imports: [
+      ServingModule.forRoot({
+        servings: [{ name: 'same', useFactory: () => (rows: unknown) => rows }],
+      }),
+    ],
     providers: [Doubler],
   }).compile();
   await module.init();
   const servings = module.get(ServingService);
   const doubler = asCaller(module.get(Doubler));
 
-  await Promise.allSettled([doubler.double(1), doubler.double(-1), servings.batchedRun('same', 'a')]);
+  await Promise.allSettled([
+    doubler.double(1),
+    doubler.double(-1),
+    servings.batchedRun('same', 'a'),
+  ]);
 
   const none = { failed: {}, failedBatches: 0, padding: 0 };
   expect([...servings.counters()]).toEqual([

@@ -16,7 +16,13 @@ import {
   UseFilters,
 } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
-import { type ClientProxy, ClientProxyFactory, MessagePattern, Payload, Transport } from '@nestjs/microservices';
+import {
+  type ClientProxy,
+  ClientProxyFactory,
+  MessagePattern,
+  Payload,
+  Transport,
+} from '@nestjs/microservices';
 import { Test } from '@nestjs/testing';
 import * as api from 'nestjs-serving';
 import {
@@ -67,7 +73,9 @@ function raise(name: string, retryAfter?: number): never {
 
 it('[6.5] the errors of these tests are all that there are', () => {
   const exported = Object.values(api).filter(
-    (each) => typeof each === 'function' && (each === api.ServingError || each.prototype instanceof api.ServingError),
+    (each) =>
+      typeof each === 'function' &&
+      (each === api.ServingError || each.prototype instanceof api.ServingError),
   );
   expect(new Set(exported)).toEqual(new Set(errors.map(([, , ErrorClass]) => ErrorClass)));
 });
@@ -116,7 +124,9 @@ class Later {
     return new Observable((subscriber) => {
       subscriber.next({ data: 'first' });
       // Headers go with the first event.
-      setImmediate(() => subscriber.error(new api.OverloadedError('row 7', { retryAfter: Number(seconds) })));
+      setImmediate(() =>
+        subscriber.error(new api.OverloadedError('row 7', { retryAfter: Number(seconds) })),
+      );
     });
   }
 }
@@ -166,17 +176,24 @@ class Texts {
 }
 
 describeOnPlatforms('Over HTTP', (listen) => {
-  const start = (...controllers: Type[]) => listen({ imports: [ServingModule.forRoot({ servings: [touchy] })], controllers });
+  const start = (...controllers: Type[]) =>
+    listen({ imports: [ServingModule.forRoot({ servings: [touchy] })], controllers });
 
-  it.each(errors)('[6.5] %s answers with %d, and tells clients only of their own faults', async (name, statusCode) => {
-    const site = await start(Errors);
+  it.each(errors)(
+    '[6.5] %s answers with %d, and tells clients only of their own faults',
+    async (name, statusCode) => {
+      const site = await start(Errors);
 
-    for (const path of [`/errors/${name}`, `/errors/batched/${name}`]) {
-      const { status, body } = await site.get(path);
-      expect(status).toBe(statusCode);
-      expect(body).toEqual({ statusCode, message: status < 500 ? `row 7 of ${name}` : STATUS_CODES[status] });
-    }
-  });
+      for (const path of [`/errors/${name}`, `/errors/batched/${name}`]) {
+        const { status, body } = await site.get(path);
+        expect(status).toBe(statusCode);
+        expect(body).toEqual({
+          statusCode,
+          message: status < 500 ? `row 7 of ${name}` : STATUS_CODES[status],
+        });
+      }
+    },
+  );
 
   it.each(['in', 'batched'])('[7.1] tell when to come again, where they know: %s', async (path) => {
     const site = await start(Later);
@@ -244,11 +261,16 @@ describeOnPlatforms('Over HTTP', (listen) => {
   it('[6.1] what a batch function throws fails its batch, hidden from clients, and none after it', async () => {
     const site = await start(Texts);
 
-    const failed = await Promise.all(['explosive', 'a'].map((text) => site.post('/texts', { text })));
+    const failed = await Promise.all(
+      ['explosive', 'a'].map((text) => site.post('/texts', { text })),
+    );
     const served = await Promise.all(['b', 'c'].map((text) => site.post('/texts', { text })));
 
     expect(failed.map(({ status, body }) => ({ status, body }))).toEqual(
-      failed.map(() => ({ status: 500, body: { statusCode: 500, message: 'Internal Server Error' } })),
+      failed.map(() => ({
+        status: 500,
+        body: { statusCode: 500, message: 'Internal Server Error' },
+      })),
     );
     expect(served.map(({ body }) => body)).toEqual([{ text: 'b' }, { text: 'c' }]);
   });
@@ -281,7 +303,10 @@ describeOnPlatforms('Over HTTP', (listen) => {
         }
       }
       const servings = [{ name: 'narrow', ...narrow, useFactory: () => hold }];
-      const site = await listen({ imports: [ServingModule.forRoot({ servings })], controllers: [Narrow] });
+      const site = await listen({
+        imports: [ServingModule.forRoot({ servings })],
+        controllers: [Narrow],
+      });
 
       await site.get(`/${path}/learned`);
       const running = firstValueFrom(running$);
@@ -289,7 +314,10 @@ describeOnPlatforms('Over HTTP', (listen) => {
       await running;
       const others = ['second', 'third'].map((text) => site.get(`/${path}/${text}`));
       const refused = await Promise.race(others);
-      expect(refused).toMatchObject({ status: 503, body: { statusCode: 503, message: 'Service Unavailable' } });
+      expect(refused).toMatchObject({
+        status: 503,
+        body: { statusCode: 503, message: 'Service Unavailable' },
+      });
       expect(refused.headers.get('retry-after')).toBe('1');
       open();
 
@@ -314,7 +342,9 @@ class Messages {
   @MessagePattern('double')
   @Batched({ batchSize: 3, batchTimeout: 1_000_000, types: [Number] })
   double(@Payload() numbers: number[]): unknown[] {
-    return numbers.map((number) => (number < 0 ? new api.InvalidInputError(`${number} of ${numbers.length}`) : 2 * number));
+    return numbers.map((number) =>
+      number < 0 ? new api.InvalidInputError(`${number} of ${numbers.length}`) : 2 * number,
+    );
   }
 
   @MessagePattern('text')
@@ -329,14 +359,23 @@ describe('Over TCP', () => {
 
   afterEach(() => Promise.all(closing.splice(0).map((close) => close())));
 
-  async function connect(...filters: ServingRpcExceptionFilter[]): Promise<(pattern: string, data: unknown) => Promise<unknown>> {
+  async function connect(
+    ...filters: ServingRpcExceptionFilter[]
+  ): Promise<(pattern: string, data: unknown) => Promise<unknown>> {
     const imports = [ServingModule.forRoot({ servings: [touchy] })];
     const testing = await Test.createTestingModule({ imports, controllers: [Messages] }).compile();
-    const app = testing.createNestMicroservice({ transport: Transport.TCP, options: { port: 0 }, logger: false });
+    const app = testing.createNestMicroservice({
+      transport: Transport.TCP,
+      options: { port: 0 },
+      logger: false,
+    });
     app.useGlobalFilters(...filters);
     await app.listen();
     const { port } = app.unwrap<Server>().address() as AddressInfo;
-    const client: ClientProxy = ClientProxyFactory.create({ transport: Transport.TCP, options: { port } });
+    const client: ClientProxy = ClientProxyFactory.create({
+      transport: Transport.TCP,
+      options: { port },
+    });
     closing.push(async () => {
       await client.close();
       await app.close();
@@ -358,7 +397,10 @@ describe('Over TCP', () => {
   it('[7.1] ServingRpcExceptionFilter tells when to come again', async () => {
     const send = await connect(new ServingRpcExceptionFilter());
 
-    await expect(send('later', 7)).rejects.toMatchObject({ code: 'SERVING_OVERLOADED', retryAfter: 7 });
+    await expect(send('later', 7)).rejects.toMatchObject({
+      code: 'SERVING_OVERLOADED',
+      retryAfter: 7,
+    });
   });
 
   it('[6.5] ServingRpcExceptionFilter logs what it does not tell, and nothing else', async () => {
@@ -366,8 +408,12 @@ describe('Over TCP', () => {
     const send = await connect(new ServingRpcExceptionFilter());
     Logger.overrideLogger({ log: () => {}, warn: () => {}, error: (error) => logged.push(error) });
 
-    await expect(send('raise', 'InvalidInputError')).rejects.toMatchObject({ message: 'row 7 of InvalidInputError' });
-    await expect(send('raise', 'BatchFailedError')).rejects.toMatchObject({ message: 'Internal Server Error' });
+    await expect(send('raise', 'InvalidInputError')).rejects.toMatchObject({
+      message: 'row 7 of InvalidInputError',
+    });
+    await expect(send('raise', 'BatchFailedError')).rejects.toMatchObject({
+      message: 'Internal Server Error',
+    });
     Logger.overrideLogger(false);
 
     expect(logged).toEqual([expect.objectContaining({ message: 'row 7 of BatchFailedError' })]);
@@ -376,7 +422,10 @@ describe('Over TCP', () => {
   it('[10.4] without the filter, errors say no more than those of any handler', async () => {
     const send = await connect();
 
-    await expect(send('raise', 'InvalidInputError')).rejects.toEqual({ status: 'error', message: 'Internal server error' });
+    await expect(send('raise', 'InvalidInputError')).rejects.toEqual({
+      status: 'error',
+      message: 'Internal server error',
+    });
   });
 
   it('[10.4] messages are batched, by methods and by servings, and fail alone', async () => {
@@ -384,7 +433,10 @@ describe('Over TCP', () => {
 
     expect(await Promise.allSettled([1, -2, 3].map((number) => send('double', number)))).toEqual([
       { status: 'fulfilled', value: 2 },
-      { status: 'rejected', reason: expect.objectContaining({ code: 'SERVING_INVALID_INPUT', message: '-2 of 3' }) },
+      {
+        status: 'rejected',
+        reason: expect.objectContaining({ code: 'SERVING_INVALID_INPUT', message: '-2 of 3' }),
+      },
       { status: 'fulfilled', value: 6 },
     ]);
     expect(await Promise.all(['a', 'b'].map((text) => send('text', text)))).toEqual(['a', 'b']);

@@ -6,11 +6,18 @@ interface Ended {
   readonly output: string;
 }
 
-/** What `npm run fuzz` does at length, with the same calls each time. In a process of its own, since Jest's globals take three times as long. */
+/**
+ * What `npm run fuzz` does at length, with the same calls each time. In a process of its own, since
+ * Jest's globals take three times as long.
+ */
 function fuzz(...args: readonly string[]): Promise<Ended> {
   return new Promise((resolve) => {
-    execFile(process.execPath, ['test/fuzz/dist/fuzz/main.js', ...args], { timeout: 170_000 }, (error, stdout, stderr) =>
-      resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr }),
+    execFile(
+      process.execPath,
+      ['test/fuzz/dist/fuzz/main.js', ...args],
+      { timeout: 170_000 },
+      (error, stdout, stderr) =>
+        resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr }),
     );
   });
 }
@@ -19,10 +26,12 @@ it('[L6] [L7] [4.6] [4.9] [6.1] [6.5] [11] hundreds of hostile calls of each way
   const { code, output } = await fuzz('--count', '500', '--seed', '4');
 
   expect({ code, output }).toEqual({ code: 0, output: expect.not.stringContaining('FAILED') });
-  const entries = [...output.matchAll(/^(.+): (\d+) hostile and (\d+) valid calls/gm)].map(([, entry, hostile, valid]) => ({
-    entry,
-    enough: Number(hostile) >= 500 && Number(valid) > 100,
-  }));
+  const entries = [...output.matchAll(/^(.+): (\d+) hostile and (\d+) valid calls/gm)].map(
+    ([, entry, hostile, valid]) => ({
+      entry,
+      enough: Number(hostile) >= 500 && Number(valid) > 100,
+    }),
+  );
   expect(entries).toEqual(
     [
       'HTTP JSON, model',

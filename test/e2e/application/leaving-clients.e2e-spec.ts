@@ -35,7 +35,11 @@ import type { Socket } from 'node:net';
 import { map, type Observable } from 'rxjs';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
-import { describeOnPlatforms, type Listen, type Site } from '../../fixtures/partitions/platforms.js';
+import {
+  describeOnPlatforms,
+  type Listen,
+  type Site,
+} from '../../fixtures/partitions/platforms.js';
 import { RawClient } from '../../fixtures/cluster/raw-client.js';
 import { until } from '../../fixtures/async/streams.js';
 
@@ -176,7 +180,9 @@ class Front {
 
   @Sse('events')
   events(): Observable<MessageEvent> {
-    return this.service.stream<string, string>('counter', 'x').pipe(map(({ output }) => ({ data: output })));
+    return this.service
+      .stream<string, string>('counter', 'x')
+      .pipe(map(({ output }) => ({ data: output })));
   }
 
   @Sse('events-after/:text')
@@ -229,7 +235,8 @@ async function start(
   const service = site.app.get(ServingService);
   const ends: CallEndEvent[] = [];
   service.eventsOf('call:end').subscribe((event) => ends.push(event));
-  const waiting = (): number => [...service.queueDepths().values()].reduce((sum, depth) => sum + depth, 0);
+  const waiting = (): number =>
+    [...service.queueDepths().values()].reduce((sum, depth) => sum + depth, 0);
   return Object.assign(site, { ends, waiting });
 }
 
@@ -257,7 +264,9 @@ beforeEach(() => {
   signals = [];
 });
 
-/** Ends every batch as it comes, so that applications can end, and the clients that have not left. */
+/**
+ * Ends every batch as it comes, so that applications can end, and the clients that have not left.
+ */
 const release = (): void => {
   clients.splice(0).forEach((client) => client.leave());
   gate.open();
@@ -292,7 +301,9 @@ describeOnPlatforms('A client', (listen) => {
 
       expect(held.rows[0]!.toSorted()).toEqual(['b', 'c']);
       held.next().finish(['B', 'C']);
-      expect((await Promise.all([first, ...others])).map(({ status }) => status)).toEqual([200, 200, 200]);
+      expect((await Promise.all([first, ...others])).map(({ status }) => status)).toEqual([
+        200, 200, 200,
+      ]);
       expect(site.ends.filter(({ error }) => error)).toMatchObject([
         { stage: 'waiting', error: { code: 'SERVING_CANCELLED' }, cancelled: true },
       ]);
@@ -309,7 +320,9 @@ describeOnPlatforms('A client', (listen) => {
         leaving.leave();
         await until(() => site.ends.length === 1);
 
-        expect(site.ends).toMatchObject([{ stage: 'running', error: { name: 'CallCancelledError', statusCode: 499 } }]);
+        expect(site.ends).toMatchObject([
+          { stage: 'running', error: { name: 'CallCancelledError', statusCode: 499 } },
+        ]);
         held.next().finish(['LEFT']);
         const reply = site.get(`/${way}/b`);
         await until(() => held.batches.length === 1);
@@ -348,7 +361,9 @@ describeOnPlatforms('A client', (listen) => {
       client.leave();
       await until(() => site.ends.length === 4);
 
-      expect(site.ends.map(({ error }) => error)).toEqual(Array.from({ length: 4 }, () => expect.any(CallCancelledError)));
+      expect(site.ends.map(({ error }) => error)).toEqual(
+        Array.from({ length: 4 }, () => expect.any(CallCancelledError)),
+      );
       expect(site.waiting()).toBe(0);
     });
 
@@ -366,7 +381,12 @@ describeOnPlatforms('A client', (listen) => {
         await until(() => site.ends.length === 1);
 
         expect(site.ends).toMatchObject([
-          { stage: 'preprocessing', rows: 0, error: { code: 'SERVING_CANCELLED' }, cancelled: true },
+          {
+            stage: 'preprocessing',
+            rows: 0,
+            error: { code: 'SERVING_CANCELLED' },
+            cancelled: true,
+          },
         ]);
         expect(held.batches).toEqual([]);
       },
@@ -412,7 +432,11 @@ describeOnPlatforms('A client', (listen) => {
       held.batches.find(({ rows }) => rows[0] === 'b')!.finish(['B']);
 
       expect(await leftOver[0]).toBe('B');
-      expect(site.ends[0]).toMatchObject({ mode: 'inline', error: { code: 'SERVING_CANCELLED' }, cancelled: true });
+      expect(site.ends[0]).toMatchObject({
+        mode: 'inline',
+        error: { code: 'SERVING_CANCELLED' },
+        cancelled: true,
+      });
     });
 
     it.each(['service/a', 'method/a', 'events', 'events-after/a', 'letters'])(
@@ -455,7 +479,9 @@ describeOnPlatforms('A client', (listen) => {
       client.leave();
       await until(() => site.ends.length === 1);
 
-      expect(site.ends).toMatchObject([{ mode: 'stream', error: { code: 'SERVING_CANCELLED' }, cancelled: true }]);
+      expect(site.ends).toMatchObject([
+        { mode: 'stream', error: { code: 'SERVING_CANCELLED' }, cancelled: true },
+      ]);
     });
   });
 
@@ -477,8 +503,15 @@ describeOnPlatforms('A client', (listen) => {
       client.leave();
       await until(() => site.ends.length === 4);
 
-      expect(await client.answers(3)).toEqual(['A', 'B', 'C'].map((body) => ({ status: 200, body })));
-      expect(site.ends.map(({ error }) => error)).toEqual([undefined, undefined, undefined, expect.any(CallCancelledError)]);
+      expect(await client.answers(3)).toEqual(
+        ['A', 'B', 'C'].map((body) => ({ status: 200, body })),
+      );
+      expect(site.ends.map(({ error }) => error)).toEqual([
+        undefined,
+        undefined,
+        undefined,
+        expect.any(CallCancelledError),
+      ]);
     });
 
     it('[7.3] leaves no listener behind on a connection with which it goes on', async () => {
@@ -510,7 +543,9 @@ describeOnPlatforms('A client', (listen) => {
       await until(() => held.batches.length === 1);
       held.next().finish(['C']);
 
-      expect(await client.answers(3)).toEqual(['A', 'B', 'C'].map((body) => ({ status: 200, body })));
+      expect(await client.answers(3)).toEqual(
+        ['A', 'B', 'C'].map((body) => ({ status: 200, body })),
+      );
     });
 
     it('[7.3] may have nothing more to say, and still be answered, where the server allows that', async () => {
@@ -557,7 +592,9 @@ describe('A client over HTTP/2', () => {
 
   it('[7.3] gives up one request, and none of the others on the connection', async () => {
     const testing = await Test.createTestingModule(metadata).compile();
-    const app = testing.createNestApplication(new FastifyAdapter({ http2: true }), { logger: false });
+    const app = testing.createNestApplication(new FastifyAdapter({ http2: true }), {
+      logger: false,
+    });
     await app.listen(0, '127.0.0.1');
     const ends: CallEndEvent[] = [];
     app
@@ -596,7 +633,9 @@ describe('A client that leaves a process', () => {
     await app.told('ended', 4);
     app.tell('go on');
 
-    expect(await app.told('settled')).toEqual([Array.from({ length: 4 }, () => 'CallCancelledError')]);
+    expect(await app.told('settled')).toEqual([
+      Array.from({ length: 4 }, () => 'CallCancelledError'),
+    ]);
     app.kill('SIGTERM');
     expect(await app.ended).toMatchObject({ output: '' });
   });
@@ -610,7 +649,9 @@ describe('Requests of an application', () => {
     ];
     const testing = await Test.createTestingModule({ imports: [root, feature] }).compile();
 
-    expect(testing.get(ApplicationConfig, { strict: false }).getGlobalInterceptors()).toHaveLength(1);
+    expect(testing.get(ApplicationConfig, { strict: false }).getGlobalInterceptors()).toHaveLength(
+      1,
+    );
     await testing.close();
   });
 });

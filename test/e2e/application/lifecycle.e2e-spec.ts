@@ -74,7 +74,9 @@ describe('An application that is told to end', () => {
       const answered: string[] = [];
       const callForEver = async (client: number) => {
         for (let i = 0; ; i++) {
-          const reply = await call(`${client}-${i}`, i % 2 ? 'held' : 'threads').catch(() => undefined);
+          const reply = await call(`${client}-${i}`, i % 2 ? 'held' : 'threads').catch(
+            () => undefined,
+          );
           if (reply === undefined) {
             return;
           }
@@ -117,7 +119,10 @@ describe('An application that is told to end', () => {
     app.kill('SIGTERM');
 
     expect(await queued).toEqual(
-      Array.from({ length: 3 }, () => ({ status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' })),
+      Array.from({ length: 3 }, () => ({
+        status: 503,
+        body: '{"statusCode":503,"message":"Service Unavailable"}',
+      })),
     );
     app.tell('open');
     expect(await running).toEqual(ofRunning);
@@ -143,7 +148,9 @@ describe('A process', () => {
     async (order) => {
       const app = run('boot', { diary, model, order, handled: true });
 
-      expect(await app.told('failed')).toEqual([expect.stringMatching(/^Serving "wrong": Cannot load the model \S+boot\.mjs: /)]);
+      expect(await app.told('failed')).toEqual([
+        expect.stringMatching(/^Serving "wrong": Cannot load the model \S+boot\.mjs: /),
+      ]);
       expect(await app.ended).toEqual({ ...byItself, code: 3 });
     },
   );
@@ -153,7 +160,9 @@ describe('A process', () => {
     async (order) => {
       const app = run('boot', { diary, model: slow, order });
 
-      const reason = expect.stringMatching(/ServingLoadError: Serving "wrong": Cannot load the model \S+boot\.mjs: /);
+      const reason = expect.stringMatching(
+        /ServingLoadError: Serving "wrong": Cannot load the model \S+boot\.mjs: /,
+      );
       expect(await app.ended).toEqual({ code: 1, signal: null, output: reason });
     },
   );
@@ -174,11 +183,16 @@ describeOnPlatforms('An application that closes', (listen) => {
 
       @Batched({ batchSize: 2, batchTimeout: 1_000_000 })
       ask(texts: string[]): Promise<string[]> {
-        return Promise.all(texts.map((text) => this.servings.batchedRun<string, string>('echo', text)));
+        return Promise.all(
+          texts.map((text) => this.servings.batchedRun<string, string>('echo', text)),
+        );
       }
     }
     const servings = [{ name: 'echo', useFactory: () => (rows: string[]) => rows }];
-    const { app } = await listen({ imports: [ServingModule.forRoot({ servings })], providers: [Asker] });
+    const { app } = await listen({
+      imports: [ServingModule.forRoot({ servings })],
+      providers: [Asker],
+    });
 
     const queued = asCaller(app.get(Asker)).ask('text');
     await app.close();

@@ -100,7 +100,15 @@ class Texts {
   }
 }
 
-const ways = ['handle', 'inline', 'service', 'service-by-name', 'service-inline', 'service-get', 'method'];
+const ways = [
+  'handle',
+  'inline',
+  'service',
+  'service-by-name',
+  'service-inline',
+  'service-get',
+  'method',
+];
 
 async function expectEveryWay(site: Site, mark: string): Promise<void> {
   const replies = await Promise.all(ways.map((way) => site.get(`/${way}/${way}`)));
@@ -133,20 +141,31 @@ describeOnPlatforms('ServingModule', (listen) => {
       }),
       '?',
     ],
-    ['forRootAsync with a class', ServingModule.forRootAsync({ names: ['loud'], useClass: MarkOptions }), '~'],
-  ])('[3.3] [10.1] gives servings of %s to handles, to the service and to methods', async (_, module, mark) => {
-    await expectEveryWay(await listen({ imports: [module], controllers: [Texts] }), mark);
-  });
+    [
+      'forRootAsync with a class',
+      ServingModule.forRootAsync({ names: ['loud'], useClass: MarkOptions }),
+      '~',
+    ],
+  ])(
+    '[3.3] [10.1] gives servings of %s to handles, to the service and to methods',
+    async (_, module, mark) => {
+      await expectEveryWay(await listen({ imports: [module], controllers: [Texts] }), mark);
+    },
+  );
 
   it('[10.1] gives a serving of forFeature to the module that registers it, and to the service everywhere', async () => {
     @Module({ imports: [ServingModule.forFeature({ servings: [loud] })], controllers: [Texts] })
     class TextModule {}
 
-    const site = await listen({ imports: [ServingModule.forRoot({ servings: [marking('quiet', '.')] }), TextModule] });
+    const site = await listen({
+      imports: [ServingModule.forRoot({ servings: [marking('quiet', '.')] }), TextModule],
+    });
 
     await expectEveryWay(site, '!');
     const servings = site.app.get(ServingService);
-    expect(await Promise.all(['loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')))).toEqual(['text!', 'text.']);
+    expect(
+      await Promise.all(['loud', 'quiet'].map((name) => servings.batchedRun(name, 'text'))),
+    ).toEqual(['text!', 'text.']);
   });
 
   it.each<[string, unknown]>([
@@ -155,14 +174,21 @@ describeOnPlatforms('ServingModule', (listen) => {
     ['the name of what every object has', '__proto__'],
     ['a long text', 'x'.repeat(100_000)],
     ['an object with such a name', { name: { toString: () => 'loud' } }],
-    ['a definition that cannot be read', Object.defineProperty({}, 'name', { get: () => JSON.parse('') as unknown })],
+    [
+      'a definition that cannot be read',
+      Object.defineProperty({}, 'name', { get: () => JSON.parse('') as unknown }),
+    ],
   ])('[6.5] knows no serving by %s, and says so in few words', async (_, name) => {
-    const servings = (await listen({ imports: [ServingModule.forRoot({ servings: [loud] })] })).app.get(ServingService);
+    const servings = (
+      await listen({ imports: [ServingModule.forRoot({ servings: [loud] })] })
+    ).app.get(ServingService);
 
     const refused = servings.batchedRun(name as never, 'text');
 
     await expect(refused).rejects.toThrow(UnknownServingError);
-    await expect(refused).rejects.toMatchObject({ message: expect.stringMatching(/^There is no serving .{0,400}$/) });
+    await expect(refused).rejects.toMatchObject({
+      message: expect.stringMatching(/^There is no serving .{0,400}$/),
+    });
     expect(() => servings.stream(name as never, 'text')).toThrow(UnknownServingError);
   });
 
@@ -180,7 +206,10 @@ describeOnPlatforms('ServingModule', (listen) => {
   });
 
   it('[3.3] starts no model that is overridden by its token', async () => {
-    const digits = defineServing({ name: 'loud', model: new TextEncoder().encode('no model at all') });
+    const digits = defineServing({
+      name: 'loud',
+      model: new TextEncoder().encode('no model at all'),
+    });
     const site = await listen(
       { imports: [ServingModule.forRoot({ servings: [digits] })], controllers: [Texts] },
       {
@@ -194,21 +223,42 @@ describeOnPlatforms('ServingModule', (listen) => {
   it('[9.4] keeps two applications of the same classes apart, also at the same time', async () => {
     const sites = await Promise.all(
       ['!', '?'].map((mark) =>
-        listen({ imports: [ServingModule.forRoot({ servings: [marking('loud', mark, 2)] })], controllers: [Texts, Meetings] }),
+        listen({
+          imports: [ServingModule.forRoot({ servings: [marking('loud', mark, 2)] })],
+          controllers: [Texts, Meetings],
+        }),
       ),
     );
-    const events = sites.map(({ app }) => firstValueFrom(app.get(ServingService).eventsOf('batch:end').pipe(toArray())));
+    const events = sites.map(({ app }) =>
+      firstValueFrom(app.get(ServingService).eventsOf('batch:end').pipe(toArray())),
+    );
     const [one, other] = sites as [Site, Site];
 
     const replies = await Promise.all(
-      [one, other, one, other].flatMap((site, i) => [site.get(`/method/${i}`), site.get(`/meetings/${i}`)]),
+      [one, other, one, other].flatMap((site, i) => [
+        site.get(`/method/${i}`),
+        site.get(`/meetings/${i}`),
+      ]),
     );
 
-    expect(replies.map(({ body }) => body)).toEqual(['0!', '0,2', '1?', '1,3', '2!', '0,2', '3?', '1,3']);
+    expect(replies.map(({ body }) => body)).toEqual([
+      '0!',
+      '0,2',
+      '1?',
+      '1,3',
+      '2!',
+      '0,2',
+      '3?',
+      '1,3',
+    ]);
     await one.app.close();
-    expect((await Promise.all([4, 5].map((i) => other.get(`/method/${i}`)))).map(({ body }) => body)).toEqual(['4?', '5?']);
+    expect(
+      (await Promise.all([4, 5].map((i) => other.get(`/method/${i}`)))).map(({ body }) => body),
+    ).toEqual(['4?', '5?']);
     await other.app.close();
-    const batches = (await Promise.all(events)).map((own) => own.map(({ serving, rows }) => `${rows} in ${serving}`));
+    const batches = (await Promise.all(events)).map((own) =>
+      own.map(({ serving, rows }) => `${rows} in ${serving}`),
+    );
     expect(batches.map((own) => own.toSorted())).toEqual([
       ['2 in Meetings.meet', '2 in loud'],
       ['2 in Meetings.meet', '2 in loud', '2 in loud'],
@@ -257,33 +307,60 @@ class Reverser implements ServingHandler<string[]>, OnApplicationBootstrap {
 }
 
 describeOnPlatforms('A class serving', (listen) => {
-  const options = { name: 'reverser', batchSize: 2, batchTimeout: 1_000_000, partitions: [{ memory: 'short' }] };
+  const options = {
+    name: 'reverser',
+    batchSize: 2,
+    batchTimeout: 1_000_000,
+    partitions: [{ memory: 'short' }],
+  };
   const byClass: ServingDefinition = { ...options, useClass: Reverser };
   const byToken: ServingDefinition = { ...options, useExisting: Reverser };
   const nextToIt = { imports: [DictionaryModule], providers: [Reverser], exports: [Reverser] };
 
   it.each<[string, DynamicModule[]]>([
-    ['useClass in forRoot', [ServingModule.forRoot({ servings: [byClass], imports: [DictionaryModule] })]],
+    [
+      'useClass in forRoot',
+      [ServingModule.forRoot({ servings: [byClass], imports: [DictionaryModule] })],
+    ],
     [
       'useClass in forFeature',
-      [ServingModule.forRoot(), ServingModule.forFeature({ servings: [byClass], imports: [DictionaryModule] })],
+      [
+        ServingModule.forRoot(),
+        ServingModule.forFeature({ servings: [byClass], imports: [DictionaryModule] }),
+      ],
     ],
-    ['useExisting in forRoot', [ServingModule.forRoot({ servings: [byToken] }), { module: MarkModule, ...nextToIt }]],
+    [
+      'useExisting in forRoot',
+      [ServingModule.forRoot({ servings: [byToken] }), { module: MarkModule, ...nextToIt }],
+    ],
     [
       'useExisting in forRootAsync',
       [
-        ServingModule.forRootAsync({ names: ['reverser'], useFactory: () => ({ servings: [byToken] }) }),
+        ServingModule.forRootAsync({
+          names: ['reverser'],
+          useFactory: () => ({ servings: [byToken] }),
+        }),
         { module: MarkModule, ...nextToIt },
       ],
     ],
-  ])('[1.2] has its dependencies, and starts before the application does: %s', async (_, imports) => {
-    const { app } = await listen({ imports });
-    const reverser = app.get<Serving<string, string>>(getServingToken('reverser'));
+  ])(
+    '[1.2] has its dependencies, and starts before the application does: %s',
+    async (_, imports) => {
+      const { app } = await listen({ imports });
+      const reverser = app.get<Serving<string, string>>(getServingToken('reverser'));
 
-    expect(await Promise.all([reverser.batchedRun('live'), reverser.batchedRun('tar')])).toEqual(['evil', 'rat']);
+      expect(await Promise.all([reverser.batchedRun('live'), reverser.batchedRun('tar')])).toEqual([
+        'evil',
+        'rat',
+      ]);
 
-    expect(app.get(Dictionary).story).toEqual([['process', [{ memory: 'short', batchKeys: ['default'] }]], 'bootstrap', [0, 2]]);
-  });
+      expect(app.get(Dictionary).story).toEqual([
+        ['process', [{ memory: 'short', batchKeys: ['default'] }]],
+        'bootstrap',
+        [0, 2],
+      ]);
+    },
+  );
 });
 
 describeOnPlatforms('Servings while the application starts and runs', (listen) => {
@@ -295,7 +372,10 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
       constructor(private readonly servings: ServingService) {}
 
       async onModuleInit(): Promise<void> {
-        this.heard.push(await this.servings.batchedRun('loud', 'a'), await this.servings.run('quiet', 'b'));
+        this.heard.push(
+          await this.servings.batchedRun('loud', 'a'),
+          await this.servings.run('quiet', 'b'),
+        );
         this.heard.push(await asCaller(this).echo('c'));
       }
 
@@ -305,10 +385,15 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
       }
     }
 
-    @Module({ imports: [ServingModule.forFeature({ servings: [marking('quiet', '.')] })], providers: [Early] })
+    @Module({
+      imports: [ServingModule.forFeature({ servings: [marking('quiet', '.')] })],
+      providers: [Early],
+    })
     class EarlyModule {}
 
-    const { app } = await listen({ imports: [EarlyModule, ServingModule.forRoot({ servings: [loud] })] });
+    const { app } = await listen({
+      imports: [EarlyModule, ServingModule.forRoot({ servings: [loud] })],
+    });
 
     expect(app.get(Early).heard).toEqual(['a!', 'b.', 'c']);
   });
@@ -323,7 +408,9 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
     const events = firstValueFrom(servings.eventsOf('batch:end').pipe(toArray()));
 
     const meetings = asCaller(app.get(Meetings));
-    await Promise.all(['loud', 'quiet', 'loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')));
+    await Promise.all(
+      ['loud', 'quiet', 'loud', 'quiet'].map((name) => servings.batchedRun(name, 'text')),
+    );
     await Promise.all([meetings.meet('ann'), meetings.meet('bob')]);
     await app.close();
 
@@ -342,7 +429,12 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
     };
     const duration = expect.any(Number);
     expect(await events).toEqual(
-      ['loud', 'quiet', 'Meetings.meet'].map((serving) => ({ ...event, serving, wait: duration, runTime: duration })),
+      ['loud', 'quiet', 'Meetings.meet'].map((serving) => ({
+        ...event,
+        serving,
+        wait: duration,
+        runTime: duration,
+      })),
     );
   });
 });
@@ -360,7 +452,9 @@ async function boot(metadata: ModuleMetadata): Promise<void> {
   }
 }
 
-const servingsOf = (...servings: ServingDefinition[]): ModuleMetadata => ({ imports: [ServingModule.forRoot({ servings })] });
+const servingsOf = (...servings: ServingDefinition[]): ModuleMetadata => ({
+  imports: [ServingModule.forRoot({ servings })],
+});
 
 /** The servings of a factory that says it defines `names`. */
 const factoryOf = (names: string[], ...servings: ServingDefinition[]): ModuleMetadata => ({
@@ -407,22 +501,44 @@ describe('Wrong wiring', () => {
       'There is no serving "nowhere"; registered are: loud',
       () => ({ ...servingsOf(loud), providers: [Lost] }),
     ],
-    ['@InjectServing() with the name of no serving', 'Serving:nowhere', () => ({ ...servingsOf(loud), providers: [Longing] })],
+    [
+      '@InjectServing() with the name of no serving',
+      'Serving:nowhere',
+      () => ({ ...servingsOf(loud), providers: [Longing] }),
+    ],
     ['@Batched() without ServingModule', 'BatchedMethods', () => ({ controllers: [Meetings] })],
-    ['one name twice in a list', 'Serving "loud" is registered more than once', () => servingsOf(loud, marking('loud', '?'))],
+    [
+      'one name twice in a list',
+      'Serving "loud" is registered more than once',
+      () => servingsOf(loud, marking('loud', '?')),
+    ],
     [
       'one name in two modules',
       'Serving "loud" is registered more than once, the second time in ServingModule',
-      () => ({ imports: [ServingModule.forRoot(), featureOf(loud), featureOf(marking('loud', '?'))] }),
+      () => ({
+        imports: [ServingModule.forRoot(), featureOf(loud), featureOf(marking('loud', '?'))],
+      }),
     ],
     [
       'one name in the root module and another',
       'Serving "loud" is registered more than once',
       () => ({ imports: [ServingModule.forRoot({ servings: [loud] }), featureOf(loud)] }),
     ],
-    ['a factory that defines more than it says', 'defines [loud], but "names" lists []', () => factoryOf([], loud)],
-    ['a factory that defines less than it says', 'defines [], but "names" lists [loud]', () => factoryOf(['loud'])],
-    ['a factory that defines others than it says', 'defines [loud], but "names" lists [low]', () => factoryOf(['low'], loud)],
+    [
+      'a factory that defines more than it says',
+      'defines [loud], but "names" lists []',
+      () => factoryOf([], loud),
+    ],
+    [
+      'a factory that defines less than it says',
+      'defines [], but "names" lists [loud]',
+      () => factoryOf(['loud']),
+    ],
+    [
+      'a factory that defines others than it says',
+      'defines [loud], but "names" lists [low]',
+      () => factoryOf(['low'], loud),
+    ],
     [
       'a factory that defines one name twice',
       'Serving "loud" is registered more than once',
@@ -539,9 +655,21 @@ describe('A serving that cannot load', () => {
   afterAll(() => rm(folder, { recursive: true }));
 
   it.each<[string, ServingDefinition, RegExp]>([
-    ['a model', { name: 'wrong', model: worker('diary') }, /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i],
-    ['bytes', { name: 'wrong', model: new Uint8Array(3) }, /^Serving "wrong": Cannot load the model of 3 bytes: .*protobuf/i],
-    ['a file', { name: 'wrong', useFile: worker('no-default') }, /^Serving "wrong": \S+no-default\.mjs must export/],
+    [
+      'a model',
+      { name: 'wrong', model: worker('diary') },
+      /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i,
+    ],
+    [
+      'bytes',
+      { name: 'wrong', model: new Uint8Array(3) },
+      /^Serving "wrong": Cannot load the model of 3 bytes: .*protobuf/i,
+    ],
+    [
+      'a file',
+      { name: 'wrong', useFile: worker('no-default') },
+      /^Serving "wrong": \S+no-default\.mjs must export/,
+    ],
     [
       'a function',
       { name: 'wrong', useFactory: () => Promise.reject(new Error('no weights')) },
@@ -550,7 +678,11 @@ describe('A serving that cannot load', () => {
   ])('[9.1] fails the boot and leaves no thread of another: %s', async (kind, wrong, message) => {
     const diary = join(folder, `${kind}.txt`);
     await writeFile(diary, '');
-    const right: ServingDefinition = { name: 'right', useFile: worker('diary'), partitions: [{ diary }, { diary }] };
+    const right: ServingDefinition = {
+      name: 'right',
+      useFile: worker('diary'),
+      partitions: [{ diary }, { diary }],
+    };
 
     await expect(boot(servingsOf(right, wrong))).rejects.toThrow(message);
 

@@ -14,7 +14,12 @@ import {
   Sse,
   UseGuards,
 } from '@nestjs/common';
-import { type ClientProxy, ClientProxyFactory, MessagePattern, Transport } from '@nestjs/microservices';
+import {
+  type ClientProxy,
+  ClientProxyFactory,
+  MessagePattern,
+  Transport,
+} from '@nestjs/microservices';
 import { Test } from '@nestjs/testing';
 import {
   Batched,
@@ -36,7 +41,8 @@ const pairs: BatchedOptions = { batchSize: 2, batchTimeout: 1_000_000 };
 const pairsOfOneOrigin: BatchedOptions = { ...pairs, separateOrigins: true };
 
 /** What a batch knows: its origin, and the rows in it. */
-const told = (rows: readonly string[]): string[] => rows.map(() => `${currentOrigin()}: ${rows.toSorted().join(' ')}`);
+const told = (rows: readonly string[]): string[] =>
+  rows.map(() => `${currentOrigin()}: ${rows.toSorted().join(' ')}`);
 
 const servings: ServingDefinition[] = [
   {
@@ -46,7 +52,9 @@ const servings: ServingDefinition[] = [
       () =>
       async (rows: string[], { origin }) => {
         await Promise.resolve();
-        return told(rows).map((words) => (words.startsWith(`${origin}: `) ? words : `${origin}, but ${words}`));
+        return told(rows).map((words) =>
+          words.startsWith(`${origin}: `) ? words : `${origin}, but ${words}`,
+        );
       },
   },
   {
@@ -80,7 +88,10 @@ class AskingGuard implements CanActivate {
   constructor(@Inject(ServingService) private readonly service: ServingService) {}
 
   async canActivate(context: ExecutionContext): Promise<boolean> {
-    context.switchToHttp().getRequest<{ told?: unknown }>().told = await this.service.run('told', 'guard');
+    context.switchToHttp().getRequest<{ told?: unknown }>().told = await this.service.run(
+      'told',
+      'guard',
+    );
     return true;
   }
 }
@@ -117,7 +128,9 @@ class Front {
 
   @Sse('streamed/:text')
   streamed(@Text() text: string): Observable<MessageEvent> {
-    return this.service.stream<string, string>('told', text).pipe(map(({ output }) => ({ data: output })));
+    return this.service
+      .stream<string, string>('told', text)
+      .pipe(map(({ output }) => ({ data: output })));
   }
 
   @Get('guarded')
@@ -155,7 +168,11 @@ const application: ModuleMetadata = {
   controllers: [Front, ProviderFront],
   providers: [Provider],
 };
-const withoutServings: ModuleMetadata = { ...application, imports: [ServingModule.forRoot()], controllers: [ProviderFront] };
+const withoutServings: ModuleMetadata = {
+  ...application,
+  imports: [ServingModule.forRoot()],
+  controllers: [ProviderFront],
+};
 
 const clients: ClientProxy[] = [];
 
@@ -179,7 +196,11 @@ function inProcess(app: INestApplicationContext): Call {
 }
 
 /** An application that takes HTTP and messages. */
-async function startHybrid(listen: Listen, inheritAppConfig: boolean, metadata = application): Promise<Callers> {
+async function startHybrid(
+  listen: Listen,
+  inheritAppConfig: boolean,
+  metadata = application,
+): Promise<Callers> {
   let server!: Server;
   const site = await listen(metadata, {
     configure: async (app) => {
@@ -198,17 +219,28 @@ async function startHybrid(listen: Listen, inheritAppConfig: boolean, metadata =
   };
 }
 
-/** Two calls of each, the second ones when all of the first wait: so rows would share a batch if they could. */
-async function twice(way: Way, service: ServingService, calls: Record<string, Call>): Promise<Record<string, unknown[]>> {
+/**
+ * Two calls of each, the second ones when all of the first wait: so rows would share a batch if
+ * they could.
+ */
+async function twice(
+  way: Way,
+  service: ServingService,
+  calls: Record<string, Call>,
+): Promise<Record<string, unknown[]>> {
   const entries = Object.entries(calls);
   const allWait = firstValueFrom(service.eventsOf('call:start').pipe(bufferCount(entries.length)));
   const first = entries.map(([kind, call]) => call(way, `${kind}-1`));
   await allWait;
-  const replies = entries.map(async ([kind, call], i) => [kind, await Promise.all([first[i], call(way, `${kind}-2`)])] as const);
+  const replies = entries.map(
+    async ([kind, call], i) =>
+      [kind, await Promise.all([first[i], call(way, `${kind}-2`)])] as const,
+  );
   return Object.fromEntries(await Promise.all(replies));
 }
 
-const pairOf = (origin: string, kind = origin): string[] => [0, 1].map(() => `${origin}: ${kind}-1 ${kind}-2`);
+const pairOf = (origin: string, kind = origin): string[] =>
+  [0, 1].map(() => `${origin}: ${kind}-1 ${kind}-2`);
 
 describeOnPlatforms('Origins', (listen) => {
   afterEach(() => Promise.all(clients.splice(0).map((client) => client.close())));
@@ -225,35 +257,59 @@ describeOnPlatforms('Origins', (listen) => {
 
     const replies = await twice(way, service, { http, rpc, 'in-process': inside });
 
-    expect(replies).toEqual({ http: pairOf('http'), rpc: pairOf('rpc'), 'in-process': pairOf('in-process') });
-    expect(new Set(events.map(({ origin }) => origin))).toEqual(new Set(['http', 'in-process', 'rpc']));
+    expect(replies).toEqual({
+      http: pairOf('http'),
+      rpc: pairOf('rpc'),
+      'in-process': pairOf('in-process'),
+    });
+    expect(new Set(events.map(({ origin }) => origin))).toEqual(
+      new Set(['http', 'in-process', 'rpc']),
+    );
     expect(events).toHaveLength(3);
   });
 
   it('[4.10] never share a batch of a method of a provider, also where no serving asks for them', async () => {
-    const { service, http, rpc, inProcess: inside } = await startHybrid(listen, true, withoutServings);
+    const {
+      service,
+      http,
+      rpc,
+      inProcess: inside,
+    } = await startHybrid(listen, true, withoutServings);
 
     const replies = await twice('provider', service, { http, rpc, 'in-process': inside });
 
-    expect(replies).toEqual({ http: pairOf('http'), rpc: pairOf('rpc'), 'in-process': pairOf('in-process') });
+    expect(replies).toEqual({
+      http: pairOf('http'),
+      rpc: pairOf('rpc'),
+      'in-process': pairOf('in-process'),
+    });
   });
 
   it('[4.10] share batches of a serving that does not ask, and are not told there', async () => {
     const { http, rpc } = await startHybrid(listen, true);
 
-    expect(await Promise.all([http('mixed', 'a'), rpc('mixed', 'b')])).toEqual(['undefined: 2', 'undefined: 2']);
+    expect(await Promise.all([http('mixed', 'a'), rpc('mixed', 'b')])).toEqual([
+      'undefined: 2',
+      'undefined: 2',
+    ]);
   });
 
   it('[4.10] of messages are known to methods in a hybrid application whose microservice does not inherit its configuration', async () => {
     const { service, http, rpc } = await startHybrid(listen, false);
 
-    expect(await twice('method', service, { http, rpc })).toEqual({ http: pairOf('http'), rpc: pairOf('rpc') });
+    expect(await twice('method', service, { http, rpc })).toEqual({
+      http: pairOf('http'),
+      rpc: pairOf('rpc'),
+    });
   });
 
   it('[4.10] of messages are taken there for in-process by servings, apart from those of HTTP: Nest keeps interceptors from them', async () => {
     const { service, http, rpc } = await startHybrid(listen, false);
 
-    expect(await twice('serving', service, { http, rpc })).toEqual({ http: pairOf('http'), rpc: pairOf('in-process', 'rpc') });
+    expect(await twice('serving', service, { http, rpc })).toEqual({
+      http: pairOf('http'),
+      rpc: pairOf('in-process', 'rpc'),
+    });
   });
 
   it('[4.10] are known from the first interceptor on: calls by guards, which run before, are taken for in-process', async () => {
@@ -292,18 +348,28 @@ describeOnPlatforms('Origins', (listen) => {
 });
 
 describe('Origins in a process', () => {
-  it.each<Way>(['serving', 'method', 'provider'])('[4.10] are those of the batch, whoever lets it run: %s', async (way) => {
-    const app = await Test.createTestingModule(application).compile();
-    await app.init();
-    const call = inProcess(app);
+  it.each<Way>(['serving', 'method', 'provider'])(
+    '[4.10] are those of the batch, whoever lets it run: %s',
+    async (way) => {
+      const app = await Test.createTestingModule(application).compile();
+      await app.init();
+      const call = inProcess(app);
 
-    const replies = await Promise.all(
-      ['ws', 'rpc', 'ws', 'rpc'].map((origin, i) => withOrigin(origin, () => call(way, `${origin}-${i}`))),
-    );
+      const replies = await Promise.all(
+        ['ws', 'rpc', 'ws', 'rpc'].map((origin, i) =>
+          withOrigin(origin, () => call(way, `${origin}-${i}`)),
+        ),
+      );
 
-    expect(replies).toEqual(['ws: ws-0 ws-2', 'rpc: rpc-1 rpc-3', 'ws: ws-0 ws-2', 'rpc: rpc-1 rpc-3']);
-    await app.close();
-  });
+      expect(replies).toEqual([
+        'ws: ws-0 ws-2',
+        'rpc: rpc-1 rpc-3',
+        'ws: ws-0 ws-2',
+        'rpc: rpc-1 rpc-3',
+      ]);
+      await app.close();
+    },
+  );
 });
 
 describe('Origins in a microservice', () => {
@@ -314,14 +380,24 @@ describe('Origins in a microservice', () => {
     await Promise.all(closing.splice(0).map((close) => close()));
   });
 
-  it.each<Way>(['serving', 'named', 'method', 'provider'])('[4.10] never share a batch: %s', async (way) => {
-    const testing = await Test.createTestingModule(application).compile();
-    const app = testing.createNestMicroservice({ transport: Transport.TCP, options: { port: 0 }, logger: false });
-    closing.push(() => app.close());
-    await app.listen();
-    const service = app.get(ServingService);
-    const calls = { rpc: overTcp(app.unwrap<Server>()), 'in-process': inProcess(app) };
+  it.each<Way>(['serving', 'named', 'method', 'provider'])(
+    '[4.10] never share a batch: %s',
+    async (way) => {
+      const testing = await Test.createTestingModule(application).compile();
+      const app = testing.createNestMicroservice({
+        transport: Transport.TCP,
+        options: { port: 0 },
+        logger: false,
+      });
+      closing.push(() => app.close());
+      await app.listen();
+      const service = app.get(ServingService);
+      const calls = { rpc: overTcp(app.unwrap<Server>()), 'in-process': inProcess(app) };
 
-    expect(await twice(way, service, calls)).toEqual({ rpc: pairOf('rpc'), 'in-process': pairOf('in-process') });
-  });
+      expect(await twice(way, service, calls)).toEqual({
+        rpc: pairOf('rpc'),
+        'in-process': pairOf('in-process'),
+      });
+    },
+  );
 });

@@ -25,18 +25,21 @@ const outcomes = [
   { status: 'fulfilled', value: 6 },
 ];
 
-describe.each(['thread', 'process'] as const)('A module file that returns promises, by %s', (isolation) => {
-  const start = useServings();
+describe.each(['thread', 'process'] as const)(
+  'A module file that returns promises, by %s',
+  (isolation) => {
+    const start = useServings();
 
-  it('[W5] each row gets the value of its own promise, and a rejection fails its own row alone', async () => {
-    const serving = await start({ name: 'promises', useFile: worker('promises'), isolation });
+    it('[W5] each row gets the value of its own promise, and a rejection fails its own row alone', async () => {
+      const serving = await start({ name: 'promises', useFile: worker('promises'), isolation });
 
-    const replies = await Promise.allSettled([1, -2, 3].map((row) => serving.batchedRun(row)));
+      const replies = await Promise.allSettled([1, -2, 3].map((row) => serving.batchedRun(row)));
 
-    expect(replies).toEqual(outcomes);
-    await expect(serving.batchedRun(Batch.stack([4, 5]))).resolves.toEqual([8, 10]);
-  });
-});
+      expect(replies).toEqual(outcomes);
+      await expect(serving.batchedRun(Batch.stack([4, 5]))).resolves.toEqual([8, 10]);
+    });
+  },
+);
 
 it('[W5] each caller of a @Batched() method gets the value of its own promise', async () => {
   const module = await Test.createTestingModule({

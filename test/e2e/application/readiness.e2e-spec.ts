@@ -9,7 +9,13 @@ import {
   type ModuleMetadata,
   ServiceUnavailableException,
 } from '@nestjs/common';
-import { getServingToken, type ServingDefinition, ServingModule, ServingService, type ServingState } from 'nestjs-serving';
+import {
+  getServingToken,
+  type ServingDefinition,
+  ServingModule,
+  ServingService,
+  type ServingState,
+} from 'nestjs-serving';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 
 @Controller()
@@ -38,7 +44,9 @@ class LastProbe implements BeforeApplicationShutdown {
 
   async beforeApplicationShutdown(): Promise<void> {
     const { site } = this;
-    const replies = site ? await Promise.all(['/ready', '/live'].map((path) => site.get(path))) : [];
+    const replies = site
+      ? await Promise.all(['/ready', '/live'].map((path) => site.get(path)))
+      : [];
     this.statuses = replies.map(({ status }) => status);
   }
 }
@@ -64,7 +72,12 @@ describeOnPlatforms('Readiness', (listen) => {
     const look = (rows: unknown[]): unknown[] => (seen.push(servings.isReady), rows);
 
     const site = await listen(
-      withServings(echo('first'), { ...echo('last'), useFactory: () => look, warmUp: ['a'], batchSize: 1 }),
+      withServings(echo('first'), {
+        ...echo('last'),
+        useFactory: () => look,
+        warmUp: ['a'],
+        batchSize: 1,
+      }),
       {
         configure: (app) => {
           servings = app.get(ServingService);
@@ -92,7 +105,8 @@ describeOnPlatforms('Readiness', (listen) => {
     const sites = [
       await listen(withServings()),
       await listen(withServings(echo('echo')), {
-        override: (builder) => builder.overrideProvider(getServingToken('echo')).useValue({ name: 'echo' }),
+        override: (builder) =>
+          builder.overrideProvider(getServingToken('echo')).useValue({ name: 'echo' }),
       }),
     ];
     for (const site of sites) {

@@ -3,9 +3,19 @@ import { connect } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { Controller, Get, type MessageEvent, Param, Sse, StreamableFile } from '@nestjs/common';
 import { expect, it } from '@jest/globals';
-import { Batched, asCaller, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  Batched,
+  asCaller,
+  type ServingDefinition,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { firstValueFrom, map, type Observable, Subject } from 'rxjs';
-import { describeOnPlatforms, type Listen, type Site } from '../../fixtures/partitions/platforms.js';
+import {
+  describeOnPlatforms,
+  type Listen,
+  type Site,
+} from '../../fixtures/partitions/platforms.js';
 
 const A_DAY = 24 * 60 * 60 * 1000;
 const upper = {
@@ -45,16 +55,22 @@ describeOnPlatforms('Shutdown', (listen) => {
   it.each([
     ['serving', 'SERVED'],
     ['method', 'BATCHED'],
-  ])('[9.3] runs what waits for others in the window of a %s, since none will come', async (path, body) => {
-    const waiting = new Promise<void>((resolve) => (arrived = resolve));
-    const site = await listen({ imports: [ServingModule.forRoot({ servings: [upper] })], controllers: [SlowController] });
-    const reply = site.get(`/${path}`, { connection: 'close' });
-    await waiting;
+  ])(
+    '[9.3] runs what waits for others in the window of a %s, since none will come',
+    async (path, body) => {
+      const waiting = new Promise<void>((resolve) => (arrived = resolve));
+      const site = await listen({
+        imports: [ServingModule.forRoot({ servings: [upper] })],
+        controllers: [SlowController],
+      });
+      const reply = site.get(`/${path}`, { connection: 'close' });
+      await waiting;
 
-    await site.app.close();
+      await site.app.close();
 
-    expect(await reply).toMatchObject({ status: 200, body });
-  });
+      expect(await reply).toMatchObject({ status: 200, body });
+    },
+  );
 });
 
 /** Milliseconds of `shutdown` in these tests, and in which an application then has closed. */
@@ -94,7 +110,9 @@ class StuckController {
 
   @Sse('events')
   events(): Observable<MessageEvent> {
-    return this.servings.stream('stalling', 'row').pipe(map(({ output }) => ({ data: output as string })));
+    return this.servings
+      .stream('stalling', 'row')
+      .pipe(map(({ output }) => ({ data: output as string })));
   }
 
   /** An answer that never ends, with no call of a serving in it. */
@@ -139,10 +157,20 @@ async function close({ app }: Site): Promise<number> {
 describeOnPlatforms('At the limit of shutdown', (listen) => {
   const start = (): ReturnType<Listen> => {
     running = new Subject();
-    return listen({ imports: [ServingModule.forRoot({ servings })], controllers: [StuckController] });
+    return listen({
+      imports: [ServingModule.forRoot({ servings })],
+      controllers: [StuckController],
+    });
   };
 
-  it.each(['running/function', 'running/preprocess', 'running/postprocess', 'inline', 'method', 'body'])(
+  it.each([
+    'running/function',
+    'running/preprocess',
+    'running/postprocess',
+    'inline',
+    'method',
+    'body',
+  ])(
     '[9.3] [H1] [H2] [H4] a client whose call never ends gets 503, and the application closes: %s',
     async (path) => {
       const site = await start();

@@ -14,13 +14,30 @@ import {
   Sse,
 } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { context, metrics, ROOT_CONTEXT, SpanStatusCode, trace, type Tracer } from '@opentelemetry/api';
+import {
+  context,
+  metrics,
+  ROOT_CONTEXT,
+  SpanStatusCode,
+  trace,
+  type Tracer,
+} from '@opentelemetry/api';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
-import { Batch, Batched, type FunctionServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  Batch,
+  Batched,
+  type FunctionServingDefinition,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { finalize, map, Observable } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
-import { describeOnPlatforms, type Listen, type Site } from '../../fixtures/partitions/platforms.js';
+import {
+  describeOnPlatforms,
+  type Listen,
+  type Site,
+} from '../../fixtures/partitions/platforms.js';
 import { type Telemetry, useContexts, useTelemetry } from '../../fixtures/serving/telemetry.js';
 
 /** Gives every row back, in steps where it is streamed; a row 'bad' fails its batch. */
@@ -56,13 +73,20 @@ class Words {
 
   @Post('many/:rows')
   async many(@Param('rows', ParseIntPipe) rows: number) {
-    return { words: await this.servings.batchedRun('echo', Batch.stack(Array.from({ length: rows }, () => 'row'))) };
+    return {
+      words: await this.servings.batchedRun(
+        'echo',
+        Batch.stack(Array.from({ length: rows }, () => 'row')),
+      ),
+    };
   }
 
   @Post('shout/:word')
   @Batched({ batchSize: 4 })
   shout(@Param('word') words: string[]) {
-    return words.map((word) => (word === 'hush' ? new ConflictException('no shouting') : { word: `${word}!` }));
+    return words.map((word) =>
+      word === 'hush' ? new ConflictException('no shouting') : { word: `${word}!` },
+    );
   }
 
   @Sse('steps/:word')
@@ -76,21 +100,29 @@ class Words {
   }
 }
 
-/** Gives every request a span, which is active in its handler, as the instrumentations of HTTP servers do. */
+/**
+ * Gives every request a span, which is active in its handler, as the instrumentations of HTTP
+ * servers do.
+ */
 class Tracing implements NestInterceptor {
   constructor(private readonly tracer: Tracer) {}
 
   intercept(execution: ExecutionContext, next: CallHandler): Observable<unknown> {
     const { url } = execution.switchToHttp().getRequest<{ url: string }>();
     return new Observable((subscriber) => {
-      const span = this.tracer.startSpan('request', { attributes: { 'url.path': url } }, ROOT_CONTEXT);
+      const span = this.tracer.startSpan(
+        'request',
+        { attributes: { 'url.path': url } },
+        ROOT_CONTEXT,
+      );
       const handle = () => next.handle().pipe(finalize(() => span.end()));
       return context.with(trace.setSpan(ROOT_CONTEXT, span), () => handle().subscribe(subscriber));
     });
   }
 }
 
-const moduleFor = (telemetry: Telemetry): DynamicModule => ServingOpenTelemetryModule.forRoot(telemetry);
+const moduleFor = (telemetry: Telemetry): DynamicModule =>
+  ServingOpenTelemetryModule.forRoot(telemetry);
 
 const words = (telemetry: DynamicModule | typeof ServingOpenTelemetryModule): ModuleMetadata => ({
   imports: [ServingModule.forRoot({ servings: [echo, steps] }), telemetry],
@@ -99,12 +131,15 @@ const words = (telemetry: DynamicModule | typeof ServingOpenTelemetryModule): Mo
 
 const siteWith = (listen: Listen, telemetry: Telemetry): Promise<Site> =>
   listen(words(moduleFor(telemetry)), {
-    configure: (app) => app.useGlobalInterceptors(new Tracing(telemetry.tracerProvider.getTracer('requests'))),
+    configure: (app) =>
+      app.useGlobalInterceptors(new Tracing(telemetry.tracerProvider.getTracer('requests'))),
   });
 
 const names = (spans: readonly ReadableSpan[]): string[] => spans.map(({ name }) => name);
-const linksOf = ({ links }: ReadableSpan): string[] => links.map((link) => link.context.spanId).toSorted();
-const idsOf = (spans: readonly ReadableSpan[]): string[] => spans.map((span) => span.spanContext().spanId).toSorted();
+const linksOf = ({ links }: ReadableSpan): string[] =>
+  links.map((link) => link.context.spanId).toSorted();
+const idsOf = (spans: readonly ReadableSpan[]): string[] =>
+  spans.map((span) => span.spanContext().spanId).toSorted();
 
 describeOnPlatforms('telemetry', (listen) => {
   const telemetry = useTelemetry();
@@ -112,7 +147,10 @@ describeOnPlatforms('telemetry', (listen) => {
 
   it('[12.1] the call of a request is a child of its span, with a child for each stage', async () => {
     const site = await siteWith(listen, telemetry());
-    expect(await site.post('/echo/hello', {})).toMatchObject({ status: 201, body: { word: 'hello' } });
+    expect(await site.post('/echo/hello', {})).toMatchObject({
+      status: 201,
+      body: { word: 'hello' },
+    });
     const [request] = telemetry().named('request');
     const calls = telemetry().childrenOf(request!);
     expect(names(calls)).toEqual(['batchedRun echo']);
@@ -131,12 +169,16 @@ describeOnPlatforms('telemetry', (listen) => {
     for (const request of requests) {
       const [call, ...others] = telemetry().childrenOf(request);
       expect(others).toEqual([]);
-      expect(request.attributes['url.path']).toBe(`/many/${String(call!.attributes['serving.call.rows'])}`);
+      expect(request.attributes['url.path']).toBe(
+        `/many/${String(call!.attributes['serving.call.rows'])}`,
+      );
       const execution = telemetry()
         .childrenOf(call!)
         .find(({ name }) => name === 'execute echo')!;
       const [id] = idsOf([call!]);
-      expect(linksOf(execution)).toEqual(idsOf(batches.filter((batch) => linksOf(batch).includes(id!))));
+      expect(linksOf(execution)).toEqual(
+        idsOf(batches.filter((batch) => linksOf(batch).includes(id!))),
+      );
     }
     const rows = batches.map(({ attributes }) => Number(attributes['serving.batch.rows']));
     expect(rows.reduce((sum, each) => sum + each)).toBe(sizes.reduce((sum, each) => sum + each));
@@ -146,13 +188,17 @@ describeOnPlatforms('telemetry', (listen) => {
 
   it('[12.1] the calls of a @Batched() method have spans, too', async () => {
     const site = await siteWith(listen, telemetry());
-    const replies = await Promise.all(['a', 'hush', 'c'].map((word) => site.post(`/shout/${word}`, {})));
+    const replies = await Promise.all(
+      ['a', 'hush', 'c'].map((word) => site.post(`/shout/${word}`, {})),
+    );
     expect(replies.map(({ status }) => status)).toEqual([201, 409, 201]);
     const calls = telemetry()
       .named('request')
       .flatMap((request) => telemetry().childrenOf(request));
     expect(names(calls)).toEqual(Array.from({ length: 3 }, () => 'batchedRun Words.shout'));
-    expect(calls.map(({ attributes }) => attributes['error.type']).filter(Boolean)).toEqual(['ConflictException']);
+    expect(calls.map(({ attributes }) => attributes['error.type']).filter(Boolean)).toEqual([
+      'ConflictException',
+    ]);
     const batches = telemetry().named('batch Words.shout');
     expect(batches.flatMap(linksOf).toSorted()).toEqual(idsOf(calls));
     expect(batches.every(({ status }) => status.code === SpanStatusCode.UNSET)).toBe(true);
@@ -182,7 +228,12 @@ describeOnPlatforms('telemetry', (listen) => {
       expect(span).toMatchObject({
         status: { code: SpanStatusCode.ERROR },
         attributes: { 'error.type': 'SERVING_BATCH_FAILED' },
-        events: [{ name: 'exception', attributes: { 'exception.message': expect.stringContaining('a bad row') } }],
+        events: [
+          {
+            name: 'exception',
+            attributes: { 'exception.message': expect.stringContaining('a bad row') },
+          },
+        ],
       });
     }
   });
@@ -201,7 +252,9 @@ describeOnPlatforms('telemetry', (listen) => {
       { 'serving.name': 'steps', 'serving.partition.state': 'up' },
     ]);
     const depths = measured.get('serving.queue.depth')!.points;
-    expect(new Map(depths.map(({ attributes, value }) => [attributes['serving.name'], value]))).toEqual(
+    expect(
+      new Map(depths.map(({ attributes, value }) => [attributes['serving.name'], value])),
+    ).toEqual(
       new Map([
         ['echo', 0],
         ['steps', 0],
@@ -216,7 +269,12 @@ describeOnPlatforms('telemetry of two applications in one process', (listen) => 
 
   it('[9.4] [12.1] each has the spans and metrics of its own servings alone', async () => {
     const [one, two] = await Promise.all(telemetry.map((each) => siteWith(listen, each())));
-    await Promise.all([one!.post('/echo/a', {}), two!.post('/echo/a', {}), two!.post('/echo/b', {}), one!.post('/shout/a', {})]);
+    await Promise.all([
+      one!.post('/echo/a', {}),
+      two!.post('/echo/a', {}),
+      two!.post('/echo/b', {}),
+      one!.post('/shout/a', {}),
+    ]);
     const calls = telemetry.map((each) =>
       names(each().spans)
         .filter((name) => name.startsWith('batchedRun'))
@@ -226,7 +284,9 @@ describeOnPlatforms('telemetry of two applications in one process', (listen) => 
       ['batchedRun Words.shout', 'batchedRun echo'],
       ['batchedRun echo', 'batchedRun echo'],
     ]);
-    const counts = telemetry.map(async (each) => (await each().measured()).get('serving.call.duration')!.points);
+    const counts = telemetry.map(
+      async (each) => (await each().measured()).get('serving.call.duration')!.points,
+    );
     expect((await Promise.all(counts)).map((points) => points.length)).toEqual([2, 1]);
   });
 });
@@ -260,7 +320,10 @@ describe('the module', () => {
   });
 
   it('[12.1] observes servings that are not global', async () => {
-    const imports = [ServingModule.forRoot({ servings: [echo], isGlobal: false }), moduleFor(telemetry())];
+    const imports = [
+      ServingModule.forRoot({ servings: [echo], isGlobal: false }),
+      moduleFor(telemetry()),
+    ];
     const app = await Test.createTestingModule({ imports }).compile();
     await app.init();
     await app.get(ServingService, { strict: false }).batchedRun('echo', 'a');
@@ -277,7 +340,10 @@ describe('the module', () => {
     '[12.1] imported %s the servings, tells of the calls that shutdown waits for, and then ends',
     async (order) => {
       const servings = ServingModule.forRoot({ servings: [{ ...echo, batchTimeout: 1_000_000 }] });
-      const imports = order === 'before' ? [moduleFor(telemetry()), servings] : [servings, moduleFor(telemetry())];
+      const imports =
+        order === 'before'
+          ? [moduleFor(telemetry()), servings]
+          : [servings, moduleFor(telemetry())];
       const app = await Test.createTestingModule({ imports }).compile();
       await app.init();
       const last = app.get(ServingService).batchedRun('echo', 'a');
@@ -285,7 +351,9 @@ describe('the module', () => {
       expect(await last).toBe('a');
       const [call] = telemetry().named('batchedRun echo');
       expect(names(telemetry().childrenOf(call!)).at(-1)).toBe('postprocess echo');
-      expect(telemetry().named('batch echo')).toMatchObject([{ attributes: { 'serving.batch.close_reason': 'drain' } }]);
+      expect(telemetry().named('batch echo')).toMatchObject([
+        { attributes: { 'serving.batch.close_reason': 'drain' } },
+      ]);
       expect((await telemetry().measured()).has('serving.queue.depth')).toBe(false);
     },
   );
@@ -294,7 +362,13 @@ describe('the module', () => {
 it('[12.2] what listeners throw reaches the process as an uncaught error, and no call', async () => {
   const { code, messages } = await forkChild('throwing-listeners');
   const types = ['batch:end', 'batch:start', 'call:end', 'call:end', 'call:start', 'call:start'];
-  const thrown = ['channel', 'observable'].flatMap((from) => types.map((type) => `${from} ${type}`));
+  const thrown = ['channel', 'observable'].flatMap((from) =>
+    types.map((type) => `${from} ${type}`),
+  );
   const [replies, heard] = messages as [string[], string[]];
-  expect({ code, replies, heard: heard.toSorted() }).toEqual({ code: 0, replies: ['a', 'b'], heard: thrown });
+  expect({ code, replies, heard: heard.toSorted() }).toEqual({
+    code: 0,
+    replies: ['a', 'b'],
+    heard: thrown,
+  });
 });

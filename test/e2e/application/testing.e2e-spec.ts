@@ -1,7 +1,20 @@
 import { expect, it } from '@jest/globals';
 import { Controller, Get, type MessageEvent, Param, Sse } from '@nestjs/common';
-import { Batched, defineServing, InjectServing, ServingModule, type ServingOf, ServingService } from 'nestjs-serving';
-import { BatchScript, overrideServing, recordBatches, settle, VirtualTime } from 'nestjs-serving/testing';
+import {
+  Batched,
+  defineServing,
+  InjectServing,
+  ServingModule,
+  type ServingOf,
+  ServingService,
+} from 'nestjs-serving';
+import {
+  BatchScript,
+  overrideServing,
+  recordBatches,
+  settle,
+  VirtualTime,
+} from 'nestjs-serving/testing';
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { firstValueFrom, map, type Observable, take, toArray } from 'rxjs';
@@ -57,7 +70,10 @@ class Texts {
   }
 }
 
-const metadata = { imports: [ServingModule.forRoot({ servings: [writer, embedder] })], controllers: [Texts] };
+const metadata = {
+  imports: [ServingModule.forRoot({ servings: [writer, embedder] })],
+  controllers: [Texts],
+};
 
 describeOnPlatforms('an application under test', (listen) => {
   let script: BatchScript<string, string>;
@@ -67,7 +83,9 @@ describeOnPlatforms('an application under test', (listen) => {
     script = BatchScript.of(writer);
     site = await listen(metadata, {
       override: (builder) => {
-        overrideServing(builder, embedder).useFunction((texts) => texts.map((text) => [text.length]));
+        overrideServing(builder, embedder).useFunction((texts) =>
+          texts.map((text) => [text.length]),
+        );
         return overrideServing(builder, writer).useScript(script);
       },
     });
@@ -77,7 +95,9 @@ describeOnPlatforms('an application under test', (listen) => {
     await start();
     const batches = recordBatches(site.app.get(ServingService));
 
-    const replies = await Promise.all(['embed/a', 'method/bc', 'embed/def'].map((path) => site.get(`/${path}`)));
+    const replies = await Promise.all(
+      ['embed/a', 'method/bc', 'embed/def'].map((path) => site.get(`/${path}`)),
+    );
 
     expect(replies.map(({ body }) => body)).toEqual([[1], [2], [3]]);
     await settle();
@@ -112,7 +132,11 @@ describeOnPlatforms('an application under test', (listen) => {
     grown.finish((prompts) => prompts.map((prompt) => prompt.toUpperCase()));
 
     expect(rows.toSorted()).toEqual(['a', 'b']);
-    expect((await Promise.all([first, ...others])).map(({ body }) => body)).toEqual(['1st', 'A', 'B']);
+    expect((await Promise.all([first, ...others])).map(({ body }) => body)).toEqual([
+      '1st',
+      'A',
+      'B',
+    ]);
   });
 
   it('answers 503 when the partition dies, and from then on', async () => {
@@ -187,7 +211,9 @@ describeOnPlatforms('an application under test', (listen) => {
       await time.advance(1);
 
       expect((await replies).map(({ body }) => body)).toEqual([[1], [2]]);
-      expect(batches).toEqual([expect.objectContaining({ rows: 2, reason: 'timeout', wait: 60_000 })]);
+      expect(batches).toEqual([
+        expect.objectContaining({ rows: 2, reason: 'timeout', wait: 60_000 }),
+      ]);
     } finally {
       time.restore();
     }
@@ -195,7 +221,9 @@ describeOnPlatforms('an application under test', (listen) => {
 
   /** Resolves when so many calls have come from now on. */
   function callsStarted(count: number): Promise<unknown> {
-    return firstValueFrom(site.app.get(ServingService).eventsOf('call:start').pipe(take(count), toArray()));
+    return firstValueFrom(
+      site.app.get(ServingService).eventsOf('call:start').pipe(take(count), toArray()),
+    );
   }
 });
 

@@ -4,7 +4,10 @@ import type { ServingDefinition } from 'nestjs-serving';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-const serving = (name: string): ServingDefinition => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
+const serving = (name: string): ServingDefinition => ({
+  name,
+  useFactory: () => (rows: readonly unknown[]) => rows,
+});
 
 describe('The log of a node', () => {
   const cluster = useCluster();
@@ -14,7 +17,9 @@ describe('The log of a node', () => {
     lines = [];
     const keep = (line: string): void => void (/\b(node|client) "/i.test(line) && lines.push(line));
     jest.spyOn(Logger.prototype, 'log').mockImplementation(keep);
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => keep(`warning: ${line}`));
+    jest
+      .spyOn(Logger.prototype, 'warn')
+      .mockImplementation((line: string) => keep(`warning: ${line}`));
   });
 
   /** What is said of others. */
@@ -47,12 +52,17 @@ describe('The log of a node', () => {
 
     model.kill();
     await until(() => ofOthers().length > 0);
-    expect(ofOthers()).toEqual(['warning: Node "model" is lost: it was not shutting down, and cannot be reached any more']);
+    expect(ofOthers()).toEqual([
+      'warning: Node "model" is lost: it was not shutting down, and cannot be reached any more',
+    ]);
     lines.length = 0;
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     await web.knows('a');
     await until(() => ofOthers().length === 2);
-    expect(ofOthers().toSorted()).toEqual(['Client "web" has joined', 'Node "model" has joined and serves "a"']);
+    expect(ofOthers().toSorted()).toEqual([
+      'Client "web" has joined',
+      'Node "model" has joined and serves "a"',
+    ]);
   });
 
   it('[11] says nothing of nodes that come back with the broker', async () => {
@@ -77,7 +87,9 @@ describe('The log of a node', () => {
     jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => void told.push(line));
     const secrets = ['one that is long enough', 'another that is, too'];
 
-    const nodes = await Promise.all(secrets.map((secret) => cluster.node({ secret, heartbeat: 10, servings: [serving('a')] })));
+    const nodes = await Promise.all(
+      secrets.map((secret) => cluster.node({ secret, heartbeat: 10, servings: [serving('a')] })),
+    );
     await until(() => nodes.every((node) => node.cluster.nodes[0]!.seq > 10));
 
     const complaint =

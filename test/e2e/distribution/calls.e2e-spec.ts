@@ -53,7 +53,10 @@ describe('A call in a cluster', () => {
     ]);
 
     expect(faults).toEqual(faults.map(() => expect.any(InvalidInputError)));
-    expect(faults[0]).toHaveProperty('message', expect.stringContaining('unknown option "timeoutt"'));
+    expect(faults[0]).toHaveProperty(
+      'message',
+      expect.stringContaining('unknown option "timeoutt"'),
+    );
   });
 
   it('[W12] postprocess of the owner gets the metadata of every batch of a call from another node', async () => {
@@ -77,7 +80,9 @@ describe('A call in a cluster', () => {
   });
 
   it('[11] goes to the serving of its own node, and to another where that has none', async () => {
-    const owner = await cluster.node({ servings: [saying('near', 'owner'), saying('far', 'owner')] });
+    const owner = await cluster.node({
+      servings: [saying('near', 'owner'), saying('far', 'owner')],
+    });
     const web = await cluster.node({ servings: [saying('near', 'web')] });
     await web.knows('far');
 
@@ -96,9 +101,14 @@ describe('A call in a cluster', () => {
     expect(await servings.batchedRun({ distributed: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
     const owner = await cluster.node({ servings: [saying('far', 'owner')] });
     await web.knows('far');
-    expect(await failureOf(servings.batchedRun({ local: 'far' }, 1))).toBeInstanceOf(UnknownServingError);
+    expect(await failureOf(servings.batchedRun({ local: 'far' }, 1))).toBeInstanceOf(
+      UnknownServingError,
+    );
     expect(await servings.batchedRun({ distributed: 'far' }, 1)).toEqual({ node: 'owner', row: 1 });
-    expect(await owner.servings.batchedRun({ distributed: 'near' }, 2)).toEqual({ node: 'web', row: 2 });
+    expect(await owner.servings.batchedRun({ distributed: 'near' }, 2)).toEqual({
+      node: 'web',
+      row: 2,
+    });
   });
 
   it('[11] fails where no node has its serving, after the time in which one may come', async () => {
@@ -109,7 +119,9 @@ describe('A call in a cluster', () => {
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(failure).toMatchObject({ message: expect.stringContaining('no node') });
     for (const strange of [Symbol('x'), { distributed: 5 }, { local: null }, {}, undefined]) {
-      expect(await failureOf(web.servings.batchedRun(strange as never, 1))).toBeInstanceOf(UnknownServingError);
+      expect(await failureOf(web.servings.batchedRun(strange as never, 1))).toBeInstanceOf(
+        UnknownServingError,
+      );
     }
   });
 
@@ -124,11 +136,19 @@ describe('A call in a cluster', () => {
 
   it('[11] shares its batch with calls of other nodes', async () => {
     const held = new HeldFunction<number>();
-    await cluster.node({ servings: [{ name: 'held', batchSize: 3, batchTimeout: 1_000_000, useFactory: held.useFactory }] });
+    await cluster.node({
+      servings: [
+        { name: 'held', batchSize: 3, batchTimeout: 1_000_000, useFactory: held.useFactory },
+      ],
+    });
     const [one, two] = [await cluster.node(), await cluster.node()];
     await Promise.all([one.knows('held'), two.knows('held')]);
 
-    const replies = [one.servings.batchedRun('held', 1), two.servings.batchedRun('held', 2), one.servings.batchedRun('held', 3)];
+    const replies = [
+      one.servings.batchedRun('held', 1),
+      two.servings.batchedRun('held', 2),
+      one.servings.batchedRun('held', 3),
+    ];
     while (held.batches.length === 0) {
       await new Promise(setImmediate);
     }
@@ -142,15 +162,26 @@ describe('A call in a cluster', () => {
   it('[11] spills over to another node while two batches per partition wait on its own', async () => {
     const own = new HeldFunction();
     const definition = { name: 'm', batchSize: 1, useFactory: own.useFactory };
-    const web = await cluster.node({ servings: [definition], localFirst: 'unless-saturated', drainTimeout: 1000 });
+    const web = await cluster.node({
+      servings: [definition],
+      localFirst: 'unless-saturated',
+      drainTimeout: 1000,
+    });
     await cluster.node({ servings: [saying('m', 'other')] });
     await web.knows('m', 2);
     const runs = web.servings.batchedRun('m', 'runs');
     await until(() => own.batches.length === 1);
-    const waiting = [runs, web.servings.batchedRun('m', 'waits'), web.servings.batchedRun('m', 'waits, too')];
+    const waiting = [
+      runs,
+      web.servings.batchedRun('m', 'waits'),
+      web.servings.batchedRun('m', 'waits, too'),
+    ];
 
     expect(web.servings.queueDepths().get('m')).toBe(2);
-    expect(await web.servings.batchedRun('m', 'spills over')).toEqual({ node: 'other', row: 'spills over' });
+    expect(await web.servings.batchedRun('m', 'spills over')).toEqual({
+      node: 'other',
+      row: 'spills over',
+    });
 
     for (let answered = 0; answered < 3; answered++) {
       await until(() => own.batches.length === 1);
@@ -161,9 +192,12 @@ describe('A call in a cluster', () => {
 
   it('[11] goes to the node that a function chooses', async () => {
     const nodes = ['a', 'b', 'c'];
-    await Promise.all(nodes.map((nodeId) => cluster.node({ nodeId, servings: [saying('m', nodeId)] })));
+    await Promise.all(
+      nodes.map((nodeId) => cluster.node({ nodeId, servings: [saying('m', nodeId)] })),
+    );
     const web = await cluster.node({
-      balance: (candidates, { serving }) => candidates.find(({ id }) => id === 'b' && serving === 'm'),
+      balance: (candidates, { serving }) =>
+        candidates.find(({ id }) => id === 'b' && serving === 'm'),
     });
     await web.knows('m', 3);
 
@@ -248,13 +282,19 @@ describe('A call in a cluster', () => {
 
     // With the header, too, which no value knows of.
     for (const length of [99_950, 100_001, 1_000_000]) {
-      expect(await failureOf(servings.batchedRun('texts', length))).toBeInstanceOf(InvalidOutputError);
-      expect(await failureOf(servings.batchedRun('texts', 'x'.repeat(length)))).toBeInstanceOf(RequestTooLargeError);
-      expect(await failureOf(iterated(servings.stream('texts', length)))).toBeInstanceOf(InvalidOutputError);
+      expect(await failureOf(servings.batchedRun('texts', length))).toBeInstanceOf(
+        InvalidOutputError,
+      );
+      expect(await failureOf(servings.batchedRun('texts', 'x'.repeat(length)))).toBeInstanceOf(
+        RequestTooLargeError,
+      );
+      expect(await failureOf(iterated(servings.stream('texts', length)))).toBeInstanceOf(
+        InvalidOutputError,
+      );
     }
-    expect(await failureOf(servings.batchedRun('texts', 1, { tenant: 'x'.repeat(100_000) }))).toBeInstanceOf(
-      RequestTooLargeError,
-    );
+    expect(
+      await failureOf(servings.batchedRun('texts', 1, { tenant: 'x'.repeat(100_000) })),
+    ).toBeInstanceOf(RequestTooLargeError);
     for (const length of [60_000, 1_000_000]) {
       expect(await failureOf(servings.batchedRun('failing', length))).toMatchObject({
         code: 'SERVING_BATCH_FAILED',
@@ -271,34 +311,49 @@ describe('A call in a cluster', () => {
   it.each([
     ['in one packet', 256 * 1024],
     ['in fragments', 4096],
-  ])('[11] that is too large for the other node, or its answer for its own, ends at once: %s', async (_, maxPacket) => {
-    cluster.network({ maxPacket });
-    const servings = [
-      { name: 'echo', useFactory: () => (rows: unknown) => rows },
-      { name: 'texts', useFactory: () => texts },
-    ];
-    const small = { limits: { bytes: 20_000 }, requestTimeout: 600_000 };
-    const node = await cluster.node({ servings, ...small });
-    const web = await cluster.node({ requestTimeout: 600_000 });
-    await web.knows('echo');
+  ])(
+    '[11] that is too large for the other node, or its answer for its own, ends at once: %s',
+    async (_, maxPacket) => {
+      cluster.network({ maxPacket });
+      const servings = [
+        { name: 'echo', useFactory: () => (rows: unknown) => rows },
+        { name: 'texts', useFactory: () => texts },
+      ];
+      const small = { limits: { bytes: 20_000 }, requestTimeout: 600_000 };
+      const node = await cluster.node({ servings, ...small });
+      const web = await cluster.node({ requestTimeout: 600_000 });
+      await web.knows('echo');
 
-    const large = 'x'.repeat(50_000);
-    const lazy = Readable.from([Batch.ofValues(['a']), Batch.ofValues([large])]);
-    const refused = { name: 'RequestTooLargeError', message: expect.stringMatching(/50\d\d\d bytes.*at most 20000 are allowed/) };
-    expect(await failureOf(web.servings.batchedRun('echo', large))).toMatchObject(refused);
-    expect(await failureOf(iterated(web.servings.stream('echo', large)))).toMatchObject(refused);
-    expect(await failureOf(web.servings.batchedRun('echo', lazy))).toBeInstanceOf(InvalidInputError);
-    expect(await web.servings.batchedRun('echo', 'a')).toBe('a');
+      const large = 'x'.repeat(50_000);
+      const lazy = Readable.from([Batch.ofValues(['a']), Batch.ofValues([large])]);
+      const refused = {
+        name: 'RequestTooLargeError',
+        message: expect.stringMatching(/50\d\d\d bytes.*at most 20000 are allowed/),
+      };
+      expect(await failureOf(web.servings.batchedRun('echo', large))).toMatchObject(refused);
+      expect(await failureOf(iterated(web.servings.stream('echo', large)))).toMatchObject(refused);
+      expect(await failureOf(web.servings.batchedRun('echo', lazy))).toBeInstanceOf(
+        InvalidInputError,
+      );
+      expect(await web.servings.batchedRun('echo', 'a')).toBe('a');
 
-    await node.close();
-    await cluster.node({ servings });
-    const caller = await cluster.node({ ...small, attempts: 1 });
-    await caller.knows('texts');
-    const unreadable = { name: 'NodeLostError', message: expect.stringMatching(/cannot be read.*at most 20000 are allowed/) };
-    expect(await failureOf(caller.servings.batchedRun('texts', 50_000))).toMatchObject(unreadable);
-    expect(await failureOf(iterated(caller.servings.stream('texts', 50_000)))).toMatchObject(unreadable);
-    expect(await caller.servings.batchedRun('texts', 1)).toBe('x');
-  });
+      await node.close();
+      await cluster.node({ servings });
+      const caller = await cluster.node({ ...small, attempts: 1 });
+      await caller.knows('texts');
+      const unreadable = {
+        name: 'NodeLostError',
+        message: expect.stringMatching(/cannot be read.*at most 20000 are allowed/),
+      };
+      expect(await failureOf(caller.servings.batchedRun('texts', 50_000))).toMatchObject(
+        unreadable,
+      );
+      expect(await failureOf(iterated(caller.servings.stream('texts', 50_000)))).toMatchObject(
+        unreadable,
+      );
+      expect(await caller.servings.batchedRun('texts', 1)).toBe('x');
+    },
+  );
 
   it('[11] [7.4] is made in the name of the tenant that its owner finds, where it does not say which', async () => {
     const asked: unknown[] = [];
@@ -329,7 +384,9 @@ describe('A call in a cluster', () => {
     const web = await cluster.node();
     await web.knows('keyed');
 
-    const replies = ['short', 'long'].map((key) => web.servings.batchedRun('keyed', 'row', { key }));
+    const replies = ['short', 'long'].map((key) =>
+      web.servings.batchedRun('keyed', 'row', { key }),
+    );
 
     expect(await Promise.all(replies)).toEqual(['short', 'long']);
   });
@@ -355,7 +412,10 @@ describe('A call in a cluster', () => {
   });
 
   it('[11] carries a list of more parts than there may be nodes', async () => {
-    const sum = { name: 'sum', useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length) };
+    const sum = {
+      name: 'sum',
+      useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length),
+    };
     await cluster.node({ servings: [sum], limits: { nodes: 5 } });
     const web = await cluster.node({ limits: { nodes: 5 } });
     await web.knows('sum');
@@ -377,7 +437,9 @@ describe('A call in a cluster', () => {
     );
     const servings = app.get<ServingService>(Service);
 
-    expect(await failureOf(servings.batchedRun({ distributed: 'near' }, 1))).toBeInstanceOf(InvalidServingError);
+    expect(await failureOf(servings.batchedRun({ distributed: 'near' }, 1))).toBeInstanceOf(
+      InvalidServingError,
+    );
     expect(await servings.batchedRun({ local: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
     await app.close();
   });

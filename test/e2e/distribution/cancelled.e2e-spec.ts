@@ -38,7 +38,12 @@ describe('What is told of a call to another node', () => {
     ['run', 'inline'],
   ])('[11] [7.3] [12.3] when its caller leaves: %s', async (method, mode) => {
     const held = new HeldFunction();
-    const { servings, ends } = await watched({ name: 'm', batchSize: 1, drainTimeout: 50, useFactory: held.useFactory });
+    const { servings, ends } = await watched({
+      name: 'm',
+      batchSize: 1,
+      drainTimeout: 50,
+      useFactory: held.useFactory,
+    });
     const leaving = new AbortController();
     const failure = failureOf(servings[method]('m', 'row', leaving));
     await until(() => held.batches.length === 1);
@@ -48,7 +53,13 @@ describe('What is told of a call to another node', () => {
     held.next().finish(['late']);
 
     expect(await failure).toBe(reason);
-    expect(here).toMatchObject({ serving: 'm', mode, stage: 'running', error: reason, cancelled: true });
+    expect(here).toMatchObject({
+      serving: 'm',
+      mode,
+      stage: 'running',
+      error: reason,
+      cancelled: true,
+    });
     expect(there).toMatchObject({ serving: 'm', mode, stage: 'running', cancelled: true });
   });
 
@@ -84,7 +95,12 @@ describe('What is told of a call to another node', () => {
 
   it('[11] [8.2] [12.3] when the reader of its stream waits no more', async () => {
     const held = new HeldFunction();
-    const { servings, ends } = await watched({ name: 'm', batchSize: 1, drainTimeout: 50, useFactory: held.useFactory });
+    const { servings, ends } = await watched({
+      name: 'm',
+      batchSize: 1,
+      drainTimeout: 50,
+      useFactory: held.useFactory,
+    });
     const reading = servings.stream('m', 1).subscribe();
     await until(() => held.batches.length === 1);
 
@@ -98,8 +114,15 @@ describe('What is told of a call to another node', () => {
   });
 
   it.each<[string, (servings: ServingService) => Promise<unknown>]>([
-    ['batchedRun', (servings) => servings.batchedRun('m', 'row', { signal: new AbortController().signal })],
-    ['stream', (servings) => firstValueFrom(servings.stream('m', 'row', { signal: new AbortController().signal }))],
+    [
+      'batchedRun',
+      (servings) => servings.batchedRun('m', 'row', { signal: new AbortController().signal }),
+    ],
+    [
+      'stream',
+      (servings) =>
+        firstValueFrom(servings.stream('m', 'row', { signal: new AbortController().signal })),
+    ],
   ])('[11] [12.3] when it fails: that nobody has left: %s', async (_, call) => {
     const { servings, ends } = await watched({
       name: 'm',

@@ -2,24 +2,37 @@ import { Transport } from '@nestjs/microservices';
 import { expect, it } from '@jest/globals';
 import { Callers } from '../../fixtures/http/callers.js';
 import { describeHosts } from '../../fixtures/cluster/hosts.js';
-import { type ClusterProcess, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import {
+  type ClusterProcess,
+  useClusterProcesses,
+} from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
 
 const PORT = 5000;
 const distribution = { heartbeat: 100, downAfter: 1000, secret: 'known to these hosts alone' };
 const servings = [{ name: 'm', batchSize: 4, idempotent: true }];
 
-const answersOf = ({ answers }: Callers, { pid }: ClusterProcess) => [...answers.values()].filter((by) => by === pid).length;
+const answersOf = ({ answers }: Callers, { pid }: ClusterProcess) =>
+  [...answers.values()].filter((by) => by === pid).length;
 
 describeHosts(4, 'A network of hosts', (hosts) => {
   const { node } = useClusterProcesses(tcp());
 
-  /** One node on each host, the last of which call and serve nothing; all know each other by their addresses. */
+  /**
+   * One node on each host, the last of which call and serve nothing; all know each other by their
+   * addresses.
+   */
   async function nodes(serving: number): Promise<ClusterProcess[]> {
     const all = await Promise.all(
       [1, 2, 3, 4].map((host) => {
-        const peers = [1, 2, 3, 4].slice(0, serving).map((peer) => `${hosts.address(peer)}:${PORT}`);
-        const options = { transport: Transport.TCP as const, options: { host: hosts.address(host), port: PORT }, peers };
+        const peers = [1, 2, 3, 4]
+          .slice(0, serving)
+          .map((peer) => `${hosts.address(peer)}:${PORT}`);
+        const options = {
+          transport: Transport.TCP as const,
+          options: { host: hosts.address(host), port: PORT },
+          peers,
+        };
         const where = { options, before: hosts.command(host) };
         return node({ host: where, distribution, servings: host <= serving ? servings : [] });
       }),
@@ -29,7 +42,12 @@ describeHosts(4, 'A network of hosts', (hosts) => {
   }
 
   it('[11] of which one is cut off under load: others do what it had, no call fails, and it serves again when its cable is back', async () => {
-    const [a, b, c, web] = (await nodes(3)) as [ClusterProcess, ClusterProcess, ClusterProcess, ClusterProcess];
+    const [a, b, c, web] = (await nodes(3)) as [
+      ClusterProcess,
+      ClusterProcess,
+      ClusterProcess,
+      ClusterProcess,
+    ];
     const callers = new Callers(web, 'm');
     await callers.answered(200);
     await a.hold();
@@ -51,14 +69,23 @@ describeHosts(4, 'A network of hosts', (hosts) => {
   });
 
   it('[11] of which two do not reach each other: each goes on with those that it reaches, and no call fails', async () => {
-    const [a, b, near, far] = (await nodes(2)) as [ClusterProcess, ClusterProcess, ClusterProcess, ClusterProcess];
+    const [a, b, near, far] = (await nodes(2)) as [
+      ClusterProcess,
+      ClusterProcess,
+      ClusterProcess,
+      ClusterProcess,
+    ];
     const [parted, other] = [new Callers(near, 'm', 16), new Callers(far, 'm', 16)];
     await Promise.all([parted.answered(100), other.answered(100)]);
 
     hosts.part(1, 3);
     await near.knows('m', 1);
     const before = answersOf(parted, a);
-    await Promise.all([parted.answered(100, b.pid), other.answered(50, a.pid), other.answered(50, b.pid)]);
+    await Promise.all([
+      parted.answered(100, b.pid),
+      other.answered(50, a.pid),
+      other.answered(50, b.pid),
+    ]);
     await Promise.all([far, a, b].map((each) => each.knows('m', 2)));
     const after = answersOf(parted, a);
     hosts.mend();

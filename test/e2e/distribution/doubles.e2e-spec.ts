@@ -4,7 +4,9 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 import { until } from '../../fixtures/async/streams.js';
 
 const quick = { heartbeat: 50, downAfter: 300 };
-const servings = (mark: string) => [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) }];
+const servings = (mark: string) => [
+  { name: 'm', useFactory: () => (rows: readonly unknown[]) => rows.map(() => mark) },
+];
 
 describe('Nodes with one nodeId', () => {
   const cluster = useCluster();
@@ -32,10 +34,15 @@ describe('Nodes with one nodeId', () => {
     const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
     let finish: ((rows: string[]) => void) | undefined;
     const begun = jest.fn(() => new Promise<string[]>((resolve) => (finish = resolve)));
-    await cluster.node({ servings: [{ name: 'm', useFactory: () => begun, idempotent: false }], ...quick });
+    await cluster.node({
+      servings: [{ name: 'm', useFactory: () => begun, idempotent: false }],
+      ...quick,
+    });
     const first = await cluster.node({ nodeId: 'same', ...quick });
     await first.knows('m');
-    const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow('took its caller for lost');
+    const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow(
+      'took its caller for lost',
+    );
     await until(() => begun.mock.calls.length > 0);
 
     await cluster.node({ nodeId: 'same', ...quick });

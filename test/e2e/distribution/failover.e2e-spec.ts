@@ -1,5 +1,10 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { type FunctionServingDefinition, NodeLostError, OverloadedError, ServingClosedError } from 'nestjs-serving';
+import {
+  type FunctionServingDefinition,
+  NodeLostError,
+  OverloadedError,
+  ServingClosedError,
+} from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';
@@ -35,7 +40,10 @@ describe('A call whose node goes', () => {
 
   it('[11] runs again on another where its serving is idempotent', async () => {
     const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
-    const [nodeA, nodeB] = [await cluster.node({ servings: [a.definition] }), await cluster.node({ servings: [b.definition] })];
+    const [nodeA, nodeB] = [
+      await cluster.node({ servings: [a.definition] }),
+      await cluster.node({ servings: [b.definition] }),
+    ];
     const web = await cluster.node();
     await web.knows('m', 2);
     const reply = web.servings.batchedRun('m', 'row');
@@ -61,7 +69,10 @@ describe('A call whose node goes', () => {
     nodeA.kill();
 
     expect(await reply).toBeInstanceOf(NodeLostError);
-    expect(await reply).toMatchObject({ code: 'SERVING_NODE_LOST', message: expect.stringContaining('may have run') });
+    expect(await reply).toMatchObject({
+      code: 'SERVING_NODE_LOST',
+      message: expect.stringContaining('may have run'),
+    });
   });
 
   it('[11] has not run on a node that refused it', async () => {
@@ -148,25 +159,28 @@ describe('A call whose node goes', () => {
 describe('A call whose caller its node takes for lost, though it is not', () => {
   const cluster = useCluster();
 
-  it.each([true, false])('[11] ends there, and is not waited for; idempotent: %s', async (idempotent) => {
-    const m = held('m', { idempotent });
-    const node = await cluster.node({ servings: [m.definition] });
-    const web = await cluster.node({ discoveryTimeout: 50 });
-    await web.knows('m');
-    const reply = web.servings.batchedRun('m', 'row');
-    await until(() => m.batches.batches.length === 1);
-
-    node.cluster.nodeDisconnected(web.address);
-    answer(m, 'nobody hears');
-
-    if (idempotent) {
+  it.each([true, false])(
+    '[11] ends there, and is not waited for; idempotent: %s',
+    async (idempotent) => {
+      const m = held('m', { idempotent });
+      const node = await cluster.node({ servings: [m.definition] });
+      const web = await cluster.node({ discoveryTimeout: 50 });
+      await web.knows('m');
+      const reply = web.servings.batchedRun('m', 'row');
       await until(() => m.batches.batches.length === 1);
-      answer(m, 'm');
-      expect(await reply).toBe('row by m');
-    } else {
-      expect(await failureOf(reply)).toBeInstanceOf(NodeLostError);
-    }
-  });
+
+      node.cluster.nodeDisconnected(web.address);
+      answer(m, 'nobody hears');
+
+      if (idempotent) {
+        await until(() => m.batches.batches.length === 1);
+        answer(m, 'm');
+        expect(await reply).toBe('row by m');
+      } else {
+        expect(await failureOf(reply)).toBeInstanceOf(NodeLostError);
+      }
+    },
+  );
 });
 
 describe('While the broker is away', () => {
@@ -231,7 +245,9 @@ describe('While the broker is away', () => {
     web.cluster.online(true);
     const reply = web.servings.batchedRun('m', 1);
     await turn();
-    expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual([node.address, web.address].toSorted());
+    expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual(
+      [node.address, web.address].toSorted(),
+    );
     network.resume(node.address);
     node.cluster.online(true);
 
@@ -244,7 +260,9 @@ describe('A call that a node refuses', () => {
 
   it('[11] goes to another, and fails with what the last one said when all refuse', async () => {
     const full = [held('m', { maxQueue: 1 }), held('m', { maxQueue: 1 })];
-    const nodes = await Promise.all(full.map(({ definition }) => cluster.node({ servings: [definition] })));
+    const nodes = await Promise.all(
+      full.map(({ definition }) => cluster.node({ servings: [definition] })),
+    );
     const web = await cluster.node();
     await web.knows('m', 2);
     const waiting = (): number =>
@@ -253,11 +271,15 @@ describe('A call that a node refuses', () => {
     const replies: Promise<unknown>[] = [];
     for (let i = 1; i <= 4; i++) {
       replies.push(web.servings.batchedRun('m', `${i}`));
-      await until(() => waiting() === i && full.some(({ batches }) => batches.batches.length === 1));
+      await until(
+        () => waiting() === i && full.some(({ batches }) => batches.batches.length === 1),
+      );
       await turn();
     }
 
-    expect(await failureOf(web.servings.batchedRun('m', 'too many'))).toBeInstanceOf(OverloadedError);
+    expect(await failureOf(web.servings.batchedRun('m', 'too many'))).toBeInstanceOf(
+      OverloadedError,
+    );
 
     for (let answered = 0; answered < 4; answered++) {
       await until(() => full.some(({ batches }) => batches.batches.length === 1));
@@ -276,13 +298,15 @@ describe('A node that shuts down', () => {
   it('[11] [9.3] answers what it has, gets nothing more, and the others go on', async () => {
     const patient = { drainTimeout: 30_000 };
     const [a, b] = [held('m', patient), held('m', patient)];
-    const nodeOf = ({ definition }: typeof a) => cluster.node({ servings: [definition], drainTimeout: 30_000 });
+    const nodeOf = ({ definition }: typeof a) =>
+      cluster.node({ servings: [definition], drainTimeout: 30_000 });
     const [nodeA, nodeB] = [await nodeOf(a), await nodeOf(b)];
     const web = await cluster.node();
     await web.knows('m', 2);
     const first = web.servings.batchedRun('m', 'first');
     await until(() => a.batches.batches.length + b.batches.batches.length === 1);
-    const [closing, running, other] = a.batches.batches.length === 1 ? [nodeA, a, b] : [nodeB, b, a];
+    const [closing, running, other] =
+      a.batches.batches.length === 1 ? [nodeA, a, b] : [nodeB, b, a];
 
     const closed = closing.close();
     const others = Array.from({ length: 20 }, (_, i) => web.servings.batchedRun('m', `${i}`));
@@ -307,7 +331,11 @@ describe('A node that shuts down', () => {
     const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
     await closing.close();
 
-    expect((await Promise.all(replies)).filter((reply, i) => reply !== `${i} by a` && reply !== `${i} by b`)).toEqual([]);
+    expect(
+      (await Promise.all(replies)).filter(
+        (reply, i) => reply !== `${i} by a` && reply !== `${i} by b`,
+      ),
+    ).toEqual([]);
   });
 
   it('[11] [9.3] fails the calls that it makes itself and that are not answered', async () => {
@@ -326,7 +354,10 @@ describe('A node that shuts down', () => {
 
   it('[11] [9.3] keeps no timer of a call that it could not answer', async () => {
     cluster.network({ connections: false });
-    const [set, cleared] = [jest.spyOn(globalThis, 'setTimeout'), jest.spyOn(globalThis, 'clearTimeout')];
+    const [set, cleared] = [
+      jest.spyOn(globalThis, 'setTimeout'),
+      jest.spyOn(globalThis, 'clearTimeout'),
+    ];
     const a = held('m');
     const nodeA = await cluster.node({ servings: [a.definition] });
     const web = await cluster.node();
@@ -338,7 +369,9 @@ describe('A node that shuts down', () => {
     await web.close();
 
     expect(await reply).toBeInstanceOf(Error);
-    const long = set.mock.results.filter((_, i) => Number(set.mock.calls[i]![1]) > 900_000).map(({ value }) => value);
+    const long = set.mock.results
+      .filter((_, i) => Number(set.mock.calls[i]![1]) > 900_000)
+      .map(({ value }) => value);
     const kept = long.filter((timer) => cleared.mock.calls.every(([of]) => of !== timer)).length;
     expect({ set: long.length, kept }).toEqual({ set: 2, kept: 0 });
     jest.restoreAllMocks();

@@ -7,15 +7,25 @@ import { Logger } from '@nestjs/common';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import type { Address } from '../../../lib/distribution/transport.js';
-import type { GrpcCall, GrpcMessage } from '../../../lib/distribution/transports/grpc/grpc-connection.js';
-import { GrpcTransport, type GrpcTransportSettings } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
+import type {
+  GrpcCall,
+  GrpcMessage,
+} from '../../../lib/distribution/transports/grpc/grpc-connection.js';
+import {
+  GrpcTransport,
+  type GrpcTransportSettings,
+} from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { describeTransport, type Joined, useNodes } from '../../fixtures/cluster/every-transport.js';
+import {
+  describeTransport,
+  type Joined,
+  useNodes,
+} from '../../fixtures/cluster/every-transport.js';
 import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
 import { has } from '../../fixtures/cluster/tcp-nodes.js';
 
@@ -30,7 +40,10 @@ afterEach(async () => {
 });
 
 /** A node that listens at a port of this machine. */
-async function start(address: Address, { options, ...settings }: GrpcTransportSettings = {}): Promise<Joined<GrpcTransport>> {
+async function start(
+  address: Address,
+  { options, ...settings }: GrpcTransportSettings = {},
+): Promise<Joined<GrpcTransport>> {
   const heard = new Heard();
   const transport = new GrpcTransport({ ...settings, options: { url: '127.0.0.1:0', ...options } });
   transports.push(transport);
@@ -44,7 +57,9 @@ function urlOf({ transport }: Joined<GrpcTransport>): string {
 }
 
 /** Starts a process with a node that has a link with this one, by dialling or by being dialled. */
-async function startLinked(way: string): Promise<readonly [here: Joined<GrpcTransport>, there: AppProcess]> {
+async function startLinked(
+  way: string,
+): Promise<readonly [here: Joined<GrpcTransport>, there: AppProcess]> {
   const own = way === 'dials' ? undefined : await start('a');
   const settings = { options: { url: '127.0.0.1:0' }, peers: own ? [urlOf(own)] : [] };
   const there = startProcess('node', { transport: 'grpc', settings, address: 'b' });
@@ -80,7 +95,9 @@ describe('links', () => {
       void a.transport.send('b', numbered(1));
       void b.transport.send('a', numbered(2));
       await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+      );
 
       expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
       await Promise.all([a.transport.stop(), b.transport.stop()]);
@@ -93,7 +110,10 @@ describe('links', () => {
     const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
 
     for (let times = 1; times <= 3; times++) {
-      await Promise.all([a.heard.until(has('found b', times)), b.heard.until(has('found a', times))]);
+      await Promise.all([
+        a.heard.until(has('found b', times)),
+        b.heard.until(has('found a', times)),
+      ]);
       void b.transport.send('a', numbered(times));
       await a.heard.until(({ packets }) => packets.length === times);
       way.break();
@@ -104,7 +124,11 @@ describe('links', () => {
   });
 
   it('[11] a node that is killed is gone, and its next incarnation found', async () => {
-    const killed = startProcess('node', { transport: 'grpc', settings: { options: { url: '127.0.0.1:0' } }, address: 'b-1' });
+    const killed = startProcess('node', {
+      transport: 'grpc',
+      settings: { options: { url: '127.0.0.1:0' } },
+      address: 'b-1',
+    });
     const url = `127.0.0.1:${(await killed.told<number>('started'))[0]}`;
     const a = await start('a', { peers: [url] });
     await a.heard.until(has('found b-1'));
@@ -112,60 +136,77 @@ describe('links', () => {
     killed.kill('SIGKILL');
     await a.heard.until(has('gone b-1'));
     expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
-    const next = startProcess('node', { transport: 'grpc', settings: { options: { url } }, address: 'b-2' });
+    const next = startProcess('node', {
+      transport: 'grpc',
+      settings: { options: { url } },
+      address: 'b-2',
+    });
     await a.heard.until(has('found b-2'));
     void a.transport.send('b-2', numbered(2));
 
     expect(await next.told('heard')).toEqual([2]);
   });
 
-  it.each(['dials', 'is dialled'])('[11] have room again when the other node reads again; who %s', async (who) => {
-    const [a, slow] = await startLinked(who);
-    slow.kill('SIGSTOP');
-    const sent = Array.from({ length: 64 }, (_, i) => a.transport.send('b', numbered(i, a.transport.maxPacket)));
-    const events: string[] = [];
-    const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
-    await turn();
-    events.push('goes on');
-
-    slow.kill('SIGCONT');
-    await room;
-    const heard = await slow.told<number>('heard', sent.length);
-
-    expect(sent[0]).toBe(undefined);
-    expect(sent.at(-1)).toBeInstanceOf(Promise);
-    expect(events).toEqual(['goes on', 'room']);
-    expect(heard).toEqual(Array.from(sent.keys()));
-  });
-
-  it.each(['dials', 'is dialled'])('[11] keep nobody waiting for room when they end; who %s', async (who) => {
-    const [a, killed] = await startLinked(who);
-    killed.kill('SIGSTOP');
-    const sent = Array.from({ length: 64 }, (_, i) => a.transport.send('b', numbered(i, a.transport.maxPacket)));
-
-    killed.kill('SIGKILL');
-    await Promise.all(sent.map(async (each) => each));
-    await a.heard.until(has('gone b'));
-
-    expect(() => a.transport.send('b', numbered(2))).toThrow('There is no node b');
-  });
-
-  it.each(['dials', 'is dialled'])('[11] to a node that reads nothing end when 128 MiB wait for it; who %s', async (who) => {
-    const [a, stopped] = await startLinked(who);
-    const packet = numbered(1, a.transport.maxPacket);
-    let sent = 0;
-
-    stopped.kill('SIGSTOP');
-    while (!has('gone b')(a.heard)) {
-      void a.transport.send('b', packet);
-      sent++;
+  it.each(['dials', 'is dialled'])(
+    '[11] have room again when the other node reads again; who %s',
+    async (who) => {
+      const [a, slow] = await startLinked(who);
+      slow.kill('SIGSTOP');
+      const sent = Array.from({ length: 64 }, (_, i) =>
+        a.transport.send('b', numbered(i, a.transport.maxPacket)),
+      );
+      const events: string[] = [];
+      const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
       await turn();
-    }
+      events.push('goes on');
 
-    expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
-    expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
-    stopped.kill('SIGKILL');
-  });
+      slow.kill('SIGCONT');
+      await room;
+      const heard = await slow.told<number>('heard', sent.length);
+
+      expect(sent[0]).toBe(undefined);
+      expect(sent.at(-1)).toBeInstanceOf(Promise);
+      expect(events).toEqual(['goes on', 'room']);
+      expect(heard).toEqual(Array.from(sent.keys()));
+    },
+  );
+
+  it.each(['dials', 'is dialled'])(
+    '[11] keep nobody waiting for room when they end; who %s',
+    async (who) => {
+      const [a, killed] = await startLinked(who);
+      killed.kill('SIGSTOP');
+      const sent = Array.from({ length: 64 }, (_, i) =>
+        a.transport.send('b', numbered(i, a.transport.maxPacket)),
+      );
+
+      killed.kill('SIGKILL');
+      await Promise.all(sent.map(async (each) => each));
+      await a.heard.until(has('gone b'));
+
+      expect(() => a.transport.send('b', numbered(2))).toThrow('There is no node b');
+    },
+  );
+
+  it.each(['dials', 'is dialled'])(
+    '[11] to a node that reads nothing end when 128 MiB wait for it; who %s',
+    async (who) => {
+      const [a, stopped] = await startLinked(who);
+      const packet = numbered(1, a.transport.maxPacket);
+      let sent = 0;
+
+      stopped.kill('SIGSTOP');
+      while (!has('gone b')(a.heard)) {
+        void a.transport.send('b', packet);
+        sent++;
+        await turn();
+      }
+
+      expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
+      expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
+      stopped.kill('SIGKILL');
+    },
+  );
 
   it('[11] to a node that reads nothing leave nothing behind when they end', async () => {
     const a = await start('a');
@@ -184,24 +225,27 @@ describe('links', () => {
     expect(way.made).toBe(1);
   });
 
-  it.each(['dials', 'is dialled'])('[11] to a node that reads nothing hold up the end for 5 seconds; who %s', async (who) => {
-    const time = await VirtualTime.install();
-    try {
-      const [a, stopped] = await startLinked(who);
-      stopped.kill('SIGSTOP');
-      for (let i = 0; i < 64; i++) {
-        void a.transport.send('b', numbered(i, a.transport.maxPacket));
+  it.each(['dials', 'is dialled'])(
+    '[11] to a node that reads nothing hold up the end for 5 seconds; who %s',
+    async (who) => {
+      const time = await VirtualTime.install();
+      try {
+        const [a, stopped] = await startLinked(who);
+        stopped.kill('SIGSTOP');
+        for (let i = 0; i < 64; i++) {
+          void a.transport.send('b', numbered(i, a.transport.maxPacket));
+        }
+        let hasStopped = false;
+        const stopping = a.transport.stop().then(() => (hasStopped = true));
+        await time.advance(4_999);
+        expect(hasStopped).toBe(false);
+        await time.advance(1);
+        await stopping;
+      } finally {
+        time.restore();
       }
-      let hasStopped = false;
-      const stopping = a.transport.stop().then(() => (hasStopped = true));
-      await time.advance(4_999);
-      expect(hasStopped).toBe(false);
-      await time.advance(1);
-      await stopping;
-    } finally {
-      time.restore();
-    }
-  });
+    },
+  );
 });
 
 describe('strangers', () => {
@@ -211,7 +255,9 @@ describe('strangers', () => {
 
   /** A call of somebody who may be nobody. */
   function callTo(node: Joined<GrpcTransport>): GrpcCall {
-    const protoPath = fileURLToPath(new URL('../../../lib/distribution/transports/grpc/link.proto', import.meta.url));
+    const protoPath = fileURLToPath(
+      new URL('../../../lib/distribution/transports/grpc/link.proto', import.meta.url),
+    );
     const client = new ClientGrpcProxy({ url: urlOf(node), package: 'nestjs_serving', protoPath });
     clients.push(client);
     return client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link();
@@ -219,17 +265,24 @@ describe('strangers', () => {
 
   it('[11] without the secret have no link, on either side', async () => {
     const told: string[] = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void told.push(message));
+    jest
+      .spyOn(Logger.prototype, 'warn')
+      .mockImplementation((message: string) => void told.push(message));
     const a = await start('a', { secret: 'one' });
     const peers = [urlOf(a)];
-    const strangers = await Promise.all([start('b', { secret: 'another', peers }), start('c', { peers })]);
+    const strangers = await Promise.all([
+      start('b', { secret: 'another', peers }),
+      start('c', { peers }),
+    ]);
     await until(() => told.length === 2);
     const friend = await start('d', { secret: 'one', peers });
     await friend.heard.until(has('found a'));
     void friend.transport.send('a', numbered(1));
     await a.heard.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(Array(2).fill(expect.stringContaining('Its secret is not that of this node')));
+    expect(told).toEqual(
+      Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
+    );
     expect(a.heard.events).toEqual(['found d']);
     expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
   });
@@ -252,7 +305,11 @@ describe('strangers', () => {
       { text: '{"pattern":"sv.test.link","data":{"address":"b"}}' },
       /A link is for a node that has asked/,
     ],
-    ['a message that is larger than a packet', { frame: numbered(1, 1_100_000) }, /RESOURCE_EXHAUSTED/],
+    [
+      'a message that is larger than a packet',
+      { frame: numbered(1, 1_100_000) },
+      /RESOURCE_EXHAUSTED/,
+    ],
   ])('[11] are refused with %s, and nobody else is', async (_, message, reason) => {
     const node = await start('a');
     const call = callTo(node);
@@ -302,9 +359,12 @@ describe('strangers', () => {
     await expect(start('b', { options: { url: urlOf(a) } })).rejects.toThrow('EADDRINUSE');
   });
 
-  it.each(['5000', 'unix:/tmp/socket', 'localhost:65536', 'localhost'])('[11] a node cannot listen at %s', async (url) => {
-    await expect(start('a', { options: { url } })).rejects.toThrow(InvalidServingError);
-  });
+  it.each(['5000', 'unix:/tmp/socket', 'localhost:65536', 'localhost'])(
+    '[11] a node cannot listen at %s',
+    async (url) => {
+      await expect(start('a', { options: { url } })).rejects.toThrow(InvalidServingError);
+    },
+  );
 });
 
 let certificate: Certificate | undefined;
@@ -322,7 +382,10 @@ describeUnless(
 
     it('[11] have links, on a port that is open to the world', async () => {
       const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
-      const b = await start('b', { options: { tlsOptions: tls }, peers: [`localhost:${a.transport.port}`] });
+      const b = await start('b', {
+        options: { tlsOptions: tls },
+        peers: [`localhost:${a.transport.port}`],
+      });
       await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
       const packet = numbered(1, a.transport.maxPacket);
       void a.transport.send('b', packet);
@@ -350,7 +413,9 @@ describeUnless(
       ['no encryption', undefined],
     ])('[11] refuse who has %s', async (_, tlsOptions) => {
       const told: string[] = [];
-      jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void told.push(message));
+      jest
+        .spyOn(Logger.prototype, 'warn')
+        .mockImplementation((message: string) => void told.push(message));
       const a = await start('a', { options: { tlsOptions: tls } });
       const stranger = new GrpcTransport({
         options: { ...(tlsOptions && { tlsOptions }) },

@@ -96,7 +96,9 @@ describe('A connection to the TCP port of a node without a secret', () => {
     await client.connect();
     await time.advance(60_000);
 
-    expect(await firstValueFrom(client.send('sv.test.s.length', 'a'.repeat(2 ** 20)))).toBe(2 ** 20);
+    expect(await firstValueFrom(client.send('sv.test.s.length', 'a'.repeat(2 ** 20)))).toBe(
+      2 ** 20,
+    );
     await time.advance(60_000);
     expect(await firstValueFrom(client.send('sv.test.s.length', 'a'))).toBe(1);
   });
@@ -187,7 +189,9 @@ describe('A stranger at the gRPC port of a node', () => {
     expect(String(await failed)).not.toBe('');
     const answer = clientTo(await startGrpc()).Link();
     const refused = once(answer, 'error');
-    answer.write({ text: JSON.stringify({ pattern: 'sv.test.who', data: { nonce: 'a'.repeat(20_000) } }) });
+    answer.write({
+      text: JSON.stringify({ pattern: 'sv.test.who', data: { nonce: 'a'.repeat(20_000) } }),
+    });
     expect(String(await refused)).toMatch(/INVALID_ARGUMENT: More than 16384 characters of text/);
   });
 
@@ -225,7 +229,9 @@ describeUnless(
   'A stranger at the TCP port of a node with certificates',
   () => {
     it('[L7] is disconnected after 10 seconds when it does not begin to encrypt', async () => {
-      const node = await start('a', { options: { tlsOptions: { ...certificate, requestCert: true } } });
+      const node = await start('a', {
+        options: { tlsOptions: { ...certificate, requestCert: true } },
+      });
       const began = performance.now();
       await once(await connectTo(node), 'close');
 

@@ -37,7 +37,9 @@ describe('A hello to the nodes of a cluster without a secret', () => {
   it('[S2] makes a node send nothing when no node of the sender is known', async () => {
     time = await VirtualTime.install();
     const frames = await connect();
-    await cluster.node({ servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await cluster.node({
+      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
     await time.advance(300);
     frames.length = 0;
 
@@ -53,7 +55,9 @@ describe('A hello to the nodes of a cluster without a secret', () => {
   it('[S2] of a known node is answered ten times per heartbeat at most', async () => {
     time = await VirtualTime.install();
     const frames = await connect();
-    await cluster.node({ servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await cluster.node({
+      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
     stranger!.broadcast(falseBeat('x'));
     await time.advance(300);
     frames.length = 0;

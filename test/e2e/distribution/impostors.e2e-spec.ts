@@ -11,7 +11,10 @@ import { Heard, stationOf } from '../../fixtures/async/heard.js';
 import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
-import { type ClusterProcess, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import {
+  type ClusterProcess,
+  useClusterProcesses,
+} from '../../fixtures/cluster/use-cluster-processes.js';
 import { tcp } from '../../fixtures/cluster/wirings.js';
 
 const secret = 'known to nodes alone';
@@ -24,7 +27,9 @@ describe('Somebody who connects to the port of a node and says that he has its s
   afterEach(() => impostor?.leave());
 
   /** A node with the serving, and one that calls it over HTTP, whose port the impostor finds. */
-  async function pair(distribution: object): Promise<[owner: ClusterProcess, caller: ClusterProcess]> {
+  async function pair(
+    distribution: object,
+  ): Promise<[owner: ClusterProcess, caller: ClusterProcess]> {
     const owner = await node({ servings: [{ name: 'm' }], distribution });
     const caller = await node({ kind: 'http', distribution: { ...distribution, role: 'node' } });
     expect(await caller.get('any/m/1')).toMatchObject({ pid: owner.pid });
@@ -35,7 +40,9 @@ describe('Somebody who connects to the port of a node and says that he has its s
   it('[11] gets no link and no call without the secret', async () => {
     const [owner, caller] = await pair({ secret });
 
-    expect(await impostor!.ask('sv.default.who', { nonce: 'mine' })).toMatchObject({ response: { nonce: expect.any(String) } });
+    expect(await impostor!.ask('sv.default.who', { nonce: 'mine' })).toMatchObject({
+      response: { nonce: expect.any(String) },
+    });
     expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({
       err: { message: 'The secret of this node is another one' },
     });
@@ -51,7 +58,9 @@ describe('Somebody who connects to the port of a node and says that he has its s
     const [owner, caller] = await pair({});
 
     await impostor!.ask('sv.default.who', { nonce: 'mine' });
-    expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({ response: true });
+    expect(await impostor!.ask('sv.default.link', { address: IMPOSTOR })).toMatchObject({
+      response: true,
+    });
     impostor!.send(falseBeat('m'));
     expect(await impostor!.kind()).toBe(Kind.heartbeat);
     const calls = Array.from({ length: 5 }, () => caller.get('any/m/1'));
@@ -61,7 +70,9 @@ describe('Somebody who connects to the port of a node and says that he has its s
     impostor!.leave();
 
     // What he keeps for himself others make up for, once he has gone.
-    expect(await Promise.all(calls)).toEqual(calls.map(() => expect.objectContaining({ pid: owner.pid })));
+    expect(await Promise.all(calls)).toEqual(
+      calls.map(() => expect.objectContaining({ pid: owner.pid })),
+    );
   });
 });
 
@@ -71,12 +82,19 @@ describe('Somebody who can send to all nodes and says that he has their serving'
   async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
     const transport = cluster.network({}).transport();
     const heard = new Heard();
-    await transport.start(stationOf(IMPOSTOR, hear ? Object.assign(heard, { hear }) : heard, { namespace: 'default' }));
+    await transport.start(
+      stationOf(IMPOSTOR, hear ? Object.assign(heard, { hear }) : heard, { namespace: 'default' }),
+    );
     return transport;
   }
 
   it.each([
-    ['is ignored when he does not know the secret', { secret }, [falseBeat('m'), falseBeat('m', { secret: another })], 1],
+    [
+      'is ignored when he does not know the secret',
+      { secret },
+      [falseBeat('m'), falseBeat('m', { secret: another })],
+      1,
+    ],
     [
       'is ignored when he plays a packet that a node of another namespace has signed with the same secret [S1]',
       { secret },
@@ -87,7 +105,10 @@ describe('Somebody who can send to all nodes and says that he has their serving'
     ['is taken for a node where there is none', {}, [falseBeat('m')], 2],
   ])('[11] %s', async (_, options, beats, owners) => {
     const transport = await impostorOf();
-    await cluster.node({ ...options, servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await cluster.node({
+      ...options,
+      servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
     const web = await cluster.node(options);
     await web.knows('m', 1);
 
@@ -100,8 +121,16 @@ describe('Somebody who can send to all nodes and says that he has their serving'
   });
 
   it.each([
-    ['a reply to a stream', Kind.reply, (servings: ServingService) => iterated(servings.stream('m', 1))],
-    ['a part of a stream to a call', Kind.chunk, (servings: ServingService) => servings.batchedRun('m', 1)],
+    [
+      'a reply to a stream',
+      Kind.reply,
+      (servings: ServingService) => iterated(servings.stream('m', 1)),
+    ],
+    [
+      'a part of a stream to a call',
+      Kind.chunk,
+      (servings: ServingService) => servings.batchedRun('m', 1),
+    ],
     ['the end of a stream to a call', Kind.end, (servings: ServingService) => servings.run('m', 1)],
   ])('[11] is not believed when the answer is %s', async (_, kind, call) => {
     const transport = await impostorOf((packet) => {
@@ -109,7 +138,10 @@ describe('Somebody who can send to all nodes and says that he has their serving'
       if (asked === Kind.request) {
         const { from: to, call: id } = header as { from: string; call: number };
         const answer = { from: IMPOSTOR, to, call: id, index: 0, count: 0 };
-        transport.send(to, encodeFrame({ kind, header: answer, value: encodeValue('false', defaultWireLimits) }));
+        transport.send(
+          to,
+          encodeFrame({ kind, header: answer, value: encodeValue('false', defaultWireLimits) }),
+        );
       }
     });
     const web = await cluster.node({ attempts: 1 });

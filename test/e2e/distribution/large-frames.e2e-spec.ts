@@ -23,51 +23,72 @@ const servings = [{ name: 'm', as: 'filling', batchSize: 1 }] as const;
 /** Far longer than the test may take: who is told an error in it has not waited for it. */
 const patient = { requestTimeout: 600_000 };
 
-describeEach('Frames that are larger than a packet of a server that takes 64 KiB', [nats('max_payload: 65536')], (wiring) => {
-  const { node, client } = useClusterProcesses(wiring);
+describeEach(
+  'Frames that are larger than a packet of a server that takes 64 KiB',
+  [nats('max_payload: 65536')],
+  (wiring) => {
+    const { node, client } = useClusterProcesses(wiring);
 
-  it('[11] come whole in both directions, many at a time, and each to its own caller', async () => {
-    // So few bytes that frames of which all begin at once could not be kept.
-    const distribution = { ...patient, limits: { bytes: 2 * MIB } };
-    await node({ servings, distribution });
-    const web = await client(distribution);
-    await web.knows('m', 1);
-    const rows = Array.from({ length: 24 }, (_, i): Row => ({ id: `${i}`, bytes: MIB + i, data: new Uint8Array(MIB - i) }));
+    it('[11] come whole in both directions, many at a time, and each to its own caller', async () => {
+      // So few bytes that frames of which all begin at once could not be kept.
+      const distribution = { ...patient, limits: { bytes: 2 * MIB } };
+      await node({ servings, distribution });
+      const web = await client(distribution);
+      await web.knows('m', 1);
+      const rows = Array.from({ length: 24 }, (_, i): Row => ({
+        id: `${i}`,
+        bytes: MIB + i,
+        data: new Uint8Array(MIB - i),
+      }));
 
-    const answers = await Promise.all(rows.map((row) => web.servings.batchedRun<Row, Answer>('m', row)));
+      const answers = await Promise.all(
+        rows.map((row) => web.servings.batchedRun<Row, Answer>('m', row)),
+      );
 
-    expect(answers.map(({ id, got }) => ({ id, got }))).toEqual(rows.map(({ id, data }) => ({ id, got: data!.length })));
-    expect(answers.filter(({ data }, i) => data.length !== MIB + i || data.some((byte) => byte !== (MIB + i) % 251))).toEqual([]);
-  });
+      expect(answers.map(({ id, got }) => ({ id, got }))).toEqual(
+        rows.map(({ id, data }) => ({ id, got: data!.length })),
+      );
+      expect(
+        answers.filter(
+          ({ data }, i) => data.length !== MIB + i || data.some((byte) => byte !== (MIB + i) % 251),
+        ),
+      ).toEqual([]);
+    });
 
-  it('[11] beyond the limit fail at once, and no other call with them', async () => {
-    const distribution = { ...patient, limits: { bytes: MIB } };
-    await node({ servings, distribution });
-    const web = await client(distribution);
-    await web.knows('m', 1);
-    const call = (row: Row) => web.servings.batchedRun<Row, Answer>('m', row);
-    const other = call({ id: 'other', bytes: MIB / 2 });
+    it('[11] beyond the limit fail at once, and no other call with them', async () => {
+      const distribution = { ...patient, limits: { bytes: MIB } };
+      await node({ servings, distribution });
+      const web = await client(distribution);
+      await web.knows('m', 1);
+      const call = (row: Row) => web.servings.batchedRun<Row, Answer>('m', row);
+      const other = call({ id: 'other', bytes: MIB / 2 });
 
-    const output = await failureOf(call({ id: 'output', bytes: 2 * MIB }));
-    const input = await failureOf(call({ id: 'input', bytes: 1, data: new Uint8Array(2 * MIB) }));
+      const output = await failureOf(call({ id: 'output', bytes: 2 * MIB }));
+      const input = await failureOf(call({ id: 'input', bytes: 1, data: new Uint8Array(2 * MIB) }));
 
-    expect(output).toBeInstanceOf(InvalidOutputError);
-    expect(output).toMatchObject({ message: expect.stringContaining('more than 1048576 bytes') });
-    expect(input).toBeInstanceOf(RequestTooLargeError);
-    expect(await other).toMatchObject({ id: 'other' });
-  });
+      expect(output).toBeInstanceOf(InvalidOutputError);
+      expect(output).toMatchObject({ message: expect.stringContaining('more than 1048576 bytes') });
+      expect(input).toBeInstanceOf(RequestTooLargeError);
+      expect(await other).toMatchObject({ id: 'other' });
+    });
 
-  it('[11] go in smaller packets when the server that comes back takes less than the one before', async () => {
-    await node({ servings, distribution: patient });
-    const web = await client(patient);
-    await web.knows('m', 1);
-    const call = (id: string) => web.servings.batchedRun<Row, Answer>('m', { id, bytes: MIB / 4, data: new Uint8Array(MIB / 4) });
-    expect(await call('before')).toMatchObject({ id: 'before', got: MIB / 4 });
+    it('[11] go in smaller packets when the server that comes back takes less than the one before', async () => {
+      await node({ servings, distribution: patient });
+      const web = await client(patient);
+      await web.knows('m', 1);
+      const call = (id: string) =>
+        web.servings.batchedRun<Row, Answer>('m', {
+          id,
+          bytes: MIB / 4,
+          data: new Uint8Array(MIB / 4),
+        });
+      expect(await call('before')).toMatchObject({ id: 'before', got: MIB / 4 });
 
-    await wiring.broker().kill();
-    await until(() => !web.cluster.isOnline);
-    await wiring.broker().start('max_payload: 8192');
+      await wiring.broker().kill();
+      await until(() => !web.cluster.isOnline);
+      await wiring.broker().start('max_payload: 8192');
 
-    expect(await call('after')).toMatchObject({ id: 'after', got: MIB / 4 });
-  });
-});
+      expect(await call('after')).toMatchObject({ id: 'after', got: MIB / 4 });
+    });
+  },
+);

@@ -2,7 +2,13 @@ import { describe, expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
-import { Batched, type DistributionOptions, InvalidServingError, ServingModule, UnknownServingError } from 'nestjs-serving';
+import {
+  Batched,
+  type DistributionOptions,
+  InvalidServingError,
+  ServingModule,
+  UnknownServingError,
+} from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -14,7 +20,10 @@ async function bootWith(options: object): Promise<unknown> {
     (async () => {
       // Not only those that TypeScript lets through come from configurations.
       const imports = [ServingModule.forRoot({ distribution: options as DistributionOptions })];
-      await NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false, abortOnError: false });
+      await NestFactory.createApplicationContext(
+        { module: class {}, imports },
+        { logger: false, abortOnError: false },
+      );
     })(),
   );
 }
@@ -23,32 +32,92 @@ const { TCP, GRPC, NATS, REDIS, MQTT } = Transport;
 
 describe('A node does not boot', () => {
   it.each<[string, object, string]>([
-    ['a transport that carries no servings', { transport: MQTT }, 'transport 3 does not carry servings; allowed are'],
+    [
+      'a transport that carries no servings',
+      { transport: MQTT },
+      'transport 3 does not carry servings; allowed are',
+    ],
     ['no transport', { peers: [] }, 'transport undefined does not carry servings'],
-    ['an option that is none', { transport: TCP, peer: [] }, 'unknown option "peer" ([]); known are attempts, balance,'],
-    ['a name for a nodeId', { transport: TCP, name: 'a' }, 'unknown option "name" ("a"); known are'],
-    ['peers in a text', { transport: TCP, peers: 'a:1,b:1' }, '"peers" is "a:1,b:1"; allowed is a list of nodes'],
-    ['peers without ports', { transport: TCP, peers: ['a'] }, 'A peer is "host:port", { host, port } or { dns, port }, not "a"'],
-    ['remotes in a text', { transport: TCP, remotes: 'a' }, '"remotes" is a list of names, or of objects with a name, not "a"'],
-    ['a remote without a name', { transport: TCP, remotes: ['a', undefined] }, 'of objects with a name, not undefined'],
-    ['a secret that can be guessed', { transport: TCP, secret: '123' }, 'allowed is a string of 16 characters or more'],
+    [
+      'an option that is none',
+      { transport: TCP, peer: [] },
+      'unknown option "peer" ([]); known are attempts, balance,',
+    ],
+    [
+      'a name for a nodeId',
+      { transport: TCP, name: 'a' },
+      'unknown option "name" ("a"); known are',
+    ],
+    [
+      'peers in a text',
+      { transport: TCP, peers: 'a:1,b:1' },
+      '"peers" is "a:1,b:1"; allowed is a list of nodes',
+    ],
+    [
+      'peers without ports',
+      { transport: TCP, peers: ['a'] },
+      'A peer is "host:port", { host, port } or { dns, port }, not "a"',
+    ],
+    [
+      'remotes in a text',
+      { transport: TCP, remotes: 'a' },
+      '"remotes" is a list of names, or of objects with a name, not "a"',
+    ],
+    [
+      'a remote without a name',
+      { transport: TCP, remotes: ['a', undefined] },
+      'of objects with a name, not undefined',
+    ],
+    [
+      'a secret that can be guessed',
+      { transport: TCP, secret: '123' },
+      'allowed is a string of 16 characters or more',
+    ],
     [
       'limits that are none',
       { transport: TCP, limits: { call: 1 } },
       '"limits": unknown option "call" (1); known are bytes, calls,',
     ],
-    ['a downAfter that one late beat exceeds', { transport: TCP, downAfter: 1500 }, 'less than two heartbeats of 1000'],
-    ['a url over TCP', { transport: TCP, options: { url: 'a:1' } }, '"url" in its "options" means nothing to Transport.TCP'],
-    ['servers over TCP', { transport: TCP, options: { servers: [] } }, 'whose place is told by "host" and "port"'],
-    ['host and port over gRPC', { transport: GRPC, options: { host: 'a', port: 1 } }, '"host" and "port" in its "options" means'],
-    ['a url over NATS', { transport: NATS, options: { url: 'a' } }, 'whose place is told by "servers" and "port"'],
-    ['servers over Redis', { transport: REDIS, options: { servers: 'a' } }, 'means nothing to Transport.REDIS'],
+    [
+      'a downAfter that one late beat exceeds',
+      { transport: TCP, downAfter: 1500 },
+      'less than two heartbeats of 1000',
+    ],
+    [
+      'a url over TCP',
+      { transport: TCP, options: { url: 'a:1' } },
+      '"url" in its "options" means nothing to Transport.TCP',
+    ],
+    [
+      'servers over TCP',
+      { transport: TCP, options: { servers: [] } },
+      'whose place is told by "host" and "port"',
+    ],
+    [
+      'host and port over gRPC',
+      { transport: GRPC, options: { host: 'a', port: 1 } },
+      '"host" and "port" in its "options" means',
+    ],
+    [
+      'a url over NATS',
+      { transport: NATS, options: { url: 'a' } },
+      'whose place is told by "servers" and "port"',
+    ],
+    [
+      'servers over Redis',
+      { transport: REDIS, options: { servers: 'a' } },
+      'means nothing to Transport.REDIS',
+    ],
     [
       'peers over NATS',
       { transport: NATS, peers: ['a:1'] },
       '"peers" means nothing to Transport.NATS, whose nodes meet at a server',
     ],
-    ['insecure over Redis', { transport: REDIS, insecure: true }, '"insecure" means nothing to Transport.REDIS'],
+    [
+      'insecure over Redis',
+      { transport: REDIS, insecure: true },
+      '"insecure" means nothing to Transport.REDIS',
+    ],
   ])('[11] with %s', async (_, options, message) => {
     const failure = await bootWith(options);
 
@@ -60,7 +129,9 @@ describe('A node does not boot', () => {
   it('[11] with the option in forFeature, where it would mean nothing', () => {
     const options = { servings: [], distribution: { transport: TCP } };
 
-    expect(() => ServingModule.forFeature(options)).toThrow('ServingModule.forFeature has the option "distribution"');
+    expect(() => ServingModule.forFeature(options)).toThrow(
+      'ServingModule.forFeature has the option "distribution"',
+    );
   });
 });
 
@@ -68,7 +139,8 @@ describe('In a cluster', () => {
   const cluster = useCluster();
   it('[11] a call that finds no node says which there are, and what they have', async () => {
     const web = await cluster.node({ discoveryTimeout: 0 });
-    const failed = async (name: string) => String(await failureOf(web.servings.batchedRun(name, 1)));
+    const failed = async (name: string) =>
+      String(await failureOf(web.servings.batchedRun(name, 1)));
 
     expect(await failed('c')).toBe(
       'UnknownServingError: There is no serving "c" here, and no node of namespace "default" is known that could have it',
@@ -78,7 +150,9 @@ describe('In a cluster', () => {
     while (web.cluster.others.length < 2) {
       await web.cluster.change(10);
     }
-    expect(await failed('c')).toMatch(/ "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/);
+    expect(await failed('c')).toMatch(
+      / "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/,
+    );
     expect(await failed('b')).toMatch(
       /^ServingUnavailableError: There is no serving "b" here, and no node that has it takes calls now: "two"$/,
     );
@@ -87,9 +161,17 @@ describe('In a cluster', () => {
   it('[11] a serving of `remotes` is not unknown while its nodes are away, and its health says so', async () => {
     const web = await cluster.node({ discoveryTimeout: 0, remotes: ['a'] });
 
-    expect(await failureOf(web.servings.batchedRun('a', 1))).toMatchObject({ code: 'SERVING_UNAVAILABLE', statusCode: 503 });
-    expect(await failureOf(web.servings.batchedRun('b', 1))).toMatchObject({ code: 'SERVING_UNKNOWN', statusCode: 500 });
-    expect(web.servings.health()).toMatchObject([{ isReady: false, reason: 'no node that has it takes calls now' }]);
+    expect(await failureOf(web.servings.batchedRun('a', 1))).toMatchObject({
+      code: 'SERVING_UNAVAILABLE',
+      statusCode: 503,
+    });
+    expect(await failureOf(web.servings.batchedRun('b', 1))).toMatchObject({
+      code: 'SERVING_UNKNOWN',
+      statusCode: 500,
+    });
+    expect(web.servings.health()).toMatchObject([
+      { isReady: false, reason: 'no node that has it takes calls now' },
+    ]);
     await cluster.node({ servings: [serving('a')] });
     await web.knows('a');
     expect(web.servings.health()).toEqual([
@@ -105,9 +187,15 @@ describe('In a cluster', () => {
         return text;
       }
     }
-    const root = { module: class {}, imports: [ServingModule.forRoot({ servings: [serving('shouter')] })], providers: [Loud] };
+    const root = {
+      module: class {},
+      imports: [ServingModule.forRoot({ servings: [serving('shouter')] })],
+      providers: [Loud],
+    };
 
-    const failure = await failureOf(NestFactory.createApplicationContext(root, { logger: false, abortOnError: false }));
+    const failure = await failureOf(
+      NestFactory.createApplicationContext(root, { logger: false, abortOnError: false }),
+    );
 
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(String(failure)).toContain(

@@ -25,7 +25,9 @@ function doesNotThrow(action: () => unknown): boolean {
 describeUnless(natsMissing, 'by a NATS server', () => {
   let server: NatsServer;
   const clients: ClientNats[] = [];
-  const join = useNodes(() => new NatsTransport({ options: { servers: server.url, reconnectTimeWait: 20 } }));
+  const join = useNodes(
+    () => new NatsTransport({ options: { servers: server.url, reconnectTimeWait: 20 } }),
+  );
   const startProcess = useAppProcesses();
 
   beforeAll(async () => {
@@ -66,7 +68,11 @@ describeUnless(natsMissing, 'by a NATS server', () => {
   });
 
   it('[11] what a hung node is cannot be said', async () => {
-    const hung = startProcess('node', { transport: 'nats', settings: { options: { servers: server.url } }, address: 'b' });
+    const hung = startProcess('node', {
+      transport: 'nats',
+      settings: { options: { servers: server.url } },
+      address: 'b',
+    });
     await hung.told('started');
     const a = await join('a');
 
@@ -87,11 +93,15 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     for (let times = 1; times <= 2; times++) {
       const [gone, back] = [2 * times - 1, 2 * times];
       await server.kill();
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)),
+      );
       a.transport.send('b', numbered(0));
       await expect(a.transport.probe('b')).rejects.toBeDefined();
       await server.start();
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)),
+      );
       a.transport.send('b', numbered(times));
       await b.heard.until(({ numbers }) => numbers.includes(times));
     }
@@ -171,7 +181,13 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     try {
       const transport = new NatsTransport({ options: { servers: small.url } });
       const { heard } = await join('b');
-      await transport.start({ namespace: 'test', address: 'a', role: 'node', receiver: heard, jsonHandlers: new Map() });
+      await transport.start({
+        namespace: 'test',
+        address: 'a',
+        role: 'node',
+        receiver: heard,
+        jsonHandlers: new Map(),
+      });
 
       expect(transport.maxPacket).toBe(4096);
       expect((await join('c')).transport.maxPacket).toBe(524_288);
@@ -186,12 +202,18 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       'authorization { users: [{ user: deaf, password: p, permissions: { subscribe: { deny: "sv.*.n.>" } } }] }',
     );
     const log = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
-    const transport = new NatsTransport({ options: { servers: deaf.url, user: 'deaf', pass: 'p' } });
+    const transport = new NatsTransport({
+      options: { servers: deaf.url, user: 'deaf', pass: 'p' },
+    });
     try {
       await transport.start(stationOf('a', new Heard()));
 
       await until(() =>
-        log.mock.calls.flat().some((line) => /^Packets to sv\.test\.n\.a cannot be heard: .*permission/i.test(`${line}`)),
+        log.mock.calls
+          .flat()
+          .some((line) =>
+            /^Packets to sv\.test\.n\.a cannot be heard: .*permission/i.test(`${line}`),
+          ),
       );
       await transport.stop();
     } finally {
@@ -212,7 +234,8 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     it('[11] answers with values, streams and errors', async () => {
       await join('a', { jsonHandlers: handlers });
       const client = connect();
-      const run = (name: string): Promise<unknown[]> => firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
+      const run = (name: string): Promise<unknown[]> =>
+        firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
 
       await expect(run('double')).resolves.toEqual([42]);
       await expect(run('a=2E=2A')).resolves.toEqual(['one', 'two']);
@@ -222,7 +245,10 @@ describeUnless(natsMissing, 'by a NATS server', () => {
         statusCode: 400,
         message: '7 is no image',
       });
-      await expect(run('broken')).rejects.toMatchObject({ code: 'INTERNAL', message: 'Internal Server Error' });
+      await expect(run('broken')).rejects.toMatchObject({
+        code: 'INTERNAL',
+        message: 'Internal Server Error',
+      });
       await expect(run('unknown')).rejects.toThrow('no subscribers');
     });
 
@@ -238,7 +264,10 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       nats.publish('sv.test.s.double', 'banana');
       nats.publish('sv.test.s.double', '');
       for (const text of ['21', '{"data":21}', '{"pattern":"p","data":21,"id":"7"}']) {
-        expect((await nats.request('sv.test.s.double', text)).json()).toMatchObject({ response: 42, isDisposed: true });
+        expect((await nats.request('sv.test.s.double', text)).json()).toMatchObject({
+          response: 42,
+          isDisposed: true,
+        });
       }
     });
 
@@ -247,7 +276,9 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
       await expect(firstValueFrom(connect().send('sv.test.s.large', 1))).rejects.toMatchObject({
         code: 'SERVING_INVALID_OUTPUT',
-        message: expect.stringMatching(/^The reply has 2000\d\d\d bytes, where the NATS server takes at most 1048576$/),
+        message: expect.stringMatching(
+          /^The reply has 2000\d\d\d bytes, where the NATS server takes at most 1048576$/,
+        ),
       });
     });
 
@@ -258,7 +289,9 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       }
       const client = connect();
 
-      await Promise.all(Array.from({ length: 60 }, () => firstValueFrom(client.send('sv.test.s.count', 1))));
+      await Promise.all(
+        Array.from({ length: 60 }, () => firstValueFrom(client.send('sv.test.s.count', 1))),
+      );
 
       expect(counts.reduce((sum, count) => sum + count)).toBe(60);
       expect(counts.every((count) => count > 0)).toBe(true);
@@ -266,7 +299,9 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
     it('[11] answers what it has before it ends', async () => {
       const answer = new Awaited<string>();
-      const { transport } = await join('a', { jsonHandlers: new Map([['late', () => answer.value]]) });
+      const { transport } = await join('a', {
+        jsonHandlers: new Map([['late', () => answer.value]]),
+      });
       const reply = firstValueFrom(connect().send('sv.test.s.late', 1));
       await until(() => answer.isAwaited);
 

@@ -47,7 +47,8 @@ describe('ServingService.nodes()', () => {
     const a = await cluster.node({ nodeId: 'a', servings: [echo('m', 1)] });
     const web = await cluster.node({ nodeId: 'web' });
     await time.advance(100);
-    const states = () => web.servings.nodes().flatMap(({ id, state }) => (id === 'a' ? [state] : []));
+    const states = () =>
+      web.servings.nodes().flatMap(({ id, state }) => (id === 'a' ? [state] : []));
     expect(states()).toEqual(['up']);
 
     a.hang();

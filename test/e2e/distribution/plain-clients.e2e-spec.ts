@@ -6,7 +6,12 @@ import { firstValueFrom } from 'rxjs';
 // #endregion
 import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
 import { NestFactory } from '@nestjs/core';
-import { Batched, type FunctionServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  Batched,
+  type FunctionServingDefinition,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import type { ClusterOptions } from 'nestjs-serving/distribution';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
@@ -25,7 +30,10 @@ import { type TcpApp, useTcpCluster } from '../../fixtures/cluster/use-tcp-clust
 
 const { node, clientOf } = useTcpCluster();
 
-const echo: FunctionServingDefinition = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
+const echo: FunctionServingDefinition = {
+  name: 'echo',
+  useFactory: () => (rows: readonly unknown[]) => rows,
+};
 
 /** The length of each row, and how many rows were in its batch. */
 const norms = (options: Partial<FunctionServingDefinition> = {}): FunctionServingDefinition => ({
@@ -34,7 +42,9 @@ const norms = (options: Partial<FunctionServingDefinition> = {}): FunctionServin
   useFactory: () => (rows: Tensor) => {
     const [count = 0, width = 0] = rows.dims;
     const all = rows.data as Float32Array;
-    const lengths = Float32Array.from({ length: count }, (_, i) => Math.hypot(...all.subarray(i * width, (i + 1) * width)));
+    const lengths = Float32Array.from({ length: count }, (_, i) =>
+      Math.hypot(...all.subarray(i * width, (i + 1) * width)),
+    );
     return new Tensor(
       'float32',
       Float32Array.from({ length: 2 * count }, (_, i) => (i % 2 === 0 ? lengths[i / 2]! : count)),
@@ -52,11 +62,16 @@ async function* countTo([last]: readonly number[]): AsyncGenerator<unknown[], vo
 
 const counter: FunctionServingDefinition = { name: 'counter', useFactory: () => countTo };
 
-const tensor = (type: string, dims: readonly number[], data: unknown) => ({ $tensor: { type, dims, data } });
+const tensor = (type: string, dims: readonly number[], data: unknown) => ({
+  $tensor: { type, dims, data },
+});
 const send = (client: ClientProxy, serving: string, message: object): Promise<unknown> =>
   firstValueFrom(client.send(`sv.default.s.${serving}`, message));
 const stream = (client: ClientProxy, serving: string, message: object): Promise<unknown[]> =>
-  lastValueFrom(client.send(`sv.default.s.${serving}`, { method: 'stream', ...message }).pipe(toArray()), { defaultValue: [] });
+  lastValueFrom(
+    client.send(`sv.default.s.${serving}`, { method: 'stream', ...message }).pipe(toArray()),
+    { defaultValue: [] },
+  );
 
 describe("Nest's own client", () => {
   it('[11] calls a serving with values', async () => {
@@ -64,11 +79,14 @@ describe("Nest's own client", () => {
     const client = clientOf(owner.port);
 
     expect(await send(client, 'echo', { input: 'größer' })).toBe('größer');
-    expect(await send(client, 'echo', { input: { a: [1, null, { $bigint: '-7' }, { $number: 'NaN' }] }, method: 'run' })).toEqual(
-      {
-        a: [1, null, { $bigint: '-7' }, { $number: 'NaN' }],
-      },
-    );
+    expect(
+      await send(client, 'echo', {
+        input: { a: [1, null, { $bigint: '-7' }, { $number: 'NaN' }] },
+        method: 'run',
+      }),
+    ).toEqual({
+      a: [1, null, { $bigint: '-7' }, { $number: 'NaN' }],
+    });
     expect(await send(client, 'echo', { input: null })).toBeNull();
   });
 
@@ -80,9 +98,9 @@ describe("Nest's own client", () => {
     expect(await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]) })).toEqual(
       tensor('float32', [1, 2], Buffer.from(Float32Array.of(5, 1).buffer).toString('base64')),
     );
-    expect(await send(client, 'norms', { input: tensor('float32', [2, 2], bytes), tensors: 'list' })).toEqual(
-      tensor('float32', [2, 2], [5, 2, 'NaN', 2]),
-    );
+    expect(
+      await send(client, 'norms', { input: tensor('float32', [2, 2], bytes), tensors: 'list' }),
+    ).toEqual(tensor('float32', [2, 2], [5, 2, 'NaN', 2]));
   });
 
   it('[11] shares batches, and a port, with nodes that speak frames', async () => {
@@ -91,7 +109,10 @@ describe("Nest's own client", () => {
 
     const replies = await Promise.all([
       web.servings.batchedRun('norms', floats([1, 2], [3, 4])),
-      send(clientOf(owner.port), 'norms', { input: tensor('float32', [2, 2], [6, 8, 5, 12]), tensors: 'list' }),
+      send(clientOf(owner.port), 'norms', {
+        input: tensor('float32', [2, 2], [6, 8, 5, 12]),
+        tensors: 'list',
+      }),
     ]);
 
     expect(replies).toEqual([floats([1, 2], [5, 3]), tensor('float32', [2, 2], [10, 3, 13, 3])]);
@@ -102,7 +123,10 @@ describe("Nest's own client", () => {
     const client = clientOf(owner.port);
 
     expect(await stream(client, 'counter', { input: 3, tensors: 'list' })).toEqual(
-      [1, 2, 3].map((step) => ({ batch: { offset: 0, rows: 1 }, output: tensor('float32', [1], [step]) })),
+      [1, 2, 3].map((step) => ({
+        batch: { offset: 0, rows: 1 },
+        output: tensor('float32', [1], [step]),
+      })),
     );
     expect(await stream(client, 'counter', { input: 0 })).toEqual([]);
   });
@@ -129,7 +153,9 @@ describe("Nest's own client", () => {
   });
 
   it('[11] gets what distributedPostprocessing makes of outputs', async () => {
-    const owner = await node({ servings: [{ ...echo, distributedPostprocessing: (output) => `${String(output)}!` }] });
+    const owner = await node({
+      servings: [{ ...echo, distributedPostprocessing: (output) => `${String(output)}!` }],
+    });
     const client = clientOf(owner.port);
 
     expect(await send(client, 'echo', { input: 'a' })).toBe('a!');
@@ -144,7 +170,12 @@ describe("Nest's own client", () => {
       },
     };
     // Its row waits for another one until its time is over.
-    const late: FunctionServingDefinition = { ...echo, name: 'late', batchSize: 2, batchTimeout: 1_000_000 };
+    const late: FunctionServingDefinition = {
+      ...echo,
+      name: 'late',
+      batchSize: 2,
+      batchTimeout: 1_000_000,
+    };
     const owner = await node({ servings: [echo, broken, late] });
     const client = clientOf(owner.port);
     const failure = (serving: string, message: object) => failureOf(send(client, serving, message));
@@ -153,22 +184,35 @@ describe("Nest's own client", () => {
       name: 'InvalidInputError',
       code: 'SERVING_INVALID_INPUT',
       statusCode: 400,
-      message: '"input.image.$tensor.data" in the message has 1 elements, which are not those of the shape [ 2 ]',
+      message:
+        '"input.image.$tensor.data" in the message has 1 elements, which are not those of the shape [ 2 ]',
     });
-    expect(await failure('echo', { input: 1, priority: 11 })).toMatchObject({ code: 'SERVING_INVALID_INPUT', statusCode: 400 });
-    expect(await failure('echo', { inputs: 1 })).toMatchObject({ message: expect.stringContaining('"inputs"') });
-    expect(await failureOf(stream(client, 'echo', { input: 1, timeout: -1 }))).toMatchObject({ code: 'SERVING_INVALID_INPUT' });
+    expect(await failure('echo', { input: 1, priority: 11 })).toMatchObject({
+      code: 'SERVING_INVALID_INPUT',
+      statusCode: 400,
+    });
+    expect(await failure('echo', { inputs: 1 })).toMatchObject({
+      message: expect.stringContaining('"inputs"'),
+    });
+    expect(await failureOf(stream(client, 'echo', { input: 1, timeout: -1 }))).toMatchObject({
+      code: 'SERVING_INVALID_INPUT',
+    });
     expect(await failure('broken', { input: 1 })).toEqual({
       name: 'BatchFailedError',
       code: 'SERVING_BATCH_FAILED',
       statusCode: 500,
       message: 'Internal Server Error',
     });
-    expect(await failure('late', { input: 1, timeout: 1 })).toMatchObject({ code: 'SERVING_DEADLINE_EXCEEDED', statusCode: 504 });
+    expect(await failure('late', { input: 1, timeout: 1 })).toMatchObject({
+      code: 'SERVING_DEADLINE_EXCEEDED',
+      statusCode: 504,
+    });
   });
 
   it('[11] finds no serving that is not distributed', async () => {
-    const owner = await node({ servings: [echo, { ...echo, name: 'private', distributed: false }] });
+    const owner = await node({
+      servings: [echo, { ...echo, name: 'private', distributed: false }],
+    });
 
     expect(await failureOf(send(clientOf(owner.port), 'private', { input: 1 }))).toBe(
       'There is no matching message handler defined in the remote service.',
@@ -191,8 +235,14 @@ describe("Nest's own client", () => {
     ['client', []],
   ])('[11] finds at an application of the role %s the servings %j', async (role, servings) => {
     const transport = new MemoryNetwork().transport();
-    const root = { module: class {}, imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })] };
-    const app = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+    const root = {
+      module: class {},
+      imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })],
+    };
+    const app = await NestFactory.createApplicationContext(root, {
+      logger: false,
+      abortOnError: false,
+    });
 
     expect([...transport.station.jsonHandlers.keys()]).toEqual(servings);
     await app.close();
@@ -200,7 +250,9 @@ describe("Nest's own client", () => {
 
   it('[11] [9.3] gets what it has asked for from a node that shuts down, and nothing more', async () => {
     const held = new HeldFunction();
-    const owner = await node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
+    const owner = await node({
+      servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }],
+    });
     const client = clientOf(owner.port);
     const reply = send(client, 'held', { input: 'first' });
     await until(() => held.batches.length === 1);
@@ -231,8 +283,16 @@ describe("Nest's own client", () => {
     // #region client
     const client = ClientProxyFactory.create({ transport: Transport.TCP, options: { host, port } });
 
-    const input = { $tensor: { type: 'float32', dims: [2, 2], data: Buffer.from(vectors.buffer).toString('base64') } };
-    const { $tensor } = await firstValueFrom(client.send('sv.default.s.norms', { input, tensors: 'list' }));
+    const input = {
+      $tensor: {
+        type: 'float32',
+        dims: [2, 2],
+        data: Buffer.from(vectors.buffer).toString('base64'),
+      },
+    };
+    const { $tensor } = await firstValueFrom(
+      client.send('sv.default.s.norms', { input, tensors: 'list' }),
+    );
     // #endregion
 
     expect($tensor).toEqual({ type: 'float32', dims: [2, 2], data: [5, 2, 13, 2] });
@@ -284,9 +344,18 @@ describe('A microservice beside a node, in one application', () => {
     const client = await clientOfMicroservice(web);
     const ask = (pattern: string, data: unknown) => firstValueFrom(client.send(pattern, data));
 
-    expect(await Promise.all([1, 2, 3].map((number) => ask('double', number)))).toEqual(['2 of 3', '4 of 3', '6 of 3']);
-    expect(await Promise.all([ask('near', 'a'), other.servings.batchedRun('near', 'b')])).toEqual(['a! of 2', 'b of 2']);
-    expect(await Promise.all([ask('far', 'c'), send(clientOf(owner.port), 'far', { input: 'd' })])).toEqual(['c of 2', 'd of 2']);
+    expect(await Promise.all([1, 2, 3].map((number) => ask('double', number)))).toEqual([
+      '2 of 3',
+      '4 of 3',
+      '6 of 3',
+    ]);
+    expect(await Promise.all([ask('near', 'a'), other.servings.batchedRun('near', 'b')])).toEqual([
+      'a! of 2',
+      'b of 2',
+    ]);
+    expect(
+      await Promise.all([ask('far', 'c'), send(clientOf(owner.port), 'far', { input: 'd' })]),
+    ).toEqual(['c of 2', 'd of 2']);
   });
 });
 
@@ -306,17 +375,23 @@ describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
     const root = {
       module: class {},
       imports: [
-        ServingModule.forRoot({ servings: [norms(), counter], distribution: { transport: Transport.NATS as const, options } }),
+        ServingModule.forRoot({
+          servings: [norms(), counter],
+          distribution: { transport: Transport.NATS as const, options },
+        }),
       ],
     };
-    const app = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+    const app = await NestFactory.createApplicationContext(root, {
+      logger: false,
+      abortOnError: false,
+    });
     closing.push(() => app.close());
     const client = ClientProxyFactory.create({ transport: Transport.NATS, options });
     closing.push(() => client.close());
 
-    expect(await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]), tensors: 'list' })).toEqual(
-      tensor('float32', [1, 2], [5, 1]),
-    );
+    expect(
+      await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]), tensors: 'list' }),
+    ).toEqual(tensor('float32', [1, 2], [5, 1]));
     expect(await stream(client, 'counter', { input: 3, tensors: 'list' })).toMatchObject(
       [1, 2, 3].map((step) => ({ output: tensor('float32', [1], [step]) })),
     );
@@ -329,21 +404,29 @@ describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
 
 const python = spawnSync('python3', ['--version']).status === 0;
 
-describeUnless(python ? undefined : 'The client is in Python: apt install python3', 'A client in another language', () => {
-  it('[11] calls servings with what its standard library has', async () => {
-    const owner = await node({ servings: [echo, norms(), counter] });
-    const script = fileURLToPath(new URL('./plain_client.py', import.meta.url));
+describeUnless(
+  python ? undefined : 'The client is in Python: apt install python3',
+  'A client in another language',
+  () => {
+    it('[11] calls servings with what its standard library has', async () => {
+      const owner = await node({ servings: [echo, norms(), counter] });
+      const script = fileURLToPath(new URL('./plain_client.py', import.meta.url));
 
-    const { stdout } = await promisify(execFile)('python3', [script, `${owner.port}`]);
+      const { stdout } = await promisify(execFile)('python3', [script, `${owner.port}`]);
 
-    expect(JSON.parse(stdout)).toEqual({
-      norms: tensor('float32', [2, 2], [5, 2, 13, 2]),
-      text: 'größer 🐘🐘 als 𝄞',
-      events: [1, 2, 3].map((step) => ({
-        batch: { offset: 0, rows: 1 },
-        output: tensor('float32', [1], Buffer.from(Float32Array.of(step).buffer).toString('base64')),
-      })),
-      fault: expect.objectContaining({ code: 'SERVING_INVALID_INPUT', statusCode: 400 }),
+      expect(JSON.parse(stdout)).toEqual({
+        norms: tensor('float32', [2, 2], [5, 2, 13, 2]),
+        text: 'größer 🐘🐘 als 𝄞',
+        events: [1, 2, 3].map((step) => ({
+          batch: { offset: 0, rows: 1 },
+          output: tensor(
+            'float32',
+            [1],
+            Buffer.from(Float32Array.of(step).buffer).toString('base64'),
+          ),
+        })),
+        fault: expect.objectContaining({ code: 'SERVING_INVALID_INPUT', statusCode: 400 }),
+      });
     });
-  });
-});
+  },
+);

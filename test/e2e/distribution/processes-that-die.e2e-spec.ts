@@ -2,7 +2,11 @@ import { expect, it } from '@jest/globals';
 import { NodeLostError } from 'nestjs-serving';
 import type { ClusterOptions } from '../../../lib/distribution/options.js';
 import { Callers } from '../../fixtures/http/callers.js';
-import { type ClusterProcess, type ProcessServing, useClusterProcesses } from '../../fixtures/cluster/use-cluster-processes.js';
+import {
+  type ClusterProcess,
+  type ProcessServing,
+  useClusterProcesses,
+} from '../../fixtures/cluster/use-cluster-processes.js';
 import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
 /** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
@@ -20,7 +24,10 @@ function strandedAt(victim: ClusterProcess): readonly string[] {
 describeWirings('Processes of a cluster, one of which', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  /** Three nodes with the serving, and a client that calls it; the first is the one to whom something happens. */
+  /**
+   * Three nodes with the serving, and a client that calls it; the first is the one to whom
+   * something happens.
+   */
   async function underLoad(serving: Omit<ProcessServing, 'name'>, distribution: ClusterOptions) {
     const servings = [{ name: 'm', batchSize: 4, ...serving }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
@@ -71,7 +78,10 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
   });
 
   it('[11] is killed under load: calls that must not run twice are lost, and say so', async () => {
-    const { callers, victim } = await underLoad({ idempotent: false }, { ...byTransport, attempts: 1 });
+    const { callers, victim } = await underLoad(
+      { idempotent: false },
+      { ...byTransport, attempts: 1 },
+    );
     await victim.hold();
 
     victim.process.kill('SIGKILL');

@@ -40,28 +40,37 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     ['context', 'SIGTERM', bySignal],
     ['http', 'app.close()', byItself],
     ['hybrid', 'SIGTERM', bySignal],
-  ] as const)('[11] [9.3] answer what they have, as an application of kind %s by %s', async (kind, way, end) => {
-    const leaving = await node({ kind, ending: 'hooks', servings: [{ name: 'm', batchSize: 4, idempotent: false }] });
-    const web = await client();
-    await web.knows('m', 1);
-    leaving.process.tell('hold');
-    await leaving.process.told('holds');
-    const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
+  ] as const)(
+    '[11] [9.3] answer what they have, as an application of kind %s by %s',
+    async (kind, way, end) => {
+      const leaving = await node({
+        kind,
+        ending: 'hooks',
+        servings: [{ name: 'm', batchSize: 4, idempotent: false }],
+      });
+      const web = await client();
+      await web.knows('m', 1);
+      leaving.process.tell('hold');
+      await leaving.process.told('holds');
+      const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
 
-    const replies = rows.map((row) => web.servings.batchedRun('m', row));
-    await leaving.process.told('called', rows.length);
-    if (way === 'SIGTERM') {
-      leaving.process.kill(way);
-    } else {
-      leaving.process.tell('close');
-    }
-    await leaving.process.told('closing');
-    leaving.process.tell('open');
+      const replies = rows.map((row) => web.servings.batchedRun('m', row));
+      await leaving.process.told('called', rows.length);
+      if (way === 'SIGTERM') {
+        leaving.process.kill(way);
+      } else {
+        leaving.process.tell('close');
+      }
+      await leaving.process.told('closing');
+      leaving.process.tell('open');
 
-    expect(await Promise.all(replies)).toEqual(rows.map(({ id }, i) => ({ id, sum: i, serving: 'm', pid: leaving.pid })));
-    expect(await leaving.process.ended).toEqual(end);
-    expect(leaving.begun.toSorted()).toEqual(rows.map(({ id }) => id).toSorted());
-  });
+      expect(await Promise.all(replies)).toEqual(
+        rows.map(({ id }, i) => ({ id, sum: i, serving: 'm', pid: leaving.pid })),
+      );
+      expect(await leaving.process.ended).toEqual(end);
+      expect(leaving.begun.toSorted()).toEqual(rows.map(({ id }) => id).toSorted());
+    },
+  );
 
   it('[11] [9.3] answer over HTTP what other nodes run for them', async () => {
     const model = await node({ servings: [{ name: 'm', batchSize: 1 }] });

@@ -29,10 +29,15 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter, { name: 'm' }] });
     const web = await client();
     await web.knows('counter', 1);
-    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 400, bytes: 128 * KIB })[Symbol.asyncIterator]();
+    const sequence = web.servings.stream<object, StepOutput>('counter', {
+      steps: 400,
+      bytes: 128 * KIB,
+    });
+    const stream = sequence[Symbol.asyncIterator]();
     const first = await stream.next();
 
-    // While the stream is not read, its owner has all the time that it takes to answer these; until it counts no further.
+    // While the stream is not read, its owner has all the time that it takes to answer these; until
+    // it counts no further.
     let ahead = 0;
     while (ahead < owner.steps) {
       ahead = owner.steps;
@@ -45,7 +50,11 @@ describeWirings('A stream of another process', (wiring) => {
     // A window of 1 MiB, and what the serving has asked for in advance.
     expect(ahead).toBeLessThan(30);
     expect(stepsOf([first.value!, ...rest])).toEqual(upTo(400));
-    expect(outputsOf(rest).every(({ step, filling }) => filling.length === 128 * KIB && filling[9] === step % 256)).toBe(true);
+    expect(
+      outputsOf(rest).every(
+        ({ step, filling }) => filling.length === 128 * KIB && filling[9] === step % 256,
+      ),
+    ).toBe(true);
   });
 
   it('[11] [8.2] whose reader has room for all of it waits for nobody', async () => {
@@ -53,20 +62,27 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter, { name: 'm' }], distribution });
     const web = await client(distribution);
     await web.knows('counter', 1);
-    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 200, bytes: 128 * KIB })[Symbol.asyncIterator]();
+    const sequence = web.servings.stream<object, StepOutput>('counter', {
+      steps: 200,
+      bytes: 128 * KIB,
+    });
+    const stream = sequence[Symbol.asyncIterator]();
     const first = await stream.next();
 
     await owner.process.told('counted');
 
     expect(owner.steps).toBe(200);
-    expect(stepsOf([first.value!, ...(await iterated({ [Symbol.asyncIterator]: () => stream }))])).toEqual(upTo(200));
+    expect(
+      stepsOf([first.value!, ...(await iterated({ [Symbol.asyncIterator]: () => stream }))]),
+    ).toEqual(upTo(200));
   });
 
   it('[11] [8.2] whose batch waits for nobody ends with an error when its reader is far behind', async () => {
     const owner = await node({ servings: [{ name: 'stepper', as: 'stepping', batchSize: 1 }] });
     const web = await client();
     await web.knows('stepper', 1);
-    const stream = web.servings.stream<object, StepOutput>('stepper', { steps: 5000, bytes: 8 })[Symbol.asyncIterator]();
+    const sequence = web.servings.stream<object, StepOutput>('stepper', { steps: 5000, bytes: 8 });
+    const stream = sequence[Symbol.asyncIterator]();
     const steps = stepsOf([(await stream.next()).value!]);
 
     await owner.process.told('counted');
@@ -109,7 +125,8 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter], distribution });
     const web = await client({ ...distribution, probeAfter: 1_000_000 });
     await web.knows('counter', 1);
-    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB })[Symbol.asyncIterator]();
+    const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
+    const stream = sequence[Symbol.asyncIterator]();
     await stream.next();
 
     owner.process.kill('SIGSTOP');
@@ -124,7 +141,8 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter] });
     const web = await client();
     await web.knows('counter', 1);
-    const stream = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB })[Symbol.asyncIterator]();
+    const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
+    const stream = sequence[Symbol.asyncIterator]();
     const steps: number[] = [];
 
     const failure = await failureOf(

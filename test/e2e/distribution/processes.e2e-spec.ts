@@ -24,7 +24,9 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
 
     for (let round = 0; round < 8; round++) {
       const ids = Array.from({ length: 500 }, (_, i) => 500 * round + i);
-      const answers = await Promise.all(ids.map((id) => web.servings.batchedRun<object, { pid: number }>('m', row(id))));
+      const answers = await Promise.all(
+        ids.map((id) => web.servings.batchedRun<object, { pid: number }>('m', row(id))),
+      );
       expect(answers).toEqual(ids.map((id) => expect.objectContaining(answer(id))));
       answers.forEach(({ pid }) => counts.set(pid, (counts.get(pid) ?? 0) + 1));
     }
@@ -41,13 +43,17 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const definition = {
       name: 'sides',
       useFactory: () => (rows: readonly unknown[]) => rows,
-      distributedPreprocessing: ({ stages }: { stages: string[] }) => ({ stages: [...stages, `here in ${process.pid}`] }),
+      distributedPreprocessing: ({ stages }: { stages: string[] }) => ({
+        stages: [...stages, `here in ${process.pid}`],
+      }),
     };
     const onOwner = ['preprocess', 'batch', 'postprocess', 'distributedPostprocessing'].map(
       (stage) => `${stage} in ${owner.pid}`,
     );
 
-    expect(await web.servings.batchedRun(definition, { stages: [] })).toEqual({ stages: [`here in ${process.pid}`, ...onOwner] });
+    expect(await web.servings.batchedRun(definition, { stages: [] })).toEqual({
+      stages: [`here in ${process.pid}`, ...onOwner],
+    });
     expect(await web.servings.batchedRun('sides', { stages: [] })).toEqual({ stages: onOwner });
   });
 
@@ -73,7 +79,9 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     await web.knows('m', 1);
 
     for (const serving of ['unknown', { local: 'm' }, { distributed: 'unknown' }]) {
-      expect(await failureOf(web.servings.batchedRun(serving, row(1)))).toBeInstanceOf(UnknownServingError);
+      expect(await failureOf(web.servings.batchedRun(serving, row(1)))).toBeInstanceOf(
+        UnknownServingError,
+      );
     }
     expect(await web.servings.batchedRun({ distributed: 'm' }, row(1))).toMatchObject(answer(1));
   });
@@ -82,14 +90,20 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const names = ['a', 'a.b', 'a.*', 'a.>', '*', '>', '.', 'a b', '#{"', 'ä/€'];
     const namespaces = ['n.*', 'n.>'];
     const nodes = await Promise.all(
-      namespaces.map((namespace) => node({ servings: names.map((name) => ({ name })), distribution: { namespace } })),
+      namespaces.map((namespace) =>
+        node({ servings: names.map((name) => ({ name })), distribution: { namespace } }),
+      ),
     );
     const clients = await Promise.all(namespaces.map((namespace) => client({ namespace })));
 
     for (const [i, web] of clients.entries()) {
       await web.knows('a', 1);
-      const answers = await Promise.all(names.map((name, id) => web.servings.batchedRun(name, row(id))));
-      expect(answers).toEqual(names.map((serving, id) => ({ ...answer(id), serving, pid: nodes[i]!.pid })));
+      const answers = await Promise.all(
+        names.map((name, id) => web.servings.batchedRun(name, row(id))),
+      );
+      expect(answers).toEqual(
+        names.map((serving, id) => ({ ...answer(id), serving, pid: nodes[i]!.pid })),
+      );
     }
   });
 });

@@ -2,7 +2,10 @@ import { afterAll, afterEach, beforeAll, expect, it, jest } from '@jest/globals'
 import { Logger } from '@nestjs/common';
 import { ServerRedis } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
-import { RedisTransport, type RedisTransportOptions } from '../../../lib/distribution/transports/redis/redis.transport.js';
+import {
+  RedisTransport,
+  type RedisTransportOptions,
+} from '../../../lib/distribution/transports/redis/redis.transport.js';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
@@ -20,7 +23,9 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   let server: RedisServer;
   let options: RedisTransportOptions = {};
   const servers: RedisServer[] = [];
-  const join = useNodes(() => new RedisTransport({ options: { port: server.port, retryDelay: 20, ...options } }));
+  const join = useNodes(
+    () => new RedisTransport({ options: { port: server.port, retryDelay: 20, ...options } }),
+  );
   const startProcess = useAppProcesses();
   const breakable = useBreakableLinks();
 
@@ -48,7 +53,9 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await join('b');
 
     await expect(a.transport.send('b', numbered(1))).resolves.toBeUndefined();
-    await expect(a.transport.send('nobody', numbered(1))).rejects.toThrow('There is no node nobody');
+    await expect(a.transport.send('nobody', numbered(1))).rejects.toThrow(
+      'There is no node nobody',
+    );
   });
 
   it('[11] a node that is killed is not there any more, and its next incarnation is', async () => {
@@ -76,7 +83,9 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     options = { port: own.port, retryDelay: 1 };
     const lines: string[] = [];
     jest.spyOn(Logger.prototype, 'log').mockImplementation((line: string) => void lines.push(line));
-    jest.spyOn(Logger.prototype, 'error').mockImplementation((line: Error | string) => void lines.push(`error: ${String(line)}`));
+    jest
+      .spyOn(Logger.prototype, 'error')
+      .mockImplementation((line: Error | string) => void lines.push(`error: ${String(line)}`));
     const attempts = jest.spyOn(ServerRedis.prototype, 'createRetryStrategy');
     const a = await join('a');
     lines.length = 0;
@@ -99,11 +108,15 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     for (let times = 1; times <= 2; times++) {
       const [gone, back] = [2 * times - 1, 2 * times];
       await own.kill();
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)),
+      );
       await a.transport.send('b', numbered(0));
       await expect(a.transport.probe('b')).rejects.toThrow('The Redis server is away');
       await own.start();
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)),
+      );
       await a.transport.send('b', numbered(times));
       await b.heard.until(({ numbers }) => numbers.includes(times));
     }
@@ -163,7 +176,9 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await b.transport.send('a', numbered(1000));
     await a.heard.until(({ numbers }) => numbers.includes(1000));
 
-    expect(a.heard.numbers).toEqual([...new Set(a.heard.numbers)].toSorted((one, other) => one - other));
+    expect(a.heard.numbers).toEqual(
+      [...new Set(a.heard.numbers)].toSorted((one, other) => one - other),
+    );
   });
 
   it('[11] without a server a node does not start, and leaves nothing behind', async () => {
@@ -178,7 +193,9 @@ describeUnless(redisMissing, 'by a Redis server', () => {
   });
 
   it('[11] passwords, users and what they may do are those of the server', async () => {
-    const own = await another('requirepass secret\nuser node on >word ~* &sv.test.* +@all\nuser other on >word ~* +@all');
+    const own = await another(
+      'requirepass secret\nuser node on >word ~* &sv.test.* +@all\nuser other on >word ~* +@all',
+    );
     const { port } = own;
 
     await expect(start({ port })).rejects.toThrow('NOAUTH');
@@ -205,12 +222,16 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     const packet = numbered(1, transport.maxPacket);
 
     own.signal('SIGSTOP');
-    const sending = Array.from({ length: 520 }, () => transport.send('nobody', packet).catch((error: Error) => error.message));
+    const sending = Array.from({ length: 520 }, () =>
+      transport.send('nobody', packet).catch((error: Error) => error.message),
+    );
     const refused = await Promise.all(sending.slice(512));
     own.signal('SIGCONT');
     const others = await Promise.all(sending.slice(0, 512));
 
-    expect(new Set(refused)).toEqual(new Set(['The Redis server does not read: 134217728 bytes wait for it']));
+    expect(new Set(refused)).toEqual(
+      new Set(['The Redis server does not read: 134217728 bytes wait for it']),
+    );
     expect(new Set(others)).toEqual(new Set(['There is no node nobody']));
     await expect(transport.send('nobody', packet)).rejects.toThrow('There is no node nobody');
   });

@@ -2,7 +2,12 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Controller, Get, Module, type Type } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { ClientTCP, Transport } from '@nestjs/microservices';
-import { type FunctionServingDefinition, ServingClosedError, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  type FunctionServingDefinition,
+  ServingClosedError,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
@@ -41,8 +46,15 @@ describe('A node that shuts down', () => {
   afterEach(() => time.restore());
 
   /** A node with the serving and another one that knows it. */
-  async function pair(definition: FunctionServingDefinition, options: object = {}): Promise<[ClusterApp, ClusterApp]> {
-    const owner = await cluster.node({ servings: [definition], drainTimeout: undefined, ...options });
+  async function pair(
+    definition: FunctionServingDefinition,
+    options: object = {},
+  ): Promise<[ClusterApp, ClusterApp]> {
+    const owner = await cluster.node({
+      servings: [definition],
+      drainTimeout: undefined,
+      ...options,
+    });
     const web = await cluster.node();
     const known = web.knows(definition.name);
     await time.advance(100);
@@ -50,19 +62,25 @@ describe('A node that shuts down', () => {
     return [owner, web];
   }
 
-  it.each([true, false])('[H3] closes open windows for rows of other nodes at once, drain: %s', async (drain) => {
-    const echo = { name: 'echo', batchSize: 8, batchTimeout: 10_000, shutdown: 5000, drain };
-    const [owner, web] = await pair({ ...echo, useFactory: () => (rows: readonly unknown[]) => rows });
-    const call = watched(web.servings.batchedRun('echo', 'x'));
-    await time.advance(50);
-    expect(call).toEqual({});
+  it.each([true, false])(
+    '[H3] closes open windows for rows of other nodes at once, drain: %s',
+    async (drain) => {
+      const echo = { name: 'echo', batchSize: 8, batchTimeout: 10_000, shutdown: 5000, drain };
+      const [owner, web] = await pair({
+        ...echo,
+        useFactory: () => (rows: readonly unknown[]) => rows,
+      });
+      const call = watched(web.servings.batchedRun('echo', 'x'));
+      await time.advance(50);
+      expect(call).toEqual({});
 
-    const closing = owner.close();
-    await time.advance(0);
-    await closing;
+      const closing = owner.close();
+      await time.advance(0);
+      await closing;
 
-    expect(call.outcome).toEqual(drain ? 'x' : closed);
-  });
+      expect(call.outcome).toEqual(drain ? 'x' : closed);
+    },
+  );
 
   it('[H3] answers all calls of other nodes as closed at the limit of its servings, streams too', async () => {
     const hung = new Hung();
@@ -100,8 +118,15 @@ describe('A node that shuts down', () => {
     ['the longest shutdown where drainTimeout is more', { drainTimeout: 60_000 }, 700],
   ])('[H3] takes as its limit %s', async (_, options, limit) => {
     const hung = new Hung({ drainTimeout: 700 });
-    const quick = { name: 'quick', shutdown: 100, useFactory: () => (rows: readonly unknown[]) => rows };
-    const [owner, web] = await pair(hung.definition, { servings: [hung.definition, quick], ...options });
+    const quick = {
+      name: 'quick',
+      shutdown: 100,
+      useFactory: () => (rows: readonly unknown[]) => rows,
+    };
+    const [owner, web] = await pair(hung.definition, {
+      servings: [hung.definition, quick],
+      ...options,
+    });
     const call = watched(web.servings.batchedRun('hung', 1));
     await until(() => hung.begun > 0);
 
@@ -117,7 +142,11 @@ describe('A node that shuts down', () => {
   it('[H3] answers its own calls to other nodes as closed at the limit, whatever they wait for', async () => {
     const hung = new Hung({ drainTimeout: 5000 });
     const owner = await cluster.node({ servings: [hung.definition] });
-    const local = { name: 'local', shutdown: 300, useFactory: () => (rows: readonly unknown[]) => rows };
+    const local = {
+      name: 'local',
+      shutdown: 300,
+      useFactory: () => (rows: readonly unknown[]) => rows,
+    };
     const web = await cluster.node({
       servings: [local],
       drainTimeout: undefined,
@@ -156,9 +185,15 @@ describe('A node that shuts down', () => {
     const root: Type = class Root {};
     const distribution = { transport: network.transport() };
     Module({ imports: [feature, ServingModule.forRoot({ distribution })] })(root);
-    const owner = await NestFactory.createApplicationContext(root, { logger: false, abortOnError: false });
+    const owner = await NestFactory.createApplicationContext(root, {
+      logger: false,
+      abortOnError: false,
+    });
     const caller = await NestFactory.createApplicationContext(
-      { module: class {}, imports: [ServingModule.forRoot({ distribution: { transport: network.transport() } })] },
+      {
+        module: class {},
+        imports: [ServingModule.forRoot({ distribution: { transport: network.transport() } })],
+      },
       { logger: false, abortOnError: false },
     );
     await time.advance(100);
@@ -187,7 +222,12 @@ describe('An application that shuts down', () => {
     const owner = await NestFactory.createApplicationContext(
       {
         module: class {},
-        imports: [ServingModule.forRoot({ servings: [hung.definition], distribution: { transport: network.transport() } })],
+        imports: [
+          ServingModule.forRoot({
+            servings: [hung.definition],
+            distribution: { transport: network.transport() },
+          }),
+        ],
       },
       { logger: false, abortOnError: false },
     );
@@ -201,7 +241,11 @@ describe('An application that shuts down', () => {
       }
     }
     @Module({
-      imports: [ServingModule.forRoot({ distribution: { transport: network.transport(), drainTimeout: 300 } })],
+      imports: [
+        ServingModule.forRoot({
+          distribution: { transport: network.transport(), drainTimeout: 300 },
+        }),
+      ],
       controllers: [Front],
     })
     class FrontModule {}
@@ -225,7 +269,10 @@ describe('An application that shuts down', () => {
       {
         module: class {},
         imports: [
-          ServingModule.forRoot({ servings: [hung.definition], distribution: { transport: Transport.TCP, options: { port } } }),
+          ServingModule.forRoot({
+            servings: [hung.definition],
+            distribution: { transport: Transport.TCP, options: { port } },
+          }),
         ],
       },
       { logger: false, abortOnError: false },

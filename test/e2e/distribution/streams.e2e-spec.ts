@@ -1,5 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type FunctionServingDefinition, InvalidInputError, NodeLostError } from 'nestjs-serving';
+import {
+  Batch,
+  type FunctionServingDefinition,
+  InvalidInputError,
+  NodeLostError,
+} from 'nestjs-serving';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
@@ -40,7 +45,10 @@ describe('A stream of another node', () => {
   });
 
   it('[W16] refuses the second reader of a generator on the side of its caller', async () => {
-    const same: FunctionServingDefinition = { name: 'same', useFactory: () => (rows: readonly unknown[]) => rows };
+    const same: FunctionServingDefinition = {
+      name: 'same',
+      useFactory: () => (rows: readonly unknown[]) => rows,
+    };
     await cluster.node({ servings: [same] });
     const web = await cluster.node();
     await web.knows('same');
@@ -100,7 +108,9 @@ describe('A stream of another node', () => {
     }
     owner.cluster.online(true);
 
-    expect(await failureOf(iterated({ [Symbol.asyncIterator]: () => events }))).toBeInstanceOf(NodeLostError);
+    expect(await failureOf(iterated({ [Symbol.asyncIterator]: () => events }))).toBeInstanceOf(
+      NodeLostError,
+    );
   });
 
   it('[11] [8.5] takes its input as it comes, and asks for no more than there is room for', async () => {
@@ -111,7 +121,9 @@ describe('A stream of another node', () => {
         yield Batch.ofValues([given]);
       }
     }
-    await cluster.node({ servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await cluster.node({
+      servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
     const web = await cluster.node();
     await web.knows('echo');
 
@@ -127,11 +139,15 @@ describe('A stream of another node', () => {
       yield Batch.ofValues([1]);
       throw error;
     }
-    await cluster.node({ servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }] });
+    await cluster.node({
+      servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
+    });
     const web = await cluster.node();
     await web.knows('echo');
 
     expect(await failureOf(iterated(web.servings.stream('echo', batches())))).toBe(error);
-    expect(await failureOf(web.servings.batchedRun('echo', { call: () => {} }))).toBeInstanceOf(InvalidInputError);
+    expect(await failureOf(web.servings.batchedRun('echo', { call: () => {} }))).toBeInstanceOf(
+      InvalidInputError,
+    );
   });
 });

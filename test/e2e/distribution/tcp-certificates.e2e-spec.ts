@@ -32,12 +32,17 @@ describeUnless(
         { options: { host: '0.0.0.0', tlsOptions: tls } },
         new Map([['double', async (data) => Number(data) * 2]]),
       );
-      const b = await start('b', { options: { tlsOptions: tls }, peers: [`localhost:${a.transport.port}`] });
+      const b = await start('b', {
+        options: { tlsOptions: tls },
+        peers: [`localhost:${a.transport.port}`],
+      });
       await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
       const packet = numbered(1, a.transport.maxPacket);
       a.transport.send('b', packet);
       b.transport.send('a', packet);
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+      );
       const client = clientOf(a, { tlsOptions: certificate });
 
       await expect(double(client)).resolves.toBe(42);
@@ -57,7 +62,11 @@ describeUnless(
     });
 
     it('[11] refuse who has none', async () => {
-      const a = await start('a', { options: { tlsOptions: tls } }, new Map([['double', async (data) => Number(data) * 2]]));
+      const a = await start(
+        'a',
+        { options: { tlsOptions: tls } },
+        new Map([['double', async (data) => Number(data) * 2]]),
+      );
 
       await expect(double(clientOf(a, { tlsOptions: { ca: certificate!.ca } }))).rejects.toThrow();
       await expect(double(clientOf(a))).rejects.toThrow();

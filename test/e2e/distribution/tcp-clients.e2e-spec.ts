@@ -26,7 +26,8 @@ describe('the port of a node', () => {
   it('[11] serves clients of Nest: values, streams and errors', async () => {
     const node = await start('a', {}, handlers);
     const client = clientOf(node);
-    const run = (name: string): Promise<unknown[]> => firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
+    const run = (name: string): Promise<unknown[]> =>
+      firstValueFrom(client.send(`sv.test.s.${name}`, 21).pipe(toArray()));
 
     await expect(run('double')).resolves.toEqual([42]);
     await expect(run('a=2Eb')).resolves.toEqual(['one', 'two']);
@@ -49,7 +50,9 @@ describe('the port of a node', () => {
       statusCode: 500,
       message: 'Internal Server Error',
     });
-    await expect(run('unknown')).rejects.toBe('There is no matching message handler defined in the remote service.');
+    await expect(run('unknown')).rejects.toBe(
+      'There is no matching message handler defined in the remote service.',
+    );
   });
 
   it('[11] answers those clients before it ends', async () => {

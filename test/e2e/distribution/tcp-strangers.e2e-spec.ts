@@ -16,7 +16,9 @@ const { start, clientOf, closing } = useTcpNodes();
 /** The warnings of those who dial in vain. */
 function warnings(): string[] {
   const told: string[] = [];
-  jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void told.push(message));
+  jest
+    .spyOn(Logger.prototype, 'warn')
+    .mockImplementation((message: string) => void told.push(message));
   return told;
 }
 
@@ -25,14 +27,19 @@ describe('strangers', () => {
     const told = warnings();
     const a = await start('a', { secret: 'one' });
     const peers = [{ host: '127.0.0.1', port: a.transport.port! }];
-    const strangers = await Promise.all([start('b', { secret: 'another', peers }), start('c', { peers })]);
+    const strangers = await Promise.all([
+      start('b', { secret: 'another', peers }),
+      start('c', { peers }),
+    ]);
     await until(() => told.length === 2);
     const friend = await start('d', { secret: 'one', peers });
     await friend.heard.until(has('found a'));
     friend.transport.send('a', numbered(1));
     await a.heard.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(Array(2).fill(expect.stringContaining('Its secret is not that of this node')));
+    expect(told).toEqual(
+      Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
+    );
     expect(a.heard.events).toEqual(['found d']);
     expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
   });
@@ -52,16 +59,24 @@ describe('strangers', () => {
   it('[11] that have heard a link being opened cannot open it again', async () => {
     const a = await start('a', { secret: 'one' });
     const client = clientOf(a);
-    const { nonce } = await firstValueFrom(client.send<{ nonce: string }>('sv.test.who', { nonce: 'mine' }));
+    const { nonce } = await firstValueFrom(
+      client.send<{ nonce: string }>('sv.test.who', { nonce: 'mine' }),
+    );
     const proof = hmacOf('one', 'link', 'test', 'mine', nonce, 'b');
     const replay = clientOf(a);
     await firstValueFrom(replay.send('sv.test.who', { nonce: 'mine' }));
 
-    await expect(firstValueFrom(replay.send('sv.test.link', { address: 'b', proof }))).rejects.toMatchObject({
+    await expect(
+      firstValueFrom(replay.send('sv.test.link', { address: 'b', proof })),
+    ).rejects.toMatchObject({
       message: 'The secret of this node is another one',
     });
-    await expect(firstValueFrom(client.send('sv.test.link', { address: 'b', proof }))).resolves.toBe(true);
-    await expect(firstValueFrom(client.send('sv.test.link', { address: 'b', proof }))).rejects.toMatchObject({ statusCode: 400 });
+    await expect(
+      firstValueFrom(client.send('sv.test.link', { address: 'b', proof })),
+    ).resolves.toBe(true);
+    await expect(
+      firstValueFrom(client.send('sv.test.link', { address: 'b', proof })),
+    ).rejects.toMatchObject({ statusCode: 400 });
     expect(a.heard.events).toEqual(['found b']);
   });
 
@@ -74,7 +89,9 @@ describe('strangers', () => {
       await expect(firstValueFrom(client.send('sv.test.link', proposal))).rejects.toMatchObject({
         code: 'SERVING_INVALID_INPUT',
       });
-      await expect(firstValueFrom(client.send('sv.test.who', proposal))).rejects.toMatchObject({ code: 'SERVING_INVALID_INPUT' });
+      await expect(firstValueFrom(client.send('sv.test.who', proposal))).rejects.toMatchObject({
+        code: 'SERVING_INVALID_INPUT',
+      });
       await firstValueFrom(client.send('sv.test.who', { nonce: '1' }));
       await expect(firstValueFrom(client.send('sv.test.link', proposal))).rejects.toMatchObject({
         code: 'SERVING_INVALID_INPUT',
@@ -94,40 +111,53 @@ describe('strangers', () => {
   it.each([
     ['nothing', () => {}, 'It has not answered within 5000 ms'],
     ['nonsense', (socket: Socket) => socket.write('banana#'), 'Corrupted length value'],
-    ['bytes that are no packet', (socket: Socket) => socket.write(Buffer.alloc(16)), 'A packet on a connection that is no link'],
+    [
+      'bytes that are no packet',
+      (socket: Socket) => socket.write(Buffer.alloc(16)),
+      'A packet on a connection that is no link',
+    ],
     ['an end', (socket: Socket) => socket.end(), 'Connection closed'],
-  ])('[11] that answer with %s are dialled again, and complained of once', async (_, answer, reason) => {
-    const told = warnings();
-    let dialled = 0;
-    const server = createServer((socket) => {
-      dialled++;
-      answer(socket.on('error', () => {}).resume());
-    });
-    await once(server.listen(0, '127.0.0.1'), 'listening');
-    closing.push(() => server.close());
-    const time = await VirtualTime.install();
-    try {
-      const a = await start('a', { peers: [{ host: '127.0.0.1', port: (server.address() as AddressInfo).port }] });
-      await time.advance(30_000);
-      expect(dialled).toBeGreaterThan(2);
-      await a.transport.stop();
-      const before = dialled;
-      await time.advance(60_000);
+  ])(
+    '[11] that answer with %s are dialled again, and complained of once',
+    async (_, answer, reason) => {
+      const told = warnings();
+      let dialled = 0;
+      const server = createServer((socket) => {
+        dialled++;
+        answer(socket.on('error', () => {}).resume());
+      });
+      await once(server.listen(0, '127.0.0.1'), 'listening');
+      closing.push(() => server.close());
+      const time = await VirtualTime.install();
+      try {
+        const a = await start('a', {
+          peers: [{ host: '127.0.0.1', port: (server.address() as AddressInfo).port }],
+        });
+        await time.advance(30_000);
+        expect(dialled).toBeGreaterThan(2);
+        await a.transport.stop();
+        const before = dialled;
+        await time.advance(60_000);
 
-      expect(told).toEqual([
-        expect.stringMatching(/^There is no link to the node at 127\.0\.0\.1:\d+; it is dialled again and again\./),
-      ]);
-      expect(told[0]).toContain(reason);
-      expect(dialled).toBe(before);
-      expect(time.timers).toBe(0);
-    } finally {
-      time.restore();
-    }
-  });
+        expect(told).toEqual([
+          expect.stringMatching(
+            /^There is no link to the node at 127\.0\.0\.1:\d+; it is dialled again and again\./,
+          ),
+        ]);
+        expect(told[0]).toContain(reason);
+        expect(dialled).toBe(before);
+        expect(time.timers).toBe(0);
+      } finally {
+        time.restore();
+      }
+    },
+  );
 
   it('[11] a port that is taken fails at boot', async () => {
     const a = await start('a');
 
-    await expect(start('b', { options: { port: a.transport.port! } })).rejects.toThrow('EADDRINUSE');
+    await expect(start('b', { options: { port: a.transport.port! } })).rejects.toThrow(
+      'EADDRINUSE',
+    );
   });
 });

@@ -15,7 +15,10 @@ const breakable = useBreakableLinks();
 
 /** Each dials all that were there before. */
 const join = useNodes<TcpTransport>(
-  (others) => new TcpTransport({ peers: others.flatMap(({ port }) => (port ? [{ host: '127.0.0.1', port }] : [])) }),
+  (others) =>
+    new TcpTransport({
+      peers: others.flatMap(({ port }) => (port ? [{ host: '127.0.0.1', port }] : [])),
+    }),
 );
 
 describeTransport({ name: 'TCP', connections: true, join });
@@ -35,7 +38,9 @@ describe('links', () => {
       a.transport.send('b', numbered(1));
       b.transport.send('a', numbered(2));
       await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
-      await Promise.all([a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)));
+      await Promise.all(
+        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+      );
 
       expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
       await Promise.all([a.transport.stop(), b.transport.stop()]);
@@ -48,7 +53,10 @@ describe('links', () => {
     const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
 
     for (let times = 1; times <= 3; times++) {
-      await Promise.all([a.heard.until(has('found b', times)), b.heard.until(has('found a', times))]);
+      await Promise.all([
+        a.heard.until(has('found b', times)),
+        b.heard.until(has('found a', times)),
+      ]);
       b.transport.send('a', numbered(times));
       await a.heard.until(({ packets }) => packets.length === times);
       way.break();
@@ -106,7 +114,11 @@ describe('links', () => {
     killed.kill('SIGKILL');
     await a.heard.until(has('gone b-1'));
     expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
-    const next = startProcess('node', { transport: 'tcp', settings: { options: { port } }, address: 'b-2' });
+    const next = startProcess('node', {
+      transport: 'tcp',
+      settings: { options: { port } },
+      address: 'b-2',
+    });
     await a.heard.until(has('found b-2'));
     a.transport.send('b-2', numbered(2));
 

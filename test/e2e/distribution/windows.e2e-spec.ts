@@ -36,7 +36,10 @@ describe('The window of a stream between two nodes', () => {
 
   function send(to: string, kind: Kind, header: object, value?: unknown): void {
     const encoded = value === undefined ? undefined : encodeValue(value, defaultWireLimits);
-    hostile!.send(to, encodeFrame({ kind, header: { from: IMPOSTOR, to, ...header }, value: encoded }));
+    hostile!.send(
+      to,
+      encodeFrame({ kind, header: { from: IMPOSTOR, to, ...header }, value: encoded }),
+    );
   }
 
   it.each([
@@ -46,9 +49,19 @@ describe('The window of a stream between two nodes', () => {
     '[L6] a caller that sends more of a lazy input than %s is answered with an error, and the call is over',
     async (_, bytes, first, more) => {
       const frames = await hostileNode();
-      const never = { name: 'never', useFactory: () => () => new Promise<never>(() => {}), shutdown: 10, batchSize: 1 };
+      const never = {
+        name: 'never',
+        useFactory: () => () => new Promise<never>(() => {}),
+        shutdown: 10,
+        batchSize: 1,
+      };
       const owner = await cluster.node({ servings: [never] });
-      send(owner.address, Kind.request, { call: 1, serving: 'never', method: 'batchedRun', open: true });
+      send(owner.address, Kind.request, {
+        call: 1,
+        serving: 'never',
+        method: 'batchedRun',
+        open: true,
+      });
       await until(() => frames.some(({ kind }) => kind === Kind.inputCredit));
       const element = new Uint8Array(bytes);
       for (let index = 0; index < first; index++) {
@@ -62,7 +75,15 @@ describe('The window of a stream between two nodes', () => {
       await turn();
 
       expect(frames.filter(({ kind }) => kind === Kind.error)).toMatchObject([
-        { header: { call: 1, error: { code: 'SERVING_INVALID_INPUT', message: expect.stringContaining('exceeds the window') } } },
+        {
+          header: {
+            call: 1,
+            error: {
+              code: 'SERVING_INVALID_INPUT',
+              message: expect.stringContaining('exceeds the window'),
+            },
+          },
+        },
       ]);
     },
   );

@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, createServing, InvalidInputError, InvalidServingError, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  InvalidInputError,
+  InvalidServingError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { value } from '../../fixtures/models/models.js';
@@ -27,14 +33,26 @@ const oneInput = onnxModel({
 const twoInputs = onnxModel({
   inputs: { x: value('float32', 'rows', 4), z: value('float32', 'rows', 3) },
   outputs: { y: value('float32', 'rows', 2) },
-  nodes: [node('MatMul', ['x', 'w'], ['a']), node('MatMul', ['z', 'v'], ['b']), node('Add', ['a', 'b'], ['y'])],
+  nodes: [
+    node('MatMul', ['x', 'w'], ['a']),
+    node('MatMul', ['z', 'v'], ['b']),
+    node('Add', ['a', 'b'], ['y']),
+  ],
   initializers: { w: weights(4), v: weights(3) },
 });
 
 const severalOutputs = onnxModel({
   inputs: { x: value('float32', 'rows', 4), z: value('float32', 'rows', 3) },
-  outputs: { same: value('float32', 'rows', 4), y: value('float32', 'rows', 2), twice: value('float32', 'rows', 3) },
-  nodes: [node('Identity', ['x'], ['same']), node('MatMul', ['x', 'w'], ['y']), node('Add', ['z', 'z'], ['twice'])],
+  outputs: {
+    same: value('float32', 'rows', 4),
+    y: value('float32', 'rows', 2),
+    twice: value('float32', 'rows', 3),
+  },
+  nodes: [
+    node('Identity', ['x'], ['same']),
+    node('MatMul', ['x', 'w'], ['y']),
+    node('Add', ['z', 'z'], ['twice']),
+  ],
   initializers: { w: weights(4) },
 });
 
@@ -60,7 +78,9 @@ const ids = (first: number, rows: number) => ({
     [rows, 4],
   ),
 });
-const nested = (first: number, rows: number) => ({ a: [counted(first, rows, 4), { b: counted(first, rows, 2) }] });
+const nested = (first: number, rows: number) => ({
+  a: [counted(first, rows, 4), { b: counted(first, rows, 2) }],
+});
 
 describe('As Axon.Serving, which pads every batch to the size that its model is compiled for', () => {
   useVirtualTime();
@@ -71,11 +91,25 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
     ['a model with two inputs', { model: twoInputs, session }, xz],
     ['a model with several outputs', { model: severalOutputs, session }, xz],
     ['a model whose inputs are no floats', { model: embedding, session }, ids],
-    ['a class with nested inputs and outputs', { useClass: doublingClass().Doubling, warmUp: [nested(0, 1)] }, nested],
-    ['a file with nested inputs and outputs', { useFile: worker('doubling'), warmUp: [nested(0, 1)] }, nested],
+    [
+      'a class with nested inputs and outputs',
+      { useClass: doublingClass().Doubling, warmUp: [nested(0, 1)] },
+      nested,
+    ],
+    [
+      'a file with nested inputs and outputs',
+      { useFile: worker('doubling'), warmUp: [nested(0, 1)] },
+      nested,
+    ],
   ])('%s', (_, how, input) => {
     const setUp = async () => {
-      const serving = await serve({ name: 'padded', ...how, batchSize: 8, batchTimeout: 50, pad: true } as ServingDefinition);
+      const serving = await serve({
+        name: 'padded',
+        ...how,
+        batchSize: 8,
+        batchTimeout: 50,
+        pad: true,
+      } as ServingDefinition);
       return { serving, batches: watchedBatches(serving) };
     };
     /** What the same inputs give when each runs alone and as it is. */
@@ -106,7 +140,9 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
 
       expect(replies).toEqual(await expectedOf(inputs));
       expect(new Set(batches.map((batch) => batch.rows + batch.padding))).toEqual(new Set([8]));
-      expect(batches.reduce((sum, batch) => sum + batch.rows, 0)).toBe(rows.reduce((sum, count) => sum + count, 0));
+      expect(batches.reduce((sum, batch) => sum + batch.rows, 0)).toBe(
+        rows.reduce((sum, count) => sum + count, 0),
+      );
     });
 
     it.each([
@@ -196,28 +232,64 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
         { model: oneInput, warmUp: [{ x: floats([1, 3], [1, 2, 3]) }] },
         /axis 1 of "x" is 3 and must be 4/,
       ],
-      ['an example without an input that the model has', { model: twoInputs, warmUp: [x(0, 1)] }, /"z" is missing/],
+      [
+        'an example without an input that the model has',
+        { model: twoInputs, warmUp: [x(0, 1)] },
+        /"z" is missing/,
+      ],
     ])('[2.4] [9.1] %s fails the start', async (_, definition, message) => {
-      const serving = createServing({ name: 'wrong', batchSize: 8, pad: true, session, ...definition } as ServingDefinition);
+      const serving = createServing({
+        name: 'wrong',
+        batchSize: 8,
+        pad: true,
+        session,
+        ...definition,
+      } as ServingDefinition);
 
       await expect(serving.start()).rejects.toThrow(message);
       await serving.close();
     });
 
     it('[1.9] a batch size beyond the compiled sizes fails before the start', () => {
-      expect(() => createServing({ name: 'wrong', useFactory: () => doubled, batchSize: 16, allowedSizes: [8] })).toThrow(
-        InvalidServingError,
-      );
+      expect(() =>
+        createServing({
+          name: 'wrong',
+          useFactory: () => doubled,
+          batchSize: 16,
+          allowedSizes: [8],
+        }),
+      ).toThrow(InvalidServingError);
     });
 
     it.each<[string, unknown, RegExp]>([
-      ['of another inner shape', { x: floats([1, 3], [1, 2, 3]) }, /axis 1 of "x" is 3 and must be 4/],
-      ['of another type', { x: new Tensor('int32', [1, 2, 3, 4], [1, 4]) }, /"x" is int32 and must be float32/],
-      ['with an input that the model has not', { ...x(0, 1), other: counted(0, 1, 1) }, /the model has no input "other"/],
+      [
+        'of another inner shape',
+        { x: floats([1, 3], [1, 2, 3]) },
+        /axis 1 of "x" is 3 and must be 4/,
+      ],
+      [
+        'of another type',
+        { x: new Tensor('int32', [1, 2, 3, 4], [1, 4]) },
+        /"x" is int32 and must be float32/,
+      ],
+      [
+        'with an input that the model has not',
+        { ...x(0, 1), other: counted(0, 1, 1) },
+        /the model has no input "other"/,
+      ],
     ])('[4.9] a call with rows %s is refused alone', async (_, bad, message) => {
-      const serving = await serve({ name: 'door', model: oneInput, session, batchSize: 8, pad: true });
+      const serving = await serve({
+        name: 'door',
+        model: oneInput,
+        session,
+        batchSize: 8,
+        pad: true,
+      });
 
-      const [refused, good] = await Promise.allSettled([serving.batchedRun(bad), serving.batchedRun(x(1, 2))]);
+      const [refused, good] = await Promise.allSettled([
+        serving.batchedRun(bad),
+        serving.batchedRun(x(1, 2)),
+      ]);
 
       expect(refused).toMatchObject({ reason: expect.any(InvalidInputError) });
       expect(refused).toMatchObject({ reason: { message: expect.stringMatching(message) } });

@@ -20,12 +20,20 @@ import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { linearModel } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
-import { later, passTime, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import {
+  later,
+  passTime,
+  timers,
+  turn,
+  useVirtualTime,
+} from '../../fixtures/async/virtual-time.js';
 import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
-const doubledNumbers = (...values: number[]): Tensor => doubled(floats([values.length], values)) as Tensor;
+const numbers = (...values: number[]): Batch =>
+  Batch.concatenate([floats([values.length], values)]);
+const doubledNumbers = (...values: number[]): Tensor =>
+  doubled(floats([values.length], values)) as Tensor;
 const session = { intraOpNumThreads: 1 };
 
 /** A stream of input like no other: few batches of few rows. */
@@ -43,7 +51,12 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
   it.each(['batchedRun', 'stream'] as const)(
     '[4.5] [8.2] fault 1: a split %s keeps the order of its rows when the partitions finish out of order',
     async (method) => {
-      const serving = await serve<{ row: unknown }[]>({ name: 'gates', useFile: worker('gate'), batchSize: 2, partitions: 2 });
+      const serving = await serve<{ row: unknown }[]>({
+        name: 'gates',
+        useFile: worker('gate'),
+        batchSize: 2,
+        partitions: 2,
+      });
       const held = gate();
       const rows = Batch.stack([held.row, 'b', 'c', 'd']);
       const second = firstValueFrom(serving.eventsOf('batch:end'));
@@ -60,12 +73,20 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
   );
 
   it('[8.1] fault 4: many calls with streams of input at the same time are all answered', async () => {
-    const serving = await serve({ name: 'many', useFile: worker('doubling'), batchSize: 4, partitions: 2, batchTimeout: 1 });
+    const serving = await serve({
+      name: 'many',
+      useFile: worker('doubling'),
+      batchSize: 4,
+      partitions: 2,
+      batchTimeout: 1,
+    });
     const callers = Array.from({ length: 30 }, (_, n) => n);
 
     const replies = await Promise.all(callers.map((n) => serving.batchedRun(streamOf(n))));
 
-    const expected = await Promise.all(callers.map(async (n) => doubled(Batch.merge(await collect(streamOf(n))).consume())));
+    const expected = await Promise.all(
+      callers.map(async (n) => doubled(Batch.merge(await collect(streamOf(n))).consume())),
+    );
     expect(replies).toEqual(expected);
   });
 
@@ -87,7 +108,10 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
         Array.from({ length: 21 }, (_, i) => i),
       ),
     };
-    const [one, two] = [await serve(definition), await serve({ ...definition, batchSize: 2, partitions: 2 })];
+    const [one, two] = [
+      await serve(definition),
+      await serve({ ...definition, batchSize: 2, partitions: 2 }),
+    ];
     const batches = watchedBatches(two);
 
     expect(await two.batchedRun(input)).toEqual(await one.run(input));
@@ -97,7 +121,11 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
 
   it('[9.3] fault 18: a model can be given up while the application runs, and be loaded again', async () => {
     const [started, living] = [0, 0].map(() => new Int32Array(new SharedArrayBuffer(4)));
-    const definition = { name: 'counted', useFile: worker('counted'), partitions: [1, 2].map(() => ({ started, living })) };
+    const definition = {
+      name: 'counted',
+      useFile: worker('counted'),
+      partitions: [1, 2].map(() => ({ started, living })),
+    };
     const first = createServing(definition);
     await first.start();
     expect(living![0]).toBe(2);
@@ -122,7 +150,10 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   const serve = useServings();
   const hold = async (options: Partial<ServingDefinition> = {}) => {
     const held = new HeldFunction<never>();
-    return { held, serving: await serve({ name: 'held', useFactory: held.useFactory, ...options }) };
+    return {
+      held,
+      serving: await serve({ name: 'held', useFactory: held.useFactory, ...options }),
+    };
   };
 
   it('[4.9] fault 2: rows of different kinds and keys that come together disturb nobody', async () => {
@@ -148,8 +179,15 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   });
 
   it('[4.9] fault 2: a row that does not fit the model is refused alone, at the door', async () => {
-    const serving = await serve({ name: 'model', model: linearModel('rows'), session, batchSize: 3, batchTimeout: 10_000 });
-    const call = (...values: number[]) => serving.batchedRun({ x: floats([1, values.length], values) });
+    const serving = await serve({
+      name: 'model',
+      model: linearModel('rows'),
+      session,
+      batchSize: 3,
+      batchTimeout: 10_000,
+    });
+    const call = (...values: number[]) =>
+      serving.batchedRun({ x: floats([1, values.length], values) });
     const good = Promise.all([call(1, 2, 3), call(4, 5, 6)]);
 
     await expect(call(1, 2)).rejects.toThrow(InvalidInputError);
@@ -158,7 +196,12 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   });
 
   it('[4.1] fault 3: no timer outlives its window, so none can close another', async () => {
-    const serving = await serve({ name: 'timers', useFactory: () => doubled, batchSize: 2, batchTimeout: 100 });
+    const serving = await serve({
+      name: 'timers',
+      useFactory: () => doubled,
+      batchSize: 2,
+      batchTimeout: 100,
+    });
     const batches = watchedBatches(serving);
     for (let window = 0; window < 20; window++) {
       const first = serving.batchedRun(1);
@@ -181,7 +224,8 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   it('[7.3] fault 5: a call leaves nothing on the signal of its caller, however it ends', async () => {
     const serving = await serve({
       name: 'tidy',
-      useFactory: () => (rows: number[]) => rows.map((row) => (row < 0 ? new RangeError('negative') : row)),
+      useFactory: () => (rows: number[]) =>
+        rows.map((row) => (row < 0 ? new RangeError('negative') : row)),
     });
     const { signal } = new AbortController();
 
@@ -201,7 +245,8 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   it('[6.2] fault 8: a row that fails fails its caller alone, in calls and in streams', async () => {
     const serving = await serve({
       name: 'rows',
-      useFactory: () => (rows: number[]) => rows.map((row) => (row < 0 ? new RangeError(`${row}`) : row)),
+      useFactory: () => (rows: number[]) =>
+        rows.map((row) => (row < 0 ? new RangeError(`${row}`) : row)),
     });
     const batches = watchedBatches(serving);
 
@@ -253,7 +298,9 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       keyOptions: { long: { batchSize: 2, batchTimeout: 50 } },
     });
     const batches = watchedBatches(serving);
-    const calls = [numbers(1, 2, 3).withKey('short'), numbers(1, 2, 3).withKey('long')].map((rows) => serving.batchedRun(rows));
+    const calls = [numbers(1, 2, 3).withKey('short'), numbers(1, 2, 3).withKey('long')].map(
+      (rows) => serving.batchedRun(rows),
+    );
     await later(10);
     await later(40);
     await Promise.all(calls);
@@ -315,7 +362,9 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       await turn();
       const controller = new AbortController();
       setTimeout(() => controller.abort(new DOMException('too late', 'TimeoutError')), 200);
-      const late = expect(serving.batchedRun(numbers(2), { signal: controller.signal })).rejects.toThrow('too late');
+      const late = expect(
+        serving.batchedRun(numbers(2), { signal: controller.signal }),
+      ).rejects.toThrow('too late');
       await later(200);
       await late;
       await goOn(held);
@@ -329,16 +378,24 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       const running = serving.batchedRun(numbers(1));
       await turn();
       const controller = new AbortController();
-      const left = expect(serving.batchedRun(numbers(2, 3), { signal: controller.signal })).rejects.toThrow();
+      const left = expect(
+        serving.batchedRun(numbers(2, 3), { signal: controller.signal }),
+      ).rejects.toThrow();
       await turn();
       controller.abort();
       await left;
-      const calls = Promise.allSettled([serving.batchedRun(numbers(4, 5)), serving.batchedRun(numbers(6))]);
+      const calls = Promise.allSettled([
+        serving.batchedRun(numbers(4, 5)),
+        serving.batchedRun(numbers(6)),
+      ]);
       await goOn(held);
       await turn();
       held.batches.forEach(({ rows, finish }) => finish(doubled(rows)));
 
-      expect(await calls).toMatchObject([{ value: doubledNumbers(4, 5) }, { reason: expect.any(OverloadedError) }]);
+      expect(await calls).toMatchObject([
+        { value: doubledNumbers(4, 5) },
+        { reason: expect.any(OverloadedError) },
+      ]);
       expect(await running).toEqual(doubledNumbers(1));
     });
 
@@ -352,13 +409,18 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       while (held.batches.length > 0) {
         await goOn(held);
       }
-      const calls = Promise.allSettled([numbers(1, 2, 3, 4, 5, 6), numbers(7, 8, 9)].map((rows) => serving.batchedRun(rows)));
+      const calls = Promise.allSettled(
+        [numbers(1, 2, 3, 4, 5, 6), numbers(7, 8, 9)].map((rows) => serving.batchedRun(rows)),
+      );
       await turn();
       while (held.batches.length > 0) {
         await goOn(held);
       }
 
-      expect(await calls).toMatchObject([{ status: 'fulfilled' }, { reason: expect.any(OverloadedError) }]);
+      expect(await calls).toMatchObject([
+        { status: 'fulfilled' },
+        { reason: expect.any(OverloadedError) },
+      ]);
     });
 
     it('[7.3] rows whose caller has left leave their slot to others', async () => {
@@ -366,7 +428,9 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       const running = serving.batchedRun(numbers(1));
       await turn();
       const controller = new AbortController();
-      const left = expect(serving.batchedRun(numbers(2), { signal: controller.signal })).rejects.toThrow();
+      const left = expect(
+        serving.batchedRun(numbers(2), { signal: controller.signal }),
+      ).rejects.toThrow();
       const replies = [running, serving.batchedRun(numbers(3))];
       await turn();
       controller.abort();
@@ -387,7 +451,10 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   it('[4.6] fault 16: a reply is memory of its own, of the size of its own rows', async () => {
     const serving = await serve<Tensor>({ name: 'own', useFactory: () => doubled, batchSize: 3 });
 
-    const [one, two] = await Promise.all([serving.batchedRun(numbers(1)), serving.batchedRun(numbers(2, 3))]);
+    const [one, two] = await Promise.all([
+      serving.batchedRun(numbers(1)),
+      serving.batchedRun(numbers(2, 3)),
+    ]);
 
     const [first, second] = [one, two].map(({ data }) => (data as Float32Array).buffer);
     expect([first!.byteLength, second!.byteLength]).toEqual([4, 8]);
@@ -414,7 +481,10 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
 
     expect(runs).toEqual(['a loads', 'b loads']);
     expect(servings.map(({ state }) => state)).toEqual(['starting', 'starting']);
-    await expect(servings[0]!.batchedRun(1)).rejects.toMatchObject({ code: 'SERVING_CLOSED', statusCode: 503 });
+    await expect(servings[0]!.batchedRun(1)).rejects.toMatchObject({
+      code: 'SERVING_CLOSED',
+      statusCode: 503,
+    });
     load();
     await starting;
 
@@ -426,10 +496,14 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
   it('[1.9] fault 20: servings can be made while the application runs, with any names, and called by handle', async () => {
     const tenants = ['tenant/1', 'größter Kunde', ''.padEnd(100, 'x')];
     const servings = await Promise.all(
-      tenants.map((name) => serve({ name, useFactory: () => (rows: string[]) => rows.map((row) => name + row) })),
+      tenants.map((name) =>
+        serve({ name, useFactory: () => (rows: string[]) => rows.map((row) => name + row) }),
+      ),
     );
 
-    expect(await Promise.all(servings.map((serving) => serving.batchedRun('!')))).toEqual(tenants.map((name) => `${name}!`));
+    expect(await Promise.all(servings.map((serving) => serving.batchedRun('!')))).toEqual(
+      tenants.map((name) => `${name}!`),
+    );
   });
 
   it('[12.2] fault 22: it tells queue, waiting, fill and sizes of batches, and calls that were refused', async () => {
@@ -438,7 +512,9 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     const calls: CallEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
     serving.eventsOf('call:end').subscribe((call) => calls.push(call));
-    const replies = Promise.allSettled([[1], [2], [3], [4, 5]].map((values) => serving.batchedRun(numbers(...values))));
+    const replies = Promise.allSettled(
+      [[1], [2], [3], [4, 5]].map((values) => serving.batchedRun(numbers(...values))),
+    );
     await turn();
     await later(30);
     await goOn(held);
@@ -447,11 +523,23 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     await replies;
 
     expect(batches).toMatchObject([
-      { rows: 2, batchSize: 2, fill: 1, queued: 1, wait: 0, runTime: 30, partition: 0, key: 'default', reason: 'full' },
+      {
+        rows: 2,
+        batchSize: 2,
+        fill: 1,
+        queued: 1,
+        wait: 0,
+        runTime: 30,
+        partition: 0,
+        key: 'default',
+        reason: 'full',
+      },
       { rows: 1, batchSize: 2, fill: 0.5, queued: 0, wait: 30, runTime: 5 },
     ]);
     expect(calls.find(({ error }) => error)).toMatchObject({ error: expect.any(OverloadedError) });
-    expect(calls.filter(({ error }) => !error).map(({ waiting, running }) => [waiting, running])).toEqual([
+    expect(
+      calls.filter(({ error }) => !error).map(({ waiting, running }) => [waiting, running]),
+    ).toEqual([
       [0, 30],
       [0, 30],
       [30, 5],
@@ -495,7 +583,10 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
           },
       });
 
-      const [good, bad] = await Promise.allSettled([collect(serving.stream(1)), collect(serving.stream(-1))]);
+      const [good, bad] = await Promise.allSettled([
+        collect(serving.stream(1)),
+        collect(serving.stream(-1)),
+      ]);
 
       expect(good).toMatchObject({ value: [{ output: 1 }, { output: 2 }] });
       expect(bad).toMatchObject({ reason: new RangeError('negative') });

@@ -24,7 +24,8 @@ const numbers = (first: number, rows: number): Batch =>
       Array.from({ length: rows }, (_, i) => first + i),
     ),
   ]);
-const doubledNumbers = (first: number, rows: number): unknown => doubled(numbers(first, rows).consume());
+const doubledNumbers = (first: number, rows: number): unknown =>
+  doubled(numbers(first, rows).consume());
 
 describe('As Nx.Serving runs batches', () => {
   useVirtualTime();
@@ -34,7 +35,10 @@ describe('As Nx.Serving runs batches', () => {
     options: Partial<ServingDefinition> = {},
   ): Promise<{ batches: HeldFunction<never>; serving: LocalServing }> => {
     const batches = new HeldFunction<never>();
-    return { batches, serving: await serve({ name: 'held', useFactory: batches.useFactory, ...options }) };
+    return {
+      batches,
+      serving: await serve({ name: 'held', useFactory: batches.useFactory, ...options }),
+    };
   };
 
   describe.each<[string, Partial<ServingDefinition>]>([
@@ -42,23 +46,30 @@ describe('As Nx.Serving runs batches', () => {
     ['a class', { useClass: doublingClass().Doubling }],
     ['a file', { useFile: worker('doubling') }],
   ])('%s', (_, how) => {
-    const definition = (options: Partial<ServingDefinition>) => ({ name: 'batched', ...how, ...options }) as ServingDefinition;
+    const definition = (options: Partial<ServingDefinition>) =>
+      ({ name: 'batched', ...how, ...options }) as ServingDefinition;
 
     it('[3.2] answers a call of one row', async () => {
       const serving = await serve(definition({}));
 
-      expect(await serving.batchedRun(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(floats([1, 3], [2, 4, 6]));
+      expect(await serving.batchedRun(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(
+        floats([1, 3], [2, 4, 6]),
+      );
     });
 
     it('[3.2] [4.1] runs two calls of 2 rows as one full batch of 4, long before the timeout', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
 
-      const replies = await Promise.all([11, 21].map((first) => serving.batchedRun(numbers(first, 2))));
+      const replies = await Promise.all(
+        [11, 21].map((first) => serving.batchedRun(numbers(first, 2))),
+      );
       await turn();
 
       expect(replies).toEqual([doubledNumbers(11, 2), doubledNumbers(21, 2)]);
-      expect(batches.map(({ rows, padding, reason }) => [rows, padding, reason])).toEqual([[4, 0, 'full']]);
+      expect(batches.map(({ rows, padding, reason }) => [rows, padding, reason])).toEqual([
+        [4, 0, 'full'],
+      ]);
     });
 
     it.each([
@@ -80,7 +91,10 @@ describe('As Nx.Serving runs batches', () => {
     it('[1.7] [4.5] runs calls of 3, 4 and 5 containers as two batches of 6, each with its own rows back', async () => {
       const serving = await serve(definition({ batchSize: 6, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
-      const inputs = [numbers(11, 3), numbers(21, 4), numbers(31, 5)].map((rows) => [rows.consume(), { b: rows.consume() }]);
+      const inputs = [numbers(11, 3), numbers(21, 4), numbers(31, 5)].map((rows) => [
+        rows.consume(),
+        { b: rows.consume() },
+      ]);
 
       const replies = await Promise.all(inputs.map((input) => serving.batchedRun(input)));
       await turn();
@@ -109,7 +123,9 @@ describe('As Nx.Serving runs batches', () => {
     it('[2.4] pads full and partial batches to the batch size when asked, and gives no results of padding', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100, pad: true }));
       const batches = watchedBatches(serving);
-      const partial = Promise.all([11, 21].map((first) => serving.batchedRun(Batch.stack([floats([2], [first, first + 1])]))));
+      const partial = Promise.all(
+        [11, 21].map((first) => serving.batchedRun(Batch.stack([floats([2], [first, first + 1])]))),
+      );
       await later(100);
 
       expect(await partial).toEqual([floats([1, 2], [22, 24]), floats([1, 2], [42, 44])]);
@@ -126,9 +142,13 @@ describe('As Nx.Serving runs batches', () => {
     const { Doubling, batches } = doublingClass();
     const serving = await serve({ name: 'class', useClass: Doubling, batchSize: 4 });
 
-    await Promise.all([numbers(1, 1), numbers(2, 2), numbers(4, 1)].map((rows) => serving.batchedRun(rows)));
+    await Promise.all(
+      [numbers(1, 1), numbers(2, 2), numbers(4, 1)].map((rows) => serving.batchedRun(rows)),
+    );
 
-    expect(batches.map(({ batch, partition }) => [batch.consume(), partition])).toEqual([[floats([4], [1, 2, 3, 4]), 0]]);
+    expect(batches.map(({ batch, partition }) => [batch.consume(), partition])).toEqual([
+      [floats([4], [1, 2, 3, 4]), 0],
+    ]);
   });
 
   describe('windows', () => {
@@ -195,8 +215,13 @@ describe('As Nx.Serving runs batches', () => {
     });
 
     it('[4.2] a window whose timeout passed while all partitions were busy keeps its place and goes on growing', async () => {
-      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100, batchKeys: ['a', 'b'] });
-      const call = (first: number, key: string): Promise<unknown> => serving.batchedRun(numbers(first, 1).withKey(key));
+      const { serving, batches } = await held({
+        batchSize: 2,
+        batchTimeout: 100,
+        batchKeys: ['a', 'b'],
+      });
+      const call = (first: number, key: string): Promise<unknown> =>
+        serving.batchedRun(numbers(first, 1).withKey(key));
       const replies = [serving.batchedRun(numbers(1, 2).withKey('a')), call(3, 'a')];
       await later(100);
       replies.push(call(5, 'b'));
@@ -215,7 +240,11 @@ describe('As Nx.Serving runs batches', () => {
     });
 
     it('[4.4] full windows of all keys run in the order in which they filled up', async () => {
-      const { serving, batches } = await held({ batchSize: 2, batchTimeout: 10_000, batchKeys: ['a', 'b'] });
+      const { serving, batches } = await held({
+        batchSize: 2,
+        batchTimeout: 10_000,
+        batchKeys: ['a', 'b'],
+      });
       const call = (first: number, rows: number, key: string): Promise<unknown> =>
         serving.batchedRun(numbers(first, rows).withKey(key));
       const replies = [call(1, 1, 'a'), call(3, 2, 'b'), call(2, 1, 'a'), call(5, 2, 'b')];
@@ -232,7 +261,9 @@ describe('As Nx.Serving runs batches', () => {
 
     it('[4.2] [4.4] calls of 2, 2 and 1 rows run one after the other on one partition, the last when its timeout has passed', async () => {
       const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100 });
-      const replies = [numbers(1, 2), numbers(3, 2), numbers(5, 1)].map((rows) => serving.batchedRun(rows));
+      const replies = [numbers(1, 2), numbers(3, 2), numbers(5, 1)].map((rows) =>
+        serving.batchedRun(rows),
+      );
       const order: unknown[] = [];
       for (let batch = 0; batch < 3; batch++) {
         await later(50);
@@ -242,7 +273,11 @@ describe('As Nx.Serving runs batches', () => {
       }
 
       expect(order).toEqual([floats([2], [1, 2]), floats([2], [3, 4]), floats([1], [5])]);
-      expect(await Promise.all(replies)).toEqual([doubledNumbers(1, 2), doubledNumbers(3, 2), doubledNumbers(5, 1)]);
+      expect(await Promise.all(replies)).toEqual([
+        doubledNumbers(1, 2),
+        doubledNumbers(3, 2),
+        doubledNumbers(5, 1),
+      ]);
     });
   });
 
@@ -267,7 +302,9 @@ describe('As Nx.Serving runs batches', () => {
       const waiting = serving.batchedRun(numbers(0, 2).withKey('double'));
       void waiting.then(answered);
 
-      expect(await serving.batchedRun(numbers(0, 3).withKey('half'))).toEqual(floats([3], [0, 0.5, 1]));
+      expect(await serving.batchedRun(numbers(0, 3).withKey('half'))).toEqual(
+        floats([3], [0, 0.5, 1]),
+      );
       expect(answered).not.toHaveBeenCalled();
       expect(await serving.batchedRun(numbers(9, 1).withKey('double'))).toEqual(floats([1], [18]));
       expect(await waiting).toEqual(floats([2], [0, 2]));
@@ -278,7 +315,10 @@ describe('As Nx.Serving runs batches', () => {
     it('[6.1] a batch that throws fails its caller with what was thrown, and the next batch runs', async () => {
       const { serving, batches } = await held();
       const cause = new RangeError('oops');
-      const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({ code: 'SERVING_BATCH_FAILED', cause });
+      const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({
+        code: 'SERVING_BATCH_FAILED',
+        cause,
+      });
       await turn();
       batches.next().fail(cause);
       await failed;
@@ -291,7 +331,9 @@ describe('As Nx.Serving runs batches', () => {
 
     it('[4.5] [6.1] of calls with 2 and 3 rows in batches of 4 only the one that was split fails when the second batch does', async () => {
       const { serving, batches } = await held({ batchSize: 4, batchTimeout: 100 });
-      const replies = Promise.allSettled([numbers(1, 2), numbers(3, 3)].map((rows) => serving.batchedRun(rows)));
+      const replies = Promise.allSettled(
+        [numbers(1, 2), numbers(3, 3)].map((rows) => serving.batchedRun(rows)),
+      );
       await turn();
       await goOn(batches);
       await later(100);
@@ -335,7 +377,9 @@ describe('As Nx.Serving runs batches', () => {
     it('[2.3] a batch without rows is refused, and disturbs nobody', async () => {
       const serving = await serve({ name: 'double', useFactory: () => doubled, batchSize: 2 });
 
-      const [empty, good] = await Promise.allSettled([Batch.empty(), numbers(1, 1)].map((rows) => serving.batchedRun(rows)));
+      const [empty, good] = await Promise.allSettled(
+        [Batch.empty(), numbers(1, 1)].map((rows) => serving.batchedRun(rows)),
+      );
 
       expect(empty).toMatchObject({ reason: expect.any(InvalidBatchError) });
       expect(good).toEqual({ status: 'fulfilled', value: doubledNumbers(1, 1) });
@@ -353,7 +397,12 @@ describe('As Nx.Serving runs batches', () => {
           return released.then(() => result as BatchResult);
         }
       }
-      const serving = await serve({ name: 'class', useClass: Waiting, partitions: 2, batchSize: 2 });
+      const serving = await serve({
+        name: 'class',
+        useClass: Waiting,
+        partitions: 2,
+        batchSize: 2,
+      });
       const replies = [1, 3, 5].map((first) => serving.batchedRun(numbers(first, 2)));
       await turn();
 
@@ -362,7 +411,9 @@ describe('As Nx.Serving runs batches', () => {
         [1, floats([2], [3, 4])],
       ]);
       release();
-      expect(await Promise.all(replies)).toEqual([1, 3, 5].map((first) => doubledNumbers(first, 2)));
+      expect(await Promise.all(replies)).toEqual(
+        [1, 3, 5].map((first) => doubledNumbers(first, 2)),
+      );
     });
 
     it('[5.1] an idle serving uses its partitions in turn', async () => {

@@ -31,7 +31,9 @@ const pair = (): Batch => Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]
 const doubledPair = floats([2, 2], [2, 4, 6, 8]);
 
 const applicationOf = async (...servings: ServingDefinition[]): Promise<INestApplication> => {
-  const testing = await Test.createTestingModule({ imports: [ServingModule.forRoot({ servings })] }).compile();
+  const testing = await Test.createTestingModule({
+    imports: [ServingModule.forRoot({ servings })],
+  }).compile();
   return testing.createNestApplication({ logger: false });
 };
 
@@ -52,7 +54,9 @@ describe('As Nx.Serving builds its servings', () => {
     }
 
     expect(sites.toSorted((a, b) => a.partition - b.partition)).toEqual(
-      partitions.flatMap((options, partition) => ['short', 'long'].map((key) => ({ key, partition, options }))),
+      partitions.flatMap((options, partition) =>
+        ['short', 'long'].map((key) => ({ key, partition, options })),
+      ),
     );
   });
 
@@ -60,7 +64,8 @@ describe('As Nx.Serving builds its servings', () => {
     const serving = await serve({
       name: 'by key',
       batchKeys: ['double', 'half'],
-      useFactory: ({ key }) => (key === 'double' ? doubled : (rows: number[]) => rows.map((row) => row / 2)),
+      useFactory: ({ key }) =>
+        key === 'double' ? doubled : (rows: number[]) => rows.map((row) => row / 2),
     });
     const call = (key: string) => serving.batchedRun(Batch.stack([3, 5]).withKey(key));
 
@@ -71,7 +76,10 @@ describe('As Nx.Serving builds its servings', () => {
   });
 
   it('[1.1] [9.1] a factory that returns no function fails the start, which says what it returned', async () => {
-    const serving = createServing({ name: 'no function', useFactory: (() => floats([1], [1])) as never });
+    const serving = createServing({
+      name: 'no function',
+      useFactory: (() => floats([1], [1])) as never,
+    });
 
     await expect(serving.start()).rejects.toThrow(
       /^Serving "no function": The factory must return a function that runs a batch; for partition 0 and key "default" it returned /,
@@ -99,7 +107,9 @@ describe('As Nx.Serving builds its servings', () => {
         ],
       ],
     ]);
-    expect(batches).toEqual([{ batch: expect.objectContaining({ size: 2, padding: 0, key: 'y' }), partition: 0 }]);
+    expect(batches).toEqual([
+      { batch: expect.objectContaining({ size: 2, padding: 0, key: 'y' }), partition: 0 },
+    ]);
     expect(batches[0]!.batch.consume()).toEqual(floats([2, 2], [1, 2, 3, 4]));
   });
 
@@ -129,7 +139,9 @@ describe('As Nx.Serving builds its servings', () => {
       const serving = await serve({ name: 'wrong', useClass: Wrong });
 
       await expect(serving[method](pair())).rejects.toThrow(
-        new InvalidOutputError('Wrong.handleBatch must return { output, metadata? }, it returned "no output"'),
+        new InvalidOutputError(
+          'Wrong.handleBatch must return { output, metadata? }, it returned "no output"',
+        ),
       );
     },
   );
@@ -159,7 +171,10 @@ describe('As Nx.Serving builds its servings', () => {
       defineServing({
         name: 'pre and post',
         batchSize: 2,
-        preprocess: (numbers: number[]) => (seen.push(['pre', numbers]), { batch: Batch.stack(numbers), info: { of: numbers } }),
+        preprocess: (numbers: number[]) => (
+          seen.push(['pre', numbers]),
+          { batch: Batch.stack(numbers), info: { of: numbers } }
+        ),
         useFactory: double,
         postprocess: (output: number[], { info }) => (seen.push(['post', output]), [output, info]),
       }),
@@ -198,7 +213,9 @@ describe('As Nx.Serving builds its servings', () => {
         status: 'rejected',
         reason: expect.objectContaining({
           code: 'SERVING_INVALID',
-          message: expect.stringMatching(/^Serving "prepares": preprocess must return \{ batch, info\? \}, it returned /),
+          message: expect.stringMatching(
+            /^Serving "prepares": preprocess must return \{ batch, info\? \}, it returned /,
+          ),
         }),
       });
       expect(batchFunction.mock.calls.map(([rows]) => rows)).toEqual([[1]]);
@@ -208,7 +225,10 @@ describe('As Nx.Serving builds its servings', () => {
   it.each<[string, unknown]>([
     ['a batch', pair()],
     ['tensors', floats([2, 2], [1, 2, 3, 4])],
-    ['a sequence of batches', [Batch.stack([floats([2], [1, 2])]), Batch.stack([floats([2], [3, 4])])]],
+    [
+      'a sequence of batches',
+      [Batch.stack([floats([2], [1, 2])]), Batch.stack([floats([2], [3, 4])])],
+    ],
   ])('[1.5] without preprocess %s is taken as it is', async (_, input) => {
     const serving = await serve({ name: 'plain', useFactory: double });
 
@@ -239,16 +259,37 @@ describe('As Nx.Serving builds its servings', () => {
     const [small, large] = [await serve(base), await serve(derived)];
     const [ofSmall, ofLarge] = [watchedBatches(small), watchedBatches(large)];
 
-    await Promise.all([small, large].map((serving) => serving.batchedRun(Batch.stack([1, 2, 3, 4]))));
+    await Promise.all(
+      [small, large].map((serving) => serving.batchedRun(Batch.stack([1, 2, 3, 4]))),
+    );
 
-    expect([ofSmall, ofLarge].map((batches) => batches.map(({ rows }) => rows))).toEqual([[2, 2], [4]]);
+    expect([ofSmall, ofLarge].map((batches) => batches.map(({ rows }) => rows))).toEqual([
+      [2, 2],
+      [4],
+    ]);
   });
 
   it.each<[string, object, RegExp]>([
-    ['without a name', { name: undefined }, /option "name" is undefined; allowed is a string that is not empty/],
-    ['with an unknown option', { hibernateAfter: 1 }, /unknown option "hibernateAfter" \(1\); known are /],
-    ['with a batch size of 0', { batchSize: 0 }, /option "batchSize" is 0; allowed is a whole number from 1 to /],
-    ['with a negative timeout', { batchTimeout: -1 }, /option "batchTimeout" is -1; allowed is milliseconds from 0 to /],
+    [
+      'without a name',
+      { name: undefined },
+      /option "name" is undefined; allowed is a string that is not empty/,
+    ],
+    [
+      'with an unknown option',
+      { hibernateAfter: 1 },
+      /unknown option "hibernateAfter" \(1\); known are /,
+    ],
+    [
+      'with a batch size of 0',
+      { batchSize: 0 },
+      /option "batchSize" is 0; allowed is a whole number from 1 to /,
+    ],
+    [
+      'with a negative timeout',
+      { batchTimeout: -1 },
+      /option "batchTimeout" is -1; allowed is milliseconds from 0 to /,
+    ],
     [
       'with two batch sizes that contradict each other',
       { batchSize: 30, allowedSizes: [15] },
@@ -264,14 +305,25 @@ describe('As Nx.Serving builds its servings', () => {
       { keyOptions: { de: {} } },
       /keyOptions name "de", which is none of its keys: default/,
     ],
-    ['with two ways to run a batch', { useFile: worker('echo') }, /has useFactory and useFile; give exactly one of /],
-    ['with no way to run a batch', { useFactory: undefined }, /has nothing to run its batches; give exactly one of /],
-  ])('[1.9] a definition %s is refused with the serving, the option and what is allowed', (_, options, message) => {
-    const definition = { name: 'wrong', useFactory: double, ...options } as ServingDefinition;
+    [
+      'with two ways to run a batch',
+      { useFile: worker('echo') },
+      /has useFactory and useFile; give exactly one of /,
+    ],
+    [
+      'with no way to run a batch',
+      { useFactory: undefined },
+      /has nothing to run its batches; give exactly one of /,
+    ],
+  ])(
+    '[1.9] a definition %s is refused with the serving, the option and what is allowed',
+    (_, options, message) => {
+      const definition = { name: 'wrong', useFactory: double, ...options } as ServingDefinition;
 
-    expect(() => createServing(definition)).toThrow(InvalidServingError);
-    expect(() => createServing(definition)).toThrow(message);
-  });
+      expect(() => createServing(definition)).toThrow(InvalidServingError);
+      expect(() => createServing(definition)).toThrow(message);
+    },
+  );
 
   it('[4.12] what is not set is measured: batches of 32, no waiting, one partition', async () => {
     const serving = await serve({ name: 'defaults', useFactory: double });
@@ -279,7 +331,9 @@ describe('As Nx.Serving builds its servings', () => {
 
     await serving.batchedRun(Batch.stack(Array.from({ length: 33 }, (_, i) => i)));
 
-    expect(batches.map(({ rows, batchSize, reason, partition }) => [rows, batchSize, reason, partition])).toEqual([
+    expect(
+      batches.map(({ rows, batchSize, reason, partition }) => [rows, batchSize, reason, partition]),
+    ).toEqual([
       [32, 32, 'full', 0],
       [1, 32, 'idle', 0],
     ]);
@@ -289,7 +343,9 @@ describe('As Nx.Serving builds its servings', () => {
     const { Doubling, inits } = doublingClass();
     await serve({ name: 'per device', useClass: Doubling, partitions: true });
 
-    expect(inits.map(([, partitions]) => partitions.length)).toEqual([Math.max(1, availableParallelism() - 1)]);
+    expect(inits.map(([, partitions]) => partitions.length)).toEqual([
+      Math.max(1, availableParallelism() - 1),
+    ]);
   });
 
   it('[8.2] the same serving streams and does not, as each call says', async () => {
@@ -300,7 +356,9 @@ describe('As Nx.Serving builds its servings', () => {
     }
 
     expect(await serving.batchedRun(pair())).toEqual(doubledPair);
-    expect(events).toEqual([{ batch: { offset: 0, rows: 2 }, output: doubledPair, metadata: undefined }]);
+    expect(events).toEqual([
+      { batch: { offset: 0, rows: 2 }, output: doubledPair, metadata: undefined },
+    ]);
   });
 
   describe('in an application', () => {
@@ -324,7 +382,9 @@ describe('As Nx.Serving builds its servings', () => {
       const twin = { name: 'twin', useFactory: double };
 
       await expect(async () => applicationOf(twin, { ...twin })).rejects.toThrow(
-        new InvalidServingError('Serving "twin" is registered more than once; names are unique in an application'),
+        new InvalidServingError(
+          'Serving "twin" is registered more than once; names are unique in an application',
+        ),
       );
     });
 
@@ -332,19 +392,33 @@ describe('As Nx.Serving builds its servings', () => {
       const application = await applicationOf({ name: 'known', useFactory: double });
       await application.init();
 
-      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(UnknownServingError);
-      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(/"unknown".*known/);
-      expect(await application.get<{ run(input: number): Promise<number> }>(getServingToken('known')).run(2)).toBe(4);
+      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(
+        UnknownServingError,
+      );
+      await expect(application.get(ServingService).batchedRun('unknown', 1)).rejects.toThrow(
+        /"unknown".*known/,
+      );
+      expect(
+        await application
+          .get<{ run(input: number): Promise<number> }>(getServingToken('known'))
+          .run(2),
+      ).toBe(4);
       await application.close();
     });
   });
 
   it('[4.7] an unknown key is refused at the door, with the sorted list of those that are known', async () => {
     const batchFunction = jest.fn(doubled);
-    const serving = await serve({ name: 'keyed', useFactory: () => batchFunction, batchKeys: ['long', 'double'] });
+    const serving = await serve({
+      name: 'keyed',
+      useFactory: () => batchFunction,
+      batchKeys: ['long', 'double'],
+    });
 
     await expect(serving.batchedRun(pair())).rejects.toThrow(
-      new UnknownKeyError('Serving "keyed" has no key "default"; its keys are double, long; name one: batch.withKey(key)'),
+      new UnknownKeyError(
+        'Serving "keyed" has no key "default"; its keys are double, long; name one: batch.withKey(key)',
+      ),
     );
     expect(batchFunction).not.toHaveBeenCalled();
   });

@@ -1,5 +1,11 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Batch, type BatchContext, createServing, InvalidInputError, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  type BatchContext,
+  createServing,
+  InvalidInputError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled } from '../../fixtures/batching/doubling.js';
@@ -79,9 +85,14 @@ describe('As Nx.Serving streams its hooks', () => {
     ['a function', { useFactory: () => addFive }],
     ['a class', { useClass: AddFive }],
     ['a file', { useFile: worker('add-five') }],
-    ['a model', { model: addFiveModel, fetches: ['five'], session: { intraOpNumThreads: 1 } }, (five) => ({ five })],
+    [
+      'a model',
+      { model: addFiveModel, fetches: ['five'], session: { intraOpNumThreads: 1 } },
+      (five) => ({ five }),
+    ],
   ])('%s', (kind, how, output) => {
-    const definition = (options: Partial<ServingDefinition> = {}) => ({ name: 'hooks', ...how, ...options }) as ServingDefinition;
+    const definition = (options: Partial<ServingDefinition> = {}) =>
+      ({ name: 'hooks', ...how, ...options }) as ServingDefinition;
     // A hook of a model is the tensor of that name; its output, the map of those fetched.
     const events = (first: number, rows?: number) => eventsOf(first, output, rows);
 
@@ -112,7 +123,9 @@ describe('As Nx.Serving streams its hooks', () => {
     it('[8.3] calls that fit share a batch, and each gets its own rows of every value', async () => {
       const serving = await serve(definition({ batchSize: 5, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
-      const calls = Promise.all([11, 21].map((first) => collect(serving.stream(rowsFrom(first), { hooks }))));
+      const calls = Promise.all(
+        [11, 21].map((first) => collect(serving.stream(rowsFrom(first), { hooks }))),
+      );
       await later(100);
 
       expect(await calls).toEqual([events(11), events(21)]);
@@ -144,7 +157,9 @@ describe('As Nx.Serving streams its hooks', () => {
     });
 
     it('[2.4] [8.3] values have nothing of the padding of their batch', async () => {
-      const serving = await serve(definition({ batchSize: 4, pad: true, warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }));
+      const serving = await serve(
+        definition({ batchSize: 4, pad: true, warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
+      );
 
       expect(await collect(serving.stream(rowsFrom(1), { hooks }))).toEqual(events(1));
     });
@@ -152,7 +167,9 @@ describe('As Nx.Serving streams its hooks', () => {
     it('[8.3] [8.5] each element of an input sequence gives its values and then its batch', async () => {
       const serving = await serve(definition({ batchSize: 2 }));
       const elements = [rowsFrom(1), rowsFrom(11)].map((rows) => Batch.concatenate([rows]));
-      const second = events(11).map((event) => ('batch' in event ? { ...event, batch: { offset: 2, rows: 2 } } : event));
+      const second = events(11).map((event) =>
+        'batch' in event ? { ...event, batch: { offset: 2, rows: 2 } } : event,
+      );
 
       expect(await collect(serving.stream(elements, { hooks }))).toEqual([...events(1), ...second]);
     });
@@ -231,7 +248,9 @@ describe('As Nx.Serving streams its hooks', () => {
         (rows: number[], { emit }) => (emit('h', rows.slice(1)), rows),
     });
 
-    await expect(collect(serving.stream(Batch.stack([1, 2]), { hooks: ['h'] }))).rejects.toMatchObject({
+    await expect(
+      collect(serving.stream(Batch.stack([1, 2]), { hooks: ['h'] })),
+    ).rejects.toMatchObject({
       code: 'SERVING_INVALID_OUTPUT',
       message: expect.stringContaining('2 rows needs 2 results; the batch function returned 1'),
     });
@@ -252,6 +271,8 @@ describe('As Nx.Serving streams its hooks', () => {
   it('[3.1] [8.3] without a batch size an inline call with hooks may have any number of rows', async () => {
     const serving = createServing({ name: 'whole', useFactory: () => addFive });
 
-    expect(await collect(serving.stream(rowsFrom(1, 40), { hooks, inline: true }))).toEqual(eventsOf(1, undefined, 40));
+    expect(await collect(serving.stream(rowsFrom(1, 40), { hooks, inline: true }))).toEqual(
+      eventsOf(1, undefined, 40),
+    );
   });
 });

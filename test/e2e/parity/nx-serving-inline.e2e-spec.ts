@@ -16,7 +16,10 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /** A batch function that doubles, and the sizes of the batches that it gets. */
-function noted(): { readonly useFactory: () => (rows: Tensor) => unknown; readonly sizes: (number | undefined)[] } {
+function noted(): {
+  readonly useFactory: () => (rows: Tensor) => unknown;
+  readonly sizes: (number | undefined)[];
+} {
   const sizes: (number | undefined)[] = [];
   return { sizes, useFactory: () => (rows) => (sizes.push(rows.dims[0]), doubled(rows)) };
 }
@@ -31,7 +34,9 @@ describe('As Nx.Serving runs inline', () => {
     ['a class', { useClass: doublingClass().Doubling }],
     ['a file', { useFile: worker('doubling') }],
   ])('%s', (_, how) => {
-    const runOf = async (options: Partial<ServingDefinition> = {}): Promise<LocalServing['run']> => {
+    const runOf = async (
+      options: Partial<ServingDefinition> = {},
+    ): Promise<LocalServing['run']> => {
       const serving = await serve({ name: 'inline', ...how, ...options } as ServingDefinition);
       return (input) => serving.run(input);
     };
@@ -45,10 +50,9 @@ describe('As Nx.Serving runs inline', () => {
     it('[1.7] [3.1] takes and gives containers, leaf by leaf', async () => {
       const run = await runOf();
 
-      expect(await run(Batch.concatenate([[floats([3], [1, 2, 3]), { b: floats([3, 1], [4, 5, 6]) }]]))).toEqual([
-        floats([3], [2, 4, 6]),
-        { b: floats([3, 1], [8, 10, 12]) },
-      ]);
+      expect(
+        await run(Batch.concatenate([[floats([3], [1, 2, 3]), { b: floats([3, 1], [4, 5, 6]) }]])),
+      ).toEqual([floats([3], [2, 4, 6]), { b: floats([3, 1], [8, 10, 12]) }]);
     });
 
     it('[2.4] [3.1] gives no results of padding, in no leaf', async () => {
@@ -63,15 +67,20 @@ describe('As Nx.Serving runs inline', () => {
     it('[3.1] joins the outputs of a sequence of batches in its order', async () => {
       const run = await runOf();
 
-      expect(await run([[1, 2], [3]].map((values) => Batch.concatenate([floats([values.length], values)])))).toEqual(
-        floats([3], [2, 4, 6]),
-      );
+      expect(
+        await run(
+          [[1, 2], [3]].map((values) => Batch.concatenate([floats([values.length], values)])),
+        ),
+      ).toEqual(floats([3], [2, 4, 6]));
     });
   });
 
   it('[3.1] [4.7] any key runs, and the function is built for the key of the batch', async () => {
     const keys: string[] = [];
-    const serving = createServing({ name: 'keys', useFactory: ({ key }) => (keys.push(key), doubled) });
+    const serving = createServing({
+      name: 'keys',
+      useFactory: ({ key }) => (keys.push(key), doubled),
+    });
 
     expect(await serving.run(three.withKey('foo'))).toEqual(floats([3], [2, 4, 6]));
     expect(await serving.run(three.withKey('bar'))).toEqual(floats([3], [2, 4, 6]));
@@ -89,19 +98,27 @@ describe('As Nx.Serving runs inline', () => {
           rows.map((row) => key + row),
     });
 
-    expect(await serving.run(['a', 'b', 'a'].map((key, i) => Batch.stack([String(i)]).withKey(key)))).toEqual(['a0', 'b1', 'a2']);
+    expect(
+      await serving.run(['a', 'b', 'a'].map((key, i) => Batch.stack([String(i)]).withKey(key))),
+    ).toEqual(['a0', 'b1', 'a2']);
   });
 
   it('[1.2] a class that is not started is initialised inline, with the key of the first batch, on one partition', async () => {
     const { Doubling, inits, batches } = doublingClass();
-    const serving = createServing({ name: 'class', useClass: Doubling, partitions: [{ gpu: 0 }, { gpu: 1 }] });
+    const serving = createServing({
+      name: 'class',
+      useClass: Doubling,
+      partitions: [{ gpu: 0 }, { gpu: 1 }],
+    });
 
     expect(inits).toEqual([]);
     await serving.run(three.withKey('first'));
     await serving.run(three.withKey('second'));
 
     expect(inits).toEqual([['inline', [{ gpu: 0, batchKeys: ['first'] }]]]);
-    expect(batches.map(({ batch, partition }) => [batch.key, batch.size, batch.padding, partition])).toEqual([
+    expect(
+      batches.map(({ batch, partition }) => [batch.key, batch.size, batch.padding, partition]),
+    ).toEqual([
       ['first', 3, 0, 0],
       ['second', 3, 0, 0],
     ]);
@@ -125,7 +142,9 @@ describe('As Nx.Serving runs inline', () => {
   it('[3.1] without a batch size a call of any size runs whole', async () => {
     const { useFactory, sizes } = noted();
 
-    await createServing({ name: 'whole', useFactory }).run(floats([100], Array.from({ length: 100 }, Number)));
+    await createServing({ name: 'whole', useFactory }).run(
+      floats([100], Array.from({ length: 100 }, Number)),
+    );
 
     expect(sizes).toEqual([100]);
   });
@@ -162,16 +181,21 @@ describe('As Nx.Serving runs inline', () => {
     const { useFactory, sizes } = noted();
     const serving = createServing({ name: 'cut', useFactory, batchSize: 1 });
 
-    expect(await serving.run([Batch.concatenate([floats([2], [1, 2])]), Batch.concatenate([floats([1], [3])])])).toEqual(
-      floats([3], [2, 4, 6]),
-    );
+    expect(
+      await serving.run([
+        Batch.concatenate([floats([2], [1, 2])]),
+        Batch.concatenate([floats([1], [3])]),
+      ]),
+    ).toEqual(floats([3], [2, 4, 6]));
     expect(sizes).toEqual([1, 1, 1]);
   });
 
   it('[8.1] a sequence without batches is refused', async () => {
     const serving = createServing({ name: 'nothing', useFactory: () => doubled });
 
-    await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({ code: 'SERVING_INVALID_BATCH' });
+    await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({
+      code: 'SERVING_INVALID_BATCH',
+    });
   });
 
   it('[1.6] the metadata are those of every piece', async () => {
@@ -229,7 +253,9 @@ describe('As Nx.Serving runs inline', () => {
 
     const [failed, answered] = await Promise.allSettled([serving.run(1), serving.run(2)]);
 
-    expect(failed).toMatchObject({ reason: { code: 'SERVING_BATCH_FAILED', cause: new RangeError('oops') } });
+    expect(failed).toMatchObject({
+      reason: { code: 'SERVING_BATCH_FAILED', cause: new RangeError('oops') },
+    });
     expect(answered).toEqual({ status: 'fulfilled', value: 2 });
   });
 });

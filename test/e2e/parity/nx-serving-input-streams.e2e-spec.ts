@@ -1,6 +1,12 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, it, jest } from '@jest/globals';
-import { Batch, createServing, defineServing, InvalidBatchError, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  defineServing,
+  InvalidBatchError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { from } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
@@ -12,8 +18,10 @@ import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-tim
 import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
-const doubledNumbers = (...values: number[]): Tensor => doubled(floats([values.length], values)) as Tensor;
+const numbers = (...values: number[]): Batch =>
+  Batch.concatenate([floats([values.length], values)]);
+const doubledNumbers = (...values: number[]): Tensor =>
+  doubled(floats([values.length], values)) as Tensor;
 
 /** Gives the batches one by one, as a file that is read or a microphone does. */
 async function* oneByOne(...batches: Batch[]): AsyncGenerator<Batch, void> {
@@ -24,7 +32,10 @@ async function* oneByOne(...batches: Batch[]): AsyncGenerator<Batch, void> {
 }
 
 /** Batches of one row, without end; `pulled` counts them and `left` says that nobody wants more. */
-function endless(): { readonly batches: AsyncIterable<Batch>; readonly seen: { pulled: number; left: boolean } } {
+function endless(): {
+  readonly batches: AsyncIterable<Batch>;
+  readonly seen: { pulled: number; left: boolean };
+} {
   const seen = { pulled: 0, left: false };
   async function* batches(): AsyncGenerator<Batch, void> {
     try {
@@ -47,13 +58,16 @@ describe('As Nx.Serving takes streams of batches', () => {
     ['a class', { useClass: doublingClass().Doubling }],
     ['a file', { useFile: worker('doubling') }],
   ])('%s', (_, how) => {
-    const definition = (options: Partial<ServingDefinition>) => ({ name: 'streams', ...how, ...options }) as ServingDefinition;
+    const definition = (options: Partial<ServingDefinition>) =>
+      ({ name: 'streams', ...how, ...options }) as ServingDefinition;
 
     it('[8.1] runs the batches of a sequence, and joins their outputs in order', async () => {
       const serving = await serve(definition({ batchSize: 2, batchTimeout: 10 }));
       const batches = watchedBatches(serving);
 
-      expect(await passTime(serving.batchedRun(oneByOne(numbers(1, 2), numbers(3))))).toEqual(doubledNumbers(1, 2, 3));
+      expect(await passTime(serving.batchedRun(oneByOne(numbers(1, 2), numbers(3))))).toEqual(
+        doubledNumbers(1, 2, 3),
+      );
       await turn();
       expect(batches.map(({ rows, padding }) => [rows, padding])).toEqual([
         [2, 0],
@@ -76,38 +90,50 @@ describe('As Nx.Serving takes streams of batches', () => {
     ['an Observable', () => from([numbers(1, 2), numbers(3)])],
     ['an iterator', () => [numbers(1, 2), numbers(3)].values()],
     ['a list', () => [numbers(1, 2), numbers(3)]],
-  ])('[8.1] takes %s, from the caller or from preprocess, and postprocesses once', async (_, sequence) => {
-    const postprocess = jest.fn((output: unknown, { info }: { info: unknown }) => [info, output]);
-    const serving = await serve(
-      defineServing({
-        name: 'sequences',
-        useFactory: () => doubled,
-        preprocess: (make: () => unknown) => ({ batch: make(), info: 'info' }),
-        postprocess,
-      }),
-    );
-    const plain = await serve({ name: 'plain', useFactory: () => doubled });
+  ])(
+    '[8.1] takes %s, from the caller or from preprocess, and postprocesses once',
+    async (_, sequence) => {
+      const postprocess = jest.fn((output: unknown, { info }: { info: unknown }) => [info, output]);
+      const serving = await serve(
+        defineServing({
+          name: 'sequences',
+          useFactory: () => doubled,
+          preprocess: (make: () => unknown) => ({ batch: make(), info: 'info' }),
+          postprocess,
+        }),
+      );
+      const plain = await serve({ name: 'plain', useFactory: () => doubled });
 
-    expect(await plain.batchedRun(sequence())).toEqual(doubledNumbers(1, 2, 3));
-    expect(await serving.batchedRun(sequence)).toEqual(['info', doubledNumbers(1, 2, 3)]);
-    expect(postprocess).toHaveBeenCalledTimes(1);
-  });
+      expect(await plain.batchedRun(sequence())).toEqual(doubledNumbers(1, 2, 3));
+      expect(await serving.batchedRun(sequence)).toEqual(['info', doubledNumbers(1, 2, 3)]);
+      expect(postprocess).toHaveBeenCalledTimes(1);
+    },
+  );
 
   it('[8.1] an element that is no batch counts as what it would be as an input: a value is a row, a tensor has some', async () => {
     const serving = await serve({ name: 'plain', useFactory: () => doubled });
 
     expect(await serving.batchedRun([1, 2, 3].values())).toEqual([2, 4, 6]);
-    expect(await serving.batchedRun([floats([2], [1, 2]), floats([1], [3])].values())).toEqual(doubledNumbers(1, 2, 3));
+    expect(await serving.batchedRun([floats([2], [1, 2]), floats([1], [3])].values())).toEqual(
+      doubledNumbers(1, 2, 3),
+    );
   });
 
   it('[4.5] [8.1] an element may be larger than the batch size', async () => {
     const serving = await serve({ name: 'split', useFactory: () => doubled, batchSize: 2 });
 
-    expect(await serving.batchedRun([numbers(1, 2, 3, 4, 5), numbers(6)])).toEqual(doubledNumbers(1, 2, 3, 4, 5, 6));
+    expect(await serving.batchedRun([numbers(1, 2, 3, 4, 5), numbers(6)])).toEqual(
+      doubledNumbers(1, 2, 3, 4, 5, 6),
+    );
   });
 
   it('[3.2] [8.1] elements of several sequences and plain calls share batches', async () => {
-    const serving = await serve({ name: 'shared', useFactory: () => doubled, batchSize: 4, batchTimeout: 10_000 });
+    const serving = await serve({
+      name: 'shared',
+      useFactory: () => doubled,
+      batchSize: 4,
+      batchTimeout: 10_000,
+    });
     const batches = watchedBatches(serving);
 
     const replies = await Promise.all([
@@ -122,7 +148,12 @@ describe('As Nx.Serving takes streams of batches', () => {
   });
 
   it('[8.1] sequences that come two at a time are all answered, also where their batches never fill', async () => {
-    const serving = await serve({ name: 'limited', useFactory: () => doubled, batchSize: 4, batchTimeout: 100 });
+    const serving = await serve({
+      name: 'limited',
+      useFactory: () => doubled,
+      batchSize: 4,
+      batchTimeout: 100,
+    });
     const waiting = [1, 2, 3, 4];
     const replies: unknown[] = [];
     const caller = async (): Promise<void> => {
@@ -137,7 +168,12 @@ describe('As Nx.Serving takes streams of batches', () => {
 
   it('[8.1] a sequence is pulled ahead of the batch that runs, and no further than two batches per partition', async () => {
     const held = new HeldFunction<never>();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 2 });
+    const serving = await serve({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+      partitions: 2,
+    });
     const { batches, seen } = endless();
     const reading = serving.stream(batches)[Symbol.asyncIterator]();
     const first = reading.next();
@@ -147,7 +183,9 @@ describe('As Nx.Serving takes streams of batches', () => {
     expect(held.rows).toEqual([floats([2], [1, 2]), floats([2], [3, 4])]);
     expect(seen.pulled).toBe(8);
     await goOn(held);
-    expect(await first).toMatchObject({ value: { batch: { offset: 0, rows: 1 }, output: doubledNumbers(1) } });
+    expect(await first).toMatchObject({
+      value: { batch: { offset: 0, rows: 1 }, output: doubledNumbers(1) },
+    });
     await goOn(held);
     await reading.return!();
     await turn();
@@ -162,7 +200,10 @@ describe('As Nx.Serving takes streams of batches', () => {
       const { batches, seen } = endless();
       const controller = new AbortController();
       const { signal } = controller;
-      const call = method === 'stream' ? collect(serving.stream(batches, { signal })) : serving.batchedRun(batches, { signal });
+      const call =
+        method === 'stream'
+          ? collect(serving.stream(batches, { signal }))
+          : serving.batchedRun(batches, { signal });
       const reason = new Error('gone');
       const failed = expect(call).rejects.toBe(reason);
       await turn();
@@ -200,7 +241,11 @@ describe('As Nx.Serving takes streams of batches', () => {
     it.each<[string, unknown, object]>([
       ['throws', new RangeError('end of tape'), { message: 'end of tape' }],
       ['gives a batch without rows', Batch.empty(), { code: 'SERVING_INVALID_BATCH' }],
-      ['gives a batch of an unknown key', numbers(1).withKey('other'), { code: 'SERVING_UNKNOWN_KEY' }],
+      [
+        'gives a batch of an unknown key',
+        numbers(1).withKey('other'),
+        { code: 'SERVING_UNKNOWN_KEY' },
+      ],
       ['gives a tensor without rows', floats([], [1]), { code: 'SERVING_INVALID_BATCH' }],
     ])('[8.1] a source that %s fails its call alone', async (_, bad, error) => {
       const serving = await serve({ name: 'fails', useFactory: () => doubled, batchSize: 4 });
@@ -213,7 +258,10 @@ describe('As Nx.Serving takes streams of batches', () => {
         yield bad;
       }
 
-      const [failed, good] = await Promise.allSettled([serving.batchedRun(source()), serving.batchedRun(numbers(2))]);
+      const [failed, good] = await Promise.allSettled([
+        serving.batchedRun(source()),
+        serving.batchedRun(numbers(2)),
+      ]);
       expect(failed).toMatchObject({ status: 'rejected', reason: error });
       expect(good).toEqual({ status: 'fulfilled', value: doubledNumbers(2) });
 
@@ -232,11 +280,15 @@ describe('As Nx.Serving takes streams of batches', () => {
         name: 'fails',
         batchSize: 1,
         useFactory: () => (rows: Tensor) =>
-          (rows.data as Float32Array)[0] === 2 ? Promise.reject(new RangeError('oops')) : doubled(rows),
+          (rows.data as Float32Array)[0] === 2
+            ? Promise.reject(new RangeError('oops'))
+            : doubled(rows),
       });
       const { batches, seen } = endless();
 
-      await expect(serving.batchedRun(batches)).rejects.toMatchObject({ cause: new RangeError('oops') });
+      await expect(serving.batchedRun(batches)).rejects.toMatchObject({
+        cause: new RangeError('oops'),
+      });
       await turn();
 
       expect(seen.left).toBe(true);
@@ -248,7 +300,11 @@ describe('As Nx.Serving takes streams of batches', () => {
       await expect(serving.batchedRun(oneByOne())).rejects.toThrow(InvalidBatchError);
       expect(await collect(serving.stream(oneByOne()))).toEqual([]);
       expect(
-        await collect(createServing({ name: 'inline', useFactory: () => doubled }).stream(oneByOne(), { inline: true })),
+        await collect(
+          createServing({ name: 'inline', useFactory: () => doubled }).stream(oneByOne(), {
+            inline: true,
+          }),
+        ),
       ).toEqual([]);
     });
   });

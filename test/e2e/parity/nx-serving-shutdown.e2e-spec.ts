@@ -1,6 +1,13 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { Batch, createServing, type ServingDefinition, ServingClosedError, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  type ServingDefinition,
+  ServingClosedError,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled, goOn } from '../../fixtures/batching/doubling.js';
 import { type Gate, useGates } from '../../fixtures/batching/gate.js';
@@ -10,9 +17,13 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
+const numbers = (...values: number[]): Batch =>
+  Batch.concatenate([floats([values.length], values)]);
 const closed = { status: 'rejected', reason: expect.any(ServingClosedError) };
-const answered = (...values: number[]) => ({ status: 'fulfilled', value: doubled(floats([values.length], values)) });
+const answered = (...values: number[]) => ({
+  status: 'fulfilled',
+  value: doubled(floats([values.length], values)),
+});
 
 describe('As Nx.Serving shuts down', () => {
   useVirtualTime();
@@ -20,36 +31,48 @@ describe('As Nx.Serving shuts down', () => {
   const serve = useServings();
   const hold = async (options: Partial<ServingDefinition>) => {
     const batches = new HeldFunction<never>();
-    const definition = { name: 'held', useFactory: batches.useFactory, batchSize: 2, batchTimeout: 100, ...options };
+    const definition = {
+      name: 'held',
+      useFactory: batches.useFactory,
+      batchSize: 2,
+      batchTimeout: 100,
+      ...options,
+    };
     return { batches, serving: await serve(definition as ServingDefinition) };
   };
 
   it.each([
     ['a full batch that is queued', numbers(3, 4)],
     ['a row whose batch still grows', numbers(3)],
-  ])('[9.3] without drain, %s is answered as closed at once, and what runs is finished', async (_, second) => {
-    const { serving, batches } = await hold({ drainOnShutdown: false });
-    const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
-    const told = jest.fn();
-    waiting.catch(told);
-    await turn();
+  ])(
+    '[9.3] without drain, %s is answered as closed at once, and what runs is finished',
+    async (_, second) => {
+      const { serving, batches } = await hold({ drainOnShutdown: false });
+      const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
+      const told = jest.fn();
+      waiting.catch(told);
+      await turn();
 
-    const closing = serving.close();
-    await turn();
-    expect(told).toHaveBeenCalledWith(expect.any(ServingClosedError));
-    await goOn(batches);
-    await closing;
+      const closing = serving.close();
+      await turn();
+      expect(told).toHaveBeenCalledWith(expect.any(ServingClosedError));
+      await goOn(batches);
+      await closing;
 
-    expect(await Promise.allSettled([running, waiting])).toEqual([answered(1, 2), closed]);
-    expect(batches.batches).toEqual([]);
-  });
+      expect(await Promise.allSettled([running, waiting])).toEqual([answered(1, 2), closed]);
+      expect(batches.batches).toEqual([]);
+    },
+  );
 
   it.each([
     ['a full batch that is queued', [3, 4]],
     ['a row whose batch still grows', [3]],
   ])('[9.3] with drain, %s is run after what runs', async (_, second) => {
     const { serving, batches } = await hold({});
-    const replies = Promise.allSettled([serving.batchedRun(numbers(1, 2)), serving.batchedRun(numbers(...second))]);
+    const replies = Promise.allSettled([
+      serving.batchedRun(numbers(1, 2)),
+      serving.batchedRun(numbers(...second)),
+    ]);
     await turn();
 
     const closing = serving.close();
@@ -77,11 +100,15 @@ describe('As Nx.Serving shuts down', () => {
 
   it('[9.3] shutdown ends after its time, also when a batch does not', async () => {
     const { serving, batches } = await hold({ drainTimeout: 1000 });
-    const [running, waiting] = [numbers(1, 2), numbers(3, 4)].map((rows) => serving.batchedRun(rows));
+    const [running, waiting] = [numbers(1, 2), numbers(3, 4)].map((rows) =>
+      serving.batchedRun(rows),
+    );
     await turn();
     const ended = jest.fn();
     const closing = serving.close().then(ended);
-    const refused = [running, waiting].map((call) => expect(call).rejects.toThrow(ServingClosedError));
+    const refused = [running, waiting].map((call) =>
+      expect(call).rejects.toThrow(ServingClosedError),
+    );
     await later(999);
     expect(ended).not.toHaveBeenCalled();
     await later(1);
@@ -131,7 +158,9 @@ describe('As Nx.Serving shuts down', () => {
     }
     await closing;
 
-    expect((await reading).map(({ output }) => output)).toEqual([2, 4, 6, 8].map((value) => floats([1], [value])));
+    expect((await reading).map(({ output }) => output)).toEqual(
+      [2, 4, 6, 8].map((value) => floats([1], [value])),
+    );
   });
 
   it('[8.1] [9.3] a call with a sequence that was taken before is finished', async () => {
@@ -190,7 +219,9 @@ describe('As Nx.Serving shuts down', () => {
   it('[9.3] an application that closes waits for its servings', async () => {
     const batches = new HeldFunction<never>();
     const definition = { name: 'held', useFactory: batches.useFactory };
-    const testing = await Test.createTestingModule({ imports: [ServingModule.forRoot({ servings: [definition] })] }).compile();
+    const testing = await Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings: [definition] })],
+    }).compile();
     const application = await testing.createNestApplication({ logger: false }).init();
     const reply = application.get(ServingService).batchedRun('held', numbers(1, 2));
     await turn();
@@ -205,7 +236,9 @@ describe('As Nx.Serving shuts down', () => {
   });
 
   it('[9.4] one of two servings of a name goes on when the other is closed', async () => {
-    const [first, second] = [1, 2].map(() => createServing({ name: 'twin', useFactory: () => doubled }));
+    const [first, second] = [1, 2].map(() =>
+      createServing({ name: 'twin', useFactory: () => doubled }),
+    );
     await Promise.all([first!.start(), second!.start()]);
     await first!.close();
 

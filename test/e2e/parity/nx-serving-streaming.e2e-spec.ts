@@ -1,5 +1,12 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Batch, createServing, InvalidBatchError, type ServingDefinition, ServingStream, withMetadata } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  InvalidBatchError,
+  type ServingDefinition,
+  ServingStream,
+  withMetadata,
+} from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
@@ -11,7 +18,8 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch => Batch.concatenate([floats([values.length], values)]);
+const numbers = (...values: number[]): Batch =>
+  Batch.concatenate([floats([values.length], values)]);
 /** The event of rows from `offset` on, with these numbers as their output. */
 const event = (offset: number, ...output: number[]) => ({
   batch: { offset, rows: output.length },
@@ -28,21 +36,30 @@ describe('As Nx.Serving streams its output', () => {
     ['a class', { useClass: doublingClass().Doubling }],
     ['a file', { useFile: worker('doubling') }],
   ])('%s', (_, how) => {
-    const definition = (options: Partial<ServingDefinition>) => ({ name: 'streams', ...how, ...options }) as ServingDefinition;
+    const definition = (options: Partial<ServingDefinition>) =>
+      ({ name: 'streams', ...how, ...options }) as ServingDefinition;
 
-    it.each([true, false])('[8.2] one batch is one event with its output and metadata (inline: %j)', async (inline) => {
-      const serving = await serve(definition({}));
+    it.each([true, false])(
+      '[8.2] one batch is one event with its output and metadata (inline: %j)',
+      async (inline) => {
+        const serving = await serve(definition({}));
 
-      expect(await collect(serving.stream(Batch.stack([floats([3], [1, 2, 3])]), { inline }))).toEqual([
-        { batch: { offset: 0, rows: 1 }, output: floats([1, 3], [2, 4, 6]), metadata: 'doubled' },
-      ]);
-    });
+        expect(
+          await collect(serving.stream(Batch.stack([floats([3], [1, 2, 3])]), { inline })),
+        ).toEqual([
+          { batch: { offset: 0, rows: 1 }, output: floats([1, 3], [2, 4, 6]), metadata: 'doubled' },
+        ]);
+      },
+    );
 
-    it.each([true, false])('[2.4] [8.2] events have no results of padding (inline: %j)', async (inline) => {
-      const serving = await serve(definition({ batchSize: 4, pad: true }));
+    it.each([true, false])(
+      '[2.4] [8.2] events have no results of padding (inline: %j)',
+      async (inline) => {
+        const serving = await serve(definition({ batchSize: 4, pad: true }));
 
-      expect(await collect(serving.stream(numbers(1, 2), { inline }))).toEqual([event(0, 2, 4)]);
-    });
+        expect(await collect(serving.stream(numbers(1, 2), { inline }))).toEqual([event(0, 2, 4)]);
+      },
+    );
 
     it.each([true, false])(
       '[4.5] [8.2] a call that is split gives an event per batch, in the order of its rows (inline: %j)',
@@ -53,7 +70,10 @@ describe('As Nx.Serving streams its output', () => {
           event(0, 2, 4, 6),
           event(3, 8, 10, 12),
         ]);
-        expect(await collect(serving.stream(numbers(1, 2, 3, 4, 5), { inline }))).toEqual([event(0, 2, 4, 6), event(3, 8, 10)]);
+        expect(await collect(serving.stream(numbers(1, 2, 3, 4, 5), { inline }))).toEqual([
+          event(0, 2, 4, 6),
+          event(3, 8, 10),
+        ]);
       },
     );
 
@@ -61,7 +81,9 @@ describe('As Nx.Serving streams its output', () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
 
-      const events = await Promise.all([numbers(1, 2), numbers(3, 4)].map((rows) => collect(serving.stream(rows))));
+      const events = await Promise.all(
+        [numbers(1, 2), numbers(3, 4)].map((rows) => collect(serving.stream(rows))),
+      );
       await turn();
 
       expect(events).toEqual([[event(0, 2, 4)], [event(0, 6, 8)]]);
@@ -71,7 +93,9 @@ describe('As Nx.Serving streams its output', () => {
     it('[4.5] [8.2] of two calls with 3 rows in batches of 4, the second gets an event of 1 row and one of 2', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
-      const events = Promise.all([numbers(1, 2, 3), numbers(4, 5, 6)].map((rows) => collect(serving.stream(rows))));
+      const events = Promise.all(
+        [numbers(1, 2, 3), numbers(4, 5, 6)].map((rows) => collect(serving.stream(rows))),
+      );
       await later(100);
 
       expect(await events).toEqual([[event(0, 2, 4, 6)], [event(0, 8), event(1, 10, 12)]]);
@@ -139,7 +163,12 @@ describe('As Nx.Serving streams its output', () => {
 
   it('[4.5] [8.2] events come in the order of the rows when later batches finish first', async () => {
     const held = new HeldFunction<never>();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 3 });
+    const serving = await serve({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+      partitions: 3,
+    });
     const reading = lastValueFrom(serving.stream(numbers(1, 2, 3, 4, 5, 6)).pipe(toArray()));
     await turn();
     expect(held.batches).toHaveLength(3);
@@ -173,7 +202,8 @@ describe('As Nx.Serving streams its output', () => {
       const serving = await serve({
         name: 'fails',
         batchSize: 1,
-        useFactory: () => (rows: Tensor) => (rows.data[0] === 2 ? Promise.reject(new RangeError('oops')) : doubled(rows)),
+        useFactory: () => (rows: Tensor) =>
+          rows.data[0] === 2 ? Promise.reject(new RangeError('oops')) : doubled(rows),
       });
       const seen: unknown[] = [];
       const reading = (async () => {
@@ -182,7 +212,10 @@ describe('As Nx.Serving streams its output', () => {
         }
       })();
 
-      await expect(reading).rejects.toMatchObject({ code: 'SERVING_BATCH_FAILED', cause: new RangeError('oops') });
+      await expect(reading).rejects.toMatchObject({
+        code: 'SERVING_BATCH_FAILED',
+        cause: new RangeError('oops'),
+      });
       expect(seen).toEqual([0]);
       expect(await serving.batchedRun(numbers(1))).toEqual(floats([1], [2]));
     },
@@ -192,44 +225,52 @@ describe('As Nx.Serving streams its output', () => {
     const serving = await serve({ name: 'refuses', useFactory: () => doubled });
 
     await expect(collect(serving.stream(Batch.empty()))).rejects.toThrow(InvalidBatchError);
-    await expect(collect(serving.stream(numbers(1).withKey('other')))).rejects.toThrow(/has no key "other"/);
-    await expect(collect(createServing({ name: 'stopped', useFactory: () => doubled }).stream(1))).rejects.toMatchObject({
+    await expect(collect(serving.stream(numbers(1).withKey('other')))).rejects.toThrow(
+      /has no key "other"/,
+    );
+    await expect(
+      collect(createServing({ name: 'stopped', useFactory: () => doubled }).stream(1)),
+    ).rejects.toMatchObject({
       code: 'SERVING_CLOSED',
     });
   });
 
-  it.each(['break', 'unsubscribe'])('[7.3] [8.2] leaving early by %s frees what has not run', async (how) => {
-    const held = new HeldFunction<never>();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
-    const stream = serving.stream(numbers(1, 2, 3, 4));
-    if (how === 'break') {
-      const reading = (async () => {
-        for await (const first of stream) {
-          return first;
-        }
-        return undefined;
-      })();
+  it.each(['break', 'unsubscribe'])(
+    '[7.3] [8.2] leaving early by %s frees what has not run',
+    async (how) => {
+      const held = new HeldFunction<never>();
+      const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
+      const stream = serving.stream(numbers(1, 2, 3, 4));
+      if (how === 'break') {
+        const reading = (async () => {
+          for await (const first of stream) {
+            return first;
+          }
+          return undefined;
+        })();
+        await turn();
+        await goOn(held);
+        expect(await reading).toEqual(event(0, 2));
+      } else {
+        const subscription = stream.subscribe(() => subscription.unsubscribe());
+        await turn();
+        await goOn(held);
+      }
+      const next = serving.batchedRun(numbers(9));
       await turn();
-      await goOn(held);
-      expect(await reading).toEqual(event(0, 2));
-    } else {
-      const subscription = stream.subscribe(() => subscription.unsubscribe());
-      await turn();
-      await goOn(held);
-    }
-    const next = serving.batchedRun(numbers(9));
-    await turn();
 
-    // The second waited for the first when its consumer left: neither it nor a later one runs.
-    expect(held.rows).toEqual([floats([1], [9])]);
-    await goOn(held);
-    expect(await next).toEqual(floats([1], [18]));
-  });
+      // The second waited for the first when its consumer left: neither it nor a later one runs.
+      expect(held.rows).toEqual([floats([1], [9])]);
+      await goOn(held);
+      expect(await next).toEqual(floats([1], [18]));
+    },
+  );
 
   it('[8.2] a consumer that is slow holds back his own call, and nobody else', async () => {
     const batchFunction = jest.fn(doubled);
     const serving = await serve({ name: 'slow', useFactory: () => batchFunction, batchSize: 1 });
-    const slow = serving.stream(numbers(...Array.from({ length: 50 }, (_, i) => i)))[Symbol.asyncIterator]();
+    const sequence = serving.stream(numbers(...Array.from({ length: 50 }, (_, i) => i)));
+    const slow = sequence[Symbol.asyncIterator]();
     await slow.next();
     await turn();
 
@@ -244,7 +285,9 @@ describe('As Nx.Serving streams its output', () => {
 
   it('[3.1] [8.2] without a batch size an inline call streams whole, as it runs', async () => {
     const serving = createServing({ name: 'whole', useFactory: () => doubled });
-    const events = await collect(serving.stream(numbers(...Array.from({ length: 100 }, (_, i) => i)), { inline: true }));
+    const events = await collect(
+      serving.stream(numbers(...Array.from({ length: 100 }, (_, i) => i)), { inline: true }),
+    );
 
     expect(events.map(({ batch }) => batch)).toEqual([{ offset: 0, rows: 100 }]);
   });

@@ -1,7 +1,13 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, expect, it, jest } from '@jest/globals';
-import { Batch, type BatchEndEvent, createServing, defineServing, type ServingEvent } from 'nestjs-serving';
+import {
+  Batch,
+  type BatchEndEvent,
+  createServing,
+  defineServing,
+  type ServingEvent,
+} from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled, goOn } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
@@ -23,31 +29,39 @@ describe('As Nx.Serving tells what it does', () => {
   useVirtualTime();
   const serve = useServings();
 
-  it.each(['run', 'batchedRun'] as const)('[12.1] a %s says how long each of its stages took', async (method) => {
-    const serving = await serve(slow);
-    const events: ServingEvent[] = [];
-    serving.events$.subscribe((event) => events.push(event));
-    const startedAt = Date.now();
+  it.each(['run', 'batchedRun'] as const)(
+    '[12.1] a %s says how long each of its stages took',
+    async (method) => {
+      const serving = await serve(slow);
+      const events: ServingEvent[] = [];
+      serving.events$.subscribe((event) => events.push(event));
+      const startedAt = Date.now();
 
-    await passTime(serving[method]([1, 2, 3]), 1);
+      await passTime(serving[method]([1, 2, 3]), 1);
 
-    const mode = method === 'run' ? 'inline' : 'batched';
-    const call = { serving: 'slow', call: 1, mode };
-    expect(events.map(({ type }) => type)).toEqual(['call:start', 'batch:start', 'batch:end', 'call:end']);
-    expect(events[0]).toEqual({ type: 'call:start', ...call });
-    expect(events.at(-1)).toEqual({
-      type: 'call:end',
-      ...call,
-      rows: 3,
-      startedAt: expect.any(Number),
-      preprocessing: 1,
-      waiting: 0,
-      running: 20,
-      postprocessing: 300,
-      stage: 'postprocessing',
-    });
-    expect((events.at(-1) as { startedAt: number }).startedAt).toBeCloseTo(startedAt, -1);
-  });
+      const mode = method === 'run' ? 'inline' : 'batched';
+      const call = { serving: 'slow', call: 1, mode };
+      expect(events.map(({ type }) => type)).toEqual([
+        'call:start',
+        'batch:start',
+        'batch:end',
+        'call:end',
+      ]);
+      expect(events[0]).toEqual({ type: 'call:start', ...call });
+      expect(events.at(-1)).toEqual({
+        type: 'call:end',
+        ...call,
+        rows: 3,
+        startedAt: expect.any(Number),
+        preprocessing: 1,
+        waiting: 0,
+        running: 20,
+        postprocessing: 300,
+        stage: 'postprocessing',
+      });
+      expect((events.at(-1) as { startedAt: number }).startedAt).toBeCloseTo(startedAt, -1);
+    },
+  );
 
   it('[12.1] [12.2] a batch says where, when and with whose rows it runs, and how it ended', async () => {
     const held = new HeldFunction<never>();
@@ -62,7 +76,9 @@ describe('As Nx.Serving tells what it does', () => {
     const events: ServingEvent[] = [];
     serving.events$.subscribe((event) => event.type.startsWith('batch') && events.push(event));
     const calls = [1, 2].map((rows) =>
-      serving.batchedRun(Batch.concatenate([floats([rows], [1, 2].slice(0, rows))]).withKey('long')),
+      serving.batchedRun(
+        Batch.concatenate([floats([rows], [1, 2].slice(0, rows))]).withKey('long'),
+      ),
     );
     await later(10);
     await later(5);
@@ -96,7 +112,10 @@ describe('As Nx.Serving tells what it does', () => {
     await Promise.all([serving.batchedRun(1), serving.batchedRun(Batch.stack([2, 3, 4]))]);
     await turn();
 
-    const ends = events.filter(({ type }) => type === 'call:end') as { call: number; rows: number }[];
+    const ends = events.filter(({ type }) => type === 'call:end') as {
+      call: number;
+      rows: number;
+    }[];
     expect(ends.map(({ call, rows }) => [call, rows])).toEqual([
       [1, 1],
       [2, 3],
@@ -142,9 +161,17 @@ describe('As Nx.Serving tells what it does', () => {
       await turn();
     }
 
-    expect(events.filter(({ type }) => type === 'call:end').map((event) => 'error' in event && event.error)).toEqual(errors);
+    expect(
+      events
+        .filter(({ type }) => type === 'call:end')
+        .map((event) => 'error' in event && event.error),
+    ).toEqual(errors);
     expect(events.filter(({ type }) => type === 'batch:end')).toMatchObject([{ error: { cause } }]);
-    expect(errors).toMatchObject([{ message: 'oops' }, { code: 'SERVING_INVALID_BATCH' }, { code: 'SERVING_BATCH_FAILED' }]);
+    expect(errors).toMatchObject([
+      { message: 'oops' },
+      { code: 'SERVING_INVALID_BATCH' },
+      { code: 'SERVING_BATCH_FAILED' },
+    ]);
   });
 
   it('[12.1] a streamed call lasts until its stream has ended', async () => {
@@ -176,7 +203,10 @@ describe('As Nx.Serving tells what it does', () => {
     }
     await serving.batchedRun(2);
 
-    expect(told.mock.calls[0]).toEqual(['request 7', { type: 'call:start', serving: 'channels', call: 1, mode: 'batched' }]);
+    expect(told.mock.calls[0]).toEqual([
+      'request 7',
+      { type: 'call:start', serving: 'channels', call: 1, mode: 'batched' },
+    ]);
     expect(told.mock.calls.slice(1).map(([, event]) => event)).toEqual([
       expect.objectContaining({ type: 'batch:end', serving: 'channels', rows: 1, calls: [1] }),
     ]);

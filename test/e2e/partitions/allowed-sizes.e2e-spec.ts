@@ -37,8 +37,16 @@ const shape = (...dims: number[]): Tensor => new Tensor('int64', dims.map(BigInt
 function shapeModel(batch: number | string = 'batch', width: number | string = 2): Uint8Array {
   return onnxModel({
     inputs: { x: value('float32', batch, width) },
-    outputs: { y: value('float32', batch, width), columns: value('float32', width, batch), seen: value('int64', 2) },
-    nodes: [node('Identity', ['x'], ['y']), node('Transpose', ['x'], ['columns']), node('Shape', ['x'], ['seen'])],
+    outputs: {
+      y: value('float32', batch, width),
+      columns: value('float32', width, batch),
+      seen: value('int64', 2),
+    },
+    nodes: [
+      node('Identity', ['x'], ['y']),
+      node('Transpose', ['x'], ['columns']),
+      node('Shape', ['x'], ['seen']),
+    ],
   });
 }
 
@@ -58,26 +66,44 @@ describe('The allowed sizes of a model', () => {
     { count: 1, padded: 4 },
     { count: 4, padded: 4 },
     { count: 5, padded: 8 },
-  ])('[2.4] [1.8] pad $count rows up to $padded, and cut the output back on every axis', async ({ count, padded }) => {
-    const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [4, 8] });
+  ])(
+    '[2.4] [1.8] pad $count rows up to $padded, and cut the output back on every axis',
+    async ({ count, padded }) => {
+      const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [4, 8] });
 
-    const reply = { y: rows(count), columns: columns(count), seen: shape(padded, 2) };
-    expect(await serving.batchedRun({ x: rows(count) })).toEqual(reply);
-    expect(await serving.run({ x: rows(count) })).toEqual(reply);
-  });
+      const reply = { y: rows(count), columns: columns(count), seen: shape(padded, 2) };
+      expect(await serving.batchedRun({ x: rows(count) })).toEqual(reply);
+      expect(await serving.run({ x: rows(count) })).toEqual(reply);
+    },
+  );
 
   it('[2.4] pad the batch that callers share, and give each its own rows', async () => {
     const serving = await serve({ name: 'shapes', model: shapeModel(), batchSize: 8, pad: true });
 
-    const replies = await Promise.all([1, 2, 3].map((count) => serving.batchedRun({ x: rows(count) })));
+    const replies = await Promise.all(
+      [1, 2, 3].map((count) => serving.batchedRun({ x: rows(count) })),
+    );
 
-    expect(replies).toEqual([1, 2, 3].map((count) => ({ y: rows(count), columns: columns(count), seen: shape(8, 2) })));
+    expect(replies).toEqual(
+      [1, 2, 3].map((count) => ({ y: rows(count), columns: columns(count), seen: shape(8, 2) })),
+    );
   });
 
   it('[2.4] pad inputs of every kind: strings, truth values, and rows on axis 1', async () => {
-    const model = echoModel({ s: value('string', 'batch'), b: value('bool', 'batch', 1), t: value('float32', 3, 'batch') });
+    const model = echoModel({
+      s: value('string', 'batch'),
+      b: value('bool', 'batch', 1),
+      t: value('float32', 3, 'batch'),
+    });
     const axes = { t: { batchAxis: 1 } };
-    const serving = await serve({ name: 'echo', model, inputs: axes, outputs: { same_t: axes.t }, pad: true, batchSize: 5 });
+    const serving = await serve({
+      name: 'echo',
+      model,
+      inputs: axes,
+      outputs: { same_t: axes.t },
+      pad: true,
+      batchSize: 5,
+    });
     const s = new Tensor('string', ['a', 'b'], [2]);
     const b = new Tensor('bool', [true, false], [2, 1]);
     const t = floats([3, 2], [1, 2, 3, 4, 5, 6]);
@@ -86,12 +112,19 @@ describe('The allowed sizes of a model', () => {
   });
 
   it('[2.4] [9.1] run before the serving is ready, with zeros, and fail the start with size and key', async () => {
-    const serving = createServing({ name: 'table', model: tableModel(), allowedSizes: [4, 6], batchKeys: ['only'] });
+    const serving = createServing({
+      name: 'table',
+      model: tableModel(),
+      allowedSizes: [4, 6],
+      batchKeys: ['only'],
+    });
 
     const started = serving.start();
 
     await expect(started).rejects.toThrow(ServingLoadError);
-    await expect(started).rejects.toThrow(/^Serving "table": The warm-up with 6 rows of key "only" failed: .*Add/s);
+    await expect(started).rejects.toThrow(
+      /^Serving "table": The warm-up with 6 rows of key "only" failed: .*Add/s,
+    );
     await serving.close();
   });
 
@@ -106,7 +139,10 @@ describe('The allowed sizes of a model', () => {
     );
 
     const serving = await serve({ ...definition, warmUp: [{ x: rows(1) }] });
-    expect(await serving.batchedRun({ x: rows(1) })).toMatchObject({ y: rows(1), seen: shape(2, 2) });
+    expect(await serving.batchedRun({ x: rows(1) })).toMatchObject({
+      y: rows(1),
+      seen: shape(2, 2),
+    });
   });
 
   it('[W1] [2.4] are refused at boot for a model without a batch axis', async () => {
@@ -168,7 +204,9 @@ describe('The warm-up of threads', () => {
     const written = await entries();
     expect(servings.isReady).toBe(true);
     for (const partition of [0, 1]) {
-      const own = written.filter((entry) => entry.startsWith(`${partition} `) && !entry.endsWith('started'));
+      const own = written.filter(
+        (entry) => entry.startsWith(`${partition} `) && !entry.endsWith('started'),
+      );
       expect(own).toEqual(runs(partition));
     }
     expect(await servings.batchedRun('sizes', example('a'))).toEqual(rows(1));

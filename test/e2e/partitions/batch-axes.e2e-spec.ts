@@ -7,7 +7,14 @@ import { Logger } from '@nestjs/common';
 import { Batch, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
-import { echoModel, linearModel, quantisedModel, recurrentModel, transposingModel, value } from '../../fixtures/models/models.js';
+import {
+  echoModel,
+  linearModel,
+  quantisedModel,
+  recurrentModel,
+  transposingModel,
+  value,
+} from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -25,7 +32,10 @@ const step = (n: number, { layers = 2, rate = 1 } = {}): Record<string, Tensor> 
 });
 
 /** What the model makes of that. */
-const stepped = (n: number, { layers = 2, rate = 1 } = {}): Record<'y' | 'next' | 'used', Tensor> => ({
+const stepped = (
+  n: number,
+  { layers = 2, rate = 1 } = {},
+): Record<'y' | 'next' | 'used', Tensor> => ({
   y: floats([1, 3], [n * rate, n * rate, n * rate]),
   next: floats(
     [layers, 1, 3],
@@ -35,11 +45,15 @@ const stepped = (n: number, { layers = 2, rate = 1 } = {}): Record<'y' | 'next' 
 });
 
 /** How the image of n and one n + 6 differs from its mean, and that. */
-const spreadOf = (n: number): object => ({ y: floats([2, 3], [-1, -1, -1, -1, -1, 5]), mean: floats([1, 1], [n + 1]) });
+const spreadOf = (n: number): object => ({
+  y: floats([2, 3], [-1, -1, -1, -1, -1, 5]),
+  mean: floats([1, 1], [n + 1]),
+});
 
 const statesOnAxis1 = { inputs: { state: { batchAxis: 1 } }, outputs: { next: { batchAxis: 1 } } };
 
-const ones = (...dims: number[]): Tensor => new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
+const ones = (...dims: number[]): Tensor =>
+  new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
 
 /** The rows of each batch that runs from now on. */
 function sizesOf(serving: LocalServing): number[] {
@@ -54,7 +68,9 @@ describe('The batch axes of a model', () => {
 
   beforeEach(() => {
     warnings = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
+    jest
+      .spyOn(Logger.prototype, 'warn')
+      .mockImplementation((message: string) => void warnings.push(message));
   });
 
   afterEach(() => {
@@ -65,22 +81,29 @@ describe('The batch axes of a model', () => {
     ['two layers', 2, 2, {}],
     ['one layer', 1, 1, {}],
     ['as many layers as the caller likes, where that is declared,', 3, 'layers', statesOnAxis1],
-  ])('[1.8] puts the states of %s together on axis 1, and gives each caller its own', async (_, layers, dim, axes) => {
-    const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), ...axes });
-    const sizes = sizesOf(serving);
+  ])(
+    '[1.8] puts the states of %s together on axis 1, and gives each caller its own',
+    async (_, layers, dim, axes) => {
+      const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), ...axes });
+      const sizes = sizesOf(serving);
 
-    const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n, { layers }))));
+      const replies = await Promise.all(
+        [1, 2, 3].map((n) => serving.batchedRun(step(n, { layers }))),
+      );
 
-    expect(sizes).toEqual([3]);
-    expect(replies).toEqual([1, 2, 3].map((n) => stepped(n, { layers })));
-  });
+      expect(sizes).toEqual([3]);
+      expect(replies).toEqual([1, 2, 3].map((n) => stepped(n, { layers })));
+    },
+  );
 
   it('[1.8] batches rows of one value of a shared input, and of two values never', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch') });
     const sizes = sizesOf(serving);
     const rates = [8, 16, 8, 16, 16];
 
-    const replies = await Promise.all(rates.map((rate, n) => serving.batchedRun(step(n, { rate }))));
+    const replies = await Promise.all(
+      rates.map((rate, n) => serving.batchedRun(step(n, { rate }))),
+    );
 
     expect(sizes).toEqual([2, 3]);
     expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
@@ -99,7 +122,9 @@ describe('The batch axes of a model', () => {
       postprocess: (output) => Array.from((output as { next: Tensor }).next.data as Float32Array),
     });
 
-    expect(await serving.batchedRun([1, 2])).toEqual([101, 102, 103, 202, 203, 204, 104, 105, 106, 205, 206, 207]);
+    expect(await serving.batchedRun([1, 2])).toEqual([
+      101, 102, 103, 202, 203, 204, 104, 105, 106, 205, 206, 207,
+    ]);
   });
 
   it('[1.8] splits a call with its rows on axis 1 over batches, and joins the replies', async () => {
@@ -108,7 +133,10 @@ describe('The batch axes of a model', () => {
 
     const reply = await serving.batchedRun({ x: ones(5, 3), state: ones(2, 5, 3), rate });
 
-    expect(reply).toMatchObject({ y: { dims: [5, 3] }, next: { dims: [2, 5, 3], data: new Float32Array(30).fill(2) } });
+    expect(reply).toMatchObject({
+      y: { dims: [5, 3] },
+      next: { dims: [2, 5, 3], data: new Float32Array(30).fill(2) },
+    });
   });
 
   it.each([
@@ -137,13 +165,19 @@ describe('The batch axes of a model', () => {
   ])('[1.8] finds the rows of an output on the axis %s', async (_, outputs) => {
     const serving = await serve({ name: 'flip', model: transposingModel(), outputs });
 
-    const replies = await Promise.all([0, 1].map((n) => serving.batchedRun({ x: floats([1, 3], [n, n + 1, n + 2]) })));
+    const replies = await Promise.all(
+      [0, 1].map((n) => serving.batchedRun({ x: floats([1, 3], [n, n + 1, n + 2]) })),
+    );
 
     expect(replies).toEqual([{ y: floats([3, 1], [0, 1, 2]) }, { y: floats([3, 1], [1, 2, 3]) }]);
   });
 
   it('[1.8] [6.3] checks the axis of every output, and says how to correct it', async () => {
-    const serving = await serve({ name: 'flip', model: transposingModel(), outputs: { y: { batchAxis: 0 } } });
+    const serving = await serve({
+      name: 'flip',
+      model: transposingModel(),
+      outputs: { y: { batchAxis: 0 } },
+    });
 
     const reply = serving.batchedRun({ x: floats([2, 3], [0, 1, 2, 3, 4, 5]) });
 
@@ -154,23 +188,35 @@ describe('The batch axes of a model', () => {
     );
   });
 
-  it.each([1, 4])('[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs', async (fixed) => {
-    const model = linearModel(fixed);
-    const [stepping, single] = [
-      await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } } }),
-      await serve({ name: 'free', model: linearModel('batch') }),
-    ];
-    const inputs = Array.from({ length: 7 }, (_, n) => ({ x: floats([1, 3], [n / 3, -n, n ** 2]) }));
+  it.each([1, 4])(
+    '[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs',
+    async (fixed) => {
+      const model = linearModel(fixed);
+      const [stepping, single] = [
+        await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } } }),
+        await serve({ name: 'free', model: linearModel('batch') }),
+      ];
+      const inputs = Array.from({ length: 7 }, (_, n) => ({
+        x: floats([1, 3], [n / 3, -n, n ** 2]),
+      }));
 
-    const replies = await Promise.all(inputs.map((input) => stepping.batchedRun(input)));
+      const replies = await Promise.all(inputs.map((input) => stepping.batchedRun(input)));
 
-    expect(replies).toEqual(await Promise.all(inputs.map((input) => single.run(input))));
-    expect(warnings).toEqual([expect.stringContaining(`The model of serving "fixed" has a fixed batch of ${fixed}`)]);
-  });
+      expect(replies).toEqual(await Promise.all(inputs.map((input) => single.run(input))));
+      expect(warnings).toEqual([
+        expect.stringContaining(`The model of serving "fixed" has a fixed batch of ${fixed}`),
+      ]);
+    },
+  );
 
   it('[1.8] runs a recurrent model of fixed batch row by row, its state on the declared axis', async () => {
     const fetches = ['y', 'next'];
-    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1, fetches });
+    const serving = await serve({
+      name: 'net',
+      model: recurrentModel(2, 1),
+      ...statesOnAxis1,
+      fetches,
+    });
     const sizes = sizesOf(serving);
 
     const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
@@ -184,12 +230,18 @@ describe('The batch axes of a model', () => {
     const sizes = sizesOf(serving);
     const rates = [1, 2, 3, 2];
 
-    const replies = await Promise.all(rates.map((rate, n) => serving.batchedRun(step(n, { rate }))));
+    const replies = await Promise.all(
+      rates.map((rate, n) => serving.batchedRun(step(n, { rate }))),
+    );
 
     expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
     expect(sizes).toEqual([1, 1, 1, 1]);
-    expect(warnings).toEqual([expect.stringContaining('no rows can be told apart in its output: each call is one run')]);
-    await expect(serving.batchedRun({ ...step(1), x: ones(2, 3) })).rejects.toThrow('axis 0 of "x" is 2 and must be 1');
+    expect(warnings).toEqual([
+      expect.stringContaining('no rows can be told apart in its output: each call is one run'),
+    ]);
+    await expect(serving.batchedRun({ ...step(1), x: ones(2, 3) })).rejects.toThrow(
+      'axis 0 of "x" is 2 and must be 1',
+    );
   });
 
   it.each<[string, (x: Tensor) => unknown]>([
@@ -203,7 +255,13 @@ describe('The batch axes of a model', () => {
         outputs: { y: value('float32', 2, 3), mean: value('float32', 1, 1) },
         nodes: [node('ReduceMean', ['x'], ['mean']), node('Sub', ['x', 'mean'], ['y'])],
       });
-      const serving = await serve({ name: 'image', model, inputs: { x: { batchAxis: null } }, batchTimeout: 5, batchSize: 8 });
+      const serving = await serve({
+        name: 'image',
+        model,
+        inputs: { x: { batchAxis: null } },
+        batchTimeout: 5,
+        batchSize: 8,
+      });
       const sizes = sizesOf(serving);
       const images = [0, 1, 2, 3].map((n) => floats([2, 3], [n, n, n, n, n, n + 6]));
 
@@ -213,10 +271,9 @@ describe('The batch axes of a model', () => {
       expect(replies).toEqual([0, 1, 2, 3].map(spreadOf));
       expect(await serving.run(inputOf(images[3]!))).toEqual(spreadOf(3));
       expect(sizes).toEqual([1, 1, 1, 1, 1]);
-      expect(await collect(serving.stream(inputOf(images[2]!), { hooks: ['mean'] }))).toMatchObject([
-        { hook: 'mean', value: floats([1, 1], [3]) },
-        { output: spreadOf(2) },
-      ]);
+      expect(await collect(serving.stream(inputOf(images[2]!), { hooks: ['mean'] }))).toMatchObject(
+        [{ hook: 'mean', value: floats([1, 1], [3]) }, { output: spreadOf(2) }],
+      );
       await expect(serving.batchedRun(Batch.concatenate([{ x: images[0]! }]))).rejects.toThrow(
         '"x" is given with rows on axis 0 and has no batch axis; give the tensor itself',
       );
@@ -225,7 +282,13 @@ describe('The batch axes of a model', () => {
 
   it('[W1] batches are multiples of a fixed batch, and a call of just its rows is never split', async () => {
     const model = echoModel({ x: value('float32', 4, 3) });
-    const serving = await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } }, batchSize: 11, batchTimeout: 5 });
+    const serving = await serve({
+      name: 'fixed',
+      model,
+      inputs: { x: { batchAxis: 0 } },
+      batchSize: 11,
+      batchTimeout: 5,
+    });
     const sizes = sizesOf(serving);
 
     await Promise.all([4, 4, 4].map((rows) => serving.batchedRun({ x: ones(rows, 3) })));
@@ -242,7 +305,12 @@ describe('The batch axes of a model', () => {
       nodes: [node('Concat', ['x', 'x'], ['y'], { axis: 0 })],
     });
     const axes = { batchAxis: 0 };
-    const serving = await serve({ name: 'fixed', model, inputs: { x: axes }, outputs: { y: axes } });
+    const serving = await serve({
+      name: 'fixed',
+      model,
+      inputs: { x: axes },
+      outputs: { y: axes },
+    });
 
     const reply = serving.batchedRun({ x: ones(2, 3) });
 
@@ -281,7 +349,11 @@ describe('The batch axes of a model', () => {
 
     const [alone, together] = [
       await serving.run({ x }),
-      (await Promise.all([{ x }, { x: floats([1, 2], [100, 200]) }].map((input) => serving.batchedRun(input))))[0]!,
+      (
+        await Promise.all(
+          [{ x }, { x: floats([1, 2], [100, 200]) }].map((input) => serving.batchedRun(input)),
+        )
+      )[0]!,
     ];
 
     expect(alone.y.data).not.toEqual(together.y.data);
@@ -294,7 +366,11 @@ describe('The batch axes of a model', () => {
   });
 
   it('[1.8] [4.6] gives the rows of a batch of a float model the numbers of single runs', async () => {
-    const serving = await serve<{ probabilities: Tensor }>({ name: 'digits', model: digits, batchSize: 16 });
+    const serving = await serve<{ probabilities: Tensor }>({
+      name: 'digits',
+      model: digits,
+      batchSize: 16,
+    });
     const images = Array.from({ length: 40 }, (_, n) =>
       Float32Array.from({ length: 784 }, (_ink, i) => ((i * (n + 1)) % 17) / 17),
     );
@@ -304,7 +380,9 @@ describe('The batch axes of a model', () => {
 
     for (const [n, reply] of batched.entries()) {
       const alone = await serving.run(inputs[n]);
-      for (const [digit, probability] of Array.from(reply.probabilities.data as Float32Array).entries()) {
+      for (const [digit, probability] of Array.from(
+        reply.probabilities.data as Float32Array,
+      ).entries()) {
         expect(probability).toBeCloseTo(alone.probabilities.data[digit] as number, 5);
       }
     }

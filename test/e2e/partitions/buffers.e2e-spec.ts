@@ -33,49 +33,64 @@ describe('The memory of a tensor', () => {
     ['a model', net, (tensors) => tensors],
     ['a model of fixed batch', fixedNet, (tensors) => tensors],
     ['a module', echo, ({ x }) => [x, { x }]],
-    ['a module as a plain value', echo, ({ x, state, rate }) => Batch.ofValues([x, { state }, [rate]])],
-  ])('[5.4] stays with the caller who passes it to %s, as it was', async (_, definition, inputOf) => {
-    const serving = await serve(definition);
-    const tensors = step(1);
+    [
+      'a module as a plain value',
+      echo,
+      ({ x, state, rate }) => Batch.ofValues([x, { state }, [rate]]),
+    ],
+  ])(
+    '[5.4] stays with the caller who passes it to %s, as it was',
+    async (_, definition, inputOf) => {
+      const serving = await serve(definition);
+      const tensors = step(1);
 
-    for (let call = 0; call < 2; call++) {
-      await Promise.all([serving.batchedRun(inputOf(tensors)), serving.run(inputOf(tensors))]);
-    }
+      for (let call = 0; call < 2; call++) {
+        await Promise.all([serving.batchedRun(inputOf(tensors)), serving.run(inputOf(tensors))]);
+      }
 
-    expect(tensors).toEqual(step(1));
-  });
+      expect(tensors).toEqual(step(1));
+    },
+  );
 
   it.each<[string, ServingDefinition]>([
     ['a model', net],
     ['a model of fixed batch', fixedNet],
-  ])('[5.4] belongs to the caller who gets it from %s, and holds his rows alone', async (_, definition) => {
-    const serving = await serve<Record<'y' | 'next' | 'used', Tensor>>(definition);
+  ])(
+    '[5.4] belongs to the caller who gets it from %s, and holds his rows alone',
+    async (_, definition) => {
+      const serving = await serve<Record<'y' | 'next' | 'used', Tensor>>(definition);
 
-    const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
+      const replies = await Promise.all([1, 2, 3].map((n) => serving.batchedRun(step(n))));
 
-    for (const [n, { y, next, used }] of replies.entries()) {
-      expect([y, next, used].map(bytesOf)).toEqual([3 * 4, 6 * 4, 8]);
-      expect([...(y.data as Float32Array)]).toEqual([8, 8, 8].map((factor) => factor * (n + 1)));
-      [y, next].forEach(({ data }) => (data as Float32Array).fill(NaN));
-      (used.data as BigInt64Array).fill(0n);
-    }
-  });
+      for (const [n, { y, next, used }] of replies.entries()) {
+        expect([y, next, used].map(bytesOf)).toEqual([3 * 4, 6 * 4, 8]);
+        expect([...(y.data as Float32Array)]).toEqual([8, 8, 8].map((factor) => factor * (n + 1)));
+        [y, next].forEach(({ data }) => (data as Float32Array).fill(NaN));
+        (used.data as BigInt64Array).fill(0n);
+      }
+    },
+  );
 
   it.each<[string, unknown[], unknown[]]>([
     ['a view of a table', [0, 1], [2, 3]],
     ['a pooled Buffer', [0, 1], [2, 3]],
     ['shared memory', [0, 0], [2, 2]],
     ['one tensor for all rows', [1, 2], [1, 2]],
-  ])('[5.4] belongs to the caller also where a module returns %s', async (output, first, second) => {
-    const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
+  ])(
+    '[5.4] belongs to the caller also where a module returns %s',
+    async (output, first, second) => {
+      const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
 
-    const replies = await Promise.all([0, 2].map((n) => serving.batchedRun({ output, n })));
+      const replies = await Promise.all([0, 2].map((n) => serving.batchedRun({ output, n })));
 
-    expect(replies.map(({ data }) => [...data])).toEqual([first, second]);
-    expect(replies.map(bytesOf)).toEqual(replies.map(({ data }) => (data as Uint8Array).byteLength));
-    (replies[0]!.data as Uint8Array).fill(7);
-    expect([...replies[1]!.data]).toEqual(second);
-  });
+      expect(replies.map(({ data }) => [...data])).toEqual([first, second]);
+      expect(replies.map(bytesOf)).toEqual(
+        replies.map(({ data }) => (data as Uint8Array).byteLength),
+      );
+      (replies[0]!.data as Uint8Array).fill(7);
+      expect([...replies[1]!.data]).toEqual(second);
+    },
+  );
 
   it('[5.4] [6.3] moves out of the module: one that it returns again fails its batch, with what to do, and no other', async () => {
     const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });

@@ -3,7 +3,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { createServing, type LocalServing, type PartitionStatus, ServingLoadError } from 'nestjs-serving';
+import {
+  createServing,
+  type LocalServing,
+  type PartitionStatus,
+  ServingLoadError,
+} from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { filter, firstValueFrom } from 'rxjs';
 import { value, weightsApartModel } from '../../fixtures/models/models.js';
@@ -23,7 +28,9 @@ const oneOf = (op: string): Uint8Array =>
 const itOnLinux = process.platform === 'linux' ? it : it.skip;
 
 function killChildren(): void {
-  const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').split(' ').filter(Boolean);
+  const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8')
+    .split(' ')
+    .filter(Boolean);
   children.forEach((pid) => process.kill(Number(pid), 'SIGKILL'));
 }
 
@@ -61,17 +68,25 @@ describe('A model whose file changes while the application runs', () => {
     },
   );
 
-  itOnLinux('[W8] goes on as it was after a restart, also where the file has other inputs or is gone', async () => {
-    await writeFile(model, oneOf('Identity'));
-    const serving: Net = await serve({ name: 'net', model, isolation: 'process', restartDelay: 1 });
+  itOnLinux(
+    '[W8] goes on as it was after a restart, also where the file has other inputs or is gone',
+    async () => {
+      await writeFile(model, oneOf('Identity'));
+      const serving: Net = await serve({
+        name: 'net',
+        model,
+        isolation: 'process',
+        restartDelay: 1,
+      });
 
-    await writeFile(model, oneOf('Neg'));
-    expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 1 });
-    expect((await serving.batchedRun({ x })).y).toEqual(x);
-    await rm(model);
-    expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 2 });
-    expect((await serving.batchedRun({ x })).y).toEqual(x);
-  });
+      await writeFile(model, oneOf('Neg'));
+      expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 1 });
+      expect((await serving.batchedRun({ x })).y).toEqual(x);
+      await rm(model);
+      expect(await restart(serving)).toMatchObject({ state: 'up', restarts: 2 });
+      expect((await serving.batchedRun({ x })).y).toEqual(x);
+    },
+  );
 
   itOnLinux(
     '[W8] with its weights in another file runs, and is not up after a restart that finds other weights, with the reason',
@@ -79,16 +94,26 @@ describe('A model whose file changes while the application runs', () => {
       const weights = join(folder, 'weights.data');
       await writeFile(weights, Float32Array.of(10, 20));
       await writeFile(model, weightsApartModel('weights.data'));
-      const serving: Net = await serve({ name: 'net', model, isolation: 'process', restartDelay: 1, maxRestarts: 1 });
+      const serving: Net = await serve({
+        name: 'net',
+        model,
+        isolation: 'process',
+        restartDelay: 1,
+        maxRestarts: 1,
+      });
 
       expect((await serving.batchedRun({ x })).y).toEqual(floats([1, 2], [11, 22]));
       await writeFile(weights, Float32Array.of(0, 0));
       await expect(serving.run({ x })).rejects.toThrow(ServingLoadError);
       expect(await restart(serving)).toMatchObject({
         state: 'lost',
-        reason: expect.stringContaining(`The file ${weights} has changed since the serving started`),
+        reason: expect.stringContaining(
+          `The file ${weights} has changed since the serving started`,
+        ),
       });
-      await expect(serving.batchedRun({ x })).rejects.toThrow(`The file ${weights} has changed since the serving started`);
+      await expect(serving.batchedRun({ x })).rejects.toThrow(
+        `The file ${weights} has changed since the serving started`,
+      );
     },
   );
 

@@ -7,7 +7,8 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const sentences = (rows: number, length: number, width = 3): Tensor =>
   floats([rows, length, width], Array(rows * length * width).fill(1));
-const masks = (rows: number, length: number): Tensor => new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
+const masks = (rows: number, length: number): Tensor =>
+  new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
 const good = { words: sentences(1, 2), mask: masks(1, 2) };
 
 describe('The door of a serving of a model', () => {
@@ -32,34 +33,65 @@ describe('The door of a serving of a model', () => {
       InvalidInputError,
       'axis 2 of "words" is 4 and must be 3',
     ],
-    ['axes of one name that disagree', { ...good, mask: masks(1, 5) }, InvalidInputError, 'axis 1 of "mask" is 5 and must be 2'],
+    [
+      'axes of one name that disagree',
+      { ...good, mask: masks(1, 5) },
+      InvalidInputError,
+      'axis 1 of "mask" is 5 and must be 2',
+    ],
     ['an input too few', { words: good.words }, InvalidInputError, '"mask" is missing'],
-    ['an input too many', { ...good, tone: floats([1], [0]) }, InvalidInputError, 'the model has no input "tone"'],
-    ['an input of another name', { words: good.words, maks: good.mask }, InvalidInputError, '"mask" is missing'],
+    [
+      'an input too many',
+      { ...good, tone: floats([1], [0]) },
+      InvalidInputError,
+      'the model has no input "tone"',
+    ],
+    [
+      'an input of another name',
+      { words: good.words, maks: good.mask },
+      InvalidInputError,
+      '"mask" is missing',
+    ],
     ['a bare tensor for two inputs', good.words, InvalidInputError, '"words" is missing'],
     ['a plain value', 'what is this?', InvalidInputError, 'these are no tensors'],
     ['a tuple', [good.words, good.mask], InvalidInputError, '"words" is missing'],
-    ['uneven rows', { ...good, mask: masks(2, 2) }, InvalidBatchError, 'Uneven rows: "mask" has 2, "words" has 1'],
+    [
+      'uneven rows',
+      { ...good, mask: masks(2, 2) },
+      InvalidBatchError,
+      'Uneven rows: "mask" has 2, "words" has 1',
+    ],
     ['no rows', { words: sentences(0, 2), mask: masks(0, 2) }, InvalidBatchError, 'without rows'],
-  ])('[4.9] refuses %s alone, and those that came with it are served together', async (_, bad, type, message) => {
-    const words = value('float32', 'batch', 'length', 3);
-    const serving = await serve({ name: 'reader', model: echoModel({ words, mask: value('int64', 'batch', 'length') }) });
-    const batches: BatchEndEvent[] = [];
-    serving.eventsOf('batch:end').subscribe((event) => batches.push(event));
+  ])(
+    '[4.9] refuses %s alone, and those that came with it are served together',
+    async (_, bad, type, message) => {
+      const words = value('float32', 'batch', 'length', 3);
+      const serving = await serve({
+        name: 'reader',
+        model: echoModel({ words, mask: value('int64', 'batch', 'length') }),
+      });
+      const batches: BatchEndEvent[] = [];
+      serving.eventsOf('batch:end').subscribe((event) => batches.push(event));
 
-    const [first, refused, last] = await Promise.allSettled([good, bad, good].map((input) => serving.batchedRun(input)));
+      const [first, refused, last] = await Promise.allSettled(
+        [good, bad, good].map((input) => serving.batchedRun(input)),
+      );
 
-    expect([first, last].map((reply) => reply!.status)).toEqual(['fulfilled', 'fulfilled']);
-    expect(batches).toEqual([expect.not.objectContaining({ error: expect.anything() })]);
-    expect(batches).toMatchObject([{ rows: 2 }]);
-    const { reason } = refused as PromiseRejectedResult;
-    expect(reason).toBeInstanceOf(type);
-    expect(reason).toMatchObject({ statusCode: 400, message: expect.stringContaining(message) });
-    await expect(serving.run(bad)).rejects.toThrow(message);
-  });
+      expect([first, last].map((reply) => reply!.status)).toEqual(['fulfilled', 'fulfilled']);
+      expect(batches).toEqual([expect.not.objectContaining({ error: expect.anything() })]);
+      expect(batches).toMatchObject([{ rows: 2 }]);
+      const { reason } = refused as PromiseRejectedResult;
+      expect(reason).toBeInstanceOf(type);
+      expect(reason).toMatchObject({ statusCode: 400, message: expect.stringContaining(message) });
+      await expect(serving.run(bad)).rejects.toThrow(message);
+    },
+  );
 
   it('[4.9] says what the model takes and what it was given', async () => {
-    const serving = await serve({ name: 'reader', model: echoModel({ x: value('float32', 'batch', 'length', 3) }) });
+    const serving = await serve({
+      name: 'reader',
+      model: echoModel({ x: value('float32', 'batch', 'length', 3) }),
+    });
 
     await expect(serving.batchedRun({ x: sentences(4, 2, 5) })).rejects.toThrow(
       'Serving "reader" takes [x: float32[batch, length, 3]] and was given [x: float32[rows, 2, 5]]: axis 2 of "x" is 5 and must be 3',
@@ -70,11 +102,16 @@ describe('The door of a serving of a model', () => {
     const x = value('float32', 'batch', name, name);
     const serving = await serve({ name: 'reader', model: echoModel({ x }) });
 
-    expect(await serving.batchedRun({ x: sentences(1, 2, 5) })).toEqual({ same_x: sentences(1, 2, 5) });
+    expect(await serving.batchedRun({ x: sentences(1, 2, 5) })).toEqual({
+      same_x: sentences(1, 2, 5),
+    });
   });
 
   it('[4.9] batches rows of different lengths apart', async () => {
-    const serving = await serve({ name: 'reader', model: echoModel({ x: value('float32', 'batch', 'length', 3) }) });
+    const serving = await serve({
+      name: 'reader',
+      model: echoModel({ x: value('float32', 'batch', 'length', 3) }),
+    });
     const inputs = [2, 5, 2, 7, 5].map((length) => sentences(1, length));
     const sizes: number[] = [];
     serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));

@@ -7,7 +7,9 @@ import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** What a model can be written of; the others have no number of their own in ONNX files of that age. */
+/**
+ * What a model can be written of; the others have no number of their own in ONNX files of that age.
+ */
 const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);
 
 const bits = (...values: number[]): Uint16Array => Uint16Array.from(values);
@@ -17,33 +19,52 @@ const typesOf = (tensor: Tensor): ElementType => tensor.type as ElementType;
 describe('Tensors of every element type', () => {
   const serve = useServings();
 
-  it.each(inModels)('[1.7] run through the thread of a model, in batches and split over them: $type', async (six) => {
-    const type = value(typesOf(six), 'batch');
-    const serving = await serve({ name: 'echo', model: echoModel({ x: type }), batchSize: 4 });
-    const slices = [six, six].map((x) => Batch.concatenate([{ x }]));
+  it.each(inModels)(
+    '[1.7] run through the thread of a model, in batches and split over them: $type',
+    async (six) => {
+      const type = value(typesOf(six), 'batch');
+      const serving = await serve({ name: 'echo', model: echoModel({ x: type }), batchSize: 4 });
+      const slices = [six, six].map((x) => Batch.concatenate([{ x }]));
 
-    const replies = await Promise.all([...slices, slices[0]!.slice(1, 3)].map((rows) => serving.batchedRun(rows)));
+      const replies = await Promise.all(
+        [...slices, slices[0]!.slice(1, 3)].map((rows) => serving.batchedRun(rows)),
+      );
 
-    expect(replies).toEqual([{ same_x: six }, { same_x: six }, { same_x: partOf(six, 1, 3) }]);
-  });
+      expect(replies).toEqual([{ same_x: six }, { same_x: six }, { same_x: partOf(six, 1, 3) }]);
+    },
+  );
 
   it.each(sixOfEachType)('[1.7] run through the thread of a module: $type', async (six) => {
     const serving = await serve({ name: 'echo', useFile: worker('echo'), batchSize: 4 });
 
-    expect(await Promise.all([six, six].map((rows) => serving.batchedRun(rows)))).toEqual([six, six]);
+    expect(await Promise.all([six, six].map((rows) => serving.batchedRun(rows)))).toEqual([
+      six,
+      six,
+    ]);
   });
 
   it.each([
-    ['NaN, infinities, zeros of both signs and the smallest number', floats([6], [NaN, Infinity, -Infinity, -0, 0, 2 ** -149])],
+    [
+      'NaN, infinities, zeros of both signs and the smallest number',
+      floats([6], [NaN, Infinity, -Infinity, -0, 0, 2 ** -149]),
+    ],
     ['the largest and least integers', new Tensor('int64', [2n ** 63n - 1n, -(2n ** 63n)], [2])],
     ['the largest unsigned integer', new Tensor('uint64', [2n ** 64n - 1n], [1])],
-    ['empty, long and foreign strings', new Tensor('string', ['', ' ', 'ß'.repeat(100_000), '𝄞 日本', 'a\nb'], [5])],
+    [
+      'empty, long and foreign strings',
+      new Tensor('string', ['', ' ', 'ß'.repeat(100_000), '𝄞 日本', 'a\nb'], [5]),
+    ],
   ])('[1.7] keep their extremes: %s', async (_, x) => {
-    const serving = await serve<{ same_x: Tensor }>({ name: 'echo', model: echoModel({ x: value(typesOf(x), 'batch') }) });
+    const serving = await serve<{ same_x: Tensor }>({
+      name: 'echo',
+      model: echoModel({ x: value(typesOf(x), 'batch') }),
+    });
 
     const { same_x: reply } = await serving.batchedRun({ x });
 
-    expect([...reply.data].map((element, i) => Object.is(element, x.data[i]))).toEqual([...x.data].map(() => true));
+    expect([...reply.data].map((element, i) => Object.is(element, x.data[i]))).toEqual(
+      [...x.data].map(() => true),
+    );
   });
 
   it('[1.7] [1.8] are padded up to a fixed batch, strings too', async () => {
@@ -59,7 +80,9 @@ describe('Tensors of every element type', () => {
     const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
     const [one, two, three] = [0x3c00, 0x4000, 0x4200];
     /** The class that holds half floats on this Node, of which 24 is the first to have one. */
-    const halves = (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array }).Float16Array ?? Uint16Array;
+    const halves =
+      (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array })
+        .Float16Array ?? Uint16Array;
     const tensor = (...values: number[]): Tensor => {
       const data = bits(...values);
       return new Tensor('float16', new halves(data.buffer), [values.length / 2, 2]);
@@ -84,14 +107,22 @@ describe('Tensors of every element type', () => {
         serving.batchedRun({ x: tensor(two, two, three, three) }),
       ]);
 
-      expect(replies).toEqual([{ same_x: tensor(one, two, two, three, three, one) }, { same_x: tensor(two, two, three, three) }]);
+      expect(replies).toEqual([
+        { same_x: tensor(one, two, two, three, three, one) },
+        { same_x: tensor(two, two, three, three) },
+      ]);
     });
   });
 
   it('[1.7] may have inner axes of length 0', async () => {
-    const serving = await serve({ name: 'echo', model: echoModel({ x: value('float32', 'batch', 'n') }) });
+    const serving = await serve({
+      name: 'echo',
+      model: echoModel({ x: value('float32', 'batch', 'n') }),
+    });
 
-    expect(await serving.batchedRun({ x: floats([2, 0], []) })).toEqual({ same_x: floats([2, 0], []) });
+    expect(await serving.batchedRun({ x: floats([2, 0], []) })).toEqual({
+      same_x: floats([2, 0], []),
+    });
   });
 });
 

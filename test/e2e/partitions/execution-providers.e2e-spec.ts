@@ -26,8 +26,16 @@ describe('The execution providers of a serving', () => {
       ['tensorrt'],
       /on tensorrt \(.+\)\. .+TensorRT 10 must be installed.+ executionProviders: \['tensorrt', 'cpu'\]$/,
     ],
-    [missing, [missing], /on abacus \(.+\)\. No build of onnxruntime-node for this platform offers "abacus"\./],
-    ['each of several', [missing, 'slide-rule'], /on abacus \(.+\) or slide-rule \(.+\)\..+'slide-rule', 'cpu'\]$/],
+    [
+      missing,
+      [missing],
+      /on abacus \(.+\)\. No build of onnxruntime-node for this platform offers "abacus"\./,
+    ],
+    [
+      'each of several',
+      [missing, 'slide-rule'],
+      /on abacus \(.+\) or slide-rule \(.+\)\..+'slide-rule', 'cpu'\]$/,
+    ],
   ])(
     '[5.7] fail the boot where they are missing, with the reason and what to install: %s',
     async (_, executionProviders, message) => {
@@ -57,15 +65,30 @@ describe('The execution providers of a serving', () => {
       [missing, 'cpu'],
       [/^The model of serving "echo" runs on cpu, without abacus \(.+ does not offer it on /],
     ],
-    ['known, and not here', ['tensorrt', 'cpu'], [/^The model of serving "echo" runs on cpu, without tensorrt \(.+\)$/]],
-    ['two of these, one after the CPU', [missing, 'cpu', { name: 'cuda', deviceId: 99 }], [/ without abacus /, / without cuda /]],
+    [
+      'known, and not here',
+      ['tensorrt', 'cpu'],
+      [/^The model of serving "echo" runs on cpu, without tensorrt \(.+\)$/],
+    ],
+    [
+      'two of these, one after the CPU',
+      [missing, 'cpu', { name: 'cuda', deviceId: 99 }],
+      [/ without abacus /, / without cuda /],
+    ],
   ])(
     '[W10] that are missing are named in a warning, with the reason, and partitions() names the one in use: %s',
     async (_, executionProviders, warnings) => {
       const said: unknown[] = [];
-      const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void said.push(message));
+      const warn = jest
+        .spyOn(Logger.prototype, 'warn')
+        .mockImplementation((message: unknown) => void said.push(message));
 
-      const serving = await serve({ name: 'echo', model, session: { executionProviders }, partitions: 2 });
+      const serving = await serve({
+        name: 'echo',
+        model,
+        session: { executionProviders },
+        partitions: 2,
+      });
       warn.mockRestore();
 
       expect(said).toEqual(warnings.map((warning) => expect.stringMatching(warning)));
@@ -81,14 +104,21 @@ describe('The execution providers of a serving', () => {
   });
 
   it('[5.7] are not blamed where the model is at fault', async () => {
-    const starting = serve({ name: 'echo', model: Uint8Array.of(1, 2, 3), session: { executionProviders: [missing] } });
+    const starting = serve({
+      name: 'echo',
+      model: Uint8Array.of(1, 2, 3),
+      session: { executionProviders: [missing] },
+    });
 
     await expect(starting).rejects.toThrow(ServingLoadError);
     await expect(starting).rejects.not.toThrow(missing);
   });
 
   it('[5.7] are blamed also where an option forbids the CPU', async () => {
-    const session = { executionProviders: [missing], extra: { session: { disable_cpu_ep_fallback: '1' } } };
+    const session = {
+      executionProviders: [missing],
+      extra: { session: { disable_cpu_ep_fallback: '1' } },
+    };
 
     await expect(serve({ name: 'echo', model, session })).rejects.toThrow(ProviderUnavailableError);
   });

@@ -45,7 +45,9 @@ const bufferOf = ({ data }: Tensor): ArrayBuffer => (data as Float32Array<ArrayB
 /** What each of the calls, made at once, is answered with. */
 async function answers(serving: LocalServing, ...inputs: readonly unknown[]): Promise<unknown[]> {
   const replies = await Promise.allSettled(inputs.map((input) => serving.batchedRun(input)));
-  return replies.map((reply) => (reply.status === 'fulfilled' ? reply.value : (reply.reason as unknown)));
+  return replies.map((reply) =>
+    reply.status === 'fulfilled' ? reply.value : (reply.reason as unknown),
+  );
 }
 
 describe('A row that cannot move to a thread', () => {
@@ -55,7 +57,10 @@ describe('A row that cannot move to a thread', () => {
     ['a function', () => 1],
     ['a promise', Promise.resolve()],
     ['a symbol', Symbol('row')],
-    ['a getter that throws', { x: 1, y: Object.defineProperty({}, 'z', { get: throws, enumerable: true }) }],
+    [
+      'a getter that throws',
+      { x: 1, y: Object.defineProperty({}, 'z', { get: throws, enumerable: true }) },
+    ],
     ['a view of memory that is gone', detached()],
     ['lists of 50 000 levels', { at: 1, lists: around(50_000) }],
     ['a port', new MessageChannel().port1],
@@ -68,7 +73,10 @@ describe('A row that cannot move to a thread', () => {
 
     expect([before, after]).toEqual(['a', ['b']]);
     expect(refused).toBeInstanceOf(InvalidInputError);
-    expect(refused).toMatchObject({ statusCode: 400, message: expect.stringContaining('The row cannot be sent') });
+    expect(refused).toMatchObject({
+      statusCode: 400,
+      message: expect.stringContaining('The row cannot be sent'),
+    });
     // Without it, they run again.
     expect(sizes).toEqual([3, 2]);
     await expect(serving.run(row)).rejects.toThrow(InvalidInputError);
@@ -78,7 +86,12 @@ describe('A row that cannot move to a thread', () => {
   it('[4.9] [6.1] is refused with its whole call, and with no other', async () => {
     const serving = await serve({ ...threadEcho, batchSize: 8 });
 
-    const replies = await answers(serving, Batch.ofValues([1, 2]), Batch.ofValues([3, () => 4, 5]), Batch.ofValues([6]));
+    const replies = await answers(
+      serving,
+      Batch.ofValues([1, 2]),
+      Batch.ofValues([3, () => 4, 5]),
+      Batch.ofValues([6]),
+    );
 
     expect(replies).toEqual([[1, 2], expect.any(InvalidInputError), [6]]);
   });
@@ -87,7 +100,12 @@ describe('A row that cannot move to a thread', () => {
     const serving = await serve(threadEcho);
     const claim = { type: 'float32', dims: [1], data: Uint8Array.of(1), size: 1 };
 
-    const replies = await answers(serving, Batch.ofValues(['a']), Batch.ofValues([claim]), Batch.ofValues([floats([1], [1])]));
+    const replies = await answers(
+      serving,
+      Batch.ofValues(['a']),
+      Batch.ofValues([claim]),
+      Batch.ofValues([floats([1], [1])]),
+    );
 
     expect(replies).toEqual([['a'], expect.any(InvalidInputError), [floats([1], [1])]]);
   });
@@ -118,15 +136,22 @@ describe('Tensors whose memory is taken away while they wait', () => {
     ['a thread', threadEcho],
     ['a function', functionEcho],
     ['a class', handlerEcho],
-  ])('[4.9] [6.1] fail their own call, and their batch mates are served, by %s', async (_, definition) => {
-    const serving = await serve(definition);
-    const inputs = [1, 2, 3].map((n) => floats([1, 1], [n]));
+  ])(
+    '[4.9] [6.1] fail their own call, and their batch mates are served, by %s',
+    async (_, definition) => {
+      const serving = await serve(definition);
+      const inputs = [1, 2, 3].map((n) => floats([1, 1], [n]));
 
-    const replies = answers(serving, ...inputs);
-    structuredClone(inputs[1]!.data, { transfer: [bufferOf(inputs[1]!)] });
+      const replies = answers(serving, ...inputs);
+      structuredClone(inputs[1]!.data, { transfer: [bufferOf(inputs[1]!)] });
 
-    expect(await replies).toEqual([floats([1, 1], [1]), expect.any(InvalidBatchError), floats([1, 1], [3])]);
-  });
+      expect(await replies).toEqual([
+        floats([1, 1], [1]),
+        expect.any(InvalidBatchError),
+        floats([1, 1], [3]),
+      ]);
+    },
+  );
 
   it('[4.9] [6.1] fail their own call, and their batch mates are served, by a model', async () => {
     const serving = await serve({ name: 'linear', model: linearModel('batch') });
@@ -135,7 +160,10 @@ describe('Tensors whose memory is taken away while they wait', () => {
     const replies = answers(serving, ...inputs);
     structuredClone(inputs[0]!.data, { transfer: [bufferOf(inputs[0]!)] });
 
-    expect(await replies).toEqual([expect.any(InvalidBatchError), { y: expect.objectContaining({ dims: [1, 2] }) }]);
+    expect(await replies).toEqual([
+      expect.any(InvalidBatchError),
+      { y: expect.objectContaining({ dims: [1, 2] }) },
+    ]);
   });
 });
 
@@ -149,7 +177,9 @@ describe('A result that cannot be read', () => {
 
     expect([before, after]).toEqual(['a', 'b']);
     expect(deep).toBeInstanceOf(InvalidOutputError);
-    expect(deep).toMatchObject({ message: expect.stringContaining('nested more than 500 levels deep') });
+    expect(deep).toMatchObject({
+      message: expect.stringContaining('nested more than 500 levels deep'),
+    });
     expect(await serving.batchedRun(around(499))).toEqual(around(499));
   });
 
@@ -158,7 +188,13 @@ describe('A result that cannot be read', () => {
 
     const replies = await answers(serving, 'a', 'deep metadata', 'b', 'deep metadata', 'c');
 
-    expect(replies).toEqual(['a', expect.any(InvalidOutputError), 'b', expect.any(InvalidOutputError), 'c']);
+    expect(replies).toEqual([
+      'a',
+      expect.any(InvalidOutputError),
+      'b',
+      expect.any(InvalidOutputError),
+      'c',
+    ]);
     expect(replies[1]).toMatchObject({ message: expect.stringContaining('cannot be read') });
   });
 

@@ -9,7 +9,11 @@ describe('An inline run', () => {
   const serve = useServings();
 
   it('[3.1] [9.3] that is cut into pieces ends with its last one, also when the serving closes after the first', async () => {
-    const serving = await serve<{ size: number }[]>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
+    const serving = await serve<{ size: number }[]>({
+      name: 'gate',
+      useFile: worker('gate'),
+      batchSize: 1,
+    });
     const gates = [gate(), gate()];
     const reply = serving.run(Batch.stack(gates.map(({ row }) => row)));
     await gates[0]!.entered();

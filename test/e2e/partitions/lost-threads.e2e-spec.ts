@@ -10,18 +10,32 @@ describe('A thread that dies', () => {
   const serve = useServings();
   const ends = ['exits', 'leaves an exception uncaught'];
 
-  it.each(ends)('[5.6] fails the batch it held alone, and the other partitions go on: it %s', async (end) => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 2 });
+  it.each(ends)(
+    '[5.6] fails the batch it held alone, and the other partitions go on: it %s',
+    async (end) => {
+      const serving = await serve({
+        name: 'faults',
+        useFile: worker('faults'),
+        partitions: 2,
+        batchSize: 2,
+      });
 
-    const replies = await Promise.allSettled([end, 'mate', 'a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row)));
+      const replies = await Promise.allSettled(
+        [end, 'mate', 'a', 'b', 'c', 'd', 'e'].map((row) => serving.batchedRun(row)),
+      );
 
-    for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
-      expect(reason).toBeInstanceOf(PartitionLostError);
-      expect(reason).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
-    }
-    expect(replies.slice(2)).toEqual(['a', 'b', 'c', 'd', 'e'].map((value) => ({ status: 'fulfilled', value })));
-    expect(await Promise.all([1, 2, 3, 4, 5].map((row) => serving.batchedRun(row)))).toEqual([1, 2, 3, 4, 5]);
-  });
+      for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
+        expect(reason).toBeInstanceOf(PartitionLostError);
+        expect(reason).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
+      }
+      expect(replies.slice(2)).toEqual(
+        ['a', 'b', 'c', 'd', 'e'].map((value) => ({ status: 'fulfilled', value })),
+      );
+      expect(await Promise.all([1, 2, 3, 4, 5].map((row) => serving.batchedRun(row)))).toEqual([
+        1, 2, 3, 4, 5,
+      ]);
+    },
+  );
 
   it('[6.5] tells of what it died', async () => {
     const serving = await serve({ name: 'faults', useFile: worker('faults') });
@@ -32,22 +46,40 @@ describe('A thread that dies', () => {
     });
   });
 
-  it.each(ends)('[5.6] fails every call at once when it was the last and is not started again: it %s', async (end) => {
-    const options = { partitions: 2, batchSize: 1, maxQueue: 4, maxRestarts: 0 };
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
+  it.each(ends)(
+    '[5.6] fails every call at once when it was the last and is not started again: it %s',
+    async (end) => {
+      const options = { partitions: 2, batchSize: 1, maxQueue: 4, maxRestarts: 0 };
+      const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
 
-    const dying = await Promise.allSettled([end, end, 'queued', 'queued'].map((row) => serving.batchedRun(row)));
-    const later = await Promise.allSettled(Array.from({ length: 4 }, () => serving.batchedRun('later')));
+      const dying = await Promise.allSettled(
+        [end, end, 'queued', 'queued'].map((row) => serving.batchedRun(row)),
+      );
+      const later = await Promise.allSettled(
+        Array.from({ length: 4 }, () => serving.batchedRun('later')),
+      );
 
-    const reasons = [...dying, ...later].map((reply) => (reply as PromiseRejectedResult).reason as Error);
-    reasons.slice(0, 2).forEach((reason) => expect(reason).toBeInstanceOf(PartitionLostError));
-    // What had been handed ahead is lost with its thread; what waited has nothing to wait for.
-    reasons.slice(2, 4).forEach(({ name }) => expect(['PartitionLostError', 'ServingUnavailableError']).toContain(name));
-    reasons.slice(4).forEach((reason) => expect(reason).toBeInstanceOf(ServingUnavailableError));
-  });
+      const reasons = [...dying, ...later].map(
+        (reply) => (reply as PromiseRejectedResult).reason as Error,
+      );
+      reasons.slice(0, 2).forEach((reason) => expect(reason).toBeInstanceOf(PartitionLostError));
+      // What had been handed ahead is lost with its thread; what waited has nothing to wait for.
+      reasons
+        .slice(2, 4)
+        .forEach(({ name }) =>
+          expect(['PartitionLostError', 'ServingUnavailableError']).toContain(name),
+        );
+      reasons.slice(4).forEach((reason) => expect(reason).toBeInstanceOf(ServingUnavailableError));
+    },
+  );
 
   it('[5.6] [9.3] does not keep its serving from closing', async () => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), partitions: 2, batchSize: 1 });
+    const serving = await serve({
+      name: 'faults',
+      useFile: worker('faults'),
+      partitions: 2,
+      batchSize: 1,
+    });
     const lost = serving.batchedRun('exits').catch((error: unknown) => error);
 
     await serving.close();
@@ -56,7 +88,12 @@ describe('A thread that dies', () => {
   });
 
   it('[5.6] leaves the batch of another partition running', async () => {
-    const serving = await serve({ name: 'gate', useFile: worker('gate'), partitions: 2, batchSize: 1 });
+    const serving = await serve({
+      name: 'gate',
+      useFile: worker('gate'),
+      partitions: 2,
+      batchSize: 1,
+    });
     const other = await serve({ name: 'faults', useFile: worker('faults') });
     const held = gate();
     const reply = serving.batchedRun(held.row);

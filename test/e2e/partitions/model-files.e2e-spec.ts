@@ -30,9 +30,16 @@ describe('A serving of an ONNX file', () => {
     ['its URL', async () => digits],
     ['its URL as a string', async () => digits.href],
     ['its bytes', async () => new Uint8Array(await readFile(digits))],
-    ['its bytes inside a larger buffer', async () => Buffer.concat([Buffer.alloc(100), await readFile(digits)]).subarray(100)],
+    [
+      'its bytes inside a larger buffer',
+      async () => Buffer.concat([Buffer.alloc(100), await readFile(digits)]).subarray(100),
+    ],
   ])('[1.3] is loaded by %s', async (_, load) => {
-    const serving = await serve<{ probabilities: Tensor }>({ name: 'digits', model: await load(), partitions: 2 });
+    const serving = await serve<{ probabilities: Tensor }>({
+      name: 'digits',
+      model: await load(),
+      partitions: 2,
+    });
 
     const { probabilities } = await serving.batchedRun({ image: blank });
 
@@ -49,11 +56,20 @@ describe('A serving of an ONNX file', () => {
   });
 
   it('[1.3] takes a bare tensor for the input of a model that has one', async () => {
-    const serving = await serve<object>({ name: 'echo', model: echoModel({ x: value('float32', 'batch', 2) }) });
+    const serving = await serve<object>({
+      name: 'echo',
+      model: echoModel({ x: value('float32', 'batch', 2) }),
+    });
 
-    const replies = await Promise.all([serving.batchedRun(floats([1, 2], [1, 2])), serving.run({ x: floats([1, 2], [1, 2]) })]);
+    const replies = await Promise.all([
+      serving.batchedRun(floats([1, 2], [1, 2])),
+      serving.run({ x: floats([1, 2], [1, 2]) }),
+    ]);
 
-    expect(replies).toEqual([{ same_x: floats([1, 2], [1, 2]) }, { same_x: floats([1, 2], [1, 2]) }]);
+    expect(replies).toEqual([
+      { same_x: floats([1, 2], [1, 2]) },
+      { same_x: floats([1, 2], [1, 2]) },
+    ]);
   });
 
   it('[1.3] reads names, types and dynamic axes from the file, so that nobody writes a shape twice', async () => {
@@ -84,9 +100,24 @@ describe('A serving of an ONNX file', () => {
       InvalidServingError,
       `there is no file ${join(process.cwd(), 'missing.onnx')}`,
     ],
-    ['the file is no model', { model: import.meta.filename }, ServingLoadError, import.meta.filename],
-    ['the bytes are no model', { model: Uint8Array.of(1, 2, 3) }, ServingLoadError, 'Cannot load the model of 3 bytes'],
-    ['a session option is wrong', { model: path, session: { intraOpNumThreads: 'all' } }, ServingLoadError, 'intraOpNumThreads'],
+    [
+      'the file is no model',
+      { model: import.meta.filename },
+      ServingLoadError,
+      import.meta.filename,
+    ],
+    [
+      'the bytes are no model',
+      { model: Uint8Array.of(1, 2, 3) },
+      ServingLoadError,
+      'Cannot load the model of 3 bytes',
+    ],
+    [
+      'a session option is wrong',
+      { model: path, session: { intraOpNumThreads: 'all' } },
+      ServingLoadError,
+      'intraOpNumThreads',
+    ],
     [
       'an input is unknown',
       { model: path, inputs: { picture: { batchAxis: 1 } } },
@@ -99,10 +130,19 @@ describe('A serving of an ONNX file', () => {
       InvalidServingError,
       'batchAxis can be 0 to 1',
     ],
-    ['an output is unknown', { model: path, outputs: { logits: { batchAxis: 1 } } }, InvalidServingError, 'no output "logits"'],
+    [
+      'an output is unknown',
+      { model: path, outputs: { logits: { batchAxis: 1 } } },
+      InvalidServingError,
+      'no output "logits"',
+    ],
     [
       'only an output is declared with rows',
-      { model: path, inputs: { image: { batchAxis: null } }, outputs: { probabilities: { batchAxis: 0 } } },
+      {
+        model: path,
+        inputs: { image: { batchAxis: null } },
+        outputs: { probabilities: { batchAxis: 0 } },
+      },
       InvalidServingError,
       'and no input of the model has a batch axis',
     ],

@@ -5,7 +5,13 @@ import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { InferenceSession as Session } from 'onnxruntime-node';
 import { feedOf } from '../../../lib/partitions/onnx/onnx-model.js';
 import { value } from '../../fixtures/models/models.js';
-import { type ElementType, node, type OnnxNode, type OnnxValue, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import {
+  type ElementType,
+  node,
+  type OnnxNode,
+  type OnnxValue,
+  onnxModel,
+} from '../../fixtures/models/onnx-writer.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 /** A tensor of the type whose elements are these small numbers, each in its own way. */
@@ -69,10 +75,15 @@ const samples: fc.Arbitrary<Sample> = fc
   })
   .map((sample) => ({ ...sample, axis: Math.min(sample.axis, sample.inner.length) }));
 
-/** The dims of the first input as its file has them. A model without rows has only the inner axes, of which there may be none. */
+/**
+ * The dims of the first input as its file has them. A model without rows has only the inner axes,
+ * of which there may be none.
+ */
 function dimsOf({ rows, inner, axis, isNamed }: Sample): OnnxValue['dims'] {
   const dims = inner.map((length, i) => length || (isNamed ? `inner${i}` : ''));
-  return rows === 'none' ? dims : dims.toSpliced(axis, 0, rows === 'any' ? (isNamed ? 'batch' : '') : rows);
+  return rows === 'none'
+    ? dims
+    : dims.toSpliced(axis, 0, rows === 'any' ? (isNamed ? 'batch' : '') : rows);
 }
 
 /** The ports of the state have their rows on axis 1. */
@@ -101,7 +112,10 @@ function modelOf(sample: Sample): Uint8Array {
   if (others.length > 0 && fractional.includes(type)) {
     outputs['mean'] = value(type, ...dims.map((dim, i) => (others.includes(i) ? 1 : dim)));
     outputs['share'] = value(type, ...dims);
-    nodes.push(node('ReduceMean', ['x'], ['mean'], { axes: others }), node('Softmax', ['x'], ['share'], { axis: others[0]! }));
+    nodes.push(
+      node('ReduceMean', ['x'], ['mean'], { axes: others }),
+      node('Softmax', ['x'], ['share'], { axis: others[0]! }),
+    );
   }
   return onnxModel({ inputs, outputs, nodes });
 }
@@ -110,14 +124,19 @@ function hasState({ hasState: wanted, rows }: Sample): boolean {
   return wanted && rows !== 'none';
 }
 
-/** The inputs of a call: how many rows it has, and how long its dynamic axes are, is up to its seed. */
+/**
+ * The inputs of a call: how many rows it has, and how long its dynamic axes are, is up to its seed.
+ */
 function feedsOf(sample: Sample, seed: number): Record<string, Tensor> {
   const { type, rows, inner, axis } = sample;
   const count = rows === 'none' ? 1 : 1 + (seed % 4);
   const lengths = inner.map((length, i) => length || 1 + ((seed >> i) % 2));
   const dims = rows === 'none' ? lengths : lengths.toSpliced(axis, 0, count);
   const make = (...shape: number[]): Tensor => {
-    const numbers = Array.from({ length: shape.reduce((a, b) => a * b, 1) }, (_, i) => (seed * 7 + i * 3) % 5);
+    const numbers = Array.from(
+      { length: shape.reduce((a, b) => a * b, 1) },
+      (_, i) => (seed * 7 + i * 3) % 5,
+    );
     return makers[type](numbers, shape);
   };
   return {
@@ -148,7 +167,10 @@ function axesOf(sample: Sample): { inputs: DeclaredAxes; outputs: DeclaredAxes }
   };
 }
 
-/** By convention a dynamic first axis counts rows, and one that is fixed to 1 counts one: a file that says otherwise needs a declaration. */
+/**
+ * By convention a dynamic first axis counts rows, and one that is fixed to 1 counts one: a file
+ * that says otherwise needs a declaration.
+ */
 function needsDeclaration({ rows, inner, axis }: Sample): boolean {
   const first = rows === 'none' || axis > 0 ? inner[0] : undefined;
   return first === 0 || (first === 1 && rows !== 'none');
@@ -167,7 +189,12 @@ describe('Models of every shape and element type', () => {
       const session = await Session.create(twin, { logSeverityLevel: 4 });
       const alone = await Promise.all(calls.map((feeds) => session.run(bitsOf(feeds))));
       await session.release();
-      const definition = { name: 'model', model, session: { logSeverityLevel: 4 } as const, batchSize: 6 };
+      const definition = {
+        name: 'model',
+        model,
+        session: { logSeverityLevel: 4 } as const,
+        batchSize: 6,
+      };
 
       await compare(await serve({ ...definition, ...axesOf(sample) }), calls, alone);
       if (!needsDeclaration(sample)) {
@@ -177,8 +204,12 @@ describe('Models of every shape and element type', () => {
           expect(serving.message).toContain('batchAxis: ');
           refusals++;
         } else {
-          // A file of one row may show that rows cannot be told apart; then calls of several are refused.
-          const taken = sample.rows === 1 ? calls.map((_, i) => i).filter((i) => rowsIn(calls[i]!, sample) === 1) : calls.keys();
+          // A file of one row may show that rows cannot be told apart; then calls of several are
+          // refused.
+          const taken =
+            sample.rows === 1
+              ? calls.map((_, i) => i).filter((i) => rowsIn(calls[i]!, sample) === 1)
+              : calls.keys();
           const indices = [...taken];
           await compare(
             serving,
@@ -213,7 +244,9 @@ async function compare(
 
 /** Fractions to five places: sums of them depend on the order in which they are taken. */
 function readable(output: unknown): unknown {
-  const byName = Object.entries(output as Record<string, Tensor>).toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const byName = Object.entries(output as Record<string, Tensor>).toSorted(([a], [b]) =>
+    a < b ? -1 : 1,
+  );
   return byName.map(([name, { type, dims, data }]) => {
     const elements = Array.from(data as Iterable<unknown>, (element) =>
       typeof element === 'number' && !Number.isInteger(element) ? element.toFixed(5) : element,

@@ -30,17 +30,29 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
 
   it('[1.4] [5.1] runs its setup once per partition and key, in the worker of the partition, with its options', async () => {
     const partitions = [{ device: 'left' }, { device: 'right' }];
-    const serving = await serve<Site[]>({ name: 'site', useFile: site, isolation, batchKeys: ['a', 'b'], partitions });
-    const call = (key: string): Promise<Site[]> => serving.batchedRun(Batch.stack(['row']).withKey(key));
+    const serving = await serve<Site[]>({
+      name: 'site',
+      useFile: site,
+      isolation,
+      batchKeys: ['a', 'b'],
+      partitions,
+    });
+    const call = (key: string): Promise<Site[]> =>
+      serving.batchedRun(Batch.stack(['row']).withKey(key));
 
-    const replies = [...(await Promise.all([call('a'), call('b')])), ...(await Promise.all([call('a'), call('b')]))];
+    const replies = [
+      ...(await Promise.all([call('a'), call('b')])),
+      ...(await Promise.all([call('a'), call('b')])),
+    ];
 
     const sites = replies.map(([first]) => first!);
     expect(sites.map(({ key }) => key)).toEqual(['a', 'b', 'a', 'b']);
     const threads = new Map(sites.map(({ thread, builds }) => [thread, builds]));
     expect(threads).not.toContain(mainThread);
     expect([...threads.values()].toSorted(([a], [b]) => a!.partition - b!.partition)).toEqual(
-      partitions.map((options, partition) => ['a', 'b'].map((key) => ({ key, partition, options }))),
+      partitions.map((options, partition) =>
+        ['a', 'b'].map((key) => ({ key, partition, options })),
+      ),
     );
   });
 
@@ -62,7 +74,12 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
   });
 
   it('[1.4] [3.1] [4.7] [6.5] is set up late for other keys of lone calls; where that fails, a later call may succeed', async () => {
-    const serving = await serve<string[]>({ name: 'late', useFile: worker('late'), isolation, batchKeys: ['en'] });
+    const serving = await serve<string[]>({
+      name: 'late',
+      useFile: worker('late'),
+      isolation,
+      batchKeys: ['en'],
+    });
     const call = (key: string): Promise<string[]> => serving.run(Batch.stack(['row']).withKey(key));
 
     expect(await call('en')).toEqual(['row, 1 time']);
@@ -97,7 +114,10 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
   ])('[1.7] takes and gives back %s as one row', async (_, row) => {
     const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
 
-    expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([row, 'other']);
+    expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([
+      row,
+      'other',
+    ]);
   });
 
   it.each([
@@ -112,7 +132,12 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
 
   it('[1.7] takes and gives back plain rows that are tensors of different shapes, each to its caller', async () => {
     const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
-    const rows = [floats([2], [1, 2]), { x: floats([1, 1], [3]) }, 'text', [floats([], [4]), floats([], [5])]];
+    const rows = [
+      floats([2], [1, 2]),
+      { x: floats([1, 1], [3]) },
+      'text',
+      [floats([], [4]), floats([], [5])],
+    ];
 
     expect(await serving.batchedRun(Batch.ofValues(rows))).toEqual(rows);
   });
@@ -121,28 +146,57 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
     [
       'throws',
       BatchFailedError,
-      { message: 'Serving "faults": a batch of 2 rows failed: 9 is too long', cause: { code: 'TOO_LONG' } },
+      {
+        message: 'Serving "faults": a batch of 2 rows failed: 9 is too long',
+        cause: { code: 'TOO_LONG' },
+      },
     ],
     [
       'rejects',
       BatchFailedError,
-      { cause: { name: 'TooLongError', code: 'TOO_LONG', cause: { name: 'RangeError', message: '9 > 8' } } },
+      {
+        cause: {
+          name: 'TooLongError',
+          code: 'TOO_LONG',
+          cause: { name: 'RangeError', message: '9 > 8' },
+        },
+      },
     ],
     ['throws a string', BatchFailedError, { cause: { message: 'no error at all' } }],
-    ['returns too few', InvalidOutputError, { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' }],
-    ['returns nothing', InvalidOutputError, { message: expect.stringContaining('returned undefined') }],
+    [
+      'returns too few',
+      InvalidOutputError,
+      { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' },
+    ],
+    [
+      'returns nothing',
+      InvalidOutputError,
+      { message: expect.stringContaining('returned undefined') },
+    ],
     ['returns functions', BatchFailedError, { cause: { message: '() => 1 could not be cloned.' } }],
-  ])('[6.1] [6.3] fails the callers of a batch that %s, and lives on', async (fault, type, expected) => {
-    const serving = await serve({ name: 'faults', useFile: worker('faults'), isolation, batchSize: 2 });
+  ])(
+    '[6.1] [6.3] fails the callers of a batch that %s, and lives on',
+    async (fault, type, expected) => {
+      const serving = await serve({
+        name: 'faults',
+        useFile: worker('faults'),
+        isolation,
+        batchSize: 2,
+      });
 
-    const replies = await Promise.allSettled([fault, 'a', 'b', 'c'].map((row) => serving.batchedRun(row)));
+      const replies = await Promise.allSettled(
+        [fault, 'a', 'b', 'c'].map((row) => serving.batchedRun(row)),
+      );
 
-    for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
-      expect(reason).toBeInstanceOf(type);
-      expect(reason).toMatchObject(expected);
-    }
-    expect(replies.slice(2)).toEqual(['b', 'c'].map((row) => ({ status: 'fulfilled', value: row })));
-  });
+      for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
+        expect(reason).toBeInstanceOf(type);
+        expect(reason).toMatchObject(expected);
+      }
+      expect(replies.slice(2)).toEqual(
+        ['b', 'c'].map((row) => ({ status: 'fulfilled', value: row })),
+      );
+    },
+  );
 
   it('[6.2] [6.5] fails the caller of a row whose result is an error, with its class, code and cause', async () => {
     const serving = await serve({ name: 'errors', useFile: worker('errors'), isolation });
@@ -157,9 +211,15 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
       message: '9 is too long',
       cause: { name: 'RangeError', message: '9 > 8' },
     };
-    expect((own as PromiseRejectedResult).reason).toMatchObject({ ...expected, stack: expect.stringContaining('errors.mjs') });
+    expect((own as PromiseRejectedResult).reason).toMatchObject({
+      ...expected,
+      stack: expect.stringContaining('errors.mjs'),
+    });
     expect((ours as PromiseRejectedResult).reason).toBeInstanceOf(InvalidInputError);
-    expect((ours as PromiseRejectedResult).reason).toMatchObject({ code: 'SERVING_INVALID_INPUT', statusCode: 400 });
+    expect((ours as PromiseRejectedResult).reason).toMatchObject({
+      code: 'SERVING_INVALID_INPUT',
+      statusCode: 400,
+    });
   });
 
   it.each<[string, unknown]>([
@@ -167,20 +227,35 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
     ['an object with a method', { method() {} }],
     ['a promise', Promise.resolve()],
     ['a symbol', Symbol('row')],
-  ])('[6.1] fails clearly for a row that cannot move to a worker, and lives on: %s', async (_, row) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation, batchSize: 1 });
+  ])(
+    '[6.1] fails clearly for a row that cannot move to a worker, and lives on: %s',
+    async (_, row) => {
+      const serving = await serve({
+        name: 'echo',
+        useFile: worker('echo'),
+        isolation,
+        batchSize: 1,
+      });
 
-    const [refused, served] = await Promise.allSettled([row, 'fine'].map((each) => serving.batchedRun(each)));
+      const [refused, served] = await Promise.allSettled(
+        [row, 'fine'].map((each) => serving.batchedRun(each)),
+      );
 
-    expect((refused as PromiseRejectedResult).reason).toMatchObject({
-      code: 'SERVING_INVALID_INPUT',
-      message: expect.stringMatching(/could not be cloned/),
-    });
-    expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
-  });
+      expect((refused as PromiseRejectedResult).reason).toMatchObject({
+        code: 'SERVING_INVALID_INPUT',
+        message: expect.stringMatching(/could not be cloned/),
+      });
+      expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
+    },
+  );
 
   it.each<[string, string | URL, new () => Error, string]>([
-    ['is not there', worker('missing'), InvalidServingError, `there is no file ${fileURLToPath(worker('missing'))}`],
+    [
+      'is not there',
+      worker('missing'),
+      InvalidServingError,
+      `there is no file ${fileURLToPath(worker('missing'))}`,
+    ],
     [
       'has no default function',
       worker('no-default'),
@@ -193,23 +268,44 @@ describe.each(['thread', 'process'] as const)('A serving of a module file, by %s
       InvalidServingError,
       'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
     ],
-    ['throws while it loads, and leaves a timer', worker('load-fails'), ServingLoadError, 'no weights here'],
-    ['is no script', new URL('../../../package.json', import.meta.url), ServingLoadError, 'package.json'],
-    ['ends its worker while it loads', worker('exits-at-load'), ServingLoadError, 'ended with code 5'],
-  ])('[9.1] fails to start, with the reason, where the module %s', async (_, useFile, type, message) => {
-    const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
+    [
+      'throws while it loads, and leaves a timer',
+      worker('load-fails'),
+      ServingLoadError,
+      'no weights here',
+    ],
+    [
+      'is no script',
+      new URL('../../../package.json', import.meta.url),
+      ServingLoadError,
+      'package.json',
+    ],
+    [
+      'ends its worker while it loads',
+      worker('exits-at-load'),
+      ServingLoadError,
+      'ended with code 5',
+    ],
+  ])(
+    '[9.1] fails to start, with the reason, where the module %s',
+    async (_, useFile, type, message) => {
+      const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
 
-    await expect(starting).rejects.toThrow(type);
-    await expect(starting).rejects.toThrow('Serving "module"');
-    await expect(starting).rejects.toThrow(message);
-  });
+      await expect(starting).rejects.toThrow(type);
+      await expect(starting).rejects.toThrow('Serving "module"');
+      await expect(starting).rejects.toThrow(message);
+    },
+  );
 });
 
 describe('A serving of a module file', () => {
   const serve = useServings();
 
   it('[9.1] ends the threads that did start, where the setup of one fails', async () => {
-    const [started, living] = [new Int32Array(new SharedArrayBuffer(4)), new Int32Array(new SharedArrayBuffer(4))];
+    const [started, living] = [
+      new Int32Array(new SharedArrayBuffer(4)),
+      new Int32Array(new SharedArrayBuffer(4)),
+    ];
     const partitions = [false, true, false].map((fails) => ({ started, living, fails }));
 
     await expect(serve({ name: 'module', useFile: worker('counted'), partitions })).rejects.toThrow(

@@ -22,7 +22,9 @@ import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+const model = fileURLToPath(
+  new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
+);
 const inProcess = { isolation: 'process' } as const;
 /** Not started again, so that it is seen who goes on. */
 const mortal = { ...inProcess, maxRestarts: 0 };
@@ -46,7 +48,13 @@ describe('The processes of a serving', () => {
   const run = useAppProcesses();
 
   it('[5.2] give the answers that threads give, alone and in batches', async () => {
-    const digits: ServingDefinition = { name: 'digits', model, batchSize: 8, partitions: 2, session: { intraOpNumThreads: 1 } };
+    const digits: ServingDefinition = {
+      name: 'digits',
+      model,
+      batchSize: 8,
+      partitions: 2,
+      session: { intraOpNumThreads: 1 },
+    };
     const [thread, process] = [await serve(digits), await serve({ ...digits, ...inProcess })];
     const images = Array.from({ length: 40 }, (_, n) =>
       floats(
@@ -67,25 +75,45 @@ describe('The processes of a serving', () => {
   it('[1.3] [1.8] take a model as bytes, and rows on any axis', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), ...inProcess });
 
-    const [one, two] = await Promise.all([serving.batchedRun(step(1)), serving.batchedRun(step(2))]);
+    const [one, two] = await Promise.all([
+      serving.batchedRun(step(1)),
+      serving.batchedRun(step(2)),
+    ]);
 
-    expect(one).toEqual({ y: floats([1, 3], [8, 8, 8]), next: floats([2, 1, 3], [2, 3, 4, 5, 6, 7]), used: step(1).rate });
+    expect(one).toEqual({
+      y: floats([1, 3], [8, 8, 8]),
+      next: floats([2, 1, 3], [2, 3, 4, 5, 6, 7]),
+      used: step(1).rate,
+    });
     expect(two).toMatchObject({ y: floats([1, 3], [16, 16, 16]) });
   });
 
   it('[1.7] run tensors of every element type, and give each caller memory of his own', async () => {
-    const serving = await serve<Tensor>({ name: 'echo', useFile: worker('echo'), batchSize: 4, ...inProcess });
+    const serving = await serve<Tensor>({
+      name: 'echo',
+      useFile: worker('echo'),
+      batchSize: 4,
+      ...inProcess,
+    });
 
-    const replies = await Promise.all([...sixOfEachType, ...sixOfEachType].map((rows) => serving.batchedRun(rows)));
+    const replies = await Promise.all(
+      [...sixOfEachType, ...sixOfEachType].map((rows) => serving.batchedRun(rows)),
+    );
 
     expect(replies).toEqual([...sixOfEachType, ...sixOfEachType]);
     for (const { data } of replies) {
-      expect(ArrayBuffer.isView(data) && data.buffer.byteLength).toBe(ArrayBuffer.isView(data) && data.byteLength);
+      expect(ArrayBuffer.isView(data) && data.buffer.byteLength).toBe(
+        ArrayBuffer.isView(data) && data.byteLength,
+      );
     }
   });
 
   it('[1.7] run strings and truth values through a model', async () => {
-    const types = { s: value('string', 'batch'), b: value('bool', 'batch'), i: value('int64', 'batch') };
+    const types = {
+      s: value('string', 'batch'),
+      b: value('bool', 'batch'),
+      i: value('int64', 'batch'),
+    };
     const serving = await serve({ name: 'echo', model: echoModel(types), ...inProcess });
     const [s, b, i] = [
       new Tensor('string', ['größer', ''], [2]),
@@ -97,7 +125,12 @@ describe('The processes of a serving', () => {
   });
 
   it('[8.4] run generators step by step, each row until it is done, with their metadata', async () => {
-    const serving = await serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
+    const serving = await serve({
+      name: 'steps',
+      useFile: worker('steps'),
+      batchTimeout: 1,
+      ...inProcess,
+    });
     const rows = ['a', 'b', 'c'].map((name, i) => ({ name, steps: i + 1 }));
 
     const streams = await Promise.all(rows.map((row) => iterated(serving.stream(row))));
@@ -112,7 +145,12 @@ describe('The processes of a serving', () => {
   });
 
   it('[8.4] carry more steps than may be on the way at a time', async () => {
-    const serving = await serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
+    const serving = await serve({
+      name: 'steps',
+      useFile: worker('steps'),
+      batchTimeout: 1,
+      ...inProcess,
+    });
 
     const outputs = outputsOf(await iterated(serving.stream({ name: 'a', steps: 500 })));
 
@@ -120,9 +158,17 @@ describe('The processes of a serving', () => {
   });
 
   it('[7.3] [8.4] hear of a caller who leaves, and end a generator when the last has gone', async () => {
-    const serving = await serve<string[]>({ name: 'watched', useFile: worker('watched'), batchTimeout: 1, ...inProcess });
-    const [leaving, staying] = ['leaves', 'stays'].map((row) => serving.stream(row)[Symbol.asyncIterator]());
-    const next = async (stream: typeof leaving): Promise<unknown> => ((await stream!.next()).value as { output: unknown }).output;
+    const serving = await serve<string[]>({
+      name: 'watched',
+      useFile: worker('watched'),
+      batchTimeout: 1,
+      ...inProcess,
+    });
+    const [leaving, staying] = ['leaves', 'stays'].map((row) =>
+      serving.stream(row)[Symbol.asyncIterator](),
+    );
+    const next = async (stream: typeof leaving): Promise<unknown> =>
+      ((await stream!.next()).value as { output: unknown }).output;
     expect(await Promise.all([next(leaving), next(staying)])).toEqual([
       ['leaves', 'stays'],
       ['leaves', 'stays'],
@@ -144,19 +190,40 @@ describe('The processes of a serving', () => {
     ['is killed', 'was killed by SIGKILL'],
     ['aborts', 'was killed by SIGABRT'],
     ['exits', 'ended with code 7'],
-  ])('[5.6] can die at any time, and fail the batch that they run alone: one that %s', async (end, message) => {
-    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, partitions: 2, ...mortal });
+  ])(
+    '[5.6] can die at any time, and fail the batch that they run alone: one that %s',
+    async (end, message) => {
+      const serving = await serve<number>({
+        name: 'dying',
+        useFile: worker('dying'),
+        batchSize: 1,
+        partitions: 2,
+        ...mortal,
+      });
 
-    const [failure, other] = await Promise.all([failureOf(serving.batchedRun(end)), serving.batchedRun('other')]);
+      const [failure, other] = await Promise.all([
+        failureOf(serving.batchedRun(end)),
+        serving.batchedRun('other'),
+      ]);
 
-    expect(failure).toBeInstanceOf(PartitionLostError);
-    expect(failure).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
-    expect((failure as Error).message).toContain(`The process of partition 0 ${message}`);
-    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([other, other, other]);
-  });
+      expect(failure).toBeInstanceOf(PartitionLostError);
+      expect(failure).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
+      expect((failure as Error).message).toContain(`The process of partition 0 ${message}`);
+      expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([
+        other,
+        other,
+        other,
+      ]);
+    },
+  );
 
   it('[5.6] can be killed from outside while they run', async () => {
-    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, ...mortal });
+    const serving = await serve<number>({
+      name: 'dying',
+      useFile: worker('dying'),
+      batchSize: 1,
+      ...mortal,
+    });
     const held = gate();
     const pid = await serving.batchedRun('which');
     const running = failureOf(serving.batchedRun(held.row));
@@ -164,11 +231,19 @@ describe('The processes of a serving', () => {
 
     process.kill(pid, 'SIGKILL');
 
-    expect(await running).toMatchObject({ message: 'The process of partition 0 was killed by SIGKILL' });
+    expect(await running).toMatchObject({
+      message: 'The process of partition 0 was killed by SIGKILL',
+    });
   });
 
   it('[5.6] can be killed from outside while they have nothing to do', async () => {
-    const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), batchSize: 1, partitions: 2, ...mortal });
+    const serving = await serve<number>({
+      name: 'dying',
+      useFile: worker('dying'),
+      batchSize: 1,
+      partitions: 2,
+      ...mortal,
+    });
     const [first, second] = await Promise.all([1, 2].map((row) => serving.batchedRun(row)));
     expect(new Set([first, second, process.pid]).size).toBe(3);
 
@@ -176,7 +251,11 @@ describe('The processes of a serving', () => {
 
     // Of two calls at once, one is for the process that has gone, unless that is known.
     await Promise.allSettled([1, 2].map((row) => serving.batchedRun(row)));
-    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([second, second, second]);
+    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([
+      second,
+      second,
+      second,
+    ]);
   });
 
   it('[5.6] fill their own memory alone', async () => {
@@ -195,7 +274,12 @@ describe('The processes of a serving', () => {
   });
 
   it('[9.1] fail the start when they die while they load a module, with how', async () => {
-    const starting = serve({ name: 'dying', useFile: worker('dies-at-load'), partitions: 2, ...inProcess });
+    const starting = serve({
+      name: 'dying',
+      useFile: worker('dies-at-load'),
+      partitions: 2,
+      ...inProcess,
+    });
 
     await expect(starting).rejects.toThrow(ServingLoadError);
     await expect(starting).rejects.toThrow(
@@ -204,9 +288,13 @@ describe('The processes of a serving', () => {
   });
 
   it('[9.1] fail the start when they die while they load a model, with its path', async () => {
-    const preload = fileURLToPath(new URL('../../fixtures/children/dying-model.cjs', import.meta.url));
+    const preload = fileURLToPath(
+      new URL('../../fixtures/children/dying-model.cjs', import.meta.url),
+    );
 
-    const end = await forkChild('killed-at-load', [model], { NODE_OPTIONS: `--require=${preload}` });
+    const end = await forkChild('killed-at-load', [model], {
+      NODE_OPTIONS: `--require=${preload}`,
+    });
 
     const message = `Serving "dying": The process of partition 0 was killed by SIGKILL while it loaded ${model}`;
     expect(end).toMatchObject({ code: 0, messages: [{ code: 'SERVING_LOAD_FAILED', message }] });
@@ -215,7 +303,9 @@ describe('The processes of a serving', () => {
   it('[9.1] fail the start with the path of a model that is none', async () => {
     const path = fileURLToPath(import.meta.url);
 
-    await expect(serve({ name: 'wrong', model: path, ...inProcess })).rejects.toThrow(`Cannot load the model ${path}`);
+    await expect(serve({ name: 'wrong', model: path, ...inProcess })).rejects.toThrow(
+      `Cannot load the model ${path}`,
+    );
   });
 
   it('[9.3] leave it to the application what a signal to the whole group means', async () => {
@@ -237,7 +327,8 @@ describe('The processes of a serving', () => {
 
     app.kill('SIGKILL');
 
-    // It has ended when nobody can write to its output any more, and its processes have inherited that.
+    // It has ended when nobody can write to its output any more, and its processes have inherited
+    // that.
     expect(await app.ended).toEqual({ code: null, signal: 'SIGKILL', output: '' });
     expect(held.isLeft).toBe(true);
   });
@@ -254,7 +345,9 @@ describe('The processes of a serving', () => {
       const parts = [new Uint8Array(half), new Uint8Array(half)];
 
       const large = serving.batchedRun({ held: parts });
-      const small = [1, 2, 3].map((length) => serving.batchedRun({ held: [new Uint8Array(length)] }));
+      const small = [1, 2, 3].map((length) =>
+        serving.batchedRun({ held: [new Uint8Array(length)] }),
+      );
 
       await expect(large).rejects.toEqual(isTyped);
       await expect(large).rejects.toThrow(
@@ -266,12 +359,22 @@ describe('The processes of a serving', () => {
     });
 
     it('[H7] fail the batch whose output is too large for one message, and nothing else', async () => {
-      const serving = await serve({ name: 'lengths', useFile: worker('lengths'), batchSize: 1, ...inProcess });
+      const serving = await serve({
+        name: 'lengths',
+        useFile: worker('lengths'),
+        batchSize: 1,
+        ...inProcess,
+      });
 
-      const replies = [serving.batchedRun({ asked: [half, half] }), serving.batchedRun({ held: [new Uint8Array(7)] })];
+      const replies = [
+        serving.batchedRun({ asked: [half, half] }),
+        serving.batchedRun({ held: [new Uint8Array(7)] }),
+      ];
 
       await expect(replies[0]).rejects.toThrow(InvalidOutputError);
-      await expect(replies[0]).rejects.toThrow(/^An output of 2147484\d{3} bytes is more than a process can send in one message/);
+      await expect(replies[0]).rejects.toThrow(
+        /^An output of 2147484\d{3} bytes is more than a process can send in one message/,
+      );
       expect(await replies[1]).toBe(7);
       expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
     });

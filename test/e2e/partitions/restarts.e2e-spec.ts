@@ -18,10 +18,14 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Memory that threads share with the test. */
-const shared = (length = 1): Int32Array => new Int32Array(new SharedArrayBuffer(length * Int32Array.BYTES_PER_ELEMENT));
+const shared = (length = 1): Int32Array =>
+  new Int32Array(new SharedArrayBuffer(length * Int32Array.BYTES_PER_ELEMENT));
 
 /** A serving whose threads are mortal, and start again at once. */
-function mortal(partition: object, options: Partial<FileServingDefinition> = {}): FileServingDefinition {
+function mortal(
+  partition: object,
+  options: Partial<FileServingDefinition> = {},
+): FileServingDefinition {
   const base = { name: 'mortal', useFile: worker('mortal'), batchSize: 1, restartDelay: 0 };
   return { ...base, partitions: [{ starts: shared(), ...partition }], ...options };
 }
@@ -29,7 +33,10 @@ function mortal(partition: object, options: Partial<FileServingDefinition> = {})
 const stateOf = (serving: LocalServing): string[] => serving.partitions().map(({ state }) => state);
 
 /** Resolves when a partition goes into the state. */
-const change = (serving: LocalServing, to: PartitionChangeEvent['state']): Promise<PartitionChangeEvent> =>
+const change = (
+  serving: LocalServing,
+  to: PartitionChangeEvent['state'],
+): Promise<PartitionChangeEvent> =>
   firstValueFrom(serving.eventsOf('partition:change').pipe(filter(({ state }) => state === to)));
 
 describe('A thread that ends', () => {
@@ -73,7 +80,10 @@ describe('A thread that ends', () => {
       { ...about, state: 'restarting', restarts: 1, reason: failed },
       { ...about, state: 'up', restarts: 2 },
     ]);
-    expect(warnings.mock.calls).toEqual([[`Serving "mortal": ${ended}`], [`Serving "mortal": ${failed}`]]);
+    expect(warnings.mock.calls).toEqual([
+      [`Serving "mortal": ${ended}`],
+      [`Serving "mortal": ${failed}`],
+    ]);
   });
 
   it('[5.6] [2.4] is warmed up again before it gets a batch', async () => {
@@ -98,10 +108,15 @@ describe('A thread that ends', () => {
     const waiting = serving.batchedRun('waiting');
     await expect(waiting).rejects.toThrow(ServingUnavailableError);
 
-    const reason = 'Partition 0 has failed 2 times in a row, and is tried again every 30 s: start 2 fails';
+    const reason =
+      'Partition 0 has failed 2 times in a row, and is tried again every 30 s: start 2 fails';
     expect(await dying).toBeInstanceOf(PartitionLostError);
     expect(await lost).toMatchObject({ restarts: 1, reason });
-    await expect(serving.batchedRun('late')).rejects.toMatchObject({ message: reason, statusCode: 503, retryAfter: 30 });
+    await expect(serving.batchedRun('late')).rejects.toMatchObject({
+      message: reason,
+      statusCode: 503,
+      retryAfter: 30,
+    });
     expect(serving.partitions()).toEqual([{ state: 'lost', restarts: 1, reason }]);
   });
 
@@ -125,10 +140,13 @@ describe('A thread that ends', () => {
     const begun = shared(rows);
     const starts = shared();
     const options = { starts, begun };
-    const serving = await serve(mortal({}, { batchSize: 4, maxQueue: 10_000, partitions: [options, options] }));
+    const serving = await serve(
+      mortal({}, { batchSize: 4, maxQueue: 10_000, partitions: [options, options] }),
+    );
     const exits = 6;
 
-    // The thread of its batch dies with each row that says so; of the others each is its own witness.
+    // The thread of its batch dies with each row that says so; of the others each is its own
+    // witness.
     const replies: Promise<{ row: unknown; error?: unknown }>[] = [];
     for (let row = 0; row < rows; row++) {
       const reply = serving.batchedRun(row) as Promise<{ row: unknown }>;
@@ -187,7 +205,8 @@ describe('A thread that hangs', () => {
       ),
     );
 
-    const reason = 'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
+    const reason =
+      'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
     expect(await hung).toMatchObject({ reason });
     expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
     expect((await replies).slice(1)).toEqual([
@@ -206,7 +225,9 @@ describe('A thread that hangs', () => {
 
   it('[5.6] leaves the others at work', async () => {
     const starts = shared();
-    const serving = await serve(mortal({}, { runTimeout: 50, partitions: [{ starts }, { starts }] }));
+    const serving = await serve(
+      mortal({}, { runTimeout: 50, partitions: [{ starts }, { starts }] }),
+    );
     const held = gate();
 
     const hanging = serving.batchedRun(held.row);
@@ -237,7 +258,10 @@ describe('A thread that hangs', () => {
       await hung;
       busy.open();
 
-      expect(await Promise.all([running, ahead])).toMatchObject([{ start: 11 }, { row: 0, start: 11 }]);
+      expect(await Promise.all([running, ahead])).toMatchObject([
+        { start: 11 },
+        { row: 0, start: 11 },
+      ]);
       const up = change(serving, 'up');
       hanging.open();
       await up;
@@ -249,14 +273,24 @@ describe('A thread that hangs', () => {
   it('[5.6] [9.3] holds up neither shutdown for longer than `shutdown` nor the end of its process', async () => {
     const { code, signal, messages } = await forkChild('hung-thread');
 
-    expect({ code, signal, messages }).toEqual({ code: 0, signal: null, messages: ['SERVING_RUN_TIMEOUT', 'hung', 'closed'] });
+    expect({ code, signal, messages }).toEqual({
+      code: 0,
+      signal: null,
+      messages: ['SERVING_RUN_TIMEOUT', 'hung', 'closed'],
+    });
   });
 });
 
 describe('A process that ends', () => {
   const gate = useGates();
   const serve = useServings();
-  const dying = { name: 'dying', useFile: worker('dying'), isolation: 'process', batchSize: 1, restartDelay: 0 } as const;
+  const dying = {
+    name: 'dying',
+    useFile: worker('dying'),
+    isolation: 'process',
+    batchSize: 1,
+    restartDelay: 0,
+  } as const;
 
   it('[5.6] is started again after a kill from outside', async () => {
     const serving = await serve<number>(dying);

@@ -25,13 +25,23 @@ describe('The threads of a serving', () => {
   it.each([
     ['a number', 2, 2],
     ['a list', [{}, {}, {}], 3],
-    ['one per core but one, which the event loop needs', true, Math.max(1, availableParallelism() - 1)],
+    [
+      'one per core but one, which the event loop needs',
+      true,
+      Math.max(1, availableParallelism() - 1),
+    ],
   ] as const)('[5.1] are as many as the partitions, which are %s', async (_, partitions, count) => {
-    const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), partitions, batchSize: 1 });
+    const serving = await serve<Passed>({
+      name: 'gate',
+      useFile: worker('gate'),
+      partitions,
+      batchSize: 1,
+    });
     const gates = Array.from({ length: count + 1 }, () => gate());
     const replies = gates.map(({ row }) => serving.batchedRun(row));
 
-    // As many batches run side by side as there are partitions, each blocking a thread; the next one waits.
+    // As many batches run side by side as there are partitions, each blocking a thread; the next
+    // one waits.
     await Promise.all(gates.slice(0, count).map((each) => each.entered()));
     await turn();
     expect(gates[count]!.isEntered).toBe(false);
@@ -90,7 +100,9 @@ describe('The threads of a serving', () => {
     const rows = ['a', 'b', 'c', 'd'].map((name) => ({ name, when: 'before' }));
     const running = serving.batchedRun(Batch.ofValues([held.row, 'mate']));
     await held.entered();
-    const replies = [rows.slice(0, 2), rows.slice(2)].map((pair) => serving.batchedRun(Batch.ofValues(pair)));
+    const replies = [rows.slice(0, 2), rows.slice(2)].map((pair) =>
+      serving.batchedRun(Batch.ofValues(pair)),
+    );
     await turn();
 
     // What has moved to the thread does not change with the row.
@@ -138,7 +150,11 @@ describe('The threads of a serving', () => {
 
     held.open();
 
-    expect((await Promise.all(replies)).map(({ row }) => row)).toEqual([held.row, 'ahead', 'queued']);
+    expect((await Promise.all(replies)).map(({ row }) => row)).toEqual([
+      held.row,
+      'ahead',
+      'queued',
+    ]);
     await closing;
   });
 
@@ -148,7 +164,10 @@ describe('The threads of a serving', () => {
       ['timer', 'load-fails'].map((name) => worker(name).href),
     );
 
-    expect(end).toMatchObject({ code: 0, messages: ['served', 'Serving "module" could not start: no weights here'] });
+    expect(end).toMatchObject({
+      code: 0,
+      messages: ['served', 'Serving "module" could not start: no weights here'],
+    });
   });
 
   it('[5.3] end with their process, which ends as it should when a serving was closed while its model ran', async () => {
@@ -163,10 +182,15 @@ describe('The threads of a serving', () => {
   });
 
   it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {
-    const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+    const model = fileURLToPath(
+      new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
+    );
 
     const end = await forkChild('open-and-close', [model, 'thread', '20']);
 
-    expect(end).toMatchObject({ code: 0, messages: Array.from({ length: 20 }, (_, cycle) => cycle) });
+    expect(end).toMatchObject({
+      code: 0,
+      messages: Array.from({ length: 20 }, (_, cycle) => cycle),
+    });
   });
 });

@@ -4,11 +4,15 @@ import { expect, it } from '@jest/globals';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 
-const model = fileURLToPath(new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url));
+const model = fileURLToPath(
+  new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
+);
 
 /** A Vulkan driver that needs no GPU: SwiftShader, as Debian's package `chromium` brings it. */
 const swiftShader = '/usr/lib/chromium/vk_swiftshader_icd.json';
-const driver = existsSync(swiftShader) ? { VK_DRIVER_FILES: swiftShader, VK_ICD_FILENAMES: swiftShader } : {};
+const driver = existsSync(swiftShader)
+  ? { VK_DRIVER_FILES: swiftShader, VK_ICD_FILENAMES: swiftShader }
+  : {};
 
 const probe = await forkChild('webgpu-probe', [model], driver);
 const missing =
@@ -21,7 +25,9 @@ describeUnless(missing, 'WebGPU', () => {
     const end = await forkChild('webgpu', [model], driver);
 
     expect(end).toMatchObject({ code: 0, signal: null });
-    expect(end.messages).toEqual([{ partitions: [0, 1], compared: 2 * 40 * 10, difference: expect.any(Number) }]);
+    expect(end.messages).toEqual([
+      { partitions: [0, 1], compared: 2 * 40 * 10, difference: expect.any(Number) },
+    ]);
     expect((end.messages[0] as { difference: number }).difference).toBeLessThan(1e-5);
   });
 

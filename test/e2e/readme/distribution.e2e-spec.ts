@@ -24,12 +24,21 @@ const shouter = defineServing({
 });
 
 @Module({
-  imports: [ServingModule.forRoot({ servings: [shouter], distribution: { transport: Transport.TCP, options: { port }, peers } })],
+  imports: [
+    ServingModule.forRoot({
+      servings: [shouter],
+      distribution: { transport: Transport.TCP, options: { port }, peers },
+    }),
+  ],
 })
 export class ModelNode {}
 
 @Module({
-  imports: [ServingModule.forRoot({ distribution: { transport: Transport.TCP, peers, remotes: ['shouter'] } })],
+  imports: [
+    ServingModule.forRoot({
+      distribution: { transport: Transport.TCP, peers, remotes: ['shouter'] },
+    }),
+  ],
 })
 export class WebNode {}
 // #endregion
@@ -58,8 +67,10 @@ export class Sides {
 
   async all(text: string): Promise<unknown[]> {
     return [
-      await this.servings.batchedRun('shouter', text), // here if this application has it, else on another node
-      await this.servings.batchedRun({ distributed: 'shouter' }, text), // by way of the cluster, which may lead back here
+      // here if this application has it, else on another node
+      await this.servings.batchedRun('shouter', text),
+      // by way of the cluster, which may lead back here
+      await this.servings.batchedRun({ distributed: 'shouter' }, text),
       await this.servings.batchedRun({ local: 'shouter' }, text), // here, or UnknownServingError
     ];
   }
@@ -76,7 +87,12 @@ export class NodesController {
     return this.servings.nodes().map(({ id, state, servings }) => ({
       id,
       state, // 'up', 'draining' or 'silent'
-      servings: servings.map(({ name, weight, partitions, queued }) => ({ name, weight, partitions, queued })),
+      servings: servings.map(({ name, weight, partitions, queued }) => ({
+        name,
+        weight,
+        partitions,
+        queued,
+      })),
     }));
   }
 }
@@ -94,16 +110,24 @@ export const overNats = {
 // #region shared
 export const thumbnails = defineServing({
   name: 'thumbnails',
-  distributedPreprocessing: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3), // the caller: alpha need not travel
-  distributedPostprocessing: (output: Float32Array) => Array.from(output.subarray(0, 3)), // the owner: only the best three travel
-  useFactory: () => (images: Uint8ClampedArray[]) => images.map((image) => Float32Array.from(image, (value) => value / 255)),
+  // the caller: alpha need not travel
+  distributedPreprocessing: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
+  // the owner: only the best three travel
+  distributedPostprocessing: (output: Float32Array) => Array.from(output.subarray(0, 3)),
+  useFactory: () => (images: Uint8ClampedArray[]) =>
+    images.map((image) => Float32Array.from(image, (value) => value / 255)),
 });
 // #endregion
 
 describe('The chapter "Other machines"', () => {
   const apps: INestApplicationContext[] = [];
-  const start = async (module: Parameters<typeof NestFactory.createApplicationContext>[0]): Promise<INestApplicationContext> => {
-    const app = await NestFactory.createApplicationContext(module, { logger: false, abortOnError: false });
+  const start = async (
+    module: Parameters<typeof NestFactory.createApplicationContext>[0],
+  ): Promise<INestApplicationContext> => {
+    const app = await NestFactory.createApplicationContext(module, {
+      logger: false,
+      abortOnError: false,
+    });
     apps.push(app);
     return app;
   };
@@ -170,11 +194,11 @@ describe('The chapter "Other machines"', () => {
     await start({ module: class {}, imports: [nodeWith(thumbnails)] });
     const web = await start(WebNode);
 
-    expect(await web.get(ServingService).batchedRun(thumbnails, Uint8ClampedArray.of(255, 0, 51, 9, 255, 1, 1, 9))).toEqual([
-      1,
-      0,
-      expect.closeTo(0.2),
-    ]);
+    expect(
+      await web
+        .get(ServingService)
+        .batchedRun(thumbnails, Uint8ClampedArray.of(255, 0, 51, 9, 255, 1, 1, 9)),
+    ).toEqual([1, 0, expect.closeTo(0.2)]);
   });
 });
 
@@ -184,7 +208,10 @@ describe('A cluster in one process', () => {
   it('[11] tests calls of other nodes', async () => {
     // #region memory
     const network = new MemoryNetwork();
-    const owner = await build({ servings: [shouter], distribution: { transport: network.transport() } });
+    const owner = await build({
+      servings: [shouter],
+      distribution: { transport: network.transport() },
+    });
     const caller = await build({ distribution: { transport: network.transport() } });
     await Promise.all([owner.init(), caller.init()]);
 
@@ -195,7 +222,10 @@ describe('A cluster in one process', () => {
 });
 
 function nodeWith(serving: typeof thumbnails) {
-  return ServingModule.forRoot({ servings: [serving], distribution: { transport: Transport.TCP, options: { port }, peers } });
+  return ServingModule.forRoot({
+    servings: [serving],
+    distribution: { transport: Transport.TCP, options: { port }, peers },
+  });
 }
 
 async function freePort(): Promise<number> {

@@ -31,7 +31,11 @@ export class HealthController {
   }
 }
 
-@Module({ imports: [TerminusModule], providers: [ServingHealthIndicator], controllers: [HealthController] })
+@Module({
+  imports: [TerminusModule],
+  providers: [ServingHealthIndicator],
+  controllers: [HealthController],
+})
 export class HealthModule {}
 // #endregion
 
@@ -40,7 +44,9 @@ const slow = { name: 'slow', useFactory: () => (rows: unknown[]) => rows, runTim
 
 describeOnPlatforms('Health checks', (listen) => {
   it('[9.2] answer with how every serving is', async () => {
-    const site = await listen({ imports: [ServingModule.forRoot({ servings: [echo] }), HealthModule] });
+    const site = await listen({
+      imports: [ServingModule.forRoot({ servings: [echo] }), HealthModule],
+    });
 
     for (const path of ['/health/live', '/health/ready']) {
       const { status, body } = await site.get(path);
@@ -50,7 +56,9 @@ describeOnPlatforms('Health checks', (listen) => {
         info: {
           servings: {
             status: 'up',
-            servings: { echo: { state: 'ready', queued: 0, partitions: { up: 1, all: 1, restarts: 0 } } },
+            servings: {
+              echo: { state: 'ready', queued: 0, partitions: { up: 1, all: 1, restarts: 0 } },
+            },
           },
         },
       });
@@ -61,7 +69,9 @@ describeOnPlatforms('Health checks', (listen) => {
 describe('Health checks of a serving that hangs', () => {
   it('[9.2] [5.6] say that it is neither ready nor, where nothing but a new process helps, alive, and why', async () => {
     const script = new BatchScript<string, string>();
-    const module = Test.createTestingModule({ imports: [ServingModule.forRoot({ servings: [slow] }), HealthModule] });
+    const module = Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings: [slow] }), HealthModule],
+    });
     const testing = await overrideServing(module, slow).useScript(script).compile();
     const app = await testing.createNestApplication({ logger: false }).init();
     const indicator = app.get(ServingHealthIndicator);
@@ -70,12 +80,15 @@ describe('Health checks of a serving that hangs', () => {
 
     await expect(hanging).rejects.toMatchObject({ code: 'SERVING_RUN_TIMEOUT' });
 
-    const reason = 'Partition 0 has run a batch of 1 rows for more than 20 ms, and takes no other until that returns';
+    const reason =
+      'Partition 0 has run a batch of 1 rows for more than 20 ms, and takes no other until that returns';
     for (const check of [indicator.isLive('x'), indicator.isReady('x')]) {
       expect(check).toMatchObject({ x: { status: 'down', message: `serving "slow": ${reason}` } });
     }
     held.finish(['a']);
     await app.close();
-    expect(indicator.isReady('x')).toMatchObject({ x: { status: 'down', message: 'serving "slow": it is closed' } });
+    expect(indicator.isReady('x')).toMatchObject({
+      x: { status: 'down', message: 'serving "slow": it is closed' },
+    });
   });
 });

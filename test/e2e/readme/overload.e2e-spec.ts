@@ -5,7 +5,12 @@ import { defineServing, ServingService } from 'nestjs-serving';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { createServing, DeadlineExceededError, OverloadedError, ServingModule } from 'nestjs-serving';
+import {
+  createServing,
+  DeadlineExceededError,
+  OverloadedError,
+  ServingModule,
+} from 'nestjs-serving';
 import { BatchScript, recordBatches } from 'nestjs-serving/testing';
 
 // #region definition
@@ -15,7 +20,9 @@ export const embedder = defineServing({
   maxQueue: 2000, // rows that may wait; more are refused at once
   timeout: 1000, // ms in which a call must be answered, unless it says otherwise
   tenantWeights: { gold: 3 }, // everybody else has a weight of 1
-  idempotent: true, // a batch may run twice: it is tried again when its partition is lost, and in halves when it fails
+  // a batch may run twice: it is tried again when its partition is lost, and in halves when it
+  // fails
+  idempotent: true,
 });
 // #endregion
 
@@ -35,7 +42,11 @@ export class EmbedController {
 
   @Post('all')
   embedAll(@Body() { texts }: { texts: string[] }) {
-    return Promise.all(texts.map((text) => this.servings.batchedRun(embedder, text, { priority: -1, timeout: 60_000 })));
+    return Promise.all(
+      texts.map((text) =>
+        this.servings.batchedRun(embedder, text, { priority: -1, timeout: 60_000 }),
+      ),
+    );
   }
 }
 // #endregion
@@ -45,12 +56,19 @@ describe('The manual on overload', () => {
   afterEach(() => app?.close());
 
   it('[7.2] [7.4] shows calls that have a time, a priority and a tenant', async () => {
-    const module = { imports: [ServingModule.forRoot({ servings: [embedder] })], controllers: [EmbedController] };
+    const module = {
+      imports: [ServingModule.forRoot({ servings: [embedder] })],
+      controllers: [EmbedController],
+    };
     app = (await Test.createTestingModule(module).compile()).createNestApplication();
     await app.listen(0);
     const post = async (path: string, body: object): Promise<unknown> => {
       const headers = { 'content-type': 'application/json', 'x-plan': 'gold' };
-      const response = await fetch(`${await app!.getUrl()}${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+      const response = await fetch(`${await app!.getUrl()}${path}`, {
+        method: 'POST',
+        headers,
+        body: JSON.stringify(body),
+      });
       return response.json();
     };
 
@@ -88,13 +106,20 @@ describe('The manual on overload', () => {
     const serving = createServing({
       name: 'ratios',
       idempotent: true,
-      useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor), // throws for 0n, and so for its batch
+      // throws for 0n, and so for its batch
+      useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor),
     });
     await serving.start();
-    const replies = await Promise.allSettled([1n, 0n, 4n].map((divisor) => serving.batchedRun(divisor)));
+    const replies = await Promise.allSettled(
+      [1n, 0n, 4n].map((divisor) => serving.batchedRun(divisor)),
+    );
     // 100n, a BatchFailedError, 25n
     // #endregion
-    expect(replies).toMatchObject([{ value: 100n }, { reason: { code: 'SERVING_BATCH_FAILED' } }, { value: 25n }]);
+    expect(replies).toMatchObject([
+      { value: 100n },
+      { reason: { code: 'SERVING_BATCH_FAILED' } },
+      { value: 25n },
+    ]);
     await serving.close();
   });
 });

@@ -1,6 +1,7 @@
 // #region file
 // primes.js: runs in threads of its own
-const isPrime = (n) => n > 1 && !Array.from({ length: Math.sqrt(n) - 1 }, (_, i) => i + 2).some((d) => n % d === 0);
+const isPrime = (n) =>
+  n > 1 && !Array.from({ length: Math.sqrt(n) - 1 }, (_, i) => i + 2).some((d) => n % d === 0);
 
 export default function () {
   const known = new Map(); // set up once per partition and key

@@ -6,7 +6,10 @@ import { BatchScript, overrideServing } from 'nestjs-serving/testing';
 import { RawClient } from '../../fixtures/cluster/raw-client.js';
 import { until } from '../../fixtures/async/streams.js';
 
-const summary = { name: 'summary', useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)) };
+const summary = {
+  name: 'summary',
+  useFactory: () => (texts: string[]) => texts.map((text) => text.slice(0, 10)),
+};
 
 // #region leaving
 @Controller('summaries')
@@ -15,12 +18,14 @@ export class SummaryController {
 
   @Get(':text')
   read(@Param('text') text: string): Promise<string> {
-    return this.servings.batchedRun('summary', text); // ends with its client: when that leaves, the row gives up its place
+    // ends with its client: when that leaves, the row gives up its place
+    return this.servings.batchedRun('summary', text);
   }
 
   @Get(':text/kept')
   keep(@Param('text') text: string): Promise<string> {
-    const { signal } = new AbortController(); // of its own, and never aborted: whoever leaves, this call runs
+    // of its own, and never aborted: whoever leaves, this call runs
+    const { signal } = new AbortController();
     return this.servings.batchedRun('summary', text, { signal });
   }
 }

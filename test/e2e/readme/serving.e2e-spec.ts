@@ -1,7 +1,15 @@
 import { type INestApplication, ValidationPipe } from '@nestjs/common';
 // #region imports
 import { Body, Controller, Injectable, Module, Param, Post } from '@nestjs/common';
-import { Batch, Batched, defineServing, InjectServing, ServingModule, ServingService, withMetadata } from 'nestjs-serving';
+import {
+  Batch,
+  Batched,
+  defineServing,
+  InjectServing,
+  ServingModule,
+  ServingService,
+  withMetadata,
+} from 'nestjs-serving';
 import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 // #endregion
@@ -81,8 +89,11 @@ export class ScoreController {
   @Post('score')
   @Batched({ batchSize: 64, batchTimeout: 10, types: [ScoreDto, String] })
   score(@Body() bodies: ScoreDto[], @Param('model') models: string[]): (number | Error)[] {
-    // Runs once per batch; each client gets the entry of its own call, and an Error goes to that client alone.
-    return bodies.map(({ text }, i) => (models[i] === 'length' ? text.length : new Error(`No model ${models[i]}`)));
+    // Runs once per batch; each client gets the entry of its own call, and an Error goes to that
+    // client alone.
+    return bodies.map(({ text }, i) =>
+      models[i] === 'length' ? text.length : new Error(`No model ${models[i]}`),
+    );
   }
 }
 // #endregion
@@ -103,7 +114,8 @@ export class PictureController {
 export class UserLoader {
   @Batched({ batchSize: 100 })
   async byId(ids: number[]): Promise<(string | Error)[]> {
-    return ids.map((id) => (id > 0 ? `user ${id}` : new Error(`No user ${id}`))); // one query for all of them
+    // one query for all of them
+    return ids.map((id) => (id > 0 ? `user ${id}` : new Error(`No user ${id}`)));
   }
 }
 // #endregion
@@ -136,7 +148,12 @@ export class Translator implements ServingHandler {
 }
 
 @Module({
-  imports: [ServingModule.forRoot({ imports: [VocabularyModule], servings: [{ name: 'translator', useClass: Translator }] })],
+  imports: [
+    ServingModule.forRoot({
+      imports: [VocabularyModule],
+      servings: [{ name: 'translator', useClass: Translator }],
+    }),
+  ],
 })
 export class TranslatorModule {}
 // #endregion
@@ -159,7 +176,11 @@ export const shout = defineServing({
 // #endregion
 
 // #region thread
-export const primes = defineServing({ name: 'primes', useFile: new URL('./primes.js', import.meta.url), partitions: 2 });
+export const primes = defineServing({
+  name: 'primes',
+  useFile: new URL('./primes.js', import.meta.url),
+  partitions: 2,
+});
 // #endregion
 
 // #region async
@@ -167,7 +188,9 @@ export const primes = defineServing({ name: 'primes', useFile: new URL('./primes
   imports: [
     ServingModule.forRootAsync({
       names: ['digits'],
-      useFactory: () => ({ servings: [{ ...digits, batchTimeout: Number(process.env['BATCH_TIMEOUT'] ?? 5) }] }),
+      useFactory: () => ({
+        servings: [{ ...digits, batchTimeout: Number(process.env['BATCH_TIMEOUT'] ?? 5) }],
+      }),
     }),
   ],
 })
@@ -239,7 +262,9 @@ describe('the README', () => {
 
   it('shows a model behind an endpoint [1.3] [3.2]', async () => {
     await start({ imports: [AppModule] });
-    const replies = await Promise.all(Array.from({ length: 50 }, () => post('/digits', { pixels: blank })));
+    const replies = await Promise.all(
+      Array.from({ length: 50 }, () => post('/digits', { pixels: blank })),
+    );
     expect(new Set(replies.map(({ status }) => status))).toEqual(new Set([201]));
     expect(replies[0]!.body).toEqual({ digit: expect.any(Number) });
   });
@@ -268,7 +293,8 @@ describe('the README', () => {
   it('shows a batched provider [10.2]', async () => {
     await start({ imports: [ServingModule.forRoot()], providers: [UserLoader] });
     // #region caller
-    const users = asCaller(app!.get(UserLoader)); // the same object, with the types that its callers need
+    // the same object, with the types that its callers need
+    const users = asCaller(app!.get(UserLoader));
     const names = await Promise.all([1, 2, 3].map((id) => users.byId(id)));
     // #endregion
     expect(names).toEqual(['user 1', 'user 2', 'user 3']);
@@ -280,7 +306,9 @@ describe('the README', () => {
     expect(await app!.get(ServingService).batchedRun('translator', [8, 9])).toBe('hi');
     await app!.close();
     await start({ imports: [ServingModule.forRoot({ servings: [shout] })] });
-    const shouter: Serving<string, { text: string; metadata: unknown }> = app!.get(getServingToken(shout));
+    const shouter: Serving<string, { text: string; metadata: unknown }> = app!.get(
+      getServingToken(shout),
+    );
     expect(await shouter.batchedRun('hi')).toEqual({ text: 'HI', metadata: { partition: 0 } });
     await app!.close();
     await start({ imports: [ConfiguredModule] });
@@ -290,7 +318,11 @@ describe('the README', () => {
   it('shows a function in a thread of its own [1.4]', async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [primes] })] });
     const serving: Serving = app!.get(getServingToken(primes));
-    expect(await Promise.all([7, 8, 9].map((n) => serving.batchedRun(n)))).toEqual([true, false, false]);
+    expect(await Promise.all([7, 8, 9].map((n) => serving.batchedRun(n)))).toEqual([
+      true,
+      false,
+      false,
+    ]);
   });
 
   it('shows devices with a fallback [5.1] [5.7]', async () => {
@@ -302,7 +334,8 @@ describe('the README', () => {
     await start({ imports: [MoodsModule] });
     const servings = app!.get(ServingService);
     const batches = recordBatches(servings);
-    const ask = (author: string): Promise<unknown> => servings.batchedRun(moods, { author, text: 'Hello!' });
+    const ask = (author: string): Promise<unknown> =>
+      servings.batchedRun(moods, { author, text: 'Hello!' });
     const replies = await Promise.all([ask('Ada'), ask('Max')]);
     expect([...replies, await ask('Eve')]).toEqual([1, 2, 3].map(() => ({ mood: 'excited' })));
     expect(batches).toMatchObject([{ rows: 1 }]);
@@ -311,7 +344,10 @@ describe('the README', () => {
   it('shows rows and batches [1.7] [2.1] [2.2]', async () => {
     await start({ imports: [] });
     // #region batches
-    const sums = createServing({ name: 'sums', useFactory: () => (rows: number[][]) => rows.map(([a = 0, b = 0]) => a + b) });
+    const sums = createServing({
+      name: 'sums',
+      useFactory: () => (rows: number[][]) => rows.map(([a = 0, b = 0]) => a + b),
+    });
     await sums.start();
 
     const one = await sums.batchedRun([1, 2]); // one plain value is one row: 3
@@ -330,19 +366,28 @@ describe('the README', () => {
 
   it('shows a test without a model', async () => {
     // #region testing
-    const testing = await overrideServing(Test.createTestingModule({ imports: [AppModule] }), digits)
+    const testing = await overrideServing(
+      Test.createTestingModule({ imports: [AppModule] }),
+      digits,
+    )
       .useFunction((images) => images.map((pixels) => pixels.length % 10))
       .compile();
     // #endregion
     app = testing.createNestApplication({ logger: ['error'] });
     await app.listen(0, '127.0.0.1');
-    expect(await post('/digits', { pixels: [1, 2, 3] })).toEqual({ status: 201, body: { digit: 3 } });
+    expect(await post('/digits', { pixels: [1, 2, 3] })).toEqual({
+      status: 201,
+      body: { digit: 3 },
+    });
   });
 
   it('shows a test with a script', async () => {
     // #region script
     const script = BatchScript.of(digits);
-    const testing = await overrideServing(Test.createTestingModule({ imports: [AppModule] }), digits)
+    const testing = await overrideServing(
+      Test.createTestingModule({ imports: [AppModule] }),
+      digits,
+    )
       .useScript(script)
       .compile();
     // #endregion
@@ -391,7 +436,9 @@ describe('the README', () => {
     await app!.close();
     trace.disable();
 
-    expect(telemetry.spans.map(({ name }) => name)).toEqual(expect.arrayContaining(['batchedRun digits', 'batch digits']));
+    expect(telemetry.spans.map(({ name }) => name)).toEqual(
+      expect.arrayContaining(['batchedRun digits', 'batch digits']),
+    );
     await telemetry.shutdown();
   });
 
@@ -401,9 +448,13 @@ describe('the README', () => {
     const log = (line: string): unknown => lines.push(line);
     const servings = app!.get(ServingService);
     // #region events
-    servings.eventsOf('batch:end').subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
-      log(`${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ${reason}, ${wait} ms, ${runTime} ms`);
-    });
+    servings
+      .eventsOf('batch:end')
+      .subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
+        log(
+          `${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ${reason}, ${wait} ms, ${runTime} ms`,
+        );
+      });
     // #endregion
     await servings.batchedRun(digits, blank);
     await app!.close();

@@ -1,4 +1,9 @@
-import { type INestApplication, type MessageEvent, type ModuleMetadata, ServiceUnavailableException } from '@nestjs/common';
+import {
+  type INestApplication,
+  type MessageEvent,
+  type ModuleMetadata,
+  ServiceUnavailableException,
+} from '@nestjs/common';
 import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 // #region imports
@@ -20,7 +25,8 @@ export const writer = defineServing({
     async function* (prompts: string[]) {
       const words = prompts.map((prompt) => prompt.split(' ').toReversed());
       for (let step = 0; words.some(({ length }) => step < length); step++) {
-        yield words.map((own) => own[step] ?? DONE); // an entry per row; a row that is DONE ends, the others go on
+        // an entry per row; a row that is DONE ends, the others go on
+        yield words.map((own) => own[step] ?? DONE);
       }
     },
 });
@@ -33,7 +39,9 @@ export class WriterController {
 
   @Sse('write')
   write(@Query('prompt') prompt: string): Observable<MessageEvent> {
-    return this.servings.stream<string, string>('writer', prompt).pipe(map(({ output }) => ({ data: output })));
+    return this.servings
+      .stream<string, string>('writer', prompt)
+      .pipe(map(({ output }) => ({ data: output })));
   }
 }
 // #endregion
@@ -58,7 +66,8 @@ export const lengths = defineServing({
   name: 'lengths',
   batchSize: 64,
   preprocess(path: string) {
-    return { batch: createInterface({ input: createReadStream(path) }) }; // an async iterable: each line is a row
+    // an async iterable: each line is a row
+    return { batch: createInterface({ input: createReadStream(path) }) };
   },
   useFactory: () => (lines: string[]) => lines.map((line) => line.length),
 });
@@ -86,7 +95,8 @@ export const texts = defineServing({
   keyOptions: { '64': { batchSize: 8 } },
   preprocess(text: string) {
     const codes = Int32Array.from(text, (character) => character.charCodeAt(0));
-    return { batch: buckets.batch(new Tensor('int32', codes, [1, codes.length])) }; // padded to the smallest that fits
+    // padded to the smallest that fits
+    return { batch: buckets.batch(new Tensor('int32', codes, [1, codes.length])) };
   },
   useFactory:
     ({ key }) =>
@@ -123,25 +133,40 @@ describe('the manual on streams', () => {
   });
 
   async function start(metadata: ModuleMetadata): Promise<string> {
-    app = (await Test.createTestingModule(metadata).compile()).createNestApplication({ logger: ['error'] });
+    app = (await Test.createTestingModule(metadata).compile()).createNestApplication({
+      logger: ['error'],
+    });
     await app.listen(0, '127.0.0.1');
     return app.getUrl();
   }
 
   it('streams what a generator yields to a browser [8.2] [8.4]', async () => {
-    const url = await start({ imports: [ServingModule.forRoot({ servings: [writer] })], controllers: [WriterController] });
+    const url = await start({
+      imports: [ServingModule.forRoot({ servings: [writer] })],
+      controllers: [WriterController],
+    });
     const read = async (prompt: string): Promise<string[]> => {
-      const response = await fetch(`${url}/write?prompt=${encodeURIComponent(prompt)}`, { headers: { connection: 'close' } });
+      const response = await fetch(`${url}/write?prompt=${encodeURIComponent(prompt)}`, {
+        headers: { connection: 'close' },
+      });
       return [...(await response.text()).matchAll(/^data: (.*)$/gm)].map(([, data]) => data!);
     };
 
-    expect(await Promise.all(['one', 'one two three'].map(read))).toEqual([['one'], ['three', 'two', 'one']]);
+    expect(await Promise.all(['one', 'one two three'].map(read))).toEqual([
+      ['one'],
+      ['three', 'two', 'one'],
+    ]);
   });
 
   it('tells when it is ready [9.2]', async () => {
-    const url = await start({ imports: [ServingModule.forRoot({ servings: [writer] })], controllers: [HealthController] });
+    const url = await start({
+      imports: [ServingModule.forRoot({ servings: [writer] })],
+      controllers: [HealthController],
+    });
 
-    expect((await fetch(`${url}/health/ready`, { headers: { connection: 'close' } })).status).toBe(200);
+    expect((await fetch(`${url}/health/ready`, { headers: { connection: 'close' } })).status).toBe(
+      200,
+    );
   });
 
   it('takes a lazy sequence, and gives output as it comes [8.1] [8.5]', async () => {
@@ -150,7 +175,8 @@ describe('the manual on streams', () => {
     // #region iterate
     let longest = 0;
     for await (const { output } of servings.stream(lengths, 'README.md')) {
-      longest = Math.max(longest, ...(output as number[])); // lines of this file run in batches, while others are read
+      // lines of this file run in batches, while others are read
+      longest = Math.max(longest, ...(output as number[]));
     }
     // #endregion
     expect(longest).toBeGreaterThan(100);
@@ -179,8 +205,12 @@ describe('the manual on streams', () => {
   it('keeps texts of different lengths apart [4.7]', async () => {
     const serving = createServing(texts);
     await serving.start();
-    const replies = await Promise.all(['short', 'a'.repeat(20), 'b'.repeat(200)].map((text) => serving.batchedRun(text)));
-    expect(replies).toEqual([16, 32, 64].map((length) => [`ran with rows of ${length}, as key ${length}`]));
+    const replies = await Promise.all(
+      ['short', 'a'.repeat(20), 'b'.repeat(200)].map((text) => serving.batchedRun(text)),
+    );
+    expect(replies).toEqual(
+      [16, 32, 64].map((length) => [`ran with rows of ${length}, as key ${length}`]),
+    );
     await serving.close();
   });
 
@@ -200,7 +230,10 @@ describe('the manual on streams', () => {
     const serving = createServing(audited);
     await serving.start();
     const batches = recordBatches(serving);
-    const replies = await Promise.all([serving.batchedRun('a'), serving.batchedRun('b', { origin: 'nightly' })]);
+    const replies = await Promise.all([
+      serving.batchedRun('a'),
+      serving.batchedRun('b', { origin: 'nightly' }),
+    ]);
     expect(replies).toEqual(['a, by in-process', 'b, by nightly']);
     await serving.close();
     expect(batches).toHaveLength(2);

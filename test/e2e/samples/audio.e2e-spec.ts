@@ -41,7 +41,8 @@ describe('The sample 03-audio-streams', () => {
     url = await app.getUrl();
   });
 
-  // Those too whose tests failed: with a stream of events to a client, an application would keep the tests from ending.
+  // Those too whose tests failed: with a stream of events to a client, an application would keep
+  // the tests from ending.
   afterAll(() => Promise.all(apps.map((each) => each.close())));
 
   it('hears speech where the clip has some, and silence between the sentences', async () => {
@@ -63,8 +64,15 @@ describe('The sample 03-audio-streams', () => {
     const whole = await send(await open(), clip.subarray(0, 40 * chunkBytes));
     const id = await open();
     const answers: number[] = [];
-    for (let start = 0, length = 2; start < 40 * chunkBytes; start += length, length = ((length * 7) % 6000) + 2) {
-      const { body } = await send(id, clip.subarray(start, Math.min(start + length, 40 * chunkBytes)));
+    for (
+      let start = 0, length = 2;
+      start < 40 * chunkBytes;
+      start += length, length = ((length * 7) % 6000) + 2
+    ) {
+      const { body } = await send(
+        id,
+        clip.subarray(start, Math.min(start + length, 40 * chunkBytes)),
+      );
       answers.push(...body.probabilities);
     }
 
@@ -73,7 +81,9 @@ describe('The sample 03-audio-streams', () => {
 
   it('[1.8] [4.6] answers each of many streams as if it were alone, though they share batches: states on axis 1, and one scalar for all', async () => {
     // Each stream begins elsewhere in the clip, so that none has the state of another.
-    const sounds = Array.from({ length: 24 }, (_, index) => clip.subarray(index * 2 * chunkBytes, (index * 2 + 60) * chunkBytes));
+    const sounds = Array.from({ length: 24 }, (_, index) =>
+      clip.subarray(index * 2 * chunkBytes, (index * 2 + 60) * chunkBytes),
+    );
     const alone: (readonly number[])[] = [];
     for (const sound of sounds.slice(0, 6)) {
       alone.push(await hearAll(sound));
@@ -91,18 +101,30 @@ describe('The sample 03-audio-streams', () => {
 
   it('goes on with one stream while another is refused', async () => {
     const id = await open();
-    const [refused, heard] = await Promise.all([send(await open(), clip.subarray(0, 1025)), send(id, clip.subarray(0, 2048))]);
+    const [refused, heard] = await Promise.all([
+      send(await open(), clip.subarray(0, 1025)),
+      send(id, clip.subarray(0, 2048)),
+    ]);
 
-    expect(refused).toMatchObject({ status: 400, body: { message: '1025 bytes are no whole number of 16-bit samples' } });
+    expect(refused).toMatchObject({
+      status: 400,
+      body: { message: '1025 bytes are no whole number of 16-bit samples' },
+    });
     expect(heard).toMatchObject({ status: 200, body: { timeline: '__' } });
   });
 
   it('refuses a piece out of order, and takes it in its turn', async () => {
     const id = await open();
-    const [first, second] = [clip.subarray(0, chunkBytes), clip.subarray(chunkBytes, 2 * chunkBytes)];
+    const [first, second] = [
+      clip.subarray(0, chunkBytes),
+      clip.subarray(chunkBytes, 2 * chunkBytes),
+    ];
 
     const early = await send(id, second, '?position=512');
-    expect(early).toMatchObject({ status: 409, body: { message: 'The stream is at sample 0, and this piece begins at 512' } });
+    expect(early).toMatchObject({
+      status: 409,
+      body: { message: 'The stream is at sample 0, and this piece begins at 512' },
+    });
     const answers = [await send(id, first, '?position=0'), await send(id, second, '?position=512')];
     const { body } = await send(await open(), clip.subarray(0, 2 * chunkBytes));
     expect(answers.flatMap((answer) => answer.body.probabilities)).toEqual(body.probabilities);
@@ -117,7 +139,10 @@ describe('The sample 03-audio-streams', () => {
     for (const unknown of [id, 'nobody']) {
       const message = `There is no stream ${unknown}: it was never opened, or has ended`;
       expect(await send(unknown, clip)).toMatchObject({ status: 404, body: { message } });
-      expect(await request('DELETE', `streams/${unknown}`)).toMatchObject({ status: 404, body: { message } });
+      expect(await request('DELETE', `streams/${unknown}`)).toMatchObject({
+        status: 404,
+        body: { message },
+      });
     }
   });
 
@@ -128,10 +153,17 @@ describe('The sample 03-audio-streams', () => {
     expect(await request('POST', path, '{}', 'application/json')).toMatchObject({ status: 415 });
     expect(await request('POST', path)).toMatchObject({ status: 415 });
     expect(await send(id, Buffer.alloc(2_000_000))).toMatchObject({ status: 413 });
-    expect(await send(id, Buffer.alloc(0))).toEqual({ status: 200, body: { probabilities: [], timeline: '' } });
-    expect(await request('POST', 'streams', JSON.stringify({ name: 7 }), 'application/json')).toMatchObject({ status: 400 });
+    expect(await send(id, Buffer.alloc(0))).toEqual({
+      status: 200,
+      body: { probabilities: [], timeline: '' },
+    });
+    expect(
+      await request('POST', 'streams', JSON.stringify({ name: 7 }), 'application/json'),
+    ).toMatchObject({ status: 400 });
     const many = JSON.stringify({ streams: 1000, speed: 1 });
-    expect(await request('POST', 'simulation', many, 'application/json')).toMatchObject({ status: 400 });
+    expect(await request('POST', 'simulation', many, 'application/json')).toMatchObject({
+      status: 400,
+    });
   });
 
   it('tells what streams say while they say it, and ends with the application', async () => {
@@ -140,13 +172,20 @@ describe('The sample 03-audio-streams', () => {
     // Else the connection would be kept alive for another five seconds, and with it the server.
     const response = await fetch(`${at}/streams/events`, { headers: { connection: 'close' } });
     const told = viewsOf(response);
-    const { id } = (await (await fetch(`${at}/streams`, { method: 'POST' })).json()) as { id: string };
+    const { id } = (await (await fetch(`${at}/streams`, { method: 'POST' })).json()) as {
+      id: string;
+    };
     const headers = { 'content-type': 'application/octet-stream' };
     const body = new Uint8Array(clip.subarray(0, 32 * chunkBytes));
     const { status } = await fetch(`${at}/streams/${id}/chunks`, { method: 'POST', headers, body });
     expect(status).toBe(200);
 
-    const view = { id, name: id.slice(0, 8), chunks: 32, timeline: expect.stringMatching(/^_{5,}#{5,}$/) };
+    const view = {
+      id,
+      name: id.slice(0, 8),
+      chunks: 32,
+      timeline: expect.stringMatching(/^_{5,}#{5,}$/),
+    };
     let heard = await told.next();
     while (heard.value?.chunks === 0) {
       heard = await told.next();
@@ -171,34 +210,40 @@ describe('The sample 03-audio-streams', () => {
 
     afterAll(() => browser.close());
 
-    it.each(['light', 'dark'] as const)('shows what callers and the microphone say, in %s colours', async (colorScheme) => {
-      // An application of its own, in which nobody else has opened a stream.
-      const other = await listen();
-      const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme });
-      const problems: string[] = [];
-      page.on('pageerror', ({ message }) => problems.push(message));
-      page.on('console', (message) => message.type() === 'error' && problems.push(message.text()));
-      await page.goto(await other.getUrl());
+    it.each(['light', 'dark'] as const)(
+      'shows what callers and the microphone say, in %s colours',
+      async (colorScheme) => {
+        // An application of its own, in which nobody else has opened a stream.
+        const other = await listen();
+        const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme });
+        const problems: string[] = [];
+        page.on('pageerror', ({ message }) => problems.push(message));
+        page.on(
+          'console',
+          (message) => message.type() === 'error' && problems.push(message.text()),
+        );
+        await page.goto(await other.getUrl());
 
-      await page.getByRole('button', { name: 'Start callers' }).click();
-      await page.getByRole('button', { name: 'Use the microphone' }).click();
-      await page.waitForFunction(`(() => {
+        await page.getByRole('button', { name: 'Start callers' }).click();
+        await page.getByRole('button', { name: 'Use the microphone' }).click();
+        await page.waitForFunction(`(() => {
         const timelines = [...document.querySelectorAll('#streams .timeline')].map(({ textContent }) => textContent);
         return timelines.length === 25 && timelines.every((timeline) => /#{5,}/.test(timeline) && /_{5,}/.test(timeline));
       })()`);
-      expect(await page.locator('#open').textContent()).toBe('25');
-      await page.waitForFunction(`document.querySelectorAll('#bars i').length > 50`);
-      expect(await page.locator('#fill').textContent()).toMatch(/^([5-9]|[1-9]\d) %$/);
-      await page.screenshot({ path: `test-results/audio-streams-${colorScheme}.png` });
+        expect(await page.locator('#open').textContent()).toBe('25');
+        await page.waitForFunction(`document.querySelectorAll('#bars i').length > 50`);
+        expect(await page.locator('#fill').textContent()).toMatch(/^([5-9]|[1-9]\d) %$/);
+        await page.screenshot({ path: `test-results/audio-streams-${colorScheme}.png` });
 
-      await page.getByRole('button', { name: 'Stop', exact: true }).click();
-      await page.getByRole('button', { name: 'Stop the microphone' }).click();
-      await page.waitForFunction(`document.querySelectorAll('#streams li').length === 0`);
-      expect(await page.locator('#problem').textContent()).toBe('');
-      expect(problems).toEqual([]);
-      await page.close();
-      await other.close();
-    });
+        await page.getByRole('button', { name: 'Stop', exact: true }).click();
+        await page.getByRole('button', { name: 'Stop the microphone' }).click();
+        await page.waitForFunction(`document.querySelectorAll('#streams li').length === 0`);
+        expect(await page.locator('#problem').textContent()).toBe('');
+        expect(problems).toEqual([]);
+        await page.close();
+        await other.close();
+      },
+    );
   });
 
   async function listen(): Promise<INestApplication> {
@@ -214,7 +259,12 @@ describe('The sample 03-audio-streams', () => {
   }
 
   function send(id: string, pcm: Uint8Array, query = ''): Promise<Reply<Heard>> {
-    return request<Heard>('POST', `streams/${id}/chunks${query}`, new Uint8Array(pcm), 'application/octet-stream');
+    return request<Heard>(
+      'POST',
+      `streams/${id}/chunks${query}`,
+      new Uint8Array(pcm),
+      'application/octet-stream',
+    );
   }
 
   /** What a stream hears that sends five chunks at a time. */
@@ -239,7 +289,11 @@ describe('The sample 03-audio-streams', () => {
     type?: string,
   ): Promise<Reply<Body>> {
     const headers: Record<string, string> = type ? { 'content-type': type } : {};
-    const response = await fetch(`${url}/${path}`, { method, headers, ...(body === undefined ? {} : { body }) });
+    const response = await fetch(`${url}/${path}`, {
+      method,
+      headers,
+      ...(body === undefined ? {} : { body }),
+    });
     const text = await response.text();
     return { status: response.status, body: (text ? JSON.parse(text) : undefined) as Body };
   }

@@ -6,8 +6,14 @@ import { describe, expect, it } from '@jest/globals';
 const main = fileURLToPath(new URL('../../../sample/06-cluster/dist/main.js', import.meta.url));
 
 /** What the sample says of one load. */
-function loadIn(line: string): { readonly answers: number; readonly nodes: readonly string[]; readonly failed: number } {
-  const answers = [...line.matchAll(/(one|two) (\d+)/g)].map(([, node, count]) => [node!, Number(count)] as const);
+function loadIn(line: string): {
+  readonly answers: number;
+  readonly nodes: readonly string[];
+  readonly failed: number;
+} {
+  const answers = [...line.matchAll(/(one|two) (\d+)/g)].map(
+    ([, node, count]) => [node!, Number(count)] as const,
+  );
   const [, failed] = /(\d+) failed/.exec(line) ?? [];
   return {
     answers: answers.reduce((sum, [, count]) => sum + count, 0),

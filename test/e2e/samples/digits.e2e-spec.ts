@@ -60,23 +60,36 @@ describe('The sample 01-digits', () => {
     expect(batches).toBeLessThan(50);
   });
 
-  it.each(['classify', 'compare'])('refuses what is no drawing and still serves the others of %s', async (path) => {
-    const bad = [{}, { image: 7 }, { image: ['x'] }, { image: [' '.repeat(29)] }, { image: digits[0]!.image.concat('#') }];
-    const [refused, served] = await Promise.all([
-      each(bad.length, (index) => post(path, bad[index])),
-      each(20, (index) => post(path, digits[index])),
-    ]);
+  it.each(['classify', 'compare'])(
+    'refuses what is no drawing and still serves the others of %s',
+    async (path) => {
+      const bad = [
+        {},
+        { image: 7 },
+        { image: ['x'] },
+        { image: [' '.repeat(29)] },
+        { image: digits[0]!.image.concat('#') },
+      ];
+      const [refused, served] = await Promise.all([
+        each(bad.length, (index) => post(path, bad[index])),
+        each(20, (index) => post(path, digits[index])),
+      ]);
 
-    expect(refused.map(({ status }) => status)).toEqual(bad.map(() => 400));
-    expect(served.map(({ status }) => status)).toEqual(served.map(() => 200));
-  });
+      expect(refused.map(({ status }) => status)).toEqual(bad.map(() => 400));
+      expect(served.map(({ status }) => status)).toEqual(served.map(() => 200));
+    },
+  );
 
   it('answers a drawing that cannot be compared with an error of its own', async () => {
-    const replies = await each(20, (index) => post<Match>('compare', index % 5 ? digits[index] : { image: [] }));
+    const replies = await each(20, (index) =>
+      post<Match>('compare', index % 5 ? digits[index] : { image: [] }),
+    );
 
     for (const [index, { status, body }] of replies.entries()) {
       expect(status).toBe(index % 5 ? 200 : 422);
-      expect(body).toMatchObject(index % 5 ? { index } : { message: 'A blank image is like no digit' });
+      expect(body).toMatchObject(
+        index % 5 ? { index } : { message: 'A blank image is like no digit' },
+      );
     }
   });
 
@@ -99,7 +112,11 @@ describe('The sample 01-digits', () => {
 
   async function post<Body>(path: string, body: unknown): Promise<Reply<Body>> {
     const headers = { 'content-type': 'application/json' };
-    const response = await fetch(`${url}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+    const response = await fetch(`${url}/${path}`, {
+      method: 'POST',
+      headers,
+      body: JSON.stringify(body),
+    });
     return { status: response.status, body: (await response.json()) as Body };
   }
 });

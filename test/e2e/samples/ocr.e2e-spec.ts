@@ -98,7 +98,11 @@ describeUnless(modelMissing, 'the OCR sample', () => {
   });
 
   it.each<[string, Buffer | string, string]>([
-    ['bytes that only begin like a PNG', Buffer.concat([imageOf('exit').subarray(0, 8), Buffer.from('rubbish')]), 'image/png'],
+    [
+      'bytes that only begin like a PNG',
+      Buffer.concat([imageOf('exit').subarray(0, 8), Buffer.from('rubbish')]),
+      'image/png',
+    ],
     ['text', 'Hello, world!', 'image/png'],
     ['an SVG', '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="30"/>', 'image/svg+xml'],
     ['JSON', '{ "image": "hello.png" }', 'application/json'],
@@ -107,7 +111,9 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     const response = await send(body, type);
 
     expect(response.status).toBe(400);
-    await expect(response.json()).resolves.toMatchObject({ message: 'Send a PNG or JPEG image of one line of text' });
+    await expect(response.json()).resolves.toMatchObject({
+      message: 'Send a PNG or JPEG image of one line of text',
+    });
   });
 
   it('[4.7] answers a line that is longer than the largest bucket with 400, and says so', async () => {
@@ -145,10 +151,17 @@ describeUnless(modelMissing, 'the OCR sample', () => {
         await page.locator('#lines .text:not(.wrong)').getByText(text, { exact: true }).waitFor();
       }
 
-      await page.getByLabel('Image of a line').setInputFiles({ name: 'a.png', mimeType: 'image/png', buffer: imageOf('gate') });
+      await page
+        .getByLabel('Image of a line')
+        .setInputFiles({ name: 'a.png', mimeType: 'image/png', buffer: imageOf('gate') });
       await page.locator('#lines li:first-child').getByText('Gate 12', { exact: true }).waitFor();
-      await page.getByLabel('Image of a line').setInputFiles({ name: 'b.png', mimeType: 'image/png', buffer: Buffer.from('b') });
-      await page.locator('#lines li:first-child').getByText('Send a PNG or JPEG image of one line of text').waitFor();
+      await page
+        .getByLabel('Image of a line')
+        .setInputFiles({ name: 'b.png', mimeType: 'image/png', buffer: Buffer.from('b') });
+      await page
+        .locator('#lines li:first-child')
+        .getByText('Send a PNG or JPEG image of one line of text')
+        .waitFor();
 
       await page.getByRole('button', { name: 'Read all lines five times' }).click();
       await page.getByText('60 of 60 lines were read right').waitFor({ timeout: 60_000 });

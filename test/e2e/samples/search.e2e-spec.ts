@@ -58,7 +58,9 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
 
   it('answers a hundred concurrent searches in fewer batches', async () => {
     const before = await get<Stats>('/stats');
-    const answers = await Promise.all(Array.from({ length: 100 }, (_, index) => search(`what about order ${index}`)));
+    const answers = await Promise.all(
+      Array.from({ length: 100 }, (_, index) => search(`what about order ${index}`)),
+    );
     const after = await get<Stats>('/stats');
 
     expect(answers.every(({ length }) => length === 5)).toBe(true);
@@ -71,7 +73,10 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
   });
 
   it.each(['/search', '/search?q=', '/search?q=a&q=b'])('refuses %s', async (path) => {
-    await expect(get(path)).resolves.toMatchObject({ statusCode: 400, message: 'Ask something: /search?q=...' });
+    await expect(get(path)).resolves.toMatchObject({
+      statusCode: 400,
+      message: 'Ask something: /search?q=...',
+    });
   });
 
   it('ends the stream of statistics when the application closes', async () => {
@@ -103,7 +108,10 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
       await page.goto(url);
 
       await page.getByLabel('Question').fill('how do I reset my password');
-      await page.locator('#answers li:first-child').getByText('I forgot my password, what now?').waitFor();
+      await page
+        .locator('#answers li:first-child')
+        .getByText('I forgot my password, what now?')
+        .waitFor();
       expect(await page.locator('#answers li').count()).toBe(5);
 
       const asked = Number(await page.locator('#rows').textContent());

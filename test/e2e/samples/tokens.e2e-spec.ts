@@ -41,7 +41,10 @@ describeUnless(modelMissing, 'the token stream sample', () => {
   const ask = (prompt: string, options: Record<string, string> = {}) =>
     fetch(`${url}/generate?${new URLSearchParams({ prompt, ...options }).toString()}`);
 
-  async function* events(prompt: string, options?: Record<string, string>): AsyncGenerator<ServerSent<Done>> {
+  async function* events(
+    prompt: string,
+    options?: Record<string, string>,
+  ): AsyncGenerator<ServerSent<Done>> {
     yield* serverSent<Done>(await ask(prompt, options));
   }
 
@@ -66,7 +69,10 @@ describeUnless(modelMissing, 'the token stream sample', () => {
   const stats = async () => (await (await fetch(`${url}/stats`)).json()) as Stats;
 
   /** The event of the type that is the count-th from now on. */
-  const next = <Type extends ServingEvent['type']>(type: Type, count = 1): Promise<Extract<ServingEvent, { type: Type }>> =>
+  const next = <Type extends ServingEvent['type']>(
+    type: Type,
+    count = 1,
+  ): Promise<Extract<ServingEvent, { type: Type }>> =>
     firstValueFrom(
       app.get(ServingService).events$.pipe(
         filter((event): event is Extract<ServingEvent, { type: Type }> => event.type === type),
@@ -74,7 +80,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       ),
     );
 
-  /** Lets calls share a batch: they come while another runs, which is given up when all are there. */
+  /**
+   * Lets calls share a batch: they come while another runs, which is given up when all are there.
+   */
   async function inOneBatch<T>(count: number, calls: () => Promise<T>): Promise<T> {
     const running = events(poem, { maxTokens: '1000' });
     await running.next();
@@ -93,7 +101,11 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await ended;
     const after = await stats();
 
-    expect(after).toMatchObject({ batches: before.batches + 1, prompts: before.prompts + 1, running: 0 });
+    expect(after).toMatchObject({
+      batches: before.batches + 1,
+      prompts: before.prompts + 1,
+      running: 0,
+    });
     expect(after.recent.at(-1)).toMatchObject({ rows: 1, batchSize: 8 });
   });
 
@@ -131,7 +143,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       'Why is the sky blue?',
     ];
     const options = { maxTokens: '30' };
-    const together = await inOneBatch(8, () => Promise.all(prompts.map((prompt) => answer(prompt, options))));
+    const together = await inOneBatch(8, () =>
+      Promise.all(prompts.map((prompt) => answer(prompt, options))),
+    );
 
     for (const [index, prompt] of prompts.entries()) {
       await expect(answer(prompt, options)).resolves.toEqual(together[index]);
@@ -170,14 +184,18 @@ describeUnless(modelMissing, 'the token stream sample', () => {
 
   it('goes on with the others when one leaves', async () => {
     const options = { maxTokens: '40' };
-    const [, other] = await inOneBatch(2, () => Promise.all([askAndLeave(), answer(essay, options)]));
+    const [, other] = await inOneBatch(2, () =>
+      Promise.all([askAndLeave(), answer(essay, options)]),
+    );
 
     await expect(answer(essay, options)).resolves.toEqual(other);
   });
 
   it('draws the same for the same seed, whoever else is in the batch', async () => {
     const options = { maxTokens: '20', temperature: '1', topK: '50' };
-    const [{ text }] = await inOneBatch(2, () => Promise.all([answer(poem, { ...options, seed: '3' }), answer(essay, options)]));
+    const [{ text }] = await inOneBatch(2, () =>
+      Promise.all([answer(poem, { ...options, seed: '3' }), answer(essay, options)]),
+    );
 
     await expect(answer(poem, { ...options, seed: '3' })).resolves.toMatchObject({ text });
     await expect(answer(poem, { ...options, seed: '4' })).resolves.not.toMatchObject({ text });
@@ -186,14 +204,21 @@ describeUnless(modelMissing, 'the token stream sample', () => {
   it.each<[string, string, Record<string, string>, string]>([
     ['an empty prompt', '', {}, 'Say something: /generate?prompt=...'],
     ['a prompt of spaces', '  ', {}, 'Say something: /generate?prompt=...'],
-    ['a prompt that is too long', '天'.repeat(700), {}, 'The prompt has 724 tokens, and 512 is the most.'],
+    [
+      'a prompt that is too long',
+      '天'.repeat(700),
+      {},
+      'The prompt has 724 tokens, and 512 is the most.',
+    ],
     ['an answer without tokens', 'a', { maxTokens: '0' }, 'maxTokens must not be less than 1'],
     ['a temperature that is none', 'a', { temperature: 'hot' }, 'temperature must'],
   ])('refuses %s', async (_, prompt, options, message) => {
     const response = await ask(prompt, options);
 
     expect(response.status).toBe(400);
-    expect(String(((await response.json()) as { message: string | string[] }).message)).toContain(message);
+    expect(String(((await response.json()) as { message: string | string[] }).message)).toContain(
+      message,
+    );
   });
 
   describeUnless(browserMissing, 'in a browser', () => {
@@ -232,7 +257,10 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       const ended = Number(await page.locator('#batches').textContent());
       await page.getByLabel('Prompt').fill('中国的首都是哪里？');
       await page.getByRole('button', { name: 'Write' }).click();
-      await page.locator('article', { hasText: '中国的首都是北京。' }).getByText('ended by itself').waitFor();
+      await page
+        .locator('article', { hasText: '中国的首都是北京。' })
+        .getByText('ended by itself')
+        .waitFor();
       await page.waitForFunction(`document.querySelector('#batches').textContent > ${ended}`);
       expect(problems).toEqual([]);
 

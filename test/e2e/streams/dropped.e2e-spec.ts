@@ -7,7 +7,11 @@ it('[L4] streams that are begun and dropped end with their memory, and neither t
   expect({ code, messages, stderr }).toEqual({
     code: 0,
     messages: [
-      { begun: 120, before: { subscriptions: 60, listeners: true }, after: { subscriptions: 0, listeners: 0, ended: 120 } },
+      {
+        begun: 120,
+        before: { subscriptions: 60, listeners: true },
+        after: { subscriptions: 0, listeners: 0, ended: 120 },
+      },
     ],
     stderr: '',
   });
@@ -16,5 +20,9 @@ it('[L4] streams that are begun and dropped end with their memory, and neither t
 it('[L4] streams that are refused keep no memory', async () => {
   const { code, messages, stderr } = await forkChild('refused-streams');
 
-  expect({ code, messages, stderr }).toEqual({ code: 0, messages: [{ before: 100, left: 0 }], stderr: '' });
+  expect({ code, messages, stderr }).toEqual({
+    code: 0,
+    messages: [{ before: 100, left: 0 }],
+    stderr: '',
+  });
 });

@@ -19,9 +19,16 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const FOREVER = 1e9;
 const steps = await stepped('steps');
 const watched = await stepped('watched');
-const row = (name: string, count: number, more: Partial<SteppedRow> = {}): SteppedRow => ({ name, steps: count, ...more });
+const row = (name: string, count: number, more: Partial<SteppedRow> = {}): SteppedRow => ({
+  name,
+  steps: count,
+  ...more,
+});
 
-const withItsMetadata = (output: unknown, { metadata }: { metadata: unknown }) => [output, metadata];
+const withItsMetadata = (output: unknown, { metadata }: { metadata: unknown }) => [
+  output,
+  metadata,
+];
 
 /** The outputs that came, and the error that ended them. */
 async function heard(stream: ServingStream<OutputEvent>): Promise<unknown[]> {
@@ -60,27 +67,45 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
   afterAll(() => serving.close());
 
   it('[8.4] ends the row of one caller while it goes on for others', async () => {
-    const events = await Promise.all([row('a', 1), row('b', 3), row('c', 2)].map((input) => iterated(serving.stream(input))));
+    const events = await Promise.all(
+      [row('a', 1), row('b', 3), row('c', 2)].map((input) => iterated(serving.stream(input))),
+    );
 
     expect(events.map(outputsOf)).toEqual([['a0'], ['b0', 'b1', 'b2'], ['c0', 'c1']]);
     expect(events[1]).toEqual(
-      [0, 1, 2].map((step) => ({ batch: { offset: 0, rows: 1 }, output: `b${step}`, metadata: { step } })),
+      [0, 1, 2].map((step) => ({
+        batch: { offset: 0, rows: 1 },
+        output: `b${step}`,
+        metadata: { step },
+      })),
     );
     expect([...counts]).toEqual([3, 1]);
   });
 
   it('[8.4] gives a call of several rows a list per step, with nothing for the rows that are over', async () => {
-    const events = await iterated(serving.stream(Batch.stack([row('a', 1), row('b', 3), row('c', 0)])));
+    const events = await iterated(
+      serving.stream(Batch.stack([row('a', 1), row('b', 3), row('c', 0)])),
+    );
 
     expect(events).toEqual([
       { batch: { offset: 0, rows: 3 }, output: ['a0', 'b0', undefined], metadata: { step: 0 } },
-      { batch: { offset: 0, rows: 3 }, output: [undefined, 'b1', undefined], metadata: { step: 1 } },
-      { batch: { offset: 0, rows: 3 }, output: [undefined, 'b2', undefined], metadata: { step: 2 } },
+      {
+        batch: { offset: 0, rows: 3 },
+        output: [undefined, 'b1', undefined],
+        metadata: { step: 1 },
+      },
+      {
+        batch: { offset: 0, rows: 3 },
+        output: [undefined, 'b2', undefined],
+        metadata: { step: 2 },
+      },
     ]);
   });
 
   it.each(['batchedRun', 'run'] as const)('[8.4] is collected row by row by %s', async (method) => {
-    const own = await start(definition({ batchSize: 2, postprocess: (output, { metadata }) => ({ output, metadata }) }));
+    const own = await start(
+      definition({ batchSize: 2, postprocess: (output, { metadata }) => ({ output, metadata }) }),
+    );
 
     const replies = await Promise.all([
       own[method](row('a', 2)),
@@ -111,7 +136,9 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
   it('[8.5] runs for a sequence of inputs', async () => {
     const own = await start(definition({ batchSize: 2 }));
 
-    const outputs = outputsOf(await iterated(own.stream([row('a', 2), row('b', 1), row('c', 1)].values()))).flat();
+    const outputs = outputsOf(
+      await iterated(own.stream([row('a', 2), row('b', 1), row('c', 1)].values())),
+    ).flat();
 
     expect(
       outputs
@@ -119,7 +146,10 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
         .map(String)
         .toSorted(),
     ).toEqual(['a0', 'a1', 'b0', 'c0']);
-    expect(await own.batchedRun([row('a', 2), row('b', 1)].values())).toEqual([['a0', 'a1'], ['b0']]);
+    expect(await own.batchedRun([row('a', 2), row('b', 1)].values())).toEqual([
+      ['a0', 'a1'],
+      ['b0'],
+    ]);
   });
 
   it('[8.2] gives the same to those who subscribe and those who iterate', async () => {
@@ -129,7 +159,9 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
   });
 
   it('[8.4] runs alone where that is asked for', async () => {
-    expect(outputsOf(await iterated(serving.stream(Batch.stack([row('a', 2)]), { inline: true })))).toEqual([['a0'], ['a1']]);
+    expect(
+      outputsOf(await iterated(serving.stream(Batch.stack([row('a', 2)]), { inline: true }))),
+    ).toEqual([['a0'], ['a1']]);
   });
 
   it('[8.4] [1.6] is shaped step by step, or as a whole', async () => {
@@ -213,52 +245,54 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     },
   );
 
-  it.each<[string, (stream: (options?: object) => ServingStream<OutputEvent>) => Promise<unknown>]>([
+  it.each<[string, (stream: (options?: object) => ServingStream<OutputEvent>) => Promise<unknown>]>(
     [
-      'breaks off',
-      async (stream) => {
-        for await (const { output } of stream()) {
-          if (output === 'a2') {
-            break;
-          }
-        }
-      },
-    ],
-    [
-      'unsubscribes',
-      (stream) =>
-        new Promise<void>((resolve) => {
-          const subscription = stream().subscribe(({ output }) => {
+      [
+        'breaks off',
+        async (stream) => {
+          for await (const { output } of stream()) {
             if (output === 'a2') {
-              subscription.unsubscribe();
-              resolve();
+              break;
             }
-          });
-        }),
-    ],
-    [
-      'aborts',
-      async (stream) => {
-        const controller = new AbortController();
-        for await (const { output } of stream({ signal: controller.signal })) {
-          if (output === 'a2') {
-            break;
           }
-        }
-        controller.abort();
-      },
+        },
+      ],
+      [
+        'unsubscribes',
+        (stream) =>
+          new Promise<void>((resolve) => {
+            const subscription = stream().subscribe(({ output }) => {
+              if (output === 'a2') {
+                subscription.unsubscribe();
+                resolve();
+              }
+            });
+          }),
+      ],
+      [
+        'aborts',
+        async (stream) => {
+          const controller = new AbortController();
+          for await (const { output } of stream({ signal: controller.signal })) {
+            if (output === 'a2') {
+              break;
+            }
+          }
+          controller.abort();
+        },
+      ],
+      [
+        'aborts while it waits',
+        async (stream) => {
+          const controller = new AbortController();
+          const reading = iterated(stream({ signal: controller.signal }));
+          await until(() => counts[0]! > 3);
+          controller.abort(new Error('left'));
+          await expect(reading).rejects.toThrow('left');
+        },
+      ],
     ],
-    [
-      'aborts while it waits',
-      async (stream) => {
-        const controller = new AbortController();
-        const reading = iterated(stream({ signal: controller.signal }));
-        await until(() => counts[0]! > 3);
-        controller.abort(new Error('left'));
-        await expect(reading).rejects.toThrow('left');
-      },
-    ],
-  ])('[8.2] [8.4] ends when the last who waits %s, and its partition is free', async (_, leave) => {
+  )('[8.2] [8.4] ends when the last who waits %s, and its partition is free', async (_, leave) => {
     await leave((options) => serving.stream(row('a', FOREVER), options));
 
     expect(await serving.batchedRun(row('b', 2))).toEqual(['b0', 'b1']);
@@ -309,7 +343,8 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
 describe('A generator in a thread', () => {
   const start = useServings();
-  const serve = (partitions = 1) => start({ ...steps['a thread'](), partitions, batchTimeout: 1, batchSize: 2 });
+  const serve = (partitions = 1) =>
+    start({ ...steps['a thread'](), partitions, batchTimeout: 1, batchSize: 2 });
 
   it('[5.5] [8.4] fails those who wait, after what they have, when its thread ends', async () => {
     const serving = await serve(2);

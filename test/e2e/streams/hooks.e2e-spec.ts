@@ -20,7 +20,10 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Says each of the words that a row brings, with the names of all; then gives the names back. */
-const saying = (rows: { name: string; says?: readonly string[] }[], { emit, hooks }: BatchContext): string[] => {
+const saying = (
+  rows: { name: string; says?: readonly string[] }[],
+  { emit, hooks }: BatchContext,
+): string[] => {
   const names = rows.map(({ name }) => name);
   rows
     .find(({ says }) => says)
@@ -36,18 +39,30 @@ const saying = (rows: { name: string; says?: readonly string[] }[], { emit, hook
 /** `h = x + x`, `t` its transpose, `y = h * h`. */
 const layered = onnxModel({
   inputs: { x: value('float32', 'batch', 2) },
-  outputs: { y: value('float32', 'batch', 2), h: value('float32', 'batch', 2), t: value('float32', 2, 'batch') },
-  nodes: [node('Add', ['x', 'x'], ['h']), node('Transpose', ['h'], ['t'], { perm: [1, 0] }), node('Mul', ['h', 'h'], ['y'])],
+  outputs: {
+    y: value('float32', 'batch', 2),
+    h: value('float32', 'batch', 2),
+    t: value('float32', 2, 'batch'),
+  },
+  nodes: [
+    node('Add', ['x', 'x'], ['h']),
+    node('Transpose', ['h'], ['t'], { perm: [1, 0] }),
+    node('Mul', ['h', 'h'], ['y']),
+  ],
 });
 
-const named = (...names: string[]): Batch => Batch.stack(names.map((name) => ({ name, says: ['x'] })));
+const named = (...names: string[]): Batch =>
+  Batch.stack(names.map((name) => ({ name, says: ['x'] })));
 const x = (...values: number[]): Tensor => floats([values.length / 2, 2], values);
 
 describe('Hooks', () => {
   const serve = useServings();
 
   describe.each<[string, (batchSize?: number) => ServingDefinition]>([
-    ['a function', (batchSize = 8) => ({ name: 'saying', useFactory: () => saying, batchSize, batchTimeout: 1 })],
+    [
+      'a function',
+      (batchSize = 8) => ({ name: 'saying', useFactory: () => saying, batchSize, batchTimeout: 1 }),
+    ],
     [
       'a class',
       (batchSize = 8) => ({
@@ -62,10 +77,24 @@ describe('Hooks', () => {
         },
       }),
     ],
-    ['a thread', (batchSize = 8) => ({ name: 'saying', useFile: worker('saying'), batchSize, batchTimeout: 1 })],
+    [
+      'a thread',
+      (batchSize = 8) => ({
+        name: 'saying',
+        useFile: worker('saying'),
+        batchSize,
+        batchTimeout: 1,
+      }),
+    ],
     [
       'a process',
-      (batchSize = 8) => ({ name: 'saying', useFile: worker('saying'), isolation: 'process', batchSize, batchTimeout: 1 }),
+      (batchSize = 8) => ({
+        name: 'saying',
+        useFile: worker('saying'),
+        isolation: 'process',
+        batchSize,
+        batchTimeout: 1,
+      }),
     ],
   ])('of %s', (_, definition) => {
     it('[8.3] come in the order in which they were said, before the one output', async () => {
@@ -90,7 +119,9 @@ describe('Hooks', () => {
 
       const replies = await Promise.all([
         iterated(serving.stream({ name: 'a', says: ['x', 'y'] }, { hooks: ['x'] })),
-        iterated(serving.stream(Batch.stack([{ name: 'b' }, { name: 'c' }]), { hooks: ['y', 'x'] })),
+        iterated(
+          serving.stream(Batch.stack([{ name: 'b' }, { name: 'c' }]), { hooks: ['y', 'x'] }),
+        ),
         iterated(serving.stream({ name: 'd' })),
         iterated(serving.stream({ name: 'e' }, { hooks: [] })),
         serving.batchedRun({ name: 'f' }),
@@ -120,31 +151,46 @@ describe('Hooks', () => {
         { rows: 2, reason: 'flush' },
         { rows: 3, reason: 'full' },
       ]);
-      expect(outputsOf(events)).toEqual([{ x: ['c x 0', 'd x 0', 'e x 0'] }, ['c of x', 'd of x', 'e of x']]);
+      expect(outputsOf(events)).toEqual([
+        { x: ['c x 0', 'd x 0', 'e x 0'] },
+        ['c of x', 'd of x', 'e of x'],
+      ]);
     });
 
     it('[8.3] are refused with more rows than fit into a batch', async () => {
       const serving = await serve(definition(2));
 
-      await expect(iterated(serving.stream(Batch.stack([1, 2, 3]), { hooks: ['x'] }))).rejects.toThrow(InvalidInputError);
-      await expect(iterated(serving.stream(Batch.stack([1, 2, 3]), { hooks: ['x'] }))).rejects.toThrow(
-        'its 3 rows are more than the batch size of 2',
-      );
+      await expect(
+        iterated(serving.stream(Batch.stack([1, 2, 3]), { hooks: ['x'] })),
+      ).rejects.toThrow(InvalidInputError);
+      await expect(
+        iterated(serving.stream(Batch.stack([1, 2, 3]), { hooks: ['x'] })),
+      ).rejects.toThrow('its 3 rows are more than the batch size of 2');
     });
 
     it('[8.3] [8.5] come for each batch of a sequence, before its output', async () => {
       const serving = await serve(definition(2));
-      const input = [{ name: 'a', says: ['x'] }, Batch.stack([{ name: 'b', says: ['x'] }, { name: 'c' }])];
+      const input = [
+        { name: 'a', says: ['x'] },
+        Batch.stack([{ name: 'b', says: ['x'] }, { name: 'c' }]),
+      ];
 
       const events = await iterated(serving.stream(input.values(), { hooks: ['x'] }));
 
-      expect(outputsOf(events)).toEqual([{ x: ['a x 0'] }, ['a of x'], { x: ['b x 0', 'c x 0'] }, ['b of x', 'c of x']]);
+      expect(outputsOf(events)).toEqual([
+        { x: ['a x 0'] },
+        ['a of x'],
+        { x: ['b x 0', 'c x 0'] },
+        ['b of x', 'c of x'],
+      ]);
     });
 
     it('[8.3] come of a run alone too', async () => {
       const serving = await serve(definition());
 
-      const events = await iterated(serving.stream({ name: 'a', says: ['x'] }, { hooks: ['x'], inline: true }));
+      const events = await iterated(
+        serving.stream({ name: 'a', says: ['x'] }, { hooks: ['x'], inline: true }),
+      );
 
       expect(outputsOf(events)).toEqual([{ x: 'a x 0' }, 'a of x']);
     });
@@ -172,7 +218,10 @@ describe('Hooks', () => {
 
     const reason = expect.any(InvalidOutputError);
     expect(replies).toEqual(replies.map(() => ({ status: 'rejected', reason })));
-    expect(await Promise.all(['a', 'b'].map((text) => serving.batchedRun(text)))).toEqual(['a', 'b']);
+    expect(await Promise.all(['a', 'b'].map((text) => serving.batchedRun(text)))).toEqual([
+      'a',
+      'b',
+    ]);
   });
 
   it('[8.3] [8.4] of a generator come between its steps', async () => {
@@ -203,8 +252,13 @@ describe('Hooks', () => {
   it('[8.3] of a stream are left as they are by postprocess, and may be shaped with it as a whole', async () => {
     const definition = { name: 'saying', useFactory: () => saying };
     const input = { name: 'a', says: ['x'] };
-    const shaped = await serve(defineServing({ ...definition, postprocess: (output: string) => output.toUpperCase() }));
-    expect(outputsOf(await iterated(shaped.stream(input, { hooks: ['x'] })))).toEqual([{ x: 'a x 0' }, 'A OF X']);
+    const shaped = await serve(
+      defineServing({ ...definition, postprocess: (output: string) => output.toUpperCase() }),
+    );
+    expect(outputsOf(await iterated(shaped.stream(input, { hooks: ['x'] })))).toEqual([
+      { x: 'a x 0' },
+      'A OF X',
+    ]);
 
     const whole = await serve({
       ...definition,
@@ -231,7 +285,13 @@ describe('Hooks', () => {
     });
 
     it('[8.3] give each caller in a batch his own rows, wherever the model has them', async () => {
-      const serving = await serve({ name: 'layered', model: layered, fetches: ['y'], batchTimeout: 1, allowedSizes: [4] });
+      const serving = await serve({
+        name: 'layered',
+        model: layered,
+        fetches: ['y'],
+        batchTimeout: 1,
+        allowedSizes: [4],
+      });
 
       const replies = await Promise.all([
         iterated(serving.stream(x(1, 2, 3, 4), { hooks: ['t'] })),
@@ -250,13 +310,17 @@ describe('Hooks', () => {
       for (const inline of [false, true]) {
         const reading = iterated(serving.stream(x(1, 2), { hooks: ['h', 'logits'], inline }));
         await expect(reading).rejects.toThrow(
-          new InvalidInputError('The model of serving "layered" has no output "logits" that could be a hook; it has y, h, t'),
+          new InvalidInputError(
+            'The model of serving "layered" has no output "logits" that could be a hook; it has y, h, t',
+          ),
         );
       }
     });
 
     it('[8.3] leave no reply without an output that the model does not have', async () => {
-      await expect(serve({ name: 'layered', model: layered, fetches: ['logits'] })).rejects.toThrow(InvalidServingError);
+      await expect(serve({ name: 'layered', model: layered, fetches: ['logits'] })).rejects.toThrow(
+        InvalidServingError,
+      );
     });
   });
 });

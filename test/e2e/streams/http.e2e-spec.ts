@@ -2,7 +2,13 @@ import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { beforeEach, expect, it } from '@jest/globals';
 import { Controller, Get, type MessageEvent, Param, Query, Sse } from '@nestjs/common';
-import { DONE, InvalidInputError, type OutputEvent, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  DONE,
+  InvalidInputError,
+  type OutputEvent,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import { until } from '../../fixtures/async/streams.js';
@@ -29,7 +35,9 @@ const speller = {
           if (texts.includes('broken')) {
             throw new RangeError('no memory');
           }
-          const letters = texts.map((text) => (text === 'forever' ? `${step}` : (text[step] ?? DONE)));
+          const letters = texts.map((text) =>
+            text === 'forever' ? `${step}` : (text[step] ?? DONE),
+          );
           yield letters;
           if (step === 2 && texts.includes('half')) {
             throw new RangeError('no memory');
@@ -47,7 +55,9 @@ class LettersController {
 
   @Sse('events/:text')
   events(@Param('text') text: string): Observable<MessageEvent> {
-    return this.servings.stream<string, string>('speller', text).pipe(map(({ output }) => ({ data: { output } })));
+    return this.servings
+      .stream<string, string>('speller', text)
+      .pipe(map(({ output }) => ({ data: { output } })));
   }
 
   @Get('letters/:text')
@@ -63,7 +73,10 @@ class LettersController {
   }
 }
 
-const metadata = { imports: [ServingModule.forRoot({ servings: [speller] })], controllers: [LettersController] };
+const metadata = {
+  imports: [ServingModule.forRoot({ servings: [speller] })],
+  controllers: [LettersController],
+};
 
 /** What an event source understands of a body. */
 const eventsIn = (body: unknown): unknown[] =>
@@ -73,7 +86,10 @@ const eventsIn = (body: unknown): unknown[] =>
 
 /** A response that is read as it comes. */
 async function open(site: Site, path: string): Promise<IncomingMessage> {
-  const [response] = (await once(get((await site.app.getUrl()) + path, { agent: false }), 'response')) as [IncomingMessage];
+  const [response] = (await once(
+    get((await site.app.getUrl()) + path, { agent: false }),
+    'response',
+  )) as [IncomingMessage];
   response.setEncoding('utf8');
   return response;
 }
@@ -109,7 +125,9 @@ describeOnPlatforms('Streams', (listen) => {
     const site = await listen(metadata);
     const texts = Array.from({ length: 50 }, (_, n) => `text ${n}`);
 
-    const replies = await Promise.all(texts.map((text, n) => site.get(n % 2 ? `/letters/${text}?end=` : `/events/${text}`)));
+    const replies = await Promise.all(
+      texts.map((text, n) => site.get(n % 2 ? `/letters/${text}?end=` : `/events/${text}`)),
+    );
 
     const letters = replies.map(({ body }, n) =>
       n % 2
@@ -122,68 +140,86 @@ describeOnPlatforms('Streams', (listen) => {
     expect(generators.begun).toBeLessThan(50);
   });
 
-  it.each(['events', 'letters'])('[8.2] end with their client, and so does their work: %s', async (path) => {
-    const site = await listen(metadata);
-    const responses = await Promise.all([open(site, `/${path}/forever`), open(site, `/${path}/forever`)]);
-    await Promise.all(
-      responses.map(async (response) => {
-        await once(response, 'data');
-      }),
-    );
+  it.each(['events', 'letters'])(
+    '[8.2] end with their client, and so does their work: %s',
+    async (path) => {
+      const site = await listen(metadata);
+      const responses = await Promise.all([
+        open(site, `/${path}/forever`),
+        open(site, `/${path}/forever`),
+      ]);
+      await Promise.all(
+        responses.map(async (response) => {
+          await once(response, 'data');
+        }),
+      );
 
-    responses.forEach((response) => response.destroy());
-    await until(() => generators.ended === generators.begun);
+      responses.forEach((response) => response.destroy());
+      await until(() => generators.ended === generators.begun);
 
-    expect(await site.get('/letters/abc')).toMatchObject({ status: 200, body: 'a\nb\nc\n' });
-  });
+      expect(await site.get('/letters/abc')).toMatchObject({ status: 200, body: 'a\nb\nc\n' });
+    },
+  );
 
-  it.each(['events', 'letters'])('[8.2] of others go on when one client leaves: %s', async (path) => {
-    const site = await listen(metadata);
-    const leaving = await open(site, `/${path}/forever`);
-    const staying = await open(site, `/${path}/forever`);
-    await Promise.all([once(leaving, 'data'), once(staying, 'data')]);
+  it.each(['events', 'letters'])(
+    '[8.2] of others go on when one client leaves: %s',
+    async (path) => {
+      const site = await listen(metadata);
+      const leaving = await open(site, `/${path}/forever`);
+      const staying = await open(site, `/${path}/forever`);
+      await Promise.all([once(leaving, 'data'), once(staying, 'data')]);
 
-    leaving.destroy();
-    for (let pieces = 0; pieces < 20; pieces++) {
-      await once(staying, 'data');
-    }
+      leaving.destroy();
+      for (let pieces = 0; pieces < 20; pieces++) {
+        await once(staying, 'data');
+      }
 
-    expect(generators.begun).toBeGreaterThan(generators.ended);
-    staying.destroy();
-    await until(() => generators.ended === generators.begun);
-  });
+      expect(generators.begun).toBeGreaterThan(generators.ended);
+      staying.destroy();
+      await until(() => generators.ended === generators.begun);
+    },
+  );
 
-  it.each(['events', 'letters'])('[9.3] [8.4] do not keep an application from ending: %s', async (path) => {
-    const servings = [{ ...speller, shutdown: 50 }];
-    const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
-    const response = await open(site, `/${path}/forever`);
-    const ended = new Promise((resolve) => response.on('error', () => {}).on('close', resolve));
-    await once(response, 'data');
+  it.each(['events', 'letters'])(
+    '[9.3] [8.4] do not keep an application from ending: %s',
+    async (path) => {
+      const servings = [{ ...speller, shutdown: 50 }];
+      const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
+      const response = await open(site, `/${path}/forever`);
+      const ended = new Promise((resolve) => response.on('error', () => {}).on('close', resolve));
+      await once(response, 'data');
 
-    await site.app.close();
-    await ended;
+      await site.app.close();
+      await ended;
 
-    expect(generators).toEqual({ begun: 1, ended: 1 });
-  });
+      expect(generators).toEqual({ begun: 1, ended: 1 });
+    },
+  );
 
-  it.each(['events', 'letters', 'last'])('[6.1] [8.2] that are refused have the status of the fault: %s', async (path) => {
-    const site = await listen(metadata);
+  it.each(['events', 'letters', 'last'])(
+    '[6.1] [8.2] that are refused have the status of the fault: %s',
+    async (path) => {
+      const site = await listen(metadata);
 
-    expect(await site.get(`/${path}/refused`)).toMatchObject({
-      status: 400,
-      body: { statusCode: 400, message: 'This text is refused' },
-    });
-    expect(generators.begun).toBe(0);
-  });
+      expect(await site.get(`/${path}/refused`)).toMatchObject({
+        status: 400,
+        body: { statusCode: 400, message: 'This text is refused' },
+      });
+      expect(generators.begun).toBe(0);
+    },
+  );
 
-  it.each(['letters', 'last'])('[6.1] [8.2] that fail before they begin have the status of the fault: %s', async (path) => {
-    const site = await listen(metadata);
+  it.each(['letters', 'last'])(
+    '[6.1] [8.2] that fail before they begin have the status of the fault: %s',
+    async (path) => {
+      const site = await listen(metadata);
 
-    const { status, body } = await site.get(`/${path}/broken`);
+      const { status, body } = await site.get(`/${path}/broken`);
 
-    expect(status).toBe(500);
-    expect(JSON.stringify(body)).not.toContain('no memory');
-  });
+      expect(status).toBe(500);
+      expect(JSON.stringify(body)).not.toContain('no memory');
+    },
+  );
 
   it('[6.1] [8.2] that fail later say so in an event, without what a stranger must not see', async () => {
     const site = await listen(metadata);
@@ -191,7 +227,10 @@ describeOnPlatforms('Streams', (listen) => {
     const { status, body } = await site.get('/events/half');
 
     expect(status).toBe(200);
-    expect(eventsIn(body)).toEqual([...['h', 'a', 'l'].map((output) => JSON.stringify({ output })), 'Internal Server Error']);
+    expect(eventsIn(body)).toEqual([
+      ...['h', 'a', 'l'].map((output) => JSON.stringify({ output })),
+      'Internal Server Error',
+    ]);
   });
 
   it('[6.1] [8.2] that fail later break off where a handler generates them', async () => {

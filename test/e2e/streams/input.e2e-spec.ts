@@ -1,6 +1,13 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from '@jest/globals';
-import { Batch, BatchFailedError, defineServing, InvalidBatchError, type LocalServing, UnknownKeyError } from 'nestjs-serving';
+import {
+  Batch,
+  BatchFailedError,
+  defineServing,
+  InvalidBatchError,
+  type LocalServing,
+  UnknownKeyError,
+} from 'nestjs-serving';
 import { concat, from, of, Subject, throwError } from 'rxjs';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { echoModel, value } from '../../fixtures/models/models.js';
@@ -83,15 +90,28 @@ describe('A sequence of batches', () => {
       ['batchedRun', (serving: LocalServing, input: unknown) => serving.batchedRun(input)],
       ['run', (serving: LocalServing, input: unknown) => serving.run(input)],
     ])('[8.1] is answered by %s as one call, in its order', async (__, call) => {
-      const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 2, partitions: 2 });
+      const serving = await serve({
+        name: 'upper',
+        useFactory: upper,
+        batchSize: 2,
+        partitions: 2,
+      });
 
-      expect(await call(serving, sourceOf(batches(['a'], ['b', 'c', 'd'], ['e'])))).toEqual(['A', 'B', 'C', 'D', 'E']);
+      expect(await call(serving, sourceOf(batches(['a'], ['b', 'c', 'd'], ['e'])))).toEqual([
+        'A',
+        'B',
+        'C',
+        'D',
+        'E',
+      ]);
     });
 
     it('[8.5] is answered by a stream while it comes, with the places of its rows', async () => {
       const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 4 });
 
-      const events = await iterated(serving.stream(sourceOf(batches(['a'], ['b', 'c'], ['d', 'e', 'f']))));
+      const events = await iterated(
+        serving.stream(sourceOf(batches(['a'], ['b', 'c'], ['d', 'e', 'f']))),
+      );
 
       expect(outputsOf(events).flat()).toEqual(['A', 'B', 'C', 'D', 'E', 'F']);
       let offset = 0;
@@ -144,14 +164,26 @@ describe('A sequence of batches', () => {
   });
 
   it('[8.1] runs in a model, tensors or plain containers alike', async () => {
-    const serving = await serve({ name: 'echo', model: echoModel({ x: value('float32', 'batch', 2) }), batchSize: 2 });
-    const pieces = [floats([1, 2], [1, 2]), Batch.concatenate([floats([2, 2], [3, 4, 5, 6])]), { x: floats([1, 2], [7, 8]) }];
+    const serving = await serve({
+      name: 'echo',
+      model: echoModel({ x: value('float32', 'batch', 2) }),
+      batchSize: 2,
+    });
+    const pieces = [
+      floats([1, 2], [1, 2]),
+      Batch.concatenate([floats([2, 2], [3, 4, 5, 6])]),
+      { x: floats([1, 2], [7, 8]) },
+    ];
 
-    expect(await serving.batchedRun(pieces.values())).toEqual({ same_x: floats([4, 2], [1, 2, 3, 4, 5, 6, 7, 8]) });
+    expect(await serving.batchedRun(pieces.values())).toEqual({
+      same_x: floats([4, 2], [1, 2, 3, 4, 5, 6, 7, 8]),
+    });
     const events = await iterated(serving.stream(pieces.values()));
-    expect(events.flatMap(({ output }) => [...(output as { same_x: { data: Float32Array } }).same_x.data])).toEqual([
-      1, 2, 3, 4, 5, 6, 7, 8,
-    ]);
+    expect(
+      events.flatMap(({ output }) => [
+        ...(output as { same_x: { data: Float32Array } }).same_x.data,
+      ]),
+    ).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
   });
 
   it('[8.1] is one row for each plain value, and answered with a list', async () => {
@@ -163,7 +195,12 @@ describe('A sequence of batches', () => {
 
   it('[8.1] runs in batches with the rows of others, and several of it at a time', async () => {
     const held = new HeldFunction();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 4, batchTimeout: 1 });
+    const serving = await serve({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 4,
+      batchTimeout: 1,
+    });
 
     const replies = [serving.batchedRun(batches(['a'], ['b'], ['c'])), serving.batchedRun('x')];
     await until(() => held.batches.length > 0);
@@ -174,31 +211,44 @@ describe('A sequence of batches', () => {
     expect(await Promise.all(replies)).toEqual([['a', 'b', 'c'], 'x']);
   });
 
-  it.each([1, 2])('[8.1] is asked for two batches per partition ahead, of %i, and for no more', async (partitions) => {
-    const held = new HeldFunction();
-    const notes = { asked: 0, left: false };
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 3, partitions });
-    const events = serving.stream(endless(notes))[Symbol.asyncIterator]();
+  it.each([1, 2])(
+    '[8.1] is asked for two batches per partition ahead, of %i, and for no more',
+    async (partitions) => {
+      const held = new HeldFunction();
+      const notes = { asked: 0, left: false };
+      const serving = await serve({
+        name: 'held',
+        useFactory: held.useFactory,
+        batchSize: 3,
+        partitions,
+      });
+      const events = serving.stream(endless(notes))[Symbol.asyncIterator]();
 
-    const first = events.next();
-    await turn();
-    expect(notes.asked).toBe(6 * partitions - 1);
-    held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
-    await first;
-    await turn();
+      const first = events.next();
+      await turn();
+      expect(notes.asked).toBe(6 * partitions - 1);
+      held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
+      await first;
+      await turn();
 
-    expect(notes.asked).toBe(6 * partitions - 1);
-    const second = events.next();
-    await turn();
-    expect(notes.asked).toBe(6 * partitions);
-    held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
-    await second;
-    await events.return!();
-  });
+      expect(notes.asked).toBe(6 * partitions - 1);
+      const second = events.next();
+      await turn();
+      expect(notes.asked).toBe(6 * partitions);
+      held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
+      await second;
+      await events.return!();
+    },
+  );
 
   it('[8.1] need not fit into the queue', async () => {
     const notes = { asked: 0, left: false };
-    const serving = await serve<string[]>({ name: 'upper', useFactory: upper, batchSize: 2, maxQueue: 8 });
+    const serving = await serve<string[]>({
+      name: 'upper',
+      useFactory: upper,
+      batchSize: 2,
+      maxQueue: 8,
+    });
 
     expect(await serving.batchedRun(endless(notes, 500))).toHaveLength(500);
   });
@@ -240,23 +290,26 @@ describe('A sequence of batches', () => {
       ],
     ];
 
-    it.each(failing)('[8.1] %s fails its own call with its error, and no other', async (_, source) => {
-      const serving = await serve({ name: 'upper', useFactory: upper, batchTimeout: 1 });
+    it.each(failing)(
+      '[8.1] %s fails its own call with its error, and no other',
+      async (_, source) => {
+        const serving = await serve({ name: 'upper', useFactory: upper, batchTimeout: 1 });
 
-      const replies = [
-        serving.batchedRun(source()),
-        serving.run(source()),
-        iterated(serving.stream(source())),
-        serving.batchedRun('x'),
-        serving.batchedRun(batches(['y'], ['z'])),
-      ];
+        const replies = [
+          serving.batchedRun(source()),
+          serving.run(source()),
+          iterated(serving.stream(source())),
+          serving.batchedRun('x'),
+          serving.batchedRun(batches(['y'], ['z'])),
+        ];
 
-      expect(await Promise.allSettled(replies)).toEqual([
-        ...[1, 2, 3].map(() => ({ status: 'rejected', reason: broken })),
-        { status: 'fulfilled', value: 'X' },
-        { status: 'fulfilled', value: ['Y', 'Z'] },
-      ]);
-    });
+        expect(await Promise.allSettled(replies)).toEqual([
+          ...[1, 2, 3].map(() => ({ status: 'rejected', reason: broken })),
+          { status: 'fulfilled', value: 'X' },
+          { status: 'fulfilled', value: ['Y', 'Z'] },
+        ]);
+      },
+    );
 
     it('[8.1] gives what it had before, in a stream', async () => {
       const serving = await serve({ name: 'upper', useFactory: upper });
@@ -299,7 +352,9 @@ describe('A sequence of batches', () => {
       const serving = await serve({ name: 'upper', useFactory: upper });
 
       await expect(serving.batchedRun(of())).rejects.toThrow(InvalidBatchError);
-      await expect(serving.run([].values())).rejects.toThrow('was given a sequence without batches');
+      await expect(serving.run([].values())).rejects.toThrow(
+        'was given a sequence without batches',
+      );
       expect(await iterated(serving.stream(of()))).toEqual([]);
     });
   });
@@ -349,7 +404,8 @@ describe('A sequence of batches', () => {
       for (const source of [stuck(), subject]) {
         const controller = new AbortController();
         const reason = new Error('left');
-        const events = serving.stream(source, { signal: controller.signal })[Symbol.asyncIterator]();
+        const sequence = serving.stream(source, { signal: controller.signal });
+        const events = sequence[Symbol.asyncIterator]();
         const first = events.next();
         subject.next(Batch.stack(['a']));
         expect(outputsOf([(await first).value!])).toEqual([['A']]);

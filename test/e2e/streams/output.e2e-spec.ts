@@ -9,9 +9,11 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
-const rowsOf = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, n) => `${n}`));
+const rowsOf = (count: number): Batch =>
+  Batch.stack(Array.from({ length: count }, (_, n) => `${n}`));
 const inPieces = () => rowsOf(20).chunksOf(3).values();
-const finishAll = (held: HeldFunction): void => held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
+const finishAll = (held: HeldFunction): void =>
+  held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
 
 describe('A stream', () => {
   const serve = useServings();
@@ -23,7 +25,12 @@ describe('A stream', () => {
 
   it('[8.2] gives what each batch gave, in the order of the rows though the batches finish in another', async () => {
     const held = new HeldFunction();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 3 });
+    const serving = await serve({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+      partitions: 3,
+    });
     const events: OutputEvent[] = [];
     const done = (async () => {
       for await (const event of serving.stream(rowsOf(5))) {
@@ -54,7 +61,9 @@ describe('A stream', () => {
   it('[8.2] of one value gives its one result', async () => {
     const { serving } = await counted();
 
-    expect(await iterated(serving.stream('a'))).toEqual([{ batch: { offset: 0, rows: 1 }, output: 'a', metadata: undefined }]);
+    expect(await iterated(serving.stream('a'))).toEqual([
+      { batch: { offset: 0, rows: 1 }, output: 'a', metadata: undefined },
+    ]);
   });
 
   it('[8.2] of a model gives tensors, each in storage of its own', async () => {
@@ -63,9 +72,14 @@ describe('A stream', () => {
 
     const events = await iterated(serving.stream(x));
 
-    expect(outputsOf(events)).toEqual([{ y: floats([2, 2], [0.1, 0.2, 0.3, -0.4]) }, { y: floats([1, 2], [0.5, 0.6]) }]);
+    expect(outputsOf(events)).toEqual([
+      { y: floats([2, 2], [0.1, 0.2, 0.3, -0.4]) },
+      { y: floats([1, 2], [0.5, 0.6]) },
+    ]);
     const whole = (await serving.batchedRun(x)) as { y: { data: Float32Array } };
-    expect([...whole.y.data]).toEqual(outputsOf(events).flatMap((output) => [...(output as typeof whole).y.data]));
+    expect([...whole.y.data]).toEqual(
+      outputsOf(events).flatMap((output) => [...(output as typeof whole).y.data]),
+    );
   });
 
   it('[8.2] is the same as an Observable and as an async iterable, and each use of it a call of its own', async () => {
@@ -86,7 +100,11 @@ describe('A stream', () => {
     ]);
 
     const rows = ['0', '1', '2', '3', '4'];
-    expect([outputsOf(one), outputsOf(two), three].map((outputs) => outputs.flat())).toEqual([rows, rows, rows]);
+    expect([outputsOf(one), outputsOf(two), three].map((outputs) => outputs.flat())).toEqual([
+      rows,
+      rows,
+      rows,
+    ]);
     expect(ran).toHaveLength(15);
   });
 
@@ -110,7 +128,9 @@ describe('A stream', () => {
     [
       string,
       (
-        stream: (signal?: AbortSignal) => ReturnType<Awaited<ReturnType<typeof counted>>['serving']['stream']>,
+        stream: (
+          signal?: AbortSignal,
+        ) => ReturnType<Awaited<ReturnType<typeof counted>>['serving']['stream']>,
       ) => Promise<unknown>,
     ]
   >([
@@ -209,7 +229,9 @@ describe('A stream', () => {
       await stream()[Symbol.asyncIterator]().return!();
       stream().subscribe().unsubscribe();
       await serving.batchedRun(inPieces(), { signal });
-      await expect(serving.batchedRun(['bad', 'a'].values(), { signal })).rejects.toThrow(BatchFailedError);
+      await expect(serving.batchedRun(['bad', 'a'].values(), { signal })).rejects.toThrow(
+        BatchFailedError,
+      );
       await serving.run('a', { signal });
     }
     await turn();
@@ -219,7 +241,12 @@ describe('A stream', () => {
 
   it('[8.2] fails with its batch, after what came before', async () => {
     const held = new HeldFunction();
-    const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2, partitions: 2 });
+    const serving = await serve({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+      partitions: 2,
+    });
     const outputs: unknown[] = [];
     const reading = (async () => {
       for await (const { output } of serving.stream(rowsOf(100))) {
@@ -246,13 +273,17 @@ describe('A stream', () => {
     await serving.close();
 
     await expect(iterated(stream)).rejects.toThrow(ServingClosedError);
-    await expect(observed(serving.stream('a', { inline: true }))).rejects.toThrow(ServingClosedError);
+    await expect(observed(serving.stream('a', { inline: true }))).rejects.toThrow(
+      ServingClosedError,
+    );
   });
 
   it('[8.2] [12.1] tells its end once, whether it was read to the end, left or failed', async () => {
     const { serving } = await counted();
     const ends: unknown[] = [];
-    serving.eventsOf('call:end').subscribe(({ mode, error }) => ends.push([mode, error instanceof Error]));
+    serving
+      .eventsOf('call:end')
+      .subscribe(({ mode, error }) => ends.push([mode, error instanceof Error]));
 
     await iterated(serving.stream(rowsOf(4)));
     await lastValueFrom(serving.stream(rowsOf(4)).pipe(take(1)));
@@ -278,8 +309,12 @@ describe('A stream', () => {
         },
     });
 
-    const replies = await Promise.all(Array.from({ length: 3000 }, (_, n) => iterated(serving.stream(`${n}`))));
+    const replies = await Promise.all(
+      Array.from({ length: 3000 }, (_, n) => iterated(serving.stream(`${n}`))),
+    );
 
-    expect(replies.map(outputsOf)).toEqual(replies.map((_, n) => [0, 1, 2].map((step) => `${n} ${step}`)));
+    expect(replies.map(outputsOf)).toEqual(
+      replies.map((_, n) => [0, 1, 2].map((step) => `${n} ${step}`)),
+    );
   });
 });

@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type LocalServing, ServingClosedError, type ServingOptions, type ServingStream } from 'nestjs-serving';
+import {
+  Batch,
+  type LocalServing,
+  ServingClosedError,
+  type ServingOptions,
+  type ServingStream,
+} from 'nestjs-serving';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { stepped, type SteppedRow } from '../../fixtures/batching/stepped.js';
 import { iterated, outputsOf, until } from '../../fixtures/async/streams.js';
@@ -16,66 +22,81 @@ async function begin<T>(stream: ServingStream<T>): Promise<{ rest: Promise<T[]> 
   return { rest: iterated(events).then((more) => [value as T, ...more]) };
 }
 
-describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s, when its serving is closed', (host) => {
-  const start = useServings();
-  const serve = (options: Partial<ServingOptions>, counts = new Int32Array(new SharedArrayBuffer(8))): Promise<LocalServing> =>
-    start({ ...steps[host]({ counts }), batchSize: 2, ...options });
+describe.each(['a function', 'a class', 'a thread'] as const)(
+  'A generator in %s, when its serving is closed',
+  (host) => {
+    const start = useServings();
+    const serve = (
+      options: Partial<ServingOptions>,
+      counts = new Int32Array(new SharedArrayBuffer(8)),
+    ): Promise<LocalServing> => start({ ...steps[host]({ counts }), batchSize: 2, ...options });
 
-  it('[9.3] [8.4] goes on to its end, and so do those who wait', async () => {
-    const serving = await serve({ drainOnShutdown: true });
-    const running = await begin(serving.stream(row('a', 20)));
-    const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
-    await turn();
+    it('[9.3] [8.4] goes on to its end, and so do those who wait', async () => {
+      const serving = await serve({ drainOnShutdown: true });
+      const running = await begin(serving.stream(row('a', 20)));
+      const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
+      await turn();
 
-    const closed = serving.close();
-    await expect(iterated(serving.stream(row('d', 1)))).rejects.toThrow(ServingClosedError);
+      const closed = serving.close();
+      await expect(iterated(serving.stream(row('d', 1)))).rejects.toThrow(ServingClosedError);
 
-    expect(await running.rest).toHaveLength(20);
-    expect(outputsOf(await waiting)).toEqual([
-      ['b0', 'c0'],
-      ['b1', undefined],
-    ]);
-    await closed;
-    expect(serving.state).toBe('closed');
-  });
+      expect(await running.rest).toHaveLength(20);
+      expect(outputsOf(await waiting)).toEqual([
+        ['b0', 'c0'],
+        ['b1', undefined],
+      ]);
+      await closed;
+      expect(serving.state).toBe('closed');
+    });
 
-  it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
-    const counts = new Int32Array(new SharedArrayBuffer(12));
-    const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
-    const running = await begin(serving.stream(row('a', 20)));
-    // A thread has been handed one batch ahead, and runs it.
-    const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
-    const waiting = iterated(serving.stream(row('c', 2)));
-    await turn();
+    it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
+      const counts = new Int32Array(new SharedArrayBuffer(12));
+      const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
+      const running = await begin(serving.stream(row('a', 20)));
+      // A thread has been handed one batch ahead, and runs it.
+      const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
+      const waiting = iterated(serving.stream(row('c', 2)));
+      await turn();
 
-    const closed = serving.close();
+      const closed = serving.close();
 
-    await expect(waiting).rejects.toThrow(ServingClosedError);
-    Atomics.store(counts, 2, 1);
-    expect(await running.rest).toHaveLength(20);
-    await Promise.all([ahead, closed]);
-  });
-});
+      await expect(waiting).rejects.toThrow(ServingClosedError);
+      Atomics.store(counts, 2, 1);
+      expect(await running.rest).toHaveLength(20);
+      await Promise.all([ahead, closed]);
+    });
+  },
+);
 
-describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s, when the time for shutdown is over', (host) => {
-  const start = useServings();
+describe.each(['a function', 'a class', 'a thread'] as const)(
+  'A generator in %s, when the time for shutdown is over',
+  (host) => {
+    const start = useServings();
 
-  it.each([
-    ['in batches, drained', false, true],
-    ['in batches, not drained', false, false],
-    ['alone', true, true],
-  ])('[9.3] [8.4] ends at its next step, and its callers are told: %s', async (_, inline, drainOnShutdown) => {
-    const counts = new Int32Array(new SharedArrayBuffer(8));
-    const serving = await start({ ...steps[host]({ counts }), drainOnShutdown, drainTimeout: 20 });
-    const running = await begin(serving.stream(row('a', 1e9), { inline }));
-    const told = expect(running.rest).rejects.toThrow(ServingClosedError);
+    it.each([
+      ['in batches, drained', false, true],
+      ['in batches, not drained', false, false],
+      ['alone', true, true],
+    ])(
+      '[9.3] [8.4] ends at its next step, and its callers are told: %s',
+      async (_, inline, drainOnShutdown) => {
+        const counts = new Int32Array(new SharedArrayBuffer(8));
+        const serving = await start({
+          ...steps[host]({ counts }),
+          drainOnShutdown,
+          drainTimeout: 20,
+        });
+        const running = await begin(serving.stream(row('a', 1e9), { inline }));
+        const told = expect(running.rest).rejects.toThrow(ServingClosedError);
 
-    await serving.close();
+        await serving.close();
 
-    await told;
-    await until(() => counts[1] === 1);
-  });
-});
+        await told;
+        await until(() => counts[1] === 1);
+      },
+    );
+  },
+);
 
 describe('A stream, when its serving is closed', () => {
   const start = useServings();
@@ -85,7 +106,9 @@ describe('A stream, when its serving is closed', () => {
     const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
     const outputs: unknown[] = [];
     const reading = (async () => {
-      for await (const { output } of serving.stream(Batch.stack(['a', 'b', 'c', 'd']), { inline: true })) {
+      for await (const { output } of serving.stream(Batch.stack(['a', 'b', 'c', 'd']), {
+        inline: true,
+      })) {
         outputs.push(output);
       }
     })();

@@ -8,7 +8,12 @@ import { threadSubject } from './thread.subject.js';
 export function allSubjects(ledger: Ledger): Promise<readonly Subject[]> {
   return Promise.all([
     functionSubject(ledger, { name: 'function', share: 8, idempotent: false, batchTimeout: 1 }),
-    functionSubject(ledger, { name: 'idempotent function', share: 7, idempotent: true, batchTimeout: 0 }),
+    functionSubject(ledger, {
+      name: 'idempotent function',
+      share: 7,
+      idempotent: true,
+      batchTimeout: 0,
+    }),
     threadSubject(),
     digitsSubject(),
   ]);

@@ -11,7 +11,10 @@ const IMAGES = 200;
 /** Batches of other sizes round otherwise, in the last digits. */
 const TOLERANCE = 1e-4;
 
-/** The model of the digits sample: one of some images stands for a row, and what the model says of it alone is the answer. */
+/**
+ * The model of the digits sample: one of some images stands for a row, and what the model says of
+ * it alone is the answer.
+ */
 export async function digitsSubject(): Promise<Subject> {
   const serving = createServing({
     name: 'digits',
@@ -21,7 +24,8 @@ export async function digitsSubject(): Promise<Subject> {
     preprocess: (rows: Float32Array) => ({
       batch: Batch.concatenate([new Tensor('float32', rows, [rows.length / PIXELS, PIXELS])]),
     }),
-    postprocess: ({ probabilities }: { probabilities: Tensor }) => probabilities.data as Float32Array,
+    postprocess: ({ probabilities }: { probabilities: Tensor }) =>
+      probabilities.data as Float32Array,
   });
   await serving.start();
   const random = new Random(2);
@@ -51,11 +55,19 @@ export async function digitsSubject(): Promise<Subject> {
     },
     wrong: (output, rows) =>
       output instanceof Float32Array && output.length === rows.length * CLASSES
-        ? rows.filter((row, index) => !isNear(output, index * CLASSES, answers[idOf(row) % IMAGES]!, TOLERANCE)).length
+        ? rows.filter(
+            (row, index) =>
+              !isNear(output, index * CLASSES, answers[idOf(row) % IMAGES]!, TOLERANCE),
+          ).length
         : rows.length,
   };
 }
 
-function isNear(data: Float32Array, offset: number, answer: Float32Array, tolerance: number): boolean {
+function isNear(
+  data: Float32Array,
+  offset: number,
+  answer: Float32Array,
+  tolerance: number,
+): boolean {
   return answer.every((value, index) => Math.abs(data[offset + index]! - value) < tolerance);
 }

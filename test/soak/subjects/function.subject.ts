@@ -16,7 +16,10 @@ export interface FunctionOptions {
   readonly sabotage?: (run: RowsFunction) => RowsFunction;
 }
 
-/** A function of the application's own thread: most batches end at once, some later, so that partitions overtake one another. */
+/**
+ * A function of the application's own thread: most batches end at once, some later, so that
+ * partitions overtake one another.
+ */
 export async function functionSubject(ledger: Ledger, options: FunctionOptions): Promise<Subject> {
   const { name, share, idempotent, batchTimeout, sabotage = (run) => run } = options;
   const random = new Random(1);

@@ -24,7 +24,10 @@ export async function threadSubject(): Promise<Subject> {
     faults: ['throws'],
     isolates: true,
     tellsRuns: false,
-    input: (rows, key) => Batch.concatenate([new Tensor('float64', Float64Array.from(rows), [rows.length, 1])]).withKey(key),
+    input: (rows, key) =>
+      Batch.concatenate([new Tensor('float64', Float64Array.from(rows), [rows.length, 1])]).withKey(
+        key,
+      ),
     wrong: (output, rows, key) =>
       output instanceof Tensor && output.data.length === rows.length
         ? rows.filter((row, index) => output.data[index] !== answerTo(row, key)).length

@@ -7,27 +7,36 @@ import type { BatchAxes } from '../../../lib/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {
-  it.each(Object.entries(kinds()))('[2.1] [2.2] holds what a list would hold after the same operations: %s', (_, kind) => {
-    fc.assert(
-      fc.property(rowsOf, fc.array(operationOn(kind), { maxLength: 12 }), (rows, operations) => {
-        let batch = Batch.concatenate([kind.item(rows)], kind.axes);
-        let model: Model = { rows, padding: 0 };
-        for (const operation of operations) {
-          const before = batch;
-          batch = operateOnBatch(kind, batch, operation);
-          expect(before).toMatchObject({ size: model.rows.length, padding: model.padding });
-          model = operateOnModel(model, operation);
-        }
-        expect(batch).toMatchObject({ size: model.rows.length, padding: model.padding });
-        if (batch.size + batch.padding > 0) {
-          expect(kind.read(batch.consume())).toEqual([...model.rows, ...Array.from({ length: model.padding }, () => 0)]);
-        }
-      }),
-    );
-  });
+  it.each(Object.entries(kinds()))(
+    '[2.1] [2.2] holds what a list would hold after the same operations: %s',
+    (_, kind) => {
+      fc.assert(
+        fc.property(rowsOf, fc.array(operationOn(kind), { maxLength: 12 }), (rows, operations) => {
+          let batch = Batch.concatenate([kind.item(rows)], kind.axes);
+          let model: Model = { rows, padding: 0 };
+          for (const operation of operations) {
+            const before = batch;
+            batch = operateOnBatch(kind, batch, operation);
+            expect(before).toMatchObject({ size: model.rows.length, padding: model.padding });
+            model = operateOnModel(model, operation);
+          }
+          expect(batch).toMatchObject({ size: model.rows.length, padding: model.padding });
+          if (batch.size + batch.padding > 0) {
+            expect(kind.read(batch.consume())).toEqual([
+              ...model.rows,
+              ...Array.from({ length: model.padding }, () => 0),
+            ]);
+          }
+        }),
+      );
+    },
+  );
 });
 
-/** A kind of rows: each row is a whole number above 0, put into items and read back from them; a zero row reads as 0. */
+/**
+ * A kind of rows: each row is a whole number above 0, put into items and read back from them; a
+ * zero row reads as 0.
+ */
 interface Kind {
   readonly item: (rows: readonly number[]) => unknown;
   /** One row as an item to stack, where all rows lie on axis 0. */
@@ -38,7 +47,8 @@ interface Kind {
 }
 
 const pairs = (rows: readonly number[]): number[] => rows.flatMap((row) => [row, -row]);
-const firsts = ({ data }: Tensor): number[] => Array.from(data as Float32Array, Number).filter((_, i) => i % 2 === 0);
+const firsts = ({ data }: Tensor): number[] =>
+  Array.from(data as Float32Array, Number).filter((_, i) => i % 2 === 0);
 
 function kinds(): Record<string, Kind> {
   return {
@@ -64,7 +74,10 @@ function kinds(): Record<string, Kind> {
       read: (consumed) => {
         const { x, state, rate } = consumed as Record<'x' | 'state' | 'rate', Tensor>;
         const rows = firsts(x);
-        expect(state).toMatchObject({ dims: [3, rows.length, 1], data: Float32Array.from([rows, rows, rows].flat()) });
+        expect(state).toMatchObject({
+          dims: [3, rows.length, 1],
+          data: Float32Array.from([rows, rows, rows].flat()),
+        });
         expect(rate).toMatchObject({ dims: [], data: Float32Array.of(16) });
         return rows;
       },
@@ -83,7 +96,10 @@ function operationOn({ padded, row }: Kind) {
   const stacks = row ? { minLength: 1, maxLength: 3 } : { maxLength: 0 };
   const padding = padded ? fc.nat({ max: 3 }) : fc.constant(0);
   return fc.oneof(
-    fc.record({ name: fc.constant('concatenate'), items: fc.array(rowsOf, { minLength: 1, maxLength: 3 }) }),
+    fc.record({
+      name: fc.constant('concatenate'),
+      items: fc.array(rowsOf, { minLength: 1, maxLength: 3 }),
+    }),
     fc.record({ name: fc.constant('stack'), rows: fc.array(number, stacks) }),
     fc.record({ name: fc.constant('merge'), rows: rowsOf, padding }),
     fc.record({ name: fc.constant('slice'), start: fc.nat({ max: 12 }), end: fc.nat({ max: 12 }) }),
@@ -127,7 +143,10 @@ function operateOnModel({ rows, padding }: Model, operation: Operation): Model {
     case 'merge':
       return { rows: [...rows, ...operation.rows], padding: padding + operation.padding };
     case 'slice':
-      return { rows: rows.slice(operation.start, operation.end), padding: operation.end >= rows.length ? padding : 0 };
+      return {
+        rows: rows.slice(operation.start, operation.end),
+        padding: operation.end >= rows.length ? padding : 0,
+      };
     case 'split': {
       const filling = Math.min(padding, Math.max(0, operation.count - rows.length));
       return operation.half === 0

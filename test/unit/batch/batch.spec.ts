@@ -11,7 +11,11 @@ describe('Batch', () => {
       ['lists, which are plain values', [['a'], []], [['a'], []]],
       ['scalars', [floats([], [1]), floats([], [2])], floats([2], [1, 2])],
       ['tensors', [floats([2], [1, 2]), floats([2], [3, 4])], floats([2, 2], [1, 2, 3, 4])],
-      ['named maps', [{ x: floats([1], [1]) }, { x: floats([1], [2]) }], { x: floats([2, 1], [1, 2]) }],
+      [
+        'named maps',
+        [{ x: floats([1], [1]) }, { x: floats([1], [2]) }],
+        { x: floats([2, 1], [1, 2]) },
+      ],
       ['tuples', [[floats([], [1]), floats([1], [2])]], [floats([1], [1]), floats([1, 1], [2])]],
       ['nestings', [{ a: [{ b: floats([], [7]) }] }], { a: [{ b: floats([1], [7]) }] }],
     ])('[1.7] [2.1] makes a row of each item: %s', (_, items, rows) => {
@@ -25,9 +29,21 @@ describe('Batch', () => {
   describe('concatenate', () => {
     it.each([
       ['lists of plain values', [['a'], ['b', 'c']], ['a', 'b', 'c']],
-      ['tensors', [floats([1, 2], [1, 2]), floats([2, 2], [3, 4, 5, 6])], floats([3, 2], [1, 2, 3, 4, 5, 6])],
-      ['named maps', [{ x: floats([2], [1, 2]) }, { x: floats([1], [3]) }], { x: floats([3], [1, 2, 3]) }],
-      ['tuples', [[floats([2], [1, 2]), floats([2], [3, 4])]], [floats([2], [1, 2]), floats([2], [3, 4])]],
+      [
+        'tensors',
+        [floats([1, 2], [1, 2]), floats([2, 2], [3, 4, 5, 6])],
+        floats([3, 2], [1, 2, 3, 4, 5, 6]),
+      ],
+      [
+        'named maps',
+        [{ x: floats([2], [1, 2]) }, { x: floats([1], [3]) }],
+        { x: floats([3], [1, 2, 3]) },
+      ],
+      [
+        'tuples',
+        [[floats([2], [1, 2]), floats([2], [3, 4])]],
+        [floats([2], [1, 2]), floats([2], [3, 4])],
+      ],
       ['an item without rows', [floats([0, 1], []), floats([1, 1], [5])], floats([1, 1], [5])],
     ])('[1.7] [2.1] counts axis 0 of each item as rows: %s', (_, items, rows) => {
       expect(Batch.concatenate(items).consume()).toEqual(rows);
@@ -35,7 +51,10 @@ describe('Batch', () => {
 
     it('[1.8] puts rows together on the axis on which they lie', () => {
       const left = { state: floats([2, 1, 2], [1, 2, 3, 4]), x: floats([1], [10]) };
-      const right = { state: floats([2, 2, 2], [5, 6, 7, 8, 9, 10, 11, 12]), x: floats([2], [20, 30]) };
+      const right = {
+        state: floats([2, 2, 2], [5, 6, 7, 8, 9, 10, 11, 12]),
+        x: floats([2], [20, 30]),
+      };
 
       const batch = Batch.concatenate([left, right], { state: 1 });
 
@@ -43,7 +62,10 @@ describe('Batch', () => {
         state: floats([2, 3, 2], [1, 2, 5, 6, 7, 8, 3, 4, 9, 10, 11, 12]),
         x: floats([3], [10, 20, 30]),
       });
-      expect(batch.slice(1, 2).consume()).toEqual({ state: floats([2, 1, 2], [5, 6, 9, 10]), x: floats([1], [20]) });
+      expect(batch.slice(1, 2).consume()).toEqual({
+        state: floats([2, 1, 2], [5, 6, 9, 10]),
+        x: floats([1], [20]),
+      });
     });
 
     it('[1.8] finds the axis of a nested leaf by its path', () => {
@@ -140,7 +162,9 @@ describe('Batch', () => {
     const { data } = Batch.concatenate([source]).release() as { data: Float32Array };
 
     expect(data.buffer).toBe((source.data as Float32Array).buffer);
-    expect((Batch.concatenate([source]).slice(0, 1).release() as Tensor).data).toEqual(Float32Array.of(1));
+    expect((Batch.concatenate([source]).slice(0, 1).release() as Tensor).data).toEqual(
+      Float32Array.of(1),
+    );
   });
 
   it('[2.1] lends rows without a copy where they lie together', () => {
@@ -152,7 +176,10 @@ describe('Batch', () => {
     expect(lent).toEqual({ rate: floats([], [16]), x: floats([2, 2], [3, 4, 5, 6]) });
     expect((lent.rate.data as Float32Array).buffer).toBe((item.rate.data as Float32Array).buffer);
     expect((lent.x.data as Float32Array).buffer).toBe((item.x.data as Float32Array).buffer);
-    expect(batch.merge(batch.slice(0, 1)).view()).toEqual({ rate: item.rate, x: floats([4, 2], [1, 2, 3, 4, 5, 6, 1, 2]) });
+    expect(batch.merge(batch.slice(0, 1)).view()).toEqual({
+      rate: item.rate,
+      x: floats([4, 2], [1, 2, 3, 4, 5, 6, 1, 2]),
+    });
     expect(
       Batch.concatenate([floats([2, 3], [1, 2, 3, 4, 5, 6])], { '': 1 })
         .slice(1, 2)
@@ -171,7 +198,14 @@ describe('Batch', () => {
     const [first, rest] = batch.split(1);
 
     expect(Batch.stack(['a']).key).toBe('default');
-    const derived = [batch.pad(1), first, rest, first.merge(rest), batch.slice(1, 2), batch.stack([floats([1], [3])])];
+    const derived = [
+      batch.pad(1),
+      first,
+      rest,
+      first.merge(rest),
+      batch.slice(1, 2),
+      batch.stack([floats([1], [3])]),
+    ];
     expect(derived.map(({ key }) => key)).toEqual(derived.map(() => 'en'));
   });
 
@@ -183,7 +217,9 @@ describe('Batch', () => {
   });
 
   it('[2.2] adds up sizes and paddings when it merges, with the padding at the end', () => {
-    const [first, second, third] = [[1, 2], [3], [4]].map((values) => Batch.concatenate([floats([values.length], values)]));
+    const [first, second, third] = [[1, 2], [3], [4]].map((values) =>
+      Batch.concatenate([floats([values.length], values)]),
+    );
 
     const merged = Batch.merge([first!.pad(1), second!, third!.pad(2)]);
 
@@ -201,7 +237,9 @@ describe('Batch', () => {
       .pad(2)
       .split(at);
 
-    const values = halves.map((half) => (half.size + half.padding > 0 ? [...(half.consume() as Tensor).data] : undefined));
+    const values = halves.map((half) =>
+      half.size + half.padding > 0 ? [...(half.consume() as Tensor).data] : undefined,
+    );
     expect(values).toEqual([left, right]);
   });
 
@@ -236,25 +274,54 @@ describe('Batch', () => {
         () => Batch.concatenate([x, floats([1, 3], [1, 2, 3])]),
         '[float32[rows, 2]] and [float32[rows, 3]]',
       ],
-      ['different ranks', () => Batch.stack([floats([], [1]), floats([1], [1])]), '[float32[rows]] and [float32[rows, 1]]'],
-      ['different names', () => Batch.concatenate([{ a: x }, { b: x }]), '[a: float32[rows, 2]] and [b: float32[rows, 2]]'],
-      ['different axes', () => Batch.concatenate([x]).concatenate([x], { '': 1 }), '[float32[rows, 2]] and [float32[1, rows]]'],
-      ['plain values among tensors', () => Batch.stack([x, 'a']), '[float32[rows, 1, 2]] and [plain values]'],
+      [
+        'different ranks',
+        () => Batch.stack([floats([], [1]), floats([1], [1])]),
+        '[float32[rows]] and [float32[rows, 1]]',
+      ],
+      [
+        'different names',
+        () => Batch.concatenate([{ a: x }, { b: x }]),
+        '[a: float32[rows, 2]] and [b: float32[rows, 2]]',
+      ],
+      [
+        'different axes',
+        () => Batch.concatenate([x]).concatenate([x], { '': 1 }),
+        '[float32[rows, 2]] and [float32[1, rows]]',
+      ],
+      [
+        'plain values among tensors',
+        () => Batch.stack([x, 'a']),
+        '[float32[rows, 1, 2]] and [plain values]',
+      ],
       [
         'different shared values',
-        () => Batch.concatenate([x], { '': 0 }).concatenate([{ x, n: floats([], [1]) }], { n: null }),
+        () =>
+          Batch.concatenate([x], { '': 0 }).concatenate([{ x, n: floats([], [1]) }], { n: null }),
         '[float32[rows, 2]] and [n: float32[] = ["1"], x: float32[rows, 2]]',
       ],
-      ['uneven rows', () => Batch.concatenate([{ a: x, b: floats([2], [1, 2]) }]), 'Uneven rows: "a" has 1, "b" has 2'],
+      [
+        'uneven rows',
+        () => Batch.concatenate([{ a: x, b: floats([2], [1, 2]) }]),
+        'Uneven rows: "a" has 1, "b" has 2',
+      ],
       [
         'a scalar tensor in concatenate',
         () => Batch.concatenate([floats([], [1])]),
         'The tensor has the shape [] and so no axis 0',
       ],
-      ['an axis that is not there', () => Batch.concatenate([{ a: x }], { a: 2 }), '"a" has the shape [1, 2] and so no axis 2'],
+      [
+        'an axis that is not there',
+        () => Batch.concatenate([{ a: x }], { a: 2 }),
+        '"a" has the shape [1, 2] and so no axis 2',
+      ],
       ['a plain value in concatenate', () => Batch.concatenate([7]), 'Cannot concatenate a number'],
       ['null in concatenate', () => Batch.concatenate([null]), 'Cannot concatenate null'],
-      ['an item without any batch axis', () => Batch.concatenate([{ a: x }], { a: null }), 'No leaf of the item carries rows'],
+      [
+        'an item without any batch axis',
+        () => Batch.concatenate([{ a: x }], { a: null }),
+        'No leaf of the item carries rows',
+      ],
       [
         'a large shared leaf',
         () => Batch.concatenate([{ a: x, large }], { large: null }),
@@ -281,7 +348,11 @@ describe('Batch', () => {
       ['a negative padding', () => Batch.stack([x]).pad(-1), 'Cannot pad with -1 rows'],
       ['half a row of padding', () => Batch.stack([x]).pad(0.5), 'Cannot pad with 0.5 rows'],
       ['padding for plain values', () => Batch.stack(['a']).pad(1), 'Cannot pad plain values'],
-      ['plain values for a padding', () => Batch.empty().pad(1).stack(['a']), 'Cannot pad plain values'],
+      [
+        'plain values for a padding',
+        () => Batch.empty().pad(1).stack(['a']),
+        'Cannot pad plain values',
+      ],
       [
         'an axis for a name that the item lacks',
         () => Batch.concatenate([{ x, y: x }], { x: 0, z: 1 }),

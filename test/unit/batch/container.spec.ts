@@ -13,7 +13,10 @@ describe('isContainer', () => {
   it.each([
     ['a tensor', x],
     ['a string tensor', new Tensor('string', ['a'], [1])],
-    ['a tensor of another copy of onnxruntime-common', { type: 'float32', dims: [1], data: Float32Array.of(1), size: 1 }],
+    [
+      'a tensor of another copy of onnxruntime-common',
+      { type: 'float32', dims: [1], data: Float32Array.of(1), size: 1 },
+    ],
     ['a named map', { x }],
     ['a map without prototype', Object.assign(Object.create(null) as object, { x })],
     ['a tuple', [x, y]],

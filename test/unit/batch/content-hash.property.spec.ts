@@ -26,7 +26,9 @@ describe('contentHash', () => {
     fc.assert(
       fc.property(fc.array(value, { minLength: 1 }), fc.nat(), value, (list, at, other) => {
         const index = at % list.length;
-        expect(contentHash(list.with(index, other)) === contentHash(list)).toBe(areEqual(list[index], other));
+        expect(contentHash(list.with(index, other)) === contentHash(list)).toBe(
+          areEqual(list[index], other),
+        );
       }),
       { numRuns: 1000 },
     );
@@ -34,8 +36,8 @@ describe('contentHash', () => {
 });
 
 /**
- * Skips the case where Node 22 fails to compare: of two values, a Map or Set holds null or undefined
- * and its counterpart holds objects only (https://github.com/nodejs/node/issues/64433).
+ * Skips the case where Node 22 fails to compare: of two values, a Map or Set holds null or
+ * undefined and its counterpart holds objects only (https://github.com/nodejs/node/issues/64433).
  */
 function areEqual(one: unknown, other: unknown): boolean {
   try {
@@ -83,8 +85,13 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
     leaf,
     fc.sparseArray(tie('value'), { maxLength: 3, maxNumElements: 3 }),
     fc.array(tie('value'), { maxLength: 3 }),
-    fc.dictionary(fc.constantFrom('a', 'b', 'c', '__proto__', 's1:a'), tie('value'), { maxKeys: 3, noNullPrototype: true }),
-    fc.array(fc.tuple(tie('value'), tie('value')), { maxLength: 2 }).map((entries) => new Map(entries)),
+    fc.dictionary(fc.constantFrom('a', 'b', 'c', '__proto__', 's1:a'), tie('value'), {
+      maxKeys: 3,
+      noNullPrototype: true,
+    }),
+    fc
+      .array(fc.tuple(tie('value'), tie('value')), { maxLength: 2 })
+      .map((entries) => new Map(entries)),
     fc.array(tie('value'), { maxLength: 2 }).map((values) => new Set(values)),
   ),
 }));

@@ -11,12 +11,30 @@ class Account {
 
 describe('contentHash', () => {
   it('tells primitives of different kinds apart that read the same', () => {
-    expectAllDifferent([1, '1', 1n, true, 'true', null, 'null', undefined, 'undefined', 0, -0, '', [], {}, [1], { 0: 1 }]);
+    expectAllDifferent([
+      1,
+      '1',
+      1n,
+      true,
+      'true',
+      null,
+      'null',
+      undefined,
+      'undefined',
+      0,
+      -0,
+      '',
+      [],
+      {},
+      [1],
+      { 0: 1 },
+    ]);
   });
 
   it('is the same for entries in another order', () => {
     expect(contentHash({ a: 1, b: [2] })).toBe(contentHash({ b: [2], a: 1 }));
-    expect(contentHash(new Map<unknown, unknown>([['a', 1], ['b', {}]]))).toBe(contentHash(new Map<unknown, unknown>([['b', {}], ['a', 1]]))); // prettier-ignore
+    // prettier-ignore
+    expect(contentHash(new Map<unknown, unknown>([['a', 1], ['b', {}]]))).toBe(contentHash(new Map<unknown, unknown>([['b', {}], ['a', 1]])));
     expect(contentHash(new Set([1, 2]))).toBe(contentHash(new Set([2, 1])));
   });
 
@@ -30,7 +48,11 @@ describe('contentHash', () => {
     expectAllDifferent(['\ud800', '\udc00', '\ufffd']);
     expectAllDifferent([['a', 'sb'], ['as', 'b'], ['a', 's1:b'], 's1:a']); // prettier-ignore
     expectAllDifferent([[['a'], 'b'], [['a', 'b']], [[], 'a', 'b'], ['a', 'b']]); // prettier-ignore
-    expectAllDifferent([{ a: { b: 'x' }, c: 'y' }, { a: { b: 'x', c: 'y' } }, ['a', { b: 'x' }, 'c', 'y']]);
+    expectAllDifferent([
+      { a: { b: 'x' }, c: 'y' },
+      { a: { b: 'x', c: 'y' } },
+      ['a', { b: 'x' }, 'c', 'y'],
+    ]);
     expectAllDifferent([
       [bytesOf(1, header, 2), bytesOf(3)],
       [bytesOf(1), bytesOf(2, header, 3)],
@@ -48,7 +70,9 @@ describe('contentHash', () => {
   it('is the same for a tensor of the same type, shape and elements, wherever these lie', () => {
     for (const { type, data, dims } of sixOfEachType) {
       const copy = Array.isArray(data) ? [...data] : partOfLarger(data);
-      expect(contentHash(new Tensor(type, copy, dims))).toBe(contentHash(new Tensor(type, data, dims)));
+      expect(contentHash(new Tensor(type, copy, dims))).toBe(
+        contentHash(new Tensor(type, data, dims)),
+      );
     }
   });
 
@@ -94,7 +118,9 @@ describe('contentHash', () => {
 
   it('is the same for batches of the same rows, whatever items they came in', () => {
     const joined = Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]);
-    expect(contentHash(joined)).toBe(contentHash(Batch.concatenate([floats([2, 2], [1, 2, 3, 4])])));
+    expect(contentHash(joined)).toBe(
+      contentHash(Batch.concatenate([floats([2, 2], [1, 2, 3, 4])])),
+    );
     expect(contentHash([joined])).toBe(contentHash([joined]));
   });
 
@@ -102,8 +128,16 @@ describe('contentHash', () => {
     ['a function', () => 1, 'a function'],
     ['a symbol', Symbol('one'), 'a symbol'],
     ['a function inside', { a: [() => 1] }, 'a function'],
-    ['an entry that a plain copy would not have', { [Symbol('a')]: 1 }, 'an entry named by a symbol'],
-    ['an instance of a class, whose private fields would not count', new Account(1), 'an instance of Account'],
+    [
+      'an entry that a plain copy would not have',
+      { [Symbol('a')]: 1 },
+      'an entry named by a symbol',
+    ],
+    [
+      'an instance of a class, whose private fields would not count',
+      new Account(1),
+      'an instance of Account',
+    ],
     ['a URL', new URL('https://example.com'), 'an instance of URL'],
     ['a promise', Promise.resolve(1), 'an instance of Promise'],
     ['a boxed number', new Number(1), 'an instance of Number'],

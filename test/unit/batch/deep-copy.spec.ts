@@ -94,7 +94,13 @@ describe('ownCopy', () => {
   });
 });
 
-const part = (): unknown => [{ deep: [1] }, new Date(0), Uint8Array.of(1), Buffer.from([1]), new ArrayBuffer(1)];
+const part = (): unknown => [
+  { deep: [1] },
+  new Date(0),
+  Uint8Array.of(1),
+  Buffer.from([1]),
+  new ArrayBuffer(1),
+];
 
 /** All objects that the value is made of, buffers included. */
 function objectsIn(value: unknown, found: unknown[] = []): unknown[] {

@@ -10,8 +10,11 @@ const claim = (tensor: object): Container =>
   ({ type: 'float32', dims: [1], data: Float32Array.of(1), size: 1, ...tensor }) as never;
 /** As of ES2024. */
 const shrinkable = (bytes: number): ArrayBuffer & { resize(bytes: number): void } =>
-  new (ArrayBuffer as never as new (...args: unknown[]) => ReturnType<typeof shrinkable>)(bytes, { maxByteLength: bytes });
-const text = (dims: readonly unknown[], data: readonly unknown[]): Container => claim({ type: 'string', dims, data });
+  new (ArrayBuffer as never as new (...args: unknown[]) => ReturnType<typeof shrinkable>)(bytes, {
+    maxByteLength: bytes,
+  });
+const text = (dims: readonly unknown[], data: readonly unknown[]): Container =>
+  claim({ type: 'string', dims, data });
 
 const throws = (): never => {
   throw new TypeError('no');
@@ -48,7 +51,10 @@ describe('A value that is hard to walk', () => {
     ['a list of levels with a number in it', around(1, 1000)],
     ['a list that is nearly endless and empty', sparse(undefined)],
     ['a list that has ended with its first tensor', sparse(floats([1], [1]))],
-    ['an object with many names', Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i]))],
+    [
+      'an object with many names',
+      Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])),
+    ],
   ])('[4.9] is a plain value: %s', (_, value) => {
     expect(isContainer(value)).toBe(false);
   });
@@ -56,16 +62,36 @@ describe('A value that is hard to walk', () => {
   it.each<[string, unknown, string]>([
     ['a list that holds itself', cyclic(), 'does it hold itself?'],
     ['a list of a million levels', around([], 1_000_000), 'does it hold itself?'],
-    ['two lists that hold the same two lists, and so on', bomb(floats([1], [1])), 'does it hold itself?'],
-    ['a tensor 33 levels deep', around(floats([1], [1]), 33), '1 tensors, 33 levels deep, are more than one item may hold'],
+    [
+      'two lists that hold the same two lists, and so on',
+      bomb(floats([1], [1])),
+      'does it hold itself?',
+    ],
+    [
+      'a tensor 33 levels deep',
+      around(floats([1], [1]), 33),
+      '1 tensors, 33 levels deep, are more than one item may hold',
+    ],
     [
       '1025 tensors',
       Array.from({ length: 1025 }, () => floats([1], [1])),
       '1025 tensors, 1 levels deep, are more than one item may hold',
     ],
-    ['a getter that throws', Object.defineProperty({}, 'x', { get: throws, enumerable: true }), 'cannot be read: no'],
-    ['a tensor whose data throws', Object.defineProperty(floats([1], [1]), 'data', { get: throws }), 'cannot be read: no'],
-    ['a proxy whose traps throw', new Proxy({}, { ownKeys: throws, has: throws }), 'cannot be read: no'],
+    [
+      'a getter that throws',
+      Object.defineProperty({}, 'x', { get: throws, enumerable: true }),
+      'cannot be read: no',
+    ],
+    [
+      'a tensor whose data throws',
+      Object.defineProperty(floats([1], [1]), 'data', { get: throws }),
+      'cannot be read: no',
+    ],
+    [
+      'a proxy whose traps throw',
+      new Proxy({}, { ownKeys: throws, has: throws }),
+      'cannot be read: no',
+    ],
     [
       'a tensor that lies on another device',
       Tensor.fromGpuBuffer({} as never, { dims: [1], dataType: 'float32' }),
@@ -89,22 +115,65 @@ describe('What calls itself a tensor', () => {
       claim({ dims: [1_000_000], size: 1 }),
       'holds 1 elements and its shape [1000000] needs 1000000',
     ],
-    ['fewer', claim({ dims: [1], data: Float32Array.of(1, 2), size: 2 }), 'holds 2 elements and its shape [1] needs 1'],
-    ['half a row', claim({ dims: [0.5, 2] }), 'has the shape [ 0.5, 2 ]; its axes must be whole numbers'],
+    [
+      'fewer',
+      claim({ dims: [1], data: Float32Array.of(1, 2), size: 2 }),
+      'holds 2 elements and its shape [1] needs 1',
+    ],
+    [
+      'half a row',
+      claim({ dims: [0.5, 2] }),
+      'has the shape [ 0.5, 2 ]; its axes must be whole numbers',
+    ],
     ['fewer than no rows', claim({ dims: [-1, -1] }), 'has the shape [ -1, -1 ]'],
-    ['no number of rows', claim({ dims: [NaN], data: new Float32Array(0) }), 'has the shape [ NaN ]'],
+    [
+      'no number of rows',
+      claim({ dims: [NaN], data: new Float32Array(0) }),
+      'has the shape [ NaN ]',
+    ],
     ['rows in words', text(['1'], ['a']), "has the shape [ '1' ]"],
     ['a shape with a hole', claim({ dims: Array(1) }), 'has the shape [ undefined ]'],
-    ['a product beyond all numbers', claim({ dims: [2 ** 53, 2 ** 53, 0], data: new Float32Array(0) }), 'has the shape'],
-    ['a thousand axes', claim({ dims: Array(1000).fill(1) }), 'has 1000 axes; at most 32 are allowed'],
-    ['the data of another type', claim({ data: Uint8Array.of(1) }), 'is a float32 tensor and its data is'],
-    ['a view of no elements', claim({ data: new DataView(new ArrayBuffer(4)) }), 'holds undefined elements'],
+    [
+      'a product beyond all numbers',
+      claim({ dims: [2 ** 53, 2 ** 53, 0], data: new Float32Array(0) }),
+      'has the shape',
+    ],
+    [
+      'a thousand axes',
+      claim({ dims: Array(1000).fill(1) }),
+      'has 1000 axes; at most 32 are allowed',
+    ],
+    [
+      'the data of another type',
+      claim({ data: Uint8Array.of(1) }),
+      'is a float32 tensor and its data is',
+    ],
+    [
+      'a view of no elements',
+      claim({ data: new DataView(new ArrayBuffer(4)) }),
+      'holds undefined elements',
+    ],
     ['a type that does not exist', claim({ type: 'float9' }), 'is a float9 tensor and its data is'],
-    ['a type that every object has', claim({ type: 'constructor' }), 'is a constructor tensor and its data is'],
-    ['a number among strings', text([2], ['a', 1]), 'is a string tensor and holds 1 at 1; give strings'],
-    ['holes among strings', text([2 ** 32 - 1], sparse('a')), 'is a string tensor and holds undefined at 1; give strings'],
+    [
+      'a type that every object has',
+      claim({ type: 'constructor' }),
+      'is a constructor tensor and its data is',
+    ],
+    [
+      'a number among strings',
+      text([2], ['a', 1]),
+      'is a string tensor and holds 1 at 1; give strings',
+    ],
+    [
+      'holes among strings',
+      text([2 ** 32 - 1], sparse('a')),
+      'is a string tensor and holds undefined at 1; give strings',
+    ],
   ])('[4.9] [2.3] is refused when it has %s', (_, tensor, message) => {
-    for (const make of [() => Batch.concatenate([tensor]), () => Batch.ofContainer({ x: tensor })]) {
+    for (const make of [
+      () => Batch.concatenate([tensor]),
+      () => Batch.ofContainer({ x: tensor }),
+    ]) {
       expect(make).toThrow(InvalidBatchError);
       expect(make).toThrow(message);
     }
@@ -112,7 +181,10 @@ describe('What calls itself a tensor', () => {
   });
 
   it('[1.7] is taken where it tells the truth, whoever made it', () => {
-    const batch = Batch.concatenate([claim({ data: Buffer.from([7]), type: 'uint8' }), new Tensor('uint8', [8], [1])]);
+    const batch = Batch.concatenate([
+      claim({ data: Buffer.from([7]), type: 'uint8' }),
+      new Tensor('uint8', [8], [1]),
+    ]);
 
     expect(batch.consume()).toEqual(new Tensor('uint8', [7, 8], [2]));
   });
@@ -120,16 +192,27 @@ describe('What calls itself a tensor', () => {
   it.each<[string, (tensor: { dims: number[]; type: string; data: unknown }) => void]>([
     ['its shape', (tensor) => tensor.dims.fill(1000)],
     ['its type', (tensor) => (tensor.type = 'int8')],
-    ['the method that cuts its data', (tensor) => Object.assign(tensor.data as object, { subarray: throws })],
-    ['the class of its data', (tensor) => Object.assign(tensor.data as object, { constructor: throws })],
-  ])('[4.6] [6.1] is taken as it was when it came: nothing that becomes of %s harms its batch mates', (_, change) => {
-    const tensor = { type: 'float32', dims: [1, 2], data: Float32Array.of(1, 2) };
-    const batch = Batch.concatenate([tensor]);
+    [
+      'the method that cuts its data',
+      (tensor) => Object.assign(tensor.data as object, { subarray: throws }),
+    ],
+    [
+      'the class of its data',
+      (tensor) => Object.assign(tensor.data as object, { constructor: throws }),
+    ],
+  ])(
+    '[4.6] [6.1] is taken as it was when it came: nothing that becomes of %s harms its batch mates',
+    (_, change) => {
+      const tensor = { type: 'float32', dims: [1, 2], data: Float32Array.of(1, 2) };
+      const batch = Batch.concatenate([tensor]);
 
-    change(tensor);
+      change(tensor);
 
-    expect(Batch.merge([batch, Batch.concatenate([floats([1, 2], [3, 4])])]).consume()).toEqual(floats([2, 2], [1, 2, 3, 4]));
-  });
+      expect(Batch.merge([batch, Batch.concatenate([floats([1, 2], [3, 4])])]).consume()).toEqual(
+        floats([2, 2], [1, 2, 3, 4]),
+      );
+    },
+  );
 
   it('[4.6] [6.1] is taken with the strings that it had', () => {
     const strings = ['a', 'b'];
@@ -151,7 +234,9 @@ describe('What calls itself a tensor', () => {
 
   it('[4.6] is read once, so that nothing can change between check and use', () => {
     let reads = 0;
-    const shifty = Object.defineProperty(claim({}), 'dims', { get: () => (reads++ < 2 ? [1] : [1000]) });
+    const shifty = Object.defineProperty(claim({}), 'dims', {
+      get: () => (reads++ < 2 ? [1] : [1000]),
+    });
 
     const batch = Batch.ofContainer(shifty);
 
@@ -163,22 +248,38 @@ describe('Memory that is taken away while rows wait', () => {
   it('[4.9] can be told of the batch that lies in it, and of no other', () => {
     const [gone, safe] = [floats([2, 1], [1, 2]), floats([1, 1], [3])];
     const [lost, kept] = [Batch.concatenate([gone]), Batch.concatenate([safe])];
-    expect([lost, kept, lost.merge(kept)].map(({ isIntact }) => isIntact)).toEqual([true, true, true]);
+    expect([lost, kept, lost.merge(kept)].map(({ isIntact }) => isIntact)).toEqual([
+      true,
+      true,
+      true,
+    ]);
 
     structuredClone(gone.data, { transfer: [(gone.data as Float32Array).buffer as ArrayBuffer] });
 
-    expect([lost, lost.slice(1, 2), kept, lost.merge(kept)].map(({ isIntact }) => isIntact)).toEqual([false, false, true, false]);
-    expect([Batch.stack(['a']), Batch.empty()].map(({ isIntact }) => isIntact)).toEqual([true, true]);
+    expect(
+      [lost, lost.slice(1, 2), kept, lost.merge(kept)].map(({ isIntact }) => isIntact),
+    ).toEqual([false, false, true, false]);
+    expect([Batch.stack(['a']), Batch.empty()].map(({ isIntact }) => isIntact)).toEqual([
+      true,
+      true,
+    ]);
   });
 
   it('[2.1] lets nothing out of what was in the memory of a merged batch before', () => {
-    const dirty = jest.spyOn(Buffer, 'allocUnsafeSlow').mockImplementation((length) => Buffer.alloc(length, 0xff));
+    const dirty = jest
+      .spyOn(Buffer, 'allocUnsafeSlow')
+      .mockImplementation((length) => Buffer.alloc(length, 0xff));
     try {
-      const pieces = [[1, 2], [3], []].map((row) => Batch.concatenate([floats([row.length, 1], row)]));
+      const pieces = [[1, 2], [3], []].map((row) =>
+        Batch.concatenate([floats([row.length, 1], row)]),
+      );
       expect(Batch.merge(pieces).consume()).toEqual(floats([3, 1], [1, 2, 3]));
       expect(Batch.merge(pieces).pad(2).consume()).toEqual(floats([5, 1], [1, 2, 3, 0, 0]));
       const buffer = shrinkable(4);
-      const merged = Batch.merge([...pieces, Batch.concatenate([new Tensor('float32', new Float32Array(buffer), [1, 1])])]);
+      const merged = Batch.merge([
+        ...pieces,
+        Batch.concatenate([new Tensor('float32', new Float32Array(buffer), [1, 1])]),
+      ]);
       buffer.resize(0);
       expect(merged.consume()).toEqual(floats([4, 1], [1, 2, 3, 0]));
     } finally {
@@ -189,10 +290,22 @@ describe('Memory that is taken away while rows wait', () => {
 
 describe('A batch', () => {
   it.each<[string, () => unknown, string]>([
-    ['what is no list', () => Batch.stack('abc' as never), 'a list of at most 16777216 items, and not of "abc"'],
-    ['what says it is a list', () => Batch.concatenate({ length: 1e9 } as never), 'and not of { length: 1000000000 }'],
+    [
+      'what is no list',
+      () => Batch.stack('abc' as never),
+      'a list of at most 16777216 items, and not of "abc"',
+    ],
+    [
+      'what says it is a list',
+      () => Batch.concatenate({ length: 1e9 } as never),
+      'and not of { length: 1000000000 }',
+    ],
     ['nothing', () => Batch.stack(null as never), 'and not of null'],
-    ['a list that is nearly endless', () => Batch.stack(sparse(1)), 'and not of a list of 4294967295'],
+    [
+      'a list that is nearly endless',
+      () => Batch.stack(sparse(1)),
+      'and not of a list of 4294967295',
+    ],
     ['an element that is', () => Batch.concatenate([sparse(1)]), 'and not of a list of 4294967295'],
     ['values that are', () => Batch.ofValues(sparse(1)), 'and not of a list of 4294967295'],
   ])('[2.3] is not made of %s', (_, make, message) => {
@@ -200,9 +313,14 @@ describe('A batch', () => {
     expect(make).toThrow(message);
   });
 
-  it.each([[Symbol('key')], [{}], [null], ['k'.repeat(1025)]])('[4.7] has no key such as %p', (key) => {
-    expect(() => Batch.stack([1]).withKey(key as never)).toThrow('The key of a batch is a string of at most 1024 characters');
-  });
+  it.each([[Symbol('key')], [{}], [null], ['k'.repeat(1025)]])(
+    '[4.7] has no key such as %p',
+    (key) => {
+      expect(() => Batch.stack([1]).withKey(key as never)).toThrow(
+        'The key of a batch is a string of at most 1024 characters',
+      );
+    },
+  );
 
   it('[2.1] merges another one of very many items', () => {
     const row = floats([1], [1]);
@@ -216,8 +334,12 @@ describe('A batch', () => {
     const rate = floats([], [1]);
 
     expect(Batch.concatenate([none], { '': 1 }).consume()).toEqual(none);
-    expect(() => Batch.ofContainer({ none, rate }, { rate: null })).toThrow('An item has 4503599627370496 rows and no elements');
-    expect(Batch.concatenate([new Tensor('float32', new Float32Array(0), [65_536, 0])]).size).toBe(65_536);
+    expect(() => Batch.ofContainer({ none, rate }, { rate: null })).toThrow(
+      'An item has 4503599627370496 rows and no elements',
+    );
+    expect(Batch.concatenate([new Tensor('float32', new Float32Array(0), [65_536, 0])]).size).toBe(
+      65_536,
+    );
   });
 
   it('[4.6] keeps rows apart that share a value of 0 and of -0', () => {
@@ -232,11 +354,18 @@ describe('A batch', () => {
     ['a name', () => Batch.ofContainer({ ['n'.repeat(100_000)]: floats([1], [1]) })],
     [
       'the shared names of many',
-      () => Batch.ofContainer({ ['n'.repeat(20_000)]: Array.from({ length: 1000 }, () => floats([1], [1])) }),
+      () =>
+        Batch.ofContainer({
+          ['n'.repeat(20_000)]: Array.from({ length: 1000 }, () => floats([1], [1])),
+        }),
     ],
     [
       'a shared value',
-      () => Batch.ofContainer({ x: floats([1], [1]), tag: new Tensor('string', ['t'.repeat(100_000)], [1]) }, { tag: null }),
+      () =>
+        Batch.ofContainer(
+          { x: floats([1], [1]), tag: new Tensor('string', ['t'.repeat(100_000)], [1]) },
+          { tag: null },
+        ),
     ],
   ])('[2.3] is refused with a short message when %s would take much to remember', (_, make) => {
     expect(make).toThrow(InvalidBatchError);
@@ -244,8 +373,17 @@ describe('A batch', () => {
   });
 
   it.each<[string, () => unknown]>([
-    ['types', () => Batch.merge(['a', 'b'].map((name) => Batch.ofContainer({ [name.repeat(30_000)]: floats([1], [1]) })))],
-    ['keys', () => Batch.merge(['a', 'b'].map((key) => Batch.stack([1]).withKey(key.repeat(1000))))],
+    [
+      'types',
+      () =>
+        Batch.merge(
+          ['a', 'b'].map((name) => Batch.ofContainer({ [name.repeat(30_000)]: floats([1], [1]) })),
+        ),
+    ],
+    [
+      'keys',
+      () => Batch.merge(['a', 'b'].map((key) => Batch.stack([1]).withKey(key.repeat(1000)))),
+    ],
     ['a type', () => Batch.ofContainer(claim({ type: 'x'.repeat(1e6) }))],
     ['rows', () => Batch.ofContainer({ ['n'.repeat(30_000)]: floats([], [1]) })],
   ])('[6.5] says in few words what is wrong with %s', (_, make) => {
@@ -253,16 +391,29 @@ describe('A batch', () => {
   });
 
   it('[2.3] never reaches the prototype of objects, whatever its leaves are called', () => {
-    const names = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', '0', '', 'a.b', '\ud800'];
-    const item = JSON.parse(`{${names.map((name) => `${JSON.stringify(name)}: 0`).join()}}`) as Record<string, Container>;
-    names.forEach((name, i) => Object.defineProperty(item, name, { value: floats([1], [i]), enumerable: true }));
+    const names = [
+      '__proto__',
+      'constructor',
+      'toString',
+      'hasOwnProperty',
+      '0',
+      '',
+      'a.b',
+      '\ud800',
+    ];
+    const item = JSON.parse(
+      `{${names.map((name) => `${JSON.stringify(name)}: 0`).join()}}`,
+    ) as Record<string, Container>;
+    names.forEach((name, i) =>
+      Object.defineProperty(item, name, { value: floats([1], [i]), enumerable: true }),
+    );
 
     const rows = Batch.ofContainer(item).consume();
 
     expect(Object.keys(rows).toSorted()).toEqual(names.toSorted());
-    expect(names.map((name) => Object.getOwnPropertyDescriptor(rows, name)!.value as Tensor)).toEqual(
-      names.map((_, i) => floats([1], [i])),
-    );
+    expect(
+      names.map((name) => Object.getOwnPropertyDescriptor(rows, name)!.value as Tensor),
+    ).toEqual(names.map((_, i) => floats([1], [i])));
     expect('dims' in Object.prototype).toBe(false);
   });
 });
@@ -270,10 +421,22 @@ describe('A batch', () => {
 describe('The bytes of a batch', () => {
   it.each<[string, Batch, number]>([
     ['of numbers', Batch.concatenate([floats([2, 3], [1, 2, 3, 4, 5, 6])]), 24],
-    ['of some of its rows', Batch.concatenate([floats([2, 3], [1, 2, 3, 4, 5, 6])]).slice(0, 1), 12],
+    [
+      'of some of its rows',
+      Batch.concatenate([floats([2, 3], [1, 2, 3, 4, 5, 6])]).slice(0, 1),
+      12,
+    ],
     ['of rows of many items', Batch.stack([floats([2], [1, 2]), floats([2], [1, 2])]), 16],
-    ['of leaves', Batch.ofContainer({ x: floats([2], [1, 2]), ids: new Tensor('int64', [1n, 2n], [2]) }), 24],
-    ['of leaves that the rows share', Batch.ofContainer({ x: floats([2], [1, 2]), rate: floats([], [1]) }, { rate: null }), 12],
+    [
+      'of leaves',
+      Batch.ofContainer({ x: floats([2], [1, 2]), ids: new Tensor('int64', [1n, 2n], [2]) }),
+      24,
+    ],
+    [
+      'of leaves that the rows share',
+      Batch.ofContainer({ x: floats([2], [1, 2]), rate: floats([], [1]) }, { rate: null }),
+      12,
+    ],
     ['of strings', Batch.concatenate([new Tensor('string', ['a', 'ä'], [2])]), 3],
     ['of plain values', Batch.stack(['a', 'b']), 0],
     ['of none', Batch.empty(), 0],

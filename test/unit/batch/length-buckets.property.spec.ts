@@ -5,19 +5,27 @@ import { Tensor } from 'onnxruntime-common';
 
 it('[4.7] pads to the smallest bucket that holds the rows, from which taking the padding off gives them back', () => {
   fc.assert(
-    fc.property(lengths, dims, fc.nat(), fc.integer({ min: -9, max: 9 }), (sizes, outer, position, fill) => {
-      const axis = 1 + (position % (outer.length - 1));
-      const source = numbered(outer);
-      const buckets = lengthBuckets(sizes);
-      const batch = buckets.batch(source, { axis, fill: { '': fill } });
-      const padded = batch.consume() as Tensor;
-      const length = padded.dims[axis]!;
+    fc.property(
+      lengths,
+      dims,
+      fc.nat(),
+      fc.integer({ min: -9, max: 9 }),
+      (sizes, outer, position, fill) => {
+        const axis = 1 + (position % (outer.length - 1));
+        const source = numbered(outer);
+        const buckets = lengthBuckets(sizes);
+        const batch = buckets.batch(source, { axis, fill: { '': fill } });
+        const padded = batch.consume() as Tensor;
+        const length = padded.dims[axis]!;
 
-      expect(length).toBe(Math.min(...sizes.filter((size) => size >= outer[axis]!)));
-      expect(batch).toMatchObject({ key: String(length), size: outer[0] });
-      expect(unpadded(padded, axis, outer[axis]!)).toEqual([...(source.data as Int32Array)]);
-      expect(padding(padded, axis, outer[axis]!)).toEqual(Array.from({ length: padded.size - source.size }, () => fill));
-    }),
+        expect(length).toBe(Math.min(...sizes.filter((size) => size >= outer[axis]!)));
+        expect(batch).toMatchObject({ key: String(length), size: outer[0] });
+        expect(unpadded(padded, axis, outer[axis]!)).toEqual([...(source.data as Int32Array)]);
+        expect(padding(padded, axis, outer[axis]!)).toEqual(
+          Array.from({ length: padded.size - source.size }, () => fill),
+        );
+      },
+    ),
   );
 });
 
@@ -48,7 +56,11 @@ function padding(tensor: Tensor, axis: number, length: number): number[] {
   return elements(tensor, axis, (index) => index >= length);
 }
 
-function elements({ data, dims: shape }: Tensor, axis: number, wanted: (index: number) => boolean): number[] {
+function elements(
+  { data, dims: shape }: Tensor,
+  axis: number,
+  wanted: (index: number) => boolean,
+): number[] {
   const inner = shape.slice(axis + 1).reduce((product, dim) => product * dim, 1);
   return [...(data as Int32Array)].filter((_, i) => wanted(Math.floor(i / inner) % shape[axis]!));
 }

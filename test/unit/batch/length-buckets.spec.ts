@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { type Container, InvalidBatchError, InvalidInputError, InvalidServingError, lengthBuckets } from 'nestjs-serving';
+import {
+  type Container,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidServingError,
+  lengthBuckets,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -47,10 +53,14 @@ describe('LengthBuckets', () => {
         shapes.push(rows.dims);
         return rows;
       },
-      preprocess: (values: number[]) => ({ batch: buckets.batch(floats([1, values.length], values)) }),
+      preprocess: (values: number[]) => ({
+        batch: buckets.batch(floats([1, values.length], values)),
+      }),
     });
 
-    const replies = await Promise.all([[1], [1, 2, 3], [5, 6], [4, 5, 6, 7]].map((values) => serving.batchedRun(values)));
+    const replies = await Promise.all(
+      [[1], [1, 2, 3], [5, 6], [4, 5, 6, 7]].map((values) => serving.batchedRun(values)),
+    );
 
     expect(replies.map(({ data }) => [...(data as Float32Array)])).toEqual([
       [1, 0],
@@ -88,33 +98,49 @@ describe('LengthBuckets', () => {
       expect(cutting.fit(9)).toEqual({ key: '8', length: 8 });
     });
 
-    it.each([-1, 1.5, NaN, Infinity])('[4.7] takes no length of %d, truncating or not', (length) => {
-      expect(() => cutting.fit(length)).toThrow(InvalidInputError);
-    });
+    it.each([-1, 1.5, NaN, Infinity])(
+      '[4.7] takes no length of %d, truncating or not',
+      (length) => {
+        expect(() => cutting.fit(length)).toThrow(InvalidInputError);
+      },
+    );
   });
 
   describe('batch', () => {
-    it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))('[4.7] pads rows of %s', (_, { type, data }) => {
-      const rows = new Tensor(type, data, [2, 3]);
-      const batch = buckets.batch(rows);
-      const padded = batch.consume() as Tensor;
-      const zero = type === 'string' ? '' : typeof data[0] === 'bigint' ? 0n : 0;
+    it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
+      '[4.7] pads rows of %s',
+      (_, { type, data }) => {
+        const rows = new Tensor(type, data, [2, 3]);
+        const batch = buckets.batch(rows);
+        const padded = batch.consume() as Tensor;
+        const zero = type === 'string' ? '' : typeof data[0] === 'bigint' ? 0n : 0;
 
-      expect(batch).toMatchObject({ key: '4', size: 2 });
-      expect(padded).toMatchObject({ type, dims: [2, 4] });
-      expect([...padded.data]).toEqual([...[...data].slice(0, 3), zero, ...[...data].slice(3), zero]);
-    });
+        expect(batch).toMatchObject({ key: '4', size: 2 });
+        expect(padded).toMatchObject({ type, dims: [2, 4] });
+        expect([...padded.data]).toEqual([
+          ...[...data].slice(0, 3),
+          zero,
+          ...[...data].slice(3),
+          zero,
+        ]);
+      },
+    );
 
-    it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))('[4.7] truncates rows of %s', (_, { type, data }) => {
-      const short = lengthBuckets([1, 2], { tooLong: 'truncate' });
-      const cut = short.batch(new Tensor(type, data, [2, 3])).consume() as Tensor;
+    it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
+      '[4.7] truncates rows of %s',
+      (_, { type, data }) => {
+        const short = lengthBuckets([1, 2], { tooLong: 'truncate' });
+        const cut = short.batch(new Tensor(type, data, [2, 3])).consume() as Tensor;
 
-      expect(cut).toMatchObject({ type, dims: [2, 2] });
-      expect([...cut.data]).toEqual([data[0], data[1], data[3], data[4]]);
-    });
+        expect(cut).toMatchObject({ type, dims: [2, 2] });
+        expect([...cut.data]).toEqual([data[0], data[1], data[3], data[4]]);
+      },
+    );
 
     it('[4.7] refuses what is too long unless told to truncate it', () => {
-      expect(() => buckets.batch(floats([1, 9], [1, 2, 3, 4, 5, 6, 7, 8, 9]))).toThrow('A length of 9 is more than');
+      expect(() => buckets.batch(floats([1, 9], [1, 2, 3, 4, 5, 6, 7, 8, 9]))).toThrow(
+        'A length of 9 is more than',
+      );
     });
 
     it('[4.7] pads every leaf on the same axis, each with its own element', () => {
@@ -123,9 +149,16 @@ describe('LengthBuckets', () => {
       const words = new Tensor('string', ['a', 'b', 'c'], [1, 3]);
       const fill = { image: -0.5, 'words.0': '[PAD]', ids: 1 };
       const item = { image, ids, words: [words] };
-      const padded = buckets.batch(item, { axis: 1, fill }).consume() as { image: Tensor; ids: Tensor; words: [Tensor] };
+      const padded = buckets.batch(item, { axis: 1, fill }).consume() as {
+        image: Tensor;
+        ids: Tensor;
+        words: [Tensor];
+      };
 
-      expect(padded.image).toMatchObject({ dims: [1, 4, 2], data: Float32Array.of(1, 2, 3, 4, 5, 6, -0.5, -0.5) });
+      expect(padded.image).toMatchObject({
+        dims: [1, 4, 2],
+        data: Float32Array.of(1, 2, 3, 4, 5, 6, -0.5, -0.5),
+      });
       expect(padded.ids).toMatchObject({ dims: [1, 4], data: BigInt64Array.of(7n, 8n, 9n, 1n) });
       expect(padded.words[0]).toMatchObject({ dims: [1, 4], data: ['a', 'b', 'c', '[PAD]'] });
     });
@@ -152,13 +185,33 @@ describe('LengthBuckets', () => {
         {},
         '"a" has 2 on axis -1, "b" has 1',
       ],
-      ['leaves with different rows', { a: floats([1, 2], [1, 2]), b: floats([2, 1], [1, 2]) }, {}, '"a" has 1, "b" has 2'],
+      [
+        'leaves with different rows',
+        { a: floats([1, 2], [1, 2]), b: floats([2, 1], [1, 2]) },
+        {},
+        '"a" has 1, "b" has 2',
+      ],
       ['an item that has only rows', floats([3], [1, 2, 3]), {}, 'No leaf has a length on axis -1'],
-      ['the axis of the rows', floats([1, 2], [1, 2]), { axis: 0 }, 'No leaf has a length on axis 0'],
+      [
+        'the axis of the rows',
+        floats([1, 2], [1, 2]),
+        { axis: 0 },
+        'No leaf has a length on axis 0',
+      ],
       ['a list of plain values', ['text'], {}, 'Plain values have no length'],
       ['a plain value', 'text', {}, 'a string'],
-      ['a buffer that was given away', given(floats([1, 3], [1, 2, 3])), {}, 'was its buffer transferred'],
-      ['a filling for no leaf', { ids: floats([1, 2], [1, 2]) }, { fill: { id: 1 } }, 'no leaf "id" to fill; there are: "ids"'],
+      [
+        'a buffer that was given away',
+        given(floats([1, 3], [1, 2, 3])),
+        {},
+        'was its buffer transferred',
+      ],
+      [
+        'a filling for no leaf',
+        { ids: floats([1, 2], [1, 2]) },
+        { fill: { id: 1 } },
+        'no leaf "id" to fill; there are: "ids"',
+      ],
     ])('[4.7] refuses %s', (_, item, options, message) => {
       const make = () => buckets.batch(item as Container, options);
 
@@ -176,7 +229,8 @@ describe('LengthBuckets', () => {
       ['string', 1],
     ] as const)('[4.7] refuses to fill %s with %p', (type, fill) => {
       const { data } = sixOfEachType.find((tensor) => tensor.type === type)!;
-      const make = () => buckets.batch({ x: new Tensor(type, data, [2, 3]) }, { fill: { x: fill } });
+      const make = () =>
+        buckets.batch({ x: new Tensor(type, data, [2, 3]) }, { fill: { x: fill } });
 
       expect(make).toThrow(InvalidBatchError);
       expect(make).toThrow(`it is no element of a ${type} tensor`);
@@ -192,7 +246,9 @@ describe('LengthBuckets', () => {
       ['bool', 1, 1],
     ] as const)('[4.7] fills %s with %p', (type, fill, expected) => {
       const { data } = sixOfEachType.find((tensor) => tensor.type === type)!;
-      const padded = buckets.batch(new Tensor(type, data, [2, 3]), { fill: { '': fill } }).consume() as Tensor;
+      const padded = buckets
+        .batch(new Tensor(type, data, [2, 3]), { fill: { '': fill } })
+        .consume() as Tensor;
 
       expect(padded.data[3]).toEqual(expected);
     });

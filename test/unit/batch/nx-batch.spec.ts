@@ -29,7 +29,10 @@ describe('As Nx.Batch, a batch', () => {
   it('[1.7] [2.1] batches maps and tuples leaf by leaf', () => {
     const item = (n: number) => [numbers(n), { b: numbers(n + 1, n + 2) }];
 
-    expect(Batch.stack([item(1), item(4)]).consume()).toEqual([floats([2, 1], [1, 4]), { b: floats([2, 2], [2, 3, 5, 6]) }]);
+    expect(Batch.stack([item(1), item(4)]).consume()).toEqual([
+      floats([2, 1], [1, 4]),
+      { b: floats([2, 2], [2, 3, 5, 6]) },
+    ]);
     expect(
       Batch.concatenate([
         [numbers(1), numbers(2)],
@@ -66,11 +69,18 @@ describe('As Nx.Batch, a batch', () => {
     });
 
     it('[2.2] puts rows from left to right, and all padding at the end', () => {
-      const batches = [Batch.concatenate([numbers(1, 2)]).pad(1), Batch.concatenate([numbers(3)]).pad(1)];
+      const batches = [
+        Batch.concatenate([numbers(1, 2)]).pad(1),
+        Batch.concatenate([numbers(3)]).pad(1),
+      ];
 
       const merged = Batch.merge(batches);
 
-      expect([merged.size, merged.padding, merged.consume()]).toEqual([3, 2, numbers(1, 2, 3, 0, 0)]);
+      expect([merged.size, merged.padding, merged.consume()]).toEqual([
+        3,
+        2,
+        numbers(1, 2, 3, 0, 0),
+      ]);
     });
 
     it('[2.2] [2.3] refuses different keys and different templates, naming both', () => {
@@ -80,7 +90,9 @@ describe('As Nx.Batch, a batch', () => {
         new InvalidBatchError('Cannot merge batches of different keys: "default" and "other"'),
       );
       expect(() => batch.merge(Batch.stack([numbers(1, 2, 3)]))).toThrow(
-        new InvalidBatchError('Cannot merge rows of different templates: [float32[rows, 2]] and [float32[rows, 3]]'),
+        new InvalidBatchError(
+          'Cannot merge rows of different templates: [float32[rows, 2]] and [float32[rows, 3]]',
+        ),
       );
     });
   });
@@ -92,9 +104,12 @@ describe('As Nx.Batch, a batch', () => {
       [5, [5, 0, numbers(1, 2, 3, 4, 5)], [0, 3, undefined]],
       [6, [5, 1, numbers(1, 2, 3, 4, 5, 0)], [0, 2, undefined]],
       [10, [5, 3, numbers(1, 2, 3, 4, 5, 0, 0, 0)], [0, 0, undefined]],
-    ])('[2.2] after %i of 5 rows with padding of 3 fills the left half with padding', (count, left, right) => {
-      expect(padded.pad(3).split(count).map(facts)).toEqual([left, right]);
-    });
+    ])(
+      '[2.2] after %i of 5 rows with padding of 3 fills the left half with padding',
+      (count, left, right) => {
+        expect(padded.pad(3).split(count).map(facts)).toEqual([left, right]);
+      },
+    );
 
     it.each([
       [1, [1, 0, numbers(1)], [4, 1, numbers(2, 3, 4, 5, 0)]],
@@ -155,7 +170,11 @@ describe('As Nx.Batch, a batch', () => {
 
   describe('[2.3] is refused', () => {
     it.each<[string, () => unknown, string | RegExp]>([
-      ['when it has no rows and is consumed', () => Batch.empty().consume(), 'Cannot consume a batch without rows'],
+      [
+        'when it has no rows and is consumed',
+        () => Batch.empty().consume(),
+        'Cannot consume a batch without rows',
+      ],
       [
         'when items to stack differ in shape',
         () => Batch.stack([numbers(1, 2, 3), numbers(4, 5)]),
@@ -181,14 +200,26 @@ describe('As Nx.Batch, a batch', () => {
         () => Batch.stack([numbers(1, 2)]).stack([numbers(1)]),
         /templates: \[float32\[rows, 2\]\] and \[float32\[rows, 1\]\]/,
       ],
-      ['when scalars are concatenated', () => Batch.concatenate([floats([], [1])]), /has the shape \[\] and so no axis 0/],
-      ['when plain values are concatenated', () => Batch.concatenate([1]), /Cannot concatenate a number: it has no rows/],
+      [
+        'when scalars are concatenated',
+        () => Batch.concatenate([floats([], [1])]),
+        /has the shape \[\] and so no axis 0/,
+      ],
+      [
+        'when plain values are concatenated',
+        () => Batch.concatenate([1]),
+        /Cannot concatenate a number: it has no rows/,
+      ],
       [
         'when the leaves of a container have different numbers of rows',
         () => Batch.concatenate([{ a: numbers(1, 2), b: numbers(1) }]),
         'Uneven rows: "a" has 2, "b" has 1; all leaves of one item need the same number',
       ],
-      ['when there are no items', () => Batch.stack([]), 'An empty list has no rows; give at least one item'],
+      [
+        'when there are no items',
+        () => Batch.stack([]),
+        'An empty list has no rows; give at least one item',
+      ],
     ])('%s', (_, make, message) => {
       expect(make).toThrow(InvalidBatchError);
       expect(make).toThrow(message);

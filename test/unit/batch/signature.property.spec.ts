@@ -6,7 +6,21 @@ import type { Container } from '../../../lib/batch/container.js';
 import { isTensor } from '../../../lib/batch/tensor.js';
 
 /** Names that look like paths, indices, quotes and descriptions of tensors. */
-const name = fc.constantFrom('a', 'b', 'a.b', 'a.0', '0', '1', '', '"', '"a"', 'a: float32[rows]', 'ä', 'a b', '\0');
+const name = fc.constantFrom(
+  'a',
+  'b',
+  'a.b',
+  'a.0',
+  '0',
+  '1',
+  '',
+  '"',
+  '"a"',
+  'a: float32[rows]',
+  'ä',
+  'a b',
+  '\0',
+);
 
 const tensor = fc.constantFrom(
   new Tensor('float32', [1], [1]),
@@ -55,7 +69,9 @@ describe('The signature of a batch', () => {
   });
 
   it.each(lookAlikes)('[2.3] keeps batches apart that merely look alike: %s', (_, one, other) => {
-    expect(() => Batch.concatenate([one]).merge(Batch.concatenate([other]))).toThrow('Cannot merge rows of different templates');
+    expect(() => Batch.concatenate([one]).merge(Batch.concatenate([other]))).toThrow(
+      'Cannot merge rows of different templates',
+    );
   });
 });
 

@@ -1,6 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Admission, type AdmissionOptions, type PoolLoad } from '../../../lib/batching/admission.js';
+import {
+  Admission,
+  type AdmissionOptions,
+  type PoolLoad,
+} from '../../../lib/batching/admission.js';
 import {
   DeadlineExceededError,
   DeadlineTooShortError,
@@ -29,7 +33,11 @@ class Door extends Admission {
   }
 
   /** Why it lets a request not in. */
-  refusal(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): ServingError | undefined {
+  refusal(
+    options: Partial<NamedRequestOptions> = {},
+    work = busy,
+    now = 0,
+  ): ServingError | undefined {
     try {
       this.ask(options, work, now);
       return undefined;
@@ -154,7 +162,9 @@ describe('Admission', () => {
     it('[7.4] no call of nobody in particular while there is room', () => {
       const door = new Door();
 
-      expect(Array.from({ length: 10 }, () => door.refusal())).toEqual(Array.from({ length: 10 }, () => undefined));
+      expect(Array.from({ length: 10 }, () => door.refusal())).toEqual(
+        Array.from({ length: 10 }, () => undefined),
+      );
     });
   });
 
@@ -162,18 +172,23 @@ describe('Admission', () => {
     { tenants: 1, share: 50 },
     { tenants: 2, share: 33 },
     { tenants: 4, share: 20 },
-  ])('[7.4] leaves $share of 100 rows to each of $tenants tenants that want all, and always something for one more', (given) => {
-    const door = new Door({ maxQueue: 100 });
-    const names = Array.from({ length: given.tenants }, (_, i) => `tenant ${i}`);
-    const had = new Map(names.map((name) => [name, 0]));
+  ])(
+    '[7.4] leaves $share of 100 rows to each of $tenants tenants that want all, and always something for one more',
+    (given) => {
+      const door = new Door({ maxQueue: 100 });
+      const names = Array.from({ length: given.tenants }, (_, i) => `tenant ${i}`);
+      const had = new Map(names.map((name) => [name, 0]));
 
-    for (let i = 0; i < 100; i++) {
-      names.filter((tenant) => !door.refusal({ tenant })).forEach((tenant) => had.set(tenant, had.get(tenant)! + 1));
-    }
+      for (let i = 0; i < 100; i++) {
+        names
+          .filter((tenant) => !door.refusal({ tenant }))
+          .forEach((tenant) => had.set(tenant, had.get(tenant)! + 1));
+      }
 
-    expect([...had.values()].every((rows) => Math.abs(rows - given.share) <= 1)).toBe(true);
-    expect(door.refusal({ tenant: 'one more' })).toBeUndefined();
-  });
+      expect([...had.values()].every((rows) => Math.abs(rows - given.share) <= 1)).toBe(true);
+      expect(door.refusal({ tenant: 'one more' })).toBeUndefined();
+    },
+  );
 
   it('[7.4] gives a tenant its share again when its rows have left', () => {
     const door = new Door();
@@ -190,9 +205,12 @@ describe('Admission', () => {
       const door = new Door({ maxQueue: 100 }).trained(4000);
       door.ask({ size: 100 });
 
-      const after = (size: number, partitions: number) => door.refusal({ size }, { ...busy, partitions })?.retryAfter;
+      const after = (size: number, partitions: number) =>
+        door.refusal({ size }, { ...busy, partitions })?.retryAfter;
 
-      expect([after(10, 1), after(20, 1), after(21, 1), after(20, 2), after(20, 0)]).toEqual([4, 8, 9, 4, 8]);
+      expect([after(10, 1), after(20, 1), after(21, 1), after(20, 2), after(20, 0)]).toEqual([
+        4, 8, 9, 4, 8,
+      ]);
     });
 
     it('[7.1] [H9] not before a batch has run, and from the first batch on', () => {
@@ -231,12 +249,15 @@ describe('Admission', () => {
     it.each([
       ['idle', idle],
       ['busy', busy],
-    ])('[M7] refuses one whose deadline has passed as late, where the partitions are %s', (_, work) => {
-      const error = new Door().trained(100).refusal({ deadline: 990 }, work, 1000);
+    ])(
+      '[M7] refuses one whose deadline has passed as late, where the partitions are %s',
+      (_, work) => {
+        const error = new Door().trained(100).refusal({ deadline: 990 }, work, 1000);
 
-      expect(error).toBeInstanceOf(DeadlineExceededError);
-      expect(error?.message).toContain('had passed 10 ms before it came');
-    });
+        expect(error).toBeInstanceOf(DeadlineExceededError);
+        expect(error?.message).toContain('had passed 10 ms before it came');
+      },
+    );
 
     it('[7.1] refuses those that could not be answered in time, and says why', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
@@ -259,8 +280,11 @@ describe('Admission', () => {
       const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
-      // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to spare.
-      expect(door.refusal({ size: 40, deadline: 1429 }, work, 1000)?.message).toContain('about 430 ms');
+      // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to
+      // spare.
+      expect(door.refusal({ size: 40, deadline: 1429 }, work, 1000)?.message).toContain(
+        'about 430 ms',
+      );
       expect(door.refusal({ size: 40, deadline: 1430 }, work, 1000)).toBeUndefined();
     });
 
@@ -268,7 +292,8 @@ describe('Admission', () => {
       const door = new Door({ maxQueue: 100 });
       // A batch takes 99.5 ms, and 10 for each row.
       Array.from({ length: 8 }, (_, i) => door.learn(lane.limits, 1 + i, 109.5 + 10 * i));
-      const needed = () => /about (\d+) ms/.exec(door.refusal({ size: 4, deadline: 1 })!.message)?.[1];
+      const needed = () =>
+        /about (\d+) ms/.exec(door.refusal({ size: 4, deadline: 1 })!.message)?.[1];
 
       door.ask({ size: 3 });
       expect(needed()).toBe('230'); // 3 of 10 rows that take 199.5, and a batch of 7

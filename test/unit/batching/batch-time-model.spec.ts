@@ -2,7 +2,9 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { BatchTimeModel } from '../../../lib/batching/batch-time-model.js';
 
-function paceOf(batches: readonly (readonly [rows: number, milliseconds: number])[]): BatchTimeModel {
+function paceOf(
+  batches: readonly (readonly [rows: number, milliseconds: number])[],
+): BatchTimeModel {
   const pace = new BatchTimeModel();
   batches.forEach(([rows, milliseconds]) => pace.learn(rows, milliseconds));
   return pace;
@@ -22,7 +24,10 @@ describe('Pace', () => {
           fc.pre(new Set(sizes.slice(-20)).size > 1);
           const pace = paceOf(sizes.map((rows) => [rows, start + perRow * rows]));
 
-          expect(pace.predict(asked)! / Math.max(1, start + perRow * asked)).toBeCloseTo(start + perRow > 0 ? 1 : 0, 2);
+          expect(pace.predict(asked)! / Math.max(1, start + perRow * asked)).toBeCloseTo(
+            start + perRow > 0 ? 1 : 0,
+            2,
+          );
         },
       ),
     );
@@ -39,14 +44,19 @@ describe('Pace', () => {
   it('[7.1] holds, after batches of one size, that smaller ones take no less and larger ones as much more as they have rows', () => {
     const pace = paceOf(times(20, [4, 10]));
 
-    expect([1, 4, 8, 6].map((rows) => pace.predict(rows))).toEqual([10, 10, 20, 15].map((time) => expect.closeTo(time)));
+    expect([1, 4, 8, 6].map((rows) => pace.predict(rows))).toEqual(
+      [10, 10, 20, 15].map((time) => expect.closeTo(time)),
+    );
   });
 
   it('[7.1] takes batches of one size for that, however large: it is not misled by what numbers cannot hold', () => {
     for (let rows = 100_000; rows < 100_100; rows++) {
       const pace = paceOf(times(20, [rows, 10]));
 
-      expect([pace.predict(1), pace.predict(2 * rows)]).toEqual([expect.closeTo(10), expect.closeTo(20)]);
+      expect([pace.predict(1), pace.predict(2 * rows)]).toEqual([
+        expect.closeTo(10),
+        expect.closeTo(20),
+      ]);
     }
   });
 
@@ -75,7 +85,10 @@ describe('Pace', () => {
   it('[7.1] never holds that more rows take less time, or that any take less than none', () => {
     fc.assert(
       fc.property(
-        fc.array(fc.tuple(fc.integer({ min: 1, max: 64 }), fc.nat(1000)), { minLength: 8, maxLength: 40 }),
+        fc.array(fc.tuple(fc.integer({ min: 1, max: 64 }), fc.nat(1000)), {
+          minLength: 8,
+          maxLength: 40,
+        }),
         (batches) => {
           const expected = [1, 2, 8, 64, 500].map((rows) => paceOf(batches).predict(rows)!);
 
@@ -100,6 +113,8 @@ describe('Pace', () => {
     const perRow = pace.predict(1)!;
     expect(perRow).toBeGreaterThan(20);
     expect(perRow).toBeLessThan(20.5);
-    expect([0, 3, 64].map((rows) => pace.predict(rows))).toEqual([0, 3, 64].map((rows) => expect.closeTo(rows * perRow)));
+    expect([0, 3, 64].map((rows) => pace.predict(rows))).toEqual(
+      [0, 3, 64].map((rows) => expect.closeTo(rows * perRow)),
+    );
   });
 });

@@ -1,6 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batcher, type BatchOutcome, type BatchRecord, type Retry } from '../../../lib/batching/batcher.js';
+import {
+  Batcher,
+  type BatchOutcome,
+  type BatchRecord,
+  type Retry,
+} from '../../../lib/batching/batcher.js';
 import type { Lane, Part } from '../../../lib/batching/queued-request.js';
 import type { Window } from '../../../lib/batching/ready-queue.js';
 import {
@@ -12,7 +17,11 @@ import {
   PartitionLostError,
   ServingClosedError,
 } from '../../../lib/errors.js';
-import { HeldTarget, NamedRequest, type NamedRequestOptions } from '../../fixtures/batching/held-batcher.js';
+import {
+  HeldTarget,
+  NamedRequest,
+  type NamedRequestOptions,
+} from '../../fixtures/batching/held-batcher.js';
 import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher', () => {
@@ -36,14 +45,20 @@ const MAX_QUEUE = 600;
 const MOST_RETRIES = 3;
 const atSomeTime = { at: fc.nat({ max: 60 }) };
 
-const limits = { batchSize: fc.integer({ min: 1, max: 8 }), batchTimeout: fc.constantFrom(0, 1, 10) };
+const limits = {
+  batchSize: fc.integer({ min: 1, max: 8 }),
+  batchTimeout: fc.constantFrom(0, 1, 10),
+};
 
 const seldom = <T>(arbitrary: fc.Arbitrary<T>, nil: T): fc.Arbitrary<T> =>
   fc.oneof({ weight: 3, arbitrary: fc.constant(nil) }, arbitrary);
 
 const aCall = {
   lane: fc.nat({ max: LANES - 1 }),
-  rows: fc.oneof({ weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) }, fc.integer({ min: 1, max: 100 })),
+  rows: fc.oneof(
+    { weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) },
+    fc.integer({ min: 1, max: 100 }),
+  ),
   /** Its rows must run in one batch; it then has no more of them than fit into one. */
   whole: seldom(fc.constant(true), false),
   /** After how many milliseconds nobody waits for it any more, if that happens at all. */
@@ -62,11 +77,17 @@ const scenario = fc.record({
   weights: fc.constantFrom({}, { a: 3 }, { a: 0.5, b: 2 }),
   calls: fc.array(fc.record({ ...atSomeTime, ...aCall }), { minLength: 1, maxLength: 25 }),
   /** Calls by those who are called themselves. */
-  callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply', 'start', 'end'), ...aCall }), { maxLength: 12 }),
+  callbacks: fc.array(
+    fc.record({ from: fc.constantFrom('batch', 'reply', 'start', 'end'), ...aCall }),
+    { maxLength: 12 },
+  ),
   /** New limits of a lane. */
-  changes: fc.array(fc.record({ ...atSomeTime, lane: aCall.lane, limits: fc.record(limits, { requiredKeys: [] }) }), {
-    maxLength: 3,
-  }),
+  changes: fc.array(
+    fc.record({ ...atSomeTime, lane: aCall.lane, limits: fc.record(limits, { requiredKeys: [] }) }),
+    {
+      maxLength: 3,
+    },
+  ),
   /** Partitions that go, and come back. */
   targets: fc.array(
     fc.record({
@@ -78,7 +99,10 @@ const scenario = fc.record({
   ),
   /** How one batch after the other runs. */
   runs: fc.array(
-    fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom('well', 'well', 'failed', 'again', 'in halves') }),
+    fc.record({
+      duration: fc.nat({ max: 12 }),
+      ends: fc.constantFrom('well', 'well', 'failed', 'again', 'in halves'),
+    }),
     { minLength: 1, maxLength: 9 },
   ),
   closing: fc.option(fc.record({ ...atSomeTime, abandons: fc.boolean() })),
@@ -99,7 +123,12 @@ class PlayedRequest extends NamedRequest {
     super(name, options);
     this.lane = options.lane;
     this.limits = { ...options.lane.limits };
-    this.rows = Array.from({ length: this.size }, (_, index) => ({ request: this, index, is: 'waiting', answers: 0 }));
+    this.rows = Array.from({ length: this.size }, (_, index) => ({
+      request: this,
+      index,
+      is: 'waiting',
+      answers: 0,
+    }));
   }
 
   override fail(error: unknown): void {
@@ -110,7 +139,9 @@ class PlayedRequest extends NamedRequest {
   }
 
   override expire(): void {
-    this.fail(new DeadlineExceededError(this.deadline === Infinity ? 'without a deadline' : 'too late'));
+    this.fail(
+      new DeadlineExceededError(this.deadline === Infinity ? 'without a deadline' : 'too late'),
+    );
   }
 
   get isAnswered(): boolean {
@@ -128,7 +159,9 @@ interface PlayedRow {
 /** A lane, with what the scenario has done in it. */
 interface PlayedLane extends Lane {
   readonly limits: { batchSize: number; batchTimeout: number };
-  /** The rows that were submitted, and neither dispatched nor passed over: by priority and tenant. */
+  /**
+   * The rows that were submitted, and neither dispatched nor passed over: by priority and tenant.
+   */
   readonly queues: Map<string, PlayedRow[]>;
   /** The batches of rows that are to run again. */
   readonly retries: PlayedRow[][];
@@ -194,7 +227,11 @@ class Play {
       setTimeout(() => this.change(this.lanes[lane]!, own), at);
     }
     for (const { at, partition, is } of targets) {
-      setTimeout(() => this.targets[partition]?.change(is === 'up' ? {} : { [is]: new PartitionLostError(is) }), at);
+      setTimeout(
+        () =>
+          this.targets[partition]?.change(is === 'up' ? {} : { [is]: new PartitionLostError(is) }),
+        at,
+      );
     }
     if (closing) {
       setTimeout(() => this.close(closing.abandons), closing.at);
@@ -296,12 +333,18 @@ class Play {
     if (reason === 'retry') {
       this.takeRetry(lane, rows);
     } else {
-      this.check(rows.every(takeInTurn), 'each row runs in its lane, and in the order of its priority and tenant');
+      this.check(
+        rows.every(takeInTurn),
+        'each row runs in its lane, and in the order of its priority and tenant',
+      );
       this.check(
         lane.isMixed || rows.every(isOldest(rows)),
         'where nobody asks for more, rows run in the order in which they came',
       );
-      this.check(lane.isMixed || request.limits.batchSize === batchSize, 'a window keeps the size it opened with');
+      this.check(
+        lane.isMixed || request.limits.batchSize === batchSize,
+        'a window keeps the size it opened with',
+      );
       this.check(
         rows.every(({ is }) => is === 'waiting'),
         'each row runs once, unless its batch is to run again',
@@ -322,7 +365,10 @@ class Play {
 
   private takeRetry(lane: PlayedLane, rows: readonly PlayedRow[]): void {
     const index = lane.retries.findIndex((retry) => sameRows(retry.filter(isWanted), rows));
-    this.check(index >= 0, 'what runs again are the rows that are to, without those for which nobody waits');
+    this.check(
+      index >= 0,
+      'what runs again are the rows that are to, without those for which nobody waits',
+    );
     lane.retries.splice(index, index < 0 ? 0 : 1);
   }
 
@@ -330,20 +376,35 @@ class Play {
     const held = this.held[partition]!;
     const idle = this.held.filter(({ length }, i) => length === 0 && isUp(this.targets[i]!));
     this.check(isUp(this.targets[partition]!), 'a partition that is not there gets no batch');
-    this.check(held.length <= this.options.prefetch, 'a partition takes one batch, and so many ahead');
+    this.check(
+      held.length <= this.options.prefetch,
+      'a partition takes one batch, and so many ahead',
+    );
     this.check(held.length === 0 || mayGoAhead, 'only full batches are handed ahead');
     this.check(held.length === 0 || idle.length === 0, 'idle partitions come first');
   }
 
-  private checkReason({ parts, rows, reason, batchSize, wait }: BatchRecord<PlayedRequest>, lane: PlayedLane): void {
+  private checkReason(
+    { parts, rows, reason, batchSize, wait }: BatchRecord<PlayedRequest>,
+    lane: PlayedLane,
+  ): void {
     if (lane.isMixed) {
       return;
     }
     const { batchTimeout } = parts[0]!.request.limits;
     const next = waitingIn(lane)[0]?.request;
-    this.check(reason === 'retry' || (reason === 'full') === (rows === batchSize), 'a batch is full when it has its size');
-    this.check(reason !== 'timeout' || (batchTimeout > 0 && wait >= batchTimeout), 'a window has its time');
-    this.check(reason !== 'idle' || batchTimeout === 0, 'only windows without timeout close because a partition is idle');
+    this.check(
+      reason === 'retry' || (reason === 'full') === (rows === batchSize),
+      'a batch is full when it has its size',
+    );
+    this.check(
+      reason !== 'timeout' || (batchTimeout > 0 && wait >= batchTimeout),
+      'a window has its time',
+    );
+    this.check(
+      reason !== 'idle' || batchTimeout === 0,
+      'only windows without timeout close because a partition is idle',
+    );
     this.check(reason !== 'drain' || this.closed, 'only a closing batcher drains');
     this.check(
       reason !== 'flush' || (!!next?.whole && rows + next.size > batchSize),
@@ -351,7 +412,10 @@ class Play {
     );
   }
 
-  private async dispatch({ parts, retryState }: Window<PlayedRequest>, partition: number): Promise<BatchOutcome<PlayedRequest>> {
+  private async dispatch(
+    { parts, retryState }: Window<PlayedRequest>,
+    partition: number,
+  ): Promise<BatchOutcome<PlayedRequest>> {
     const { runs } = this.options;
     const held = this.held[partition]!;
     this.check(this.started.at(-1)?.parts === parts, 'a batch is told to start when it does');
@@ -365,7 +429,11 @@ class Play {
     return this.outcomeOf(parts, ends, typeof retryState === 'number' ? retryState : 0);
   }
 
-  private outcomeOf(parts: readonly Part<PlayedRequest>[], ends: string, runs: number): BatchOutcome<PlayedRequest> {
+  private outcomeOf(
+    parts: readonly Part<PlayedRequest>[],
+    ends: string,
+    runs: number,
+  ): BatchOutcome<PlayedRequest> {
     const rows = rowsOf(parts);
     if (ends === 'well') {
       rows.forEach(answer);
@@ -373,7 +441,8 @@ class Play {
     }
     const error = new BatchFailedError('the batch failed');
     const { lane } = parts[0]!.request;
-    const halves = ends === 'in halves' && parts.length > 1 ? [parts.slice(0, 1), parts.slice(1)] : [parts];
+    const halves =
+      ends === 'in halves' && parts.length > 1 ? [parts.slice(0, 1), parts.slice(1)] : [parts];
     if (ends === 'failed' || runs === MOST_RETRIES) {
       // Other rows of theirs leave windows that were full of them.
       lane.isMixed ||= parts.some(({ request }) => request.waiting > 0);
@@ -381,7 +450,10 @@ class Play {
       return { error };
     }
     lane.isMixed = true;
-    const retries: Retry<PlayedRequest>[] = halves.map((half) => ({ parts: half, retryState: runs + 1 }));
+    const retries: Retry<PlayedRequest>[] = halves.map((half) => ({
+      parts: half,
+      retryState: runs + 1,
+    }));
     rows.forEach((row) => (row.is = 'retried'));
     lane.retries.push(...retries.map((retry) => rowsOf(retry.parts)));
     return { error, retries };
@@ -396,11 +468,16 @@ class Play {
 
   private checkIdle(): void {
     const idle = this.held.some(({ length }, i) => length === 0 && isUp(this.targets[i]!));
-    this.check(!idle || !this.lanes.some(isReady), 'nothing that is ready waits beside an idle partition');
+    this.check(
+      !idle || !this.lanes.some(isReady),
+      'nothing that is ready waits beside an idle partition',
+    );
     const waiting = this.requests.reduce((sum, request) => sum + request.waiting, 0);
     this.check(this.batcher.depth === waiting, 'its depth is what waits');
     this.check(
-      this.requests.every(({ waiting: own, ready, isOver }) => ready <= own && (!isOver || own === 0)),
+      this.requests.every(
+        ({ waiting: own, ready, isOver }) => ready <= own && (!isOver || own === 0),
+      ),
       'of what is over, nothing waits',
     );
   }
@@ -416,8 +493,14 @@ class Play {
         rows.every(({ answers }) => answers <= 1),
         'no row is answered twice',
       );
-      this.check(errors.length <= (isAnswered ? 0 : 1) && errors.every(isServingError), 'a call fails once, and for a reason');
-      this.check(!errors.some((error) => String(error).includes('without a deadline')), 'only calls with a deadline expire');
+      this.check(
+        errors.length <= (isAnswered ? 0 : 1) && errors.every(isServingError),
+        'a call fails once, and for a reason',
+      );
+      this.check(
+        !errors.some((error) => String(error).includes('without a deadline')),
+        'only calls with a deadline expire',
+      );
     }
     if (!this.closed) {
       this.checkRoom();
@@ -433,7 +516,12 @@ class Play {
       ['a', MAX_QUEUE / 2],
       ['', MAX_QUEUE],
     ] as const) {
-      const request = new PlayedRequest('last', { lane: this.lanes[0]!, size, cost: MAX_QUEUE / 10, tenant });
+      const request = new PlayedRequest('last', {
+        lane: this.lanes[0]!,
+        size,
+        cost: MAX_QUEUE / 10,
+        tenant,
+      });
       this.batcher.submit(request);
       request.queue = this.batcher;
       request.leave();
@@ -489,8 +577,12 @@ const rowsOf = (parts: readonly Part<PlayedRequest>[]): PlayedRow[] =>
   parts.flatMap(({ request, offset, count }) => request.rows.slice(offset, offset + count));
 const sameRows = (a: readonly PlayedRow[], b: readonly PlayedRow[]): boolean =>
   a.length === b.length && a.every((row, i) => row === b[i]);
-const waitingIn = ({ queues, retries }: PlayedLane): PlayedRow[] => [...retries.flat(), ...[...queues.values()].flat()];
-const isWanted = ({ request }: PlayedRow): boolean => !request.isOver && request.deadline > performance.now();
+const waitingIn = ({ queues, retries }: PlayedLane): PlayedRow[] => [
+  ...retries.flat(),
+  ...[...queues.values()].flat(),
+];
+const isWanted = ({ request }: PlayedRow): boolean =>
+  !request.isOver && request.deadline > performance.now();
 const isUp = ({ unavailable, lost }: HeldTarget): boolean => !unavailable && !lost;
 const isOldest = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
   rows[0]!.request.arrivedAt <= row.request.arrivedAt &&
@@ -498,6 +590,7 @@ const isOldest = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
     ({ request }) => request.arrivedAt >= row.request.arrivedAt || !isWanted({ ...row, request }),
   );
 const isWholeIn = (rows: readonly PlayedRow[]) => (row: PlayedRow) =>
-  !row.request.whole || rows.filter(({ request }) => request === row.request).length === row.request.size;
+  !row.request.whole ||
+  rows.filter(({ request }) => request === row.request).length === row.request.size;
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));

@@ -1,7 +1,18 @@
 import { describe, expect, it } from '@jest/globals';
 import { OverloadedError, PartitionLostError, ServingClosedError } from '../../../lib/errors.js';
-import { HeldBatcher, namesOf, type HeldBatcherOptions, NamedRequest } from '../../fixtures/batching/held-batcher.js';
-import { later, microtasks, runTimers, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import {
+  HeldBatcher,
+  namesOf,
+  type HeldBatcherOptions,
+  NamedRequest,
+} from '../../fixtures/batching/held-batcher.js';
+import {
+  later,
+  microtasks,
+  runTimers,
+  timers,
+  useVirtualTime,
+} from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher', () => {
   useVirtualTime();
@@ -196,7 +207,12 @@ describe('Batcher', () => {
 
       batcher.call('a', 20);
       await later();
-      expect(batcher.running).toEqual(['0: a0 a1 a2', '1: a3 a4 a5', '0: a6 a7 a8', '1: a9 a10 a11']);
+      expect(batcher.running).toEqual([
+        '0: a0 a1 a2',
+        '1: a3 a4 a5',
+        '0: a6 a7 a8',
+        '1: a9 a10 a11',
+      ]);
 
       batcher.finishBatch(1);
       await later();
@@ -265,7 +281,9 @@ describe('Batcher', () => {
       const refused = (): unknown => batcher.call('b', 3);
 
       expect(refused).toThrow(OverloadedError);
-      expect(refused).toThrow('Serving "held" has 2 of at most 4 rows in its queue and no room for 3 more');
+      expect(refused).toThrow(
+        'Serving "held" has 2 of at most 4 rows in its queue and no room for 3 more',
+      );
       batcher.call('c', 2);
       expect(await runAll(batcher)).toEqual(['0: a0 a1 c0', '0: c1']);
     });
@@ -305,15 +323,18 @@ describe('Batcher', () => {
     it.each([
       ['a priority below 0', { priority: -1 }, 3, 'leave half of 4 to others'],
       ['a tenant', { tenant: 'one' }, 3, 'rows of tenant "one"'],
-    ])('[H10] does not count what idle partitions take against the share of %s', async (_, options, most, message) => {
-      const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchSize: 4 });
-      for (let i = 0; i < 8 + most - 1; i++) {
-        batcher.ask('a', options);
-      }
+    ])(
+      '[H10] does not count what idle partitions take against the share of %s',
+      async (_, options, most, message) => {
+        const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchSize: 4 });
+        for (let i = 0; i < 8 + most - 1; i++) {
+          batcher.ask('a', options);
+        }
 
-      expect(() => batcher.ask('b', options)).toThrow(message);
-      await runAll(batcher);
-    });
+        expect(() => batcher.ask('b', options)).toThrow(message);
+        await runAll(batcher);
+      },
+    );
   });
 
   it('[9.3] lets no row wait for others once it drains, and still takes calls', async () => {
@@ -533,24 +554,33 @@ describe('Batcher', () => {
 
     batcher.call('a', 2);
 
-    expect(await runAll(batcher)).toEqual(['0: a0 a1', '0: b0 c0', '0: d0 e0', '0: f0 g0', '0: h0']);
+    expect(await runAll(batcher)).toEqual([
+      '0: a0 a1',
+      '0: b0 c0',
+      '0: d0 e0',
+      '0: f0 g0',
+      '0: h0',
+    ]);
   });
 
-  it.each([0, 10])('[4.11] does as much for a row however many wait, with a timeout of %s', async (batchTimeout) => {
-    let reads = 0;
-    const readsPerRow = async (rows: number): Promise<number> => {
-      const batcher = new HeldBatcher({ batchTimeout });
-      const lane = batcher.lane();
-      const request = new NamedRequest('a', { lane });
-      Object.defineProperty(request, 'lane', { get: () => (reads++, lane) });
-      reads = 0;
-      Array.from({ length: rows }, () => batcher.submit(request));
-      await runAll(batcher);
-      return reads / rows;
-    };
+  it.each([0, 10])(
+    '[4.11] does as much for a row however many wait, with a timeout of %s',
+    async (batchTimeout) => {
+      let reads = 0;
+      const readsPerRow = async (rows: number): Promise<number> => {
+        const batcher = new HeldBatcher({ batchTimeout });
+        const lane = batcher.lane();
+        const request = new NamedRequest('a', { lane });
+        Object.defineProperty(request, 'lane', { get: () => (reads++, lane) });
+        reads = 0;
+        Array.from({ length: rows }, () => batcher.submit(request));
+        await runAll(batcher);
+        return reads / rows;
+      };
 
-    expect(await readsPerRow(900)).toBe(await readsPerRow(30));
-  });
+      expect(await readsPerRow(900)).toBe(await readsPerRow(30));
+    },
+  );
 });
 
 /** A batcher whose partition 0 runs a batch. */
@@ -561,7 +591,10 @@ async function busyBatcher(options?: HeldBatcherOptions): Promise<HeldBatcher> {
   return batcher;
 }
 
-/** Finishes what runs, batch by batch, and gives back all that ran, without what made the partition busy. */
+/**
+ * Finishes what runs, batch by batch, and gives back all that ran, without what made the partition
+ * busy.
+ */
 async function runAll(batcher: HeldBatcher): Promise<string[]> {
   const ran: string[] = [];
   for (await runTimers(); batcher.running.length > 0; await runTimers()) {

@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { DeadlineExceededError, DeadlineTooShortError } from '../../../lib/errors.js';
 import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
-import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import {
+  HeldBatcher,
+  type HeldBatcherOptions,
+  type NamedRequest,
+} from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Here no timer answers those that are late: whoever takes rows sees to it. */
@@ -10,13 +14,19 @@ describe('Batcher, of calls with a deadline,', () => {
 
   it('[7.2] gives no slot to rows whose deadline has passed, but to those behind them', async () => {
     const batcher = await busyBatcher();
-    const late = [batcher.ask('a', { deadline: inMs(10), size: 2 }), batcher.ask('b', { deadline: inMs(9) })];
+    const late = [
+      batcher.ask('a', { deadline: inMs(10), size: 2 }),
+      batcher.ask('b', { deadline: inMs(9) }),
+    ];
     const inTime = batcher.ask('c', { deadline: inMs(11) });
     batcher.ask('d', { size: 3 });
     await later(10);
 
     expect(await runAll(batcher)).toEqual(['c0 d0 d1', 'd2']);
-    expect(late.map(({ error }) => error)).toEqual([expect.any(DeadlineExceededError), expect.any(DeadlineExceededError)]);
+    expect(late.map(({ error }) => error)).toEqual([
+      expect.any(DeadlineExceededError),
+      expect.any(DeadlineExceededError),
+    ]);
     expect([inTime.error, batcher.depth]).toEqual([undefined, 0]);
   });
 
@@ -72,7 +82,9 @@ describe('Batcher, of calls with a deadline,', () => {
     const stay = Array.from({ length: 6 }, (_, i) => batcher.ask(`s${i}.`));
     await later(10);
 
-    expect((await runAll(batcher)).flatMap((rows) => rows.split(' '))).toEqual(stay.map(({ name }) => `${name}0`));
+    expect((await runAll(batcher)).flatMap((rows) => rows.split(' '))).toEqual(
+      stay.map(({ name }) => `${name}0`),
+    );
     expect(batcher.depth).toBe(0);
   });
 
@@ -81,7 +93,8 @@ describe('Batcher, of calls with a deadline,', () => {
     batcher.ask('a', { size: 9 });
     await later();
 
-    // What runs takes 100 ms, the others another 200, its own batch 100, and there is to be one to spare.
+    // What runs takes 100 ms, the others another 200, its own batch 100, and there is to be one to
+    // spare.
     expect(() => batcher.ask('b', { deadline: inMs(499) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(501) })).not.toThrow();
     await later(60);
@@ -126,7 +139,8 @@ describe('Batcher, of calls with a deadline,', () => {
     batcher.ask('a', { size: 8 });
     await later();
 
-    // Two rows took 100, so four take 200: those that run, those that wait, its own, and one to spare.
+    // Two rows took 100, so four take 200: those that run, those that wait, its own, and one to
+    // spare.
     expect(() => batcher.ask('b', { deadline: inMs(799) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(801) })).not.toThrow();
     await runAll(batcher);

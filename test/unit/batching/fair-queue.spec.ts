@@ -8,7 +8,11 @@ const queueOf = (weights: Readonly<Record<string, number>> = {}): FairQueue<Name
   new FairQueue(new Map(Object.entries(weights)));
 
 /** The rows of so many requests of a tenant: those of A go by a0, a1 and so on. */
-function fill(queue: FairQueue<NamedRequest>, tenant: string, sizes: readonly number[]): NamedRequest[] {
+function fill(
+  queue: FairQueue<NamedRequest>,
+  tenant: string,
+  sizes: readonly number[],
+): NamedRequest[] {
   return sizes.map((size, i) => {
     const request = requestOf(`${tenant}${i}.`, { tenant, size });
     queue.add(allOf(request));
@@ -17,7 +21,12 @@ function fill(queue: FairQueue<NamedRequest>, tenant: string, sizes: readonly nu
 }
 
 /** Takes what is next, in batches of so many rows, until nothing is left or as often as is said. */
-function takeAll(queue: FairQueue<NamedRequest>, room = Infinity, times = Infinity, now = 0): string[] {
+function takeAll(
+  queue: FairQueue<NamedRequest>,
+  room = Infinity,
+  times = Infinity,
+  now = 0,
+): string[] {
   const taken: string[] = [];
   while (taken.length < times && queue.peek(now)) {
     const part = queue.take(room, 0);
@@ -107,7 +116,9 @@ describe('FairQueue', () => {
 
     const rows = takeAll(queue, 1, 90);
 
-    const shares = ['gold', 'iron', 'other'].map((tenant) => rows.filter((row) => row.startsWith(tenant)).length);
+    const shares = ['gold', 'iron', 'other'].map(
+      (tenant) => rows.filter((row) => row.startsWith(tenant)).length,
+    );
     expect(shares).toEqual([60, 10, 20]);
   });
 
@@ -158,22 +169,30 @@ describe('FairQueue', () => {
       sizes: fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 12 }),
     });
     fc.assert(
-      fc.property(fc.array(aTenant, { minLength: 2, maxLength: 5 }), fc.integer({ min: 1, max: 32 }), (tenants, room) => {
-        const queue = queueOf(Object.fromEntries(tenants.map(({ weight }, i) => [`t${i}-`, weight])));
-        tenants.forEach(({ sizes }, i) => fill(queue, `t${i}-`, sizes));
-        const left = tenants.map(({ sizes }) => sizes.reduce((sum, size) => sum + size, 0));
-        const had = tenants.map(() => 0);
-        while (left.every((rows) => rows > 0)) {
-          queue.peek(0);
-          const part = queue.take(room, 0)!;
-          const index = tenants.findIndex((_, i) => part.request.tenant === `t${i}-`);
-          had[index]! += part.count / tenants[index]!.weight;
-          left[index]! -= part.count;
-          // The bound of start-time fair queueing.
-          const turns = tenants.map(({ weight }) => room / weight).toSorted((a, b) => b - a);
-          expect(Math.max(...had) - Math.min(...had)).toBeLessThanOrEqual(turns[0]! + turns[1]! + 1e-9);
-        }
-      }),
+      fc.property(
+        fc.array(aTenant, { minLength: 2, maxLength: 5 }),
+        fc.integer({ min: 1, max: 32 }),
+        (tenants, room) => {
+          const queue = queueOf(
+            Object.fromEntries(tenants.map(({ weight }, i) => [`t${i}-`, weight])),
+          );
+          tenants.forEach(({ sizes }, i) => fill(queue, `t${i}-`, sizes));
+          const left = tenants.map(({ sizes }) => sizes.reduce((sum, size) => sum + size, 0));
+          const had = tenants.map(() => 0);
+          while (left.every((rows) => rows > 0)) {
+            queue.peek(0);
+            const part = queue.take(room, 0)!;
+            const index = tenants.findIndex((_, i) => part.request.tenant === `t${i}-`);
+            had[index]! += part.count / tenants[index]!.weight;
+            left[index]! -= part.count;
+            // The bound of start-time fair queueing.
+            const turns = tenants.map(({ weight }) => room / weight).toSorted((a, b) => b - a);
+            expect(Math.max(...had) - Math.min(...had)).toBeLessThanOrEqual(
+              turns[0]! + turns[1]! + 1e-9,
+            );
+          }
+        },
+      ),
     );
   });
 
@@ -202,7 +221,9 @@ describe('FairQueue', () => {
             expect(!request.whole || count === request.size).toBe(true);
             const before = requests.filter(({ tenant }) => tenant === request.tenant).slice(0, -1);
             const earlier = before.slice(0, Math.max(0, before.indexOf(request)));
-            expect(earlier.filter((other) => !other.isOver && (taken.get(other) ?? 0) < other.size)).toEqual([]);
+            expect(
+              earlier.filter((other) => !other.isOver && (taken.get(other) ?? 0) < other.size),
+            ).toEqual([]);
             taken.set(request, offset + count);
           }
         };
@@ -224,7 +245,9 @@ describe('FairQueue', () => {
         while (queue.peek(now)) {
           take(5);
         }
-        const missed = requests.filter((request) => !request.isOver && taken.get(request) !== request.size);
+        const missed = requests.filter(
+          (request) => !request.isOver && taken.get(request) !== request.size,
+        );
         expect(missed).toEqual([]);
       }),
     );
@@ -236,7 +259,11 @@ describe('FairQueue', () => {
     [early, late, requestOf('any')].forEach((request) => queue.add(allOf(request)));
 
     expect(takeAll(queue, 1, 1, 10)).toEqual(['late0']);
-    expect([early.isOver, early.error, late.isOver]).toEqual([true, expect.objectContaining({ message: 'too late' }), false]);
+    expect([early.isOver, early.error, late.isOver]).toEqual([
+      true,
+      expect.objectContaining({ message: 'too late' }),
+      false,
+    ]);
     expect(takeAll(queue)).toEqual(['any0']);
   });
 
@@ -258,7 +285,12 @@ describe('FairQueue', () => {
 
     queue.sweep();
 
-    expect([...queue].map((part) => namesOf([part]))).toEqual(['a1.0 a1.1', 'a2.0', 'b0.0', 'b2.0']);
+    expect([...queue].map((part) => namesOf([part]))).toEqual([
+      'a1.0 a1.1',
+      'a2.0',
+      'b0.0',
+      'b2.0',
+    ]);
     expect(takeAll(queue, 2).toSorted()).toEqual(['a1.0 a1.1', 'a2.0', 'b0.0', 'b2.0']);
   });
 
@@ -283,7 +315,9 @@ describe('FairQueue', () => {
       last.isOver = true;
       queue.sweep();
     };
-    [last, requestOf('a', { tenant: 'a' }), requestOf('b', { tenant: 'b' })].forEach((request) => queue.add(allOf(request)));
+    [last, requestOf('a', { tenant: 'a' }), requestOf('b', { tenant: 'b' })].forEach((request) =>
+      queue.add(allOf(request)),
+    );
 
     expect(takeAll(queue, 1, Infinity, 10)).toEqual(['a0', 'b0']);
   });
@@ -304,7 +338,12 @@ describe('FairQueue', () => {
 
     const requests = [lateAt('a', 10), lateAt('b', 20), lateAt('c', 30, 'other')];
     requests.forEach((request) => queue.add(allOf(request)));
-    expect([9, 19, 29, 30].map((time) => queue.hasRowsAfter(time))).toEqual([true, true, true, false]);
+    expect([9, 19, 29, 30].map((time) => queue.hasRowsAfter(time))).toEqual([
+      true,
+      true,
+      true,
+      false,
+    ]);
 
     requests[2]!.leave();
     expect([19, 20].map((time) => queue.hasRowsAfter(time))).toEqual([true, false]);

@@ -5,7 +5,10 @@ import { Fifo } from '../../../lib/batching/fifo.js';
 const command = fc.oneof(
   { weight: 3, arbitrary: fc.record({ do: fc.constant('push' as const), item: fc.nat() }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('shift' as const), item: fc.nat() }) },
-  fc.record({ do: fc.constantFrom('replace' as const, 'replaceLast' as const, 'keep' as const), item: fc.nat() }),
+  fc.record({
+    do: fc.constantFrom('replace' as const, 'replaceLast' as const, 'keep' as const),
+    item: fc.nat(),
+  }),
 );
 
 describe('Fifo', () => {
@@ -27,7 +30,12 @@ describe('Fifo', () => {
             fifo[what](item);
             list[what === 'replace' ? 0 : list.length - 1] = item;
           }
-          expect([fifo.length, fifo.peek(), fifo.peekLast(), ...fifo]).toEqual([list.length, list[0], list.at(-1), ...list]);
+          expect([fifo.length, fifo.peek(), fifo.peekLast(), ...fifo]).toEqual([
+            list.length,
+            list[0],
+            list.at(-1),
+            ...list,
+          ]);
         }
       }),
     );
@@ -37,7 +45,10 @@ describe('Fifo', () => {
     let moved = 0;
     const fifo = new Fifo<number>();
     const { splice } = Array.prototype;
-    const spy = jest.spyOn(Array.prototype, 'splice').mockImplementation(function (this: unknown[], ...args) {
+    const spy = jest.spyOn(Array.prototype, 'splice').mockImplementation(function (
+      this: unknown[],
+      ...args
+    ) {
       const removed = splice.apply(this, args);
       moved += this.length;
       return removed;
@@ -61,7 +72,12 @@ describe('Fifo', () => {
   it('gives nothing when it is empty, however often it is asked', () => {
     const fifo = new Fifo<string>();
 
-    expect([fifo.shift(), fifo.shift(), fifo.peek(), fifo.length]).toEqual([undefined, undefined, undefined, 0]);
+    expect([fifo.shift(), fifo.shift(), fifo.peek(), fifo.length]).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      0,
+    ]);
     fifo.push('a');
     expect([fifo.shift(), fifo.length]).toEqual(['a', 0]);
   });

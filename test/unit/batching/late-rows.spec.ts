@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
 import { DeadlineExceededError } from '../../../lib/errors.js';
-import { NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/batching/held-batcher.js';
+import {
+  NamedRequest,
+  type NamedRequestOptions,
+  namesOf,
+} from '../../fixtures/batching/held-batcher.js';
 
 const lane = { limits: { batchSize: 8, batchTimeout: 0 } };
 
@@ -26,16 +30,26 @@ describe('Backlog, of rows that would be late,', () => {
     backlog.add({ request: b, offset: 3, count: 2 });
     add(backlog, 'c', { size: 4 });
 
-    expect([1, 2, 3].map(() => namesOf(backlog.take(3, 0, 0)))).toEqual(['a0', 'b0 b1 b2 b3 b4', 'c0 c1 c2']);
+    expect([1, 2, 3].map(() => namesOf(backlog.take(3, 0, 0)))).toEqual([
+      'a0',
+      'b0 b1 b2 b3 b4',
+      'c0 c1 c2',
+    ]);
   });
 
   it('[7.2] [7.5] gives the places of rows that would be late when they have run to others, and fails them', () => {
     const backlog = newBacklog();
-    const late = [add(backlog, 'a', { deadline: 40 }), add(backlog, 'b', { deadline: 50, size: 2, priority: 1 })];
+    const late = [
+      add(backlog, 'a', { deadline: 40 }),
+      add(backlog, 'b', { deadline: 50, size: 2, priority: 1 }),
+    ];
     ['c', 'd'].forEach((name) => add(backlog, name, { deadline: 51 }));
 
     expect(namesOf(backlog.take(1, 20, 50))).toBe('c0');
-    expect(late.map(({ error }) => error)).toEqual([expect.any(DeadlineExceededError), expect.any(DeadlineExceededError)]);
+    expect(late.map(({ error }) => error)).toEqual([
+      expect.any(DeadlineExceededError),
+      expect.any(DeadlineExceededError),
+    ]);
     expect(backlog.size).toBe(1);
   });
 

@@ -19,13 +19,16 @@ describe('Batcher, of more than it can do,', () => {
     { times: 10, patience: 100 },
     { times: 10, patience: 500, partitions: 3 },
     { times: 10, patience: 500, slowness: 1.5 },
-  ])('[7.5] answers as much in time as it can: $times times its capacity, $patience ms each', async (options) => {
-    const { good, late, refused, capacity } = await new Rush(options).play();
+  ])(
+    '[7.5] answers as much in time as it can: $times times its capacity, $patience ms each',
+    async (options) => {
+      const { good, late, refused, capacity } = await new Rush(options).play();
 
-    expect(good / capacity).toBeGreaterThan(0.95);
-    expect(late / capacity).toBeLessThan(0.15);
-    expect(refused).toBeGreaterThan(capacity * (options.times - 1.3));
-  });
+      expect(good / capacity).toBeGreaterThan(0.95);
+      expect(late / capacity).toBeLessThan(0.15);
+      expect(refused).toBeGreaterThan(capacity * (options.times - 1.3));
+    },
+  );
 });
 
 interface RushOptions {
@@ -38,7 +41,10 @@ interface RushOptions {
   readonly slowness?: number;
 }
 
-/** Calls that come by a Poisson process, whatever becomes of them, for three seconds of which the first does not count. */
+/**
+ * Calls that come by a Poisson process, whatever becomes of them, for three seconds of which the
+ * first does not count.
+ */
 class Rush {
   private readonly random = randomNumbers(7);
   private readonly ends: Promise<void>[];
@@ -76,7 +82,12 @@ class Rush {
     await later(this.options.patience);
     await this.batcher.close();
     const { good, late, refused } = this;
-    return { good, late, refused, capacity: pace * this.ends.length * 2000 * ((1 + 1 / this.slowness) / 2) };
+    return {
+      good,
+      late,
+      refused,
+      capacity: pace * this.ends.length * 2000 * ((1 + 1 / this.slowness) / 2),
+    };
   }
 
   private call(): void {
@@ -101,7 +112,9 @@ class Rush {
   private async run(parts: readonly Part<NamedRequest>[], partition: number): Promise<object> {
     const slowness = performance.now() % 1000 < 500 ? this.slowness : 1;
     const time = timeOf(sizeOf(parts)) * (0.9 + 0.2 * this.random()) * slowness;
-    this.ends[partition] = this.ends[partition]!.then(() => new Promise((resolve) => setTimeout(resolve, time)));
+    this.ends[partition] = this.ends[partition]!.then(
+      () => new Promise((resolve) => setTimeout(resolve, time)),
+    );
     await this.ends[partition];
     for (const { request } of parts.filter((part) => !part.request.isOver)) {
       request.isOver = true;

@@ -155,30 +155,33 @@ describe('WaitingLine, of places in it,', () => {
     });
   });
 
-  it.each([0, 2000])('[4.7] remembers few lanes that have no rows, beside %s that have', (waiting) => {
-    let made = 0;
-    const order = { ageing: 1000, weights: new Map<string, number>() };
-    const queue = new NamedQueue(1000, {
-      ...order,
-      get weights() {
-        // Read for each lane that has its first rows.
-        made++;
-        return order.weights;
-      },
-    });
-    const pass = (lane: string, part: Part<NamedRequest>): void => {
-      queue.addWindow({ lane: queue.lane(lane), parts: [part], size: 3, reason: 'timeout' }, 0);
-      queue.take(0);
-    };
-    for (let i = 0; i < waiting; i++) {
-      queue.addClosed(`waits ${i}`, [queue.part(`waits ${i}`, 'w', { priority: -1 })]);
-    }
-    made = 0;
+  it.each([0, 2000])(
+    '[4.7] remembers few lanes that have no rows, beside %s that have',
+    (waiting) => {
+      let made = 0;
+      const order = { ageing: 1000, weights: new Map<string, number>() };
+      const queue = new NamedQueue(1000, {
+        ...order,
+        get weights() {
+          // Read for each lane that has its first rows.
+          made++;
+          return order.weights;
+        },
+      });
+      const pass = (lane: string, part: Part<NamedRequest>): void => {
+        queue.addWindow({ lane: queue.lane(lane), parts: [part], size: 3, reason: 'timeout' }, 0);
+        queue.take(0);
+      };
+      for (let i = 0; i < waiting; i++) {
+        queue.addClosed(`waits ${i}`, [queue.part(`waits ${i}`, 'w', { priority: -1 })]);
+      }
+      made = 0;
 
-    for (let i = 0; i < 10_000; i++) {
-      pass(`lane ${i % 5000}`, queue.part(`lane ${i % 5000}`, 'a'));
-    }
+      for (let i = 0; i < 10_000; i++) {
+        pass(`lane ${i % 5000}`, queue.part(`lane ${i % 5000}`, 'a'));
+      }
 
-    expect(made).toBe(10_000);
-  });
+      expect(made).toBe(10_000);
+    },
+  );
 });

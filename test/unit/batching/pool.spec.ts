@@ -15,7 +15,8 @@ function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now
 }
 
 /** Ends the batch that the partition got first. */
-const end = (pool: Pool, load: TargetLoad, now: number): number => pool.end(load, load.batches[0]!, now);
+const end = (pool: Pool, load: TargetLoad, now: number): number =>
+  pool.end(load, load.batches[0]!, now);
 
 describe('Pool', () => {
   it('[5.1] gives the partition that has been idle longest', () => {
@@ -26,7 +27,9 @@ describe('Pool', () => {
 
     [2, 0, 1].forEach((partition, now) => end(pool, loads[partition]!, now));
 
-    expect([start(pool), start(pool), start(pool)].map(({ partition }) => partition)).toEqual([2, 0, 1]);
+    expect([start(pool), start(pool), start(pool)].map(({ partition }) => partition)).toEqual([
+      2, 0, 1,
+    ]);
   });
 
   it('[5.5] gives a busy one that takes full batches ahead, as many as it takes, when none is idle', () => {
@@ -41,13 +44,17 @@ describe('Pool', () => {
     const pool = new Pool(slotsOf(1, 1, 1));
     [30, 10, 20].forEach((expected) => start(pool, 'full', expected));
 
-    expect(Array.from({ length: 3 }, () => start(pool, 'full', 100, 5).partition)).toEqual([1, 2, 0]);
+    expect(Array.from({ length: 3 }, () => start(pool, 'full', 100, 5).partition)).toEqual([
+      1, 2, 0,
+    ]);
     expect(pool.next('full', 5)).toBeUndefined();
   });
 
   it('[W13] has the one that will be busy longest give back what it has not begun, one for each idle one', () => {
     const given: number[] = [];
-    const pool = new Pool([0, 1, 2].map((partition) => ({ prefetch: 1, revoke: () => given.push(partition) })));
+    const pool = new Pool(
+      [0, 1, 2].map((partition) => ({ prefetch: 1, revoke: () => given.push(partition) })),
+    );
     const loads = [30, 10, 20].map((expected) => start(pool, 'full', expected));
     start(pool, 'full', 5);
     pool.revoke(0);
@@ -82,16 +89,19 @@ describe('Pool', () => {
     expect(pool.next('growing', 0)).toBe(load);
   });
 
-  it.each(['unavailable', 'lost'] as const)('[5.6] gives none that is %s, until it is back', (state) => {
-    const slots = slotsOf(1, 1);
-    const pool = new Pool(slots);
-    slots[0]![state] = gone;
-    expect([start(pool), start(pool)].map(({ partition }) => partition)).toEqual([1, 1]);
-    expect(pool.next('full', 0)).toBeUndefined();
+  it.each(['unavailable', 'lost'] as const)(
+    '[5.6] gives none that is %s, until it is back',
+    (state) => {
+      const slots = slotsOf(1, 1);
+      const pool = new Pool(slots);
+      slots[0]![state] = gone;
+      expect([start(pool), start(pool)].map(({ partition }) => partition)).toEqual([1, 1]);
+      expect(pool.next('full', 0)).toBeUndefined();
 
-    slots[0]![state] = undefined;
-    expect(pool.next('growing', 0)?.partition).toBe(0);
-  });
+      slots[0]![state] = undefined;
+      expect(pool.next('growing', 0)?.partition).toBe(0);
+    },
+  );
 
   it('[5.6] hands nothing ahead to one that went unavailable while it was busy', () => {
     const slots = slotsOf(1);

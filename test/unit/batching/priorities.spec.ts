@@ -6,16 +6,19 @@ import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 describe('Batcher, of calls of different priority,', () => {
   useVirtualTime();
 
-  it.each([0, 10])('[7.4] runs rows of higher priority first, with a timeout of %s', async (batchTimeout) => {
-    const batcher = await busyBatcher({ batchTimeout });
+  it.each([0, 10])(
+    '[7.4] runs rows of higher priority first, with a timeout of %s',
+    async (batchTimeout) => {
+      const batcher = await busyBatcher({ batchTimeout });
 
-    batcher.ask('a', { size: 4 });
-    batcher.ask('low', { priority: -1, size: 2 });
-    batcher.ask('high', { priority: 1, size: 2 });
-    await later(batchTimeout);
+      batcher.ask('a', { size: 4 });
+      batcher.ask('low', { priority: -1, size: 2 });
+      batcher.ask('high', { priority: 1, size: 2 });
+      await later(batchTimeout);
 
-    expect(await runAll(batcher)).toEqual(['high0 high1 a0', 'a1 a2 a3', 'low0 low1']);
-  });
+      expect(await runAll(batcher)).toEqual(['high0 high1 a0', 'a1 a2 a3', 'low0 low1']);
+    },
+  );
 
   it('[7.4] fills batches that would be half empty with rows of lower priority', async () => {
     const batcher = await busyBatcher({ batchSize: 4 });
@@ -111,7 +114,12 @@ describe('Batcher, of calls of different priority,', () => {
 
     await later(1);
 
-    expect(await runAll(batcher)).toEqual(['right0 right1 right2', 'urgent0 left0 left1', 'right3 right4 right5', 'left2']);
+    expect(await runAll(batcher)).toEqual([
+      'right0 right1 right2',
+      'urgent0 left0 left1',
+      'right3 right4 right5',
+      'left2',
+    ]);
   });
 
   it('[4.4] leaves the order of lanes as it is for rows of one priority, whichever', async () => {
@@ -174,7 +182,9 @@ describe('Batcher, of calls of different priority,', () => {
     const batcher = await busyBatcher({ maxQueue: 8 });
     batcher.ask('low', { priority: -1, size: 4 });
 
-    expect(() => batcher.ask('more', { priority: -1 })).toThrow('calls of priority -1 leave half of 8 to others');
+    expect(() => batcher.ask('more', { priority: -1 })).toThrow(
+      'calls of priority -1 leave half of 8 to others',
+    );
     batcher.ask('a', { size: 4 });
     expect(() => batcher.ask('b')).toThrow('has 8 of at most 8 rows');
     expect(batcher.depth).toBe(8);

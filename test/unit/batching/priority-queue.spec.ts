@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { PriorityQueue } from '../../../lib/batching/priority-queue.js';
-import { type NamedRequest, type NamedRequestOptions, namesOf } from '../../fixtures/batching/held-batcher.js';
+import {
+  type NamedRequest,
+  type NamedRequestOptions,
+  namesOf,
+} from '../../fixtures/batching/held-batcher.js';
 import { allOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 
 interface Ask extends Partial<NamedRequestOptions> {
@@ -60,13 +64,16 @@ describe('Backlog', () => {
   it.each([
     { waited: 999, first: 'new' },
     { waited: 1001, first: 'old' },
-  ])('[7.4] gives $first rows first where those of a lower level have waited $waited ms longer, of 1000', ({ waited, first }) => {
-    const backlog = new NamedBacklog(1000);
-    backlog.ask('old', { priority: 0, arrivedAt: 0 });
-    backlog.ask('new', { priority: 1, arrivedAt: waited });
+  ])(
+    '[7.4] gives $first rows first where those of a lower level have waited $waited ms longer, of 1000',
+    ({ waited, first }) => {
+      const backlog = new NamedBacklog(1000);
+      backlog.ask('old', { priority: 0, arrivedAt: 0 });
+      backlog.ask('new', { priority: 1, arrivedAt: waited });
 
-    expect(backlog.takeNames(1, waited)).toBe(`${first}0`);
-  });
+      expect(backlog.takeNames(1, waited)).toBe(`${first}0`);
+    },
+  );
 
   it('[7.4] counts a level for each of the levels between', () => {
     const backlog = new NamedBacklog(100);
@@ -130,7 +137,9 @@ describe('Backlog', () => {
 
   it('[7.2] takes no row whose deadline has passed, of whatever level, and counts it no more', () => {
     const backlog = new NamedBacklog();
-    const late = [2, 1, 0].map((priority) => backlog.ask(`late${priority}.`, { priority, deadline: 10 }));
+    const late = [2, 1, 0].map((priority) =>
+      backlog.ask(`late${priority}.`, { priority, deadline: 10 }),
+    );
     late.forEach((request) => (request.expire = () => request.leave()));
     backlog.ask('a', { deadline: 11 });
 
@@ -141,7 +150,8 @@ describe('Backlog', () => {
 
   it('[7.4] knows whether it has rows of a priority or a higher one, those for which nobody waits not counted', () => {
     const backlog = new NamedBacklog();
-    const reached = (now = 0): boolean[] => [0, 1, 2, 3].map((priority) => backlog.reaches(priority, now));
+    const reached = (now = 0): boolean[] =>
+      [0, 1, 2, 3].map((priority) => backlog.reaches(priority, now));
     backlog.ask('a', { priority: 0 });
     const left = backlog.ask('b', { priority: 2 });
     const late = backlog.ask('c', { priority: 1, deadline: 10 });
@@ -157,8 +167,11 @@ describe('Backlog', () => {
 
   it('[7.3] forgets those that have left once they are more than 64 and more than the rows that stay', () => {
     const backlog = new NamedBacklog();
-    const requests = Array.from({ length: 140 }, (_, i) => backlog.ask(`${i}.`, { priority: i % 2, tenant: `${i % 3}` }));
-    const leaving = (count: number): void => requests.splice(0, count).forEach((request) => request.leave());
+    const requests = Array.from({ length: 140 }, (_, i) =>
+      backlog.ask(`${i}.`, { priority: i % 2, tenant: `${i % 3}` }),
+    );
+    const leaving = (count: number): void =>
+      requests.splice(0, count).forEach((request) => request.leave());
 
     leaving(64);
     expect([...backlog]).toHaveLength(140);
@@ -246,21 +259,32 @@ describe('Backlog', () => {
             taken.set(request, offset + count);
             const earlier = asked
               .slice(0, asked.indexOf(request))
-              .filter(({ priority, tenant }) => priority === request.priority && tenant === request.tenant);
-            expect(earlier.every((other) => other.isOver || taken.get(other) === other.size)).toBe(true);
+              .filter(
+                ({ priority, tenant }) =>
+                  priority === request.priority && tenant === request.tenant,
+              );
+            expect(earlier.every((other) => other.isOver || taken.get(other) === other.size)).toBe(
+              true,
+            );
           }
           return parts.reduce((sum, { count }) => sum + count, 0);
         };
         for (const { do: what, patience, ...options } of steps) {
           now += 2;
           if (what === 'ask') {
-            const request = backlog.ask(`${asked.length}.`, { ...options, deadline: now + patience, arrivedAt: now });
+            const request = backlog.ask(`${asked.length}.`, {
+              ...options,
+              deadline: now + patience,
+              arrivedAt: now,
+            });
             request.expire = () => request.leave();
             asked.push(request);
           } else if (what === 'take') {
             expect(take(4)).toBeLessThanOrEqual(4);
           } else {
-            asked.find((request) => request.priority === options.priority && !request.isOver)?.leave();
+            asked
+              .find((request) => request.priority === options.priority && !request.isOver)
+              ?.leave();
           }
           const ready = asked.reduce((sum, request) => sum + request.ready, 0);
           expect(backlog.size).toBe(ready);
@@ -268,7 +292,9 @@ describe('Backlog', () => {
         while (take(4) > 0) {
           // Until nothing is left.
         }
-        expect(asked.filter((request) => !request.isOver && taken.get(request) !== request.size)).toEqual([]);
+        expect(
+          asked.filter((request) => !request.isOver && taken.get(request) !== request.size),
+        ).toEqual([]);
         expect(backlog.size).toBe(0);
       }),
     );

@@ -22,7 +22,11 @@ describe('WaitingLine', () => {
     queue.window('left', 'a');
     queue.window('right', 'b');
 
-    expect(['c', 'd', 'e'].map((name) => queue.add('left', name) !== undefined)).toEqual([true, true, false]);
+    expect(['c', 'd', 'e'].map((name) => queue.add('left', name) !== undefined)).toEqual([
+      true,
+      true,
+      false,
+    ]);
 
     expect(queue.next(0)).toBe('full');
     expect(queue.take(0)).toMatchObject({ reason: 'full', size: 3, lane: queue.lane('left') });
@@ -103,15 +107,25 @@ describe('WaitingLine', () => {
 
   it('[9.3] gives all requests back when it is cleared, and is then as new', () => {
     const queue = new NamedQueue();
-    const requests = [queue.window('left', 'a'), queue.window('right', 'b', 3), queue.add('left', 'c')];
+    const requests = [
+      queue.window('left', 'a'),
+      queue.window('right', 'b', 3),
+      queue.add('left', 'c'),
+    ];
     const again = queue.part('right', 'd', { size: 2 });
     queue.retry([again], undefined, 3);
     const many = Array.from({ length: 300_000 }, () => queue.part('many', 'e'));
     queue.lane('many', many.length);
     queue.addClosed('many', many, 'full');
 
-    expect(queue.clear()).toEqual(new Set([...requests, again.request, ...many.map(({ request }) => request)]));
-    expect([queue.isEmpty, queue.next(0), queue.roomIn(queue.lane('left'))]).toEqual([true, undefined, 0]);
+    expect(queue.clear()).toEqual(
+      new Set([...requests, again.request, ...many.map(({ request }) => request)]),
+    );
+    expect([queue.isEmpty, queue.next(0), queue.roomIn(queue.lane('left'))]).toEqual([
+      true,
+      undefined,
+      0,
+    ]);
 
     queue.window('left', 'f');
     expect(queue.takeAll()).toEqual(['f0']);
@@ -127,7 +141,9 @@ describe('WaitingLine', () => {
       }
     }
 
-    expect([...taken, ...queue.takeAll()]).toEqual(Array.from({ length: 1000 }, (_, i) => `${i}.0 ${i}.1 ${i}.2`));
+    expect([...taken, ...queue.takeAll()]).toEqual(
+      Array.from({ length: 1000 }, (_, i) => `${i}.0 ${i}.1 ${i}.2`),
+    );
   });
 
   it('[4.4] looks at a row as often however many wait', () => {
@@ -142,7 +158,11 @@ describe('WaitingLine', () => {
     it('[7.4] which rows of a lane a batch gets: those of higher priority first', () => {
       const queue = new NamedQueue();
       queue.addClosed('left', [queue.part('left', 'a', { size: 3 })], 'full');
-      queue.addClosed('left', [queue.part('left', 'b', { size: 2 }), queue.part('left', 'c', { priority: 1 })], 'full');
+      queue.addClosed(
+        'left',
+        [queue.part('left', 'b', { size: 2 }), queue.part('left', 'c', { priority: 1 })],
+        'full',
+      );
 
       expect(queue.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1']);
     });
@@ -150,7 +170,12 @@ describe('WaitingLine', () => {
     it('[7.4] which lane is next: that in which rows of higher priority have closed a window', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3, 0);
-      queue.addClosed('right', [queue.part('right', 'b'), queue.part('right', 'c', { priority: 1 })], 'timeout', 999);
+      queue.addClosed(
+        'right',
+        [queue.part('right', 'b'), queue.part('right', 'c', { priority: 1 })],
+        'timeout',
+        999,
+      );
 
       expect(queue.takeAll(999)).toEqual(['c0 b0', 'a0 a1 a2']);
     });
@@ -158,7 +183,12 @@ describe('WaitingLine', () => {
     it('[7.4] that a lane that has waited for more than a level goes before one of higher priority', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3, 0);
-      queue.addClosed('right', [queue.part('right', 'b', { priority: 1, now: 1001 })], 'timeout', 1001);
+      queue.addClosed(
+        'right',
+        [queue.part('right', 'b', { priority: 1, now: 1001 })],
+        'timeout',
+        1001,
+      );
 
       expect(queue.takeAll(1001)).toEqual(['a0 a1 a2', 'b0']);
     });
@@ -276,7 +306,12 @@ describe('WaitingLine', () => {
       queue.add('left', 'd');
 
       expect(queue.next(0)).toBe('full');
-      expect(queue.take(0)).toMatchObject({ reason: 'retry', retryState: 'known', size: 3, lane: queue.lane('left') });
+      expect(queue.take(0)).toMatchObject({
+        reason: 'retry',
+        retryState: 'known',
+        size: 3,
+        lane: queue.lane('left'),
+      });
       expect(queue.takeAll()).toEqual(['a0 d0']);
     });
 
@@ -311,7 +346,9 @@ describe('WaitingLine', () => {
 
     it('[7.2] runs none of their rows whose deadline has passed', () => {
       const queue = new NamedQueue();
-      const parts = [10, 11].map((deadline) => queue.part('left', `till ${deadline}.`, { deadline }));
+      const parts = [10, 11].map((deadline) =>
+        queue.part('left', `till ${deadline}.`, { deadline }),
+      );
       parts.forEach(({ request }) => (request.expire = () => request.leave()));
       queue.retry(parts, undefined, 3);
       queue.retry([queue.part('left', 'late', { deadline: 9 })], undefined, 3);
@@ -357,8 +394,16 @@ describe('WaitingLine', () => {
 
     it('[8.3] gives those that another has pushed out a batch of their own', () => {
       const queue = new NamedQueue();
-      queue.addClosed('left', [queue.part('left', 'a', { size: 2, whole: true }), queue.part('left', 'b')], 'full');
-      queue.addClosed('left', [queue.part('left', 'C', { size: 2, whole: true, priority: 1 })], 'flush');
+      queue.addClosed(
+        'left',
+        [queue.part('left', 'a', { size: 2, whole: true }), queue.part('left', 'b')],
+        'full',
+      );
+      queue.addClosed(
+        'left',
+        [queue.part('left', 'C', { size: 2, whole: true, priority: 1 })],
+        'flush',
+      );
 
       expect(queue.takeAll()).toEqual(['C0 C1', 'a0 a1 b0']);
     });
@@ -398,7 +443,9 @@ describe('WaitingLine', () => {
           if (queue.next(now)) {
             const { parts, lane } = queue.take(now);
             expect(parts.length).toBeGreaterThan(0);
-            expect(parts.every(({ request }) => request.lane === lane && !request.isOver)).toBe(true);
+            expect(parts.every(({ request }) => request.lane === lane && !request.isOver)).toBe(
+              true,
+            );
             expect(parts.reduce((sum, { count }) => sum + count, 0)).toBeLessThanOrEqual(3);
             for (const { request, offset, count } of parts) {
               expect(!request.whole || count === request.size).toBe(true);
@@ -420,7 +467,9 @@ describe('WaitingLine', () => {
           } else if (what === 'take') {
             take();
           } else if (what === 'leave') {
-            const request = asked.find((known) => !known.isOver && known.priority === options.priority);
+            const request = asked.find(
+              (known) => !known.isOver && known.priority === options.priority,
+            );
             request?.leave();
             if (request) {
               queue.leave(request);
@@ -441,7 +490,9 @@ describe('WaitingLine', () => {
           expect(queue.next(now) === undefined).toBe(queue.isEmpty);
           take();
         }
-        expect(asked.filter((request) => !request.isOver && taken.get(request) !== request.size)).toEqual([]);
+        expect(
+          asked.filter((request) => !request.isOver && taken.get(request) !== request.size),
+        ).toEqual([]);
         expect(['left', 'right'].map((lane) => queue.roomIn(queue.lane(lane)))).toEqual([0, 0]);
         expect([...queue.clear()].filter((request) => !request.isOver)).toEqual([]);
       }),
@@ -449,7 +500,10 @@ describe('WaitingLine', () => {
   });
 });
 
-/** How often a queue reads what there is to know of a request while its window joins, grows and leaves. */
+/**
+ * How often a queue reads what there is to know of a request while its window joins, grows and
+ * leaves.
+ */
 function looksPerRow(windows: number, lanes = windows): number {
   let looks = 0;
   const queue = new NamedQueue();

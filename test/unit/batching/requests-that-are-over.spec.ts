@@ -1,5 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
-import { HeldBatcher, type HeldBatcherOptions, type NamedRequest } from '../../fixtures/batching/held-batcher.js';
+import {
+  HeldBatcher,
+  type HeldBatcherOptions,
+  type NamedRequest,
+} from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('Batcher, of requests for which nobody waits any more,', () => {

@@ -111,7 +111,11 @@ describe('Batcher, of the calls of several tenants,', () => {
     for (const tenant of 'ab') {
       const own = rows.filter((row) => row.startsWith(tenant));
       const asked = Array.from({ length: 12 }, (_, i) => i).filter((i) => 'ab'[i % 2] === tenant);
-      expect(own).toEqual(asked.flatMap((i) => Array.from({ length: 1 + (i % 3) }, (_, row) => `${tenant}-${i}-${row}`)));
+      expect(own).toEqual(
+        asked.flatMap((i) =>
+          Array.from({ length: 1 + (i % 3) }, (_, row) => `${tenant}-${i}-${row}`),
+        ),
+      );
     }
   });
 

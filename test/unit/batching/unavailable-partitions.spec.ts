@@ -6,7 +6,11 @@ import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const error = new PartitionLostError('the process has ended');
 
-const partOf = (request: NamedRequest, offset: number, count: number) => ({ request, offset, count });
+const partOf = (request: NamedRequest, offset: number, count: number) => ({
+  request,
+  offset,
+  count,
+});
 
 describe('Batcher, whose partitions go unavailable,', () => {
   useVirtualTime();
@@ -129,7 +133,10 @@ describe('Batcher, whose partitions go unavailable,', () => {
       }
       await later();
 
-      expect([closed, request.error instanceof ServingClosedError]).toEqual([true, end === 'abandoned']);
+      expect([closed, request.error instanceof ServingClosedError]).toEqual([
+        true,
+        end === 'abandoned',
+      ]);
     }
   });
 
@@ -139,12 +146,20 @@ describe('Batcher, whose partitions go unavailable,', () => {
       const a = batcher.call('a', 4);
       await later(1);
       batcher.call('b', 4);
-      const retries = [{ parts: [partOf(a, 0, 2)], retryState: 'known' }, { parts: [partOf(a, 2, 2)] }];
+      const retries = [
+        { parts: [partOf(a, 0, 2)], retryState: 'known' },
+        { parts: [partOf(a, 2, 2)] },
+      ];
 
       batcher.finishBatch(0, { error, retries });
 
       expect(await runAll(batcher)).toEqual(['a0 a1', 'a2 a3', 'b0 b1 b2 b3']);
-      expect(batcher.records.map(({ reason }) => reason)).toEqual(['full', 'retry', 'retry', 'full']);
+      expect(batcher.records.map(({ reason }) => reason)).toEqual([
+        'full',
+        'retry',
+        'retry',
+        'full',
+      ]);
     });
 
     it('[5.6] waits with them for a partition that is expected back', async () => {
@@ -168,7 +183,10 @@ describe('Batcher, whose partitions go unavailable,', () => {
       await later();
       batcher.targets[0]!.change({ lost: error });
 
-      batcher.finishBatch(0, { error: new Error('failed'), retries: [{ parts: [partOf(a, 0, 2)] }] });
+      batcher.finishBatch(0, {
+        error: new Error('failed'),
+        retries: [{ parts: [partOf(a, 0, 2)] }],
+      });
       await later();
 
       expect([a.error, batcher.depth, batcher.running]).toEqual([error, 0, []]);

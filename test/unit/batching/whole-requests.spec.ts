@@ -6,14 +6,17 @@ import { later, runTimers, useVirtualTime } from '../../fixtures/async/virtual-t
 describe('Batcher, of requests that must run in one batch,', () => {
   useVirtualTime();
 
-  it.each([0, 10])('[8.3] puts one that fits into the open window there, with a timeout of %s', async (batchTimeout) => {
-    const batcher = new HeldBatcher({ batchSize: 5, batchTimeout });
+  it.each([0, 10])(
+    '[8.3] puts one that fits into the open window there, with a timeout of %s',
+    async (batchTimeout) => {
+      const batcher = new HeldBatcher({ batchSize: 5, batchTimeout });
 
-    batcher.call('a', 2);
-    batcher.callWhole('B', 3);
+      batcher.call('a', 2);
+      batcher.callWhole('B', 3);
 
-    expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 B2']);
-  });
+      expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 B2']);
+    },
+  );
 
   it('[8.3] puts one that fits into the waiting window there', async () => {
     const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
@@ -71,7 +74,11 @@ describe('Batcher, of requests that must run in one batch,', () => {
       batcher.call('c', 1);
       batcher.call('d', 2);
 
-      expect(await runAll(batcher)).toEqual(['flush: a0 a1 a2', 'full: B0 B1 B2 c0 d0', expect.stringContaining(': d1')]);
+      expect(await runAll(batcher)).toEqual([
+        'flush: a0 a1 a2',
+        'full: B0 B1 B2 c0 d0',
+        expect.stringContaining(': d1'),
+      ]);
     },
   );
 
@@ -83,15 +90,18 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['flush: A0 A1', 'flush: B0 B1', 'timeout: C0 C1']);
   });
 
-  it.each([0, 10])('[8.3] fills a batch with one of its size, with a timeout of %s', async (batchTimeout) => {
-    const batcher = new HeldBatcher({ batchSize: 3, batchTimeout });
+  it.each([0, 10])(
+    '[8.3] fills a batch with one of its size, with a timeout of %s',
+    async (batchTimeout) => {
+      const batcher = new HeldBatcher({ batchSize: 3, batchTimeout });
 
-    batcher.call('a', 1);
-    batcher.callWhole('B', 3);
-    batcher.callWhole('C', 3);
+      batcher.call('a', 1);
+      batcher.callWhole('B', 3);
+      batcher.callWhole('C', 3);
 
-    expect(await runAll(batcher)).toEqual(['flush: a0', 'full: B0 B1 B2', 'full: C0 C1 C2']);
-  });
+      expect(await runAll(batcher)).toEqual(['flush: a0', 'full: B0 B1 B2', 'full: C0 C1 C2']);
+    },
+  );
 
   it('[8.3] splits those that may be split around it', async () => {
     const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
@@ -100,7 +110,13 @@ describe('Batcher, of requests that must run in one batch,', () => {
     batcher.callWhole('B', 3);
     batcher.call('c', 4);
 
-    expect(await runAll(batcher)).toEqual(['full: a0 a1 a2', 'flush: a3', 'full: B0 B1 B2', 'full: c0 c1 c2', 'timeout: c3']);
+    expect(await runAll(batcher)).toEqual([
+      'full: a0 a1 a2',
+      'flush: a3',
+      'full: B0 B1 B2',
+      'full: c0 c1 c2',
+      'timeout: c3',
+    ]);
   });
 
   it('[8.3] flushes no window of another lane', async () => {

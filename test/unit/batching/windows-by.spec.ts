@@ -3,8 +3,12 @@ import { asyncScheduler, type Observable, map } from 'rxjs';
 import { TestScheduler } from 'rxjs/testing';
 import { type ClosedWindow, windowsBy } from '../../../lib/batching/windows-by.js';
 
-/** Items are letters and digits; capitals, small letters and digits have a lane each. Windows of 3 items or 5 ms. */
-const laneOf = (item: string): string => (/\d/.test(item) ? 'digits' : item === item.toUpperCase() ? 'capitals' : 'letters');
+/**
+ * Items are letters and digits; capitals, small letters and digits have a lane each. Windows of 3
+ * items or 5 ms.
+ */
+const laneOf = (item: string): string =>
+  /\d/.test(item) ? 'digits' : item === item.toUpperCase() ? 'capitals' : 'letters';
 const options = { lane: laneOf, size: () => 3, timeout: () => 5 };
 
 describe('windowsBy', () => {
@@ -16,7 +20,8 @@ describe('windowsBy', () => {
       values: { w: '3 letters' },
     },
     {
-      promise: '[4.1] closes a window its timeout after its first item, which later items do not put off',
+      promise:
+        '[4.1] closes a window its timeout after its first item, which later items do not put off',
       items: '  --a-b-c--d------|',
       options: { ...options, size: () => 9 },
       windows: '-------w------x-|',
@@ -92,7 +97,8 @@ describe('windowsBy', () => {
       });
     });
 
-    // A group that had stayed would have taken the next item of its lane without opening a window of its own.
+    // A group that had stayed would have taken the next item of its lane without opening a window
+    // of its own.
     expect([...opened]).toEqual([1, 9, 16]);
     expect(scheduler.actions).toEqual([]);
   });
@@ -103,11 +109,14 @@ describe('windowsBy', () => {
       const flush$ = hot('---f----f---------');
       const closed$ = (): Observable<unknown> => flush$;
       const windows = '---(wx)---------y-|';
-      expectObservable(hot(items).pipe(windowsBy({ ...options, closed$ }), described)).toBe(windows, {
-        w: '1 letters',
-        x: '1 capitals',
-        y: '1 letters',
-      });
+      expectObservable(hot(items).pipe(windowsBy({ ...options, closed$ }), described)).toBe(
+        windows,
+        {
+          w: '1 letters',
+          x: '1 capitals',
+          y: '1 letters',
+        },
+      );
     });
   });
 
@@ -117,7 +126,10 @@ describe('windowsBy', () => {
 
     marbles(({ hot, expectObservable }) => {
       const items = '  -a-b-cd-e-f-----';
-      const changes$ = hot('--s----t--------', { s: { size: 3, timeout: 9 }, t: { size: 9, timeout: 2 } });
+      const changes$ = hot('--s----t--------', {
+        s: { size: 3, timeout: 9 },
+        t: { size: 9, timeout: 2 },
+      });
       const windows = '---w----x---y---';
       changes$.subscribe((change) => Object.assign(limits, change));
       expectObservable(hot(items).pipe(windowsBy(own), described)).toBe(windows, {

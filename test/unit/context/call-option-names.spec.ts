@@ -26,7 +26,9 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
 
       const [name] = Object.keys(options);
       await expect(reply).rejects.toThrow(
-        new InvalidInputError(`A call to serving "same" has the unknown option "${name}"; allowed are ${allowed}`),
+        new InvalidInputError(
+          `A call to serving "same" has the unknown option "${name}"; allowed are ${allowed}`,
+        ),
       );
     },
   );
@@ -61,7 +63,9 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
 
     const reply = call(serving, { inline: true, hooks: [] });
 
-    await (door === 'stream' ? expect(reply).resolves.toBeDefined() : expect(reply).rejects.toThrow(/unknown option "inline"/));
+    await (door === 'stream'
+      ? expect(reply).resolves.toBeDefined()
+      : expect(reply).rejects.toThrow(/unknown option "inline"/));
   });
 });
 

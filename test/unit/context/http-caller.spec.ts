@@ -27,7 +27,10 @@ describe('The signal of an HTTP request', () => {
   });
 
   it('[L1] asked for before the response has finished listens until it has', () => {
-    const { caller, connection, finish } = exchange({ writableEnded: true, writableFinished: false });
+    const { caller, connection, finish } = exchange({
+      writableEnded: true,
+      writableFinished: false,
+    });
 
     expect(caller.signal.aborted).toBe(false);
     expect(connection.listenerCount('close')).toBe(1);

@@ -1,7 +1,13 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
-import { Batch, createServing, type LocalServing, ServingModule, ServingService } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  type LocalServing,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -14,7 +20,9 @@ describe('A signal', () => {
   const start = useServings();
 
   /** A serving whose one partition runs a batch. */
-  async function busy(options: object = {}): Promise<[LocalServing, HeldFunction, Promise<unknown>]> {
+  async function busy(
+    options: object = {},
+  ): Promise<[LocalServing, HeldFunction, Promise<unknown>]> {
     const held = new HeldFunction();
     const serving = await start<unknown>({ name: 'held', useFactory: held.useFactory, ...options });
     const first = serving.batchedRun('first');
@@ -22,24 +30,31 @@ describe('A signal', () => {
     return [serving, held, first];
   }
 
-  it.each(['batchedRun', 'run'] as const)('[7.3] that has aborted ends a %s before anything is done for it', async (method) => {
-    const steps: string[] = [];
-    const serving = await start({
-      name: 'upper',
-      preprocess: (text) => (steps.push('preprocess'), { batch: Batch.stack([text]) }),
-      useFactory: () => (rows: string[]) => (steps.push('batch'), rows),
-    });
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.3] that has aborted ends a %s before anything is done for it',
+    async (method) => {
+      const steps: string[] = [];
+      const serving = await start({
+        name: 'upper',
+        preprocess: (text) => (steps.push('preprocess'), { batch: Batch.stack([text]) }),
+        useFactory: () => (rows: string[]) => (steps.push('batch'), rows),
+      });
 
-    await expect(serving[method]('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
-    await turn();
+      await expect(serving[method]('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(
+        reason,
+      );
+      await turn();
 
-    expect(steps).toEqual([]);
-  });
+      expect(steps).toEqual([]);
+    },
+  );
 
   it('[7.3] of a controller that is given as the options of a stream ends that, too', async () => {
     const [serving, held, first] = await busy();
     const leaving = new AbortController();
-    const failed = new Promise((resolve) => serving.stream('a', leaving).subscribe({ error: resolve }));
+    const failed = new Promise((resolve) =>
+      serving.stream('a', leaving).subscribe({ error: resolve }),
+    );
     await turn();
 
     leaving.abort(reason);
@@ -53,7 +68,11 @@ describe('A signal', () => {
   it('[7.3] ends a call that is queued at once, while every partition is busy; its rows never run', async () => {
     const [serving, held, first] = await busy({ batchSize: 4 });
     const leaving = new AbortController();
-    const replies = [serving.batchedRun('a'), serving.batchedRun(letters('bc'), leaving), serving.batchedRun('d')];
+    const replies = [
+      serving.batchedRun('a'),
+      serving.batchedRun(letters('bc'), leaving),
+      serving.batchedRun('d'),
+    ];
     await turn();
 
     leaving.abort(reason);
@@ -69,7 +88,12 @@ describe('A signal', () => {
 
   it('[7.3] ends a call in a window that is open', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 2, batchTimeout: 10_000 });
+    const serving = await start({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+      batchTimeout: 10_000,
+    });
     const leaving = new AbortController();
     const left = serving.batchedRun('a', leaving);
     await turn();
@@ -101,7 +125,11 @@ describe('A signal', () => {
 
   it('[7.3] [4.5] ends a call that is split over batches, of which those that are queued do not run', async () => {
     const held = new HeldFunction();
-    const serving = await start<unknown>({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
+    const serving = await start<unknown>({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 2,
+    });
     const leaving = new AbortController();
     const left = serving.batchedRun(letters('abcde'), leaving);
     const reply = serving.batchedRun('f');
@@ -167,19 +195,23 @@ describe('A signal', () => {
     await first;
   });
 
-  it.each(['batchedRun', 'run'] as const)('[7.3] that does not abort hears no more of a %s that has ended', async (method) => {
-    const { signal } = new AbortController();
-    const serving = await start({
-      name: 'touchy',
-      useFactory: () => (rows: string[]) => rows.map((row) => (row === 'bad' ? new RangeError(row) : row)),
-    });
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.3] that does not abort hears no more of a %s that has ended',
+    async (method) => {
+      const { signal } = new AbortController();
+      const serving = await start({
+        name: 'touchy',
+        useFactory: () => (rows: string[]) =>
+          rows.map((row) => (row === 'bad' ? new RangeError(row) : row)),
+      });
 
-    expect(await serving[method]('a', { signal })).toBe('a');
-    await expect(serving[method]('bad', { signal })).rejects.toThrow(RangeError);
-    await expect(serving[method](Batch.empty(), { signal })).rejects.toThrow('without rows');
+      expect(await serving[method]('a', { signal })).toBe('a');
+      await expect(serving[method]('bad', { signal })).rejects.toThrow(RangeError);
+      await expect(serving[method](Batch.empty(), { signal })).rejects.toThrow('without rows');
 
-    expect(getEventListeners(signal, 'abort')).toEqual([]);
-  });
+      expect(getEventListeners(signal, 'abort')).toEqual([]);
+    },
+  );
 
   it('[7.1] [7.3] makes room in the queue when the batch of the call is taken', async () => {
     const [serving, held, first] = await busy({ batchSize: 2, maxQueue: 2 });
@@ -209,7 +241,9 @@ describe('A signal', () => {
 
     leaving.abort(reason);
 
-    expect(await Promise.allSettled(left)).toEqual(left.map(() => ({ status: 'rejected', reason })));
+    expect(await Promise.allSettled(left)).toEqual(
+      left.map(() => ({ status: 'rejected', reason })),
+    );
     held.next().finish(['FIRST']);
     await first;
     await turn();
@@ -218,10 +252,14 @@ describe('A signal', () => {
 
   it.each(['batchedRun', 'run'] as const)('[7.3] goes with a %s by name', async (method) => {
     const servings = [{ name: 'upper', useFactory: () => (rows: string[]) => rows }];
-    const app = await Test.createTestingModule({ imports: [ServingModule.forRoot({ servings })] }).compile();
+    const app = await Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings })],
+    }).compile();
     await app.init();
 
-    await expect(app.get(ServingService)[method]('upper', 'a', { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    await expect(
+      app.get(ServingService)[method]('upper', 'a', { signal: AbortSignal.abort(reason) }),
+    ).rejects.toBe(reason);
     await app.close();
   });
 });

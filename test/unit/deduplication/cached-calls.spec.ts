@@ -1,6 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { createServing, type LocalServing, type ReplyStore, ServingClosedError, type ServingDefinition } from 'nestjs-serving';
+import {
+  createServing,
+  type LocalServing,
+  type ReplyStore,
+  ServingClosedError,
+  type ServingDefinition,
+} from 'nestjs-serving';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -42,7 +48,12 @@ describe('Calls that ask the same, with a cache', () => {
   afterEach(() => void jest.restoreAllMocks());
 
   function cached(options: Partial<ServingDefinition> = {}): Promise<LocalServing> {
-    const definition = { name: 'held', cache: { ttl: 1000 }, useFactory: batches.useFactory, ...options } as ServingDefinition;
+    const definition = {
+      name: 'held',
+      cache: { ttl: 1000 },
+      useFactory: batches.useFactory,
+      ...options,
+    } as ServingDefinition;
     return start<unknown>(createServing(definition, undefined, () => store));
   }
 
@@ -67,9 +78,15 @@ describe('Calls that ask the same, with a cache', () => {
     expect(await first).toEqual({ output: { legs: [4] } });
 
     type Animal = { output: { legs: number[] } };
-    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [Animal, Animal];
+    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [
+      Animal,
+      Animal,
+    ];
     found[0].output.legs.push(5);
-    expect([found[1], await serving.batchedRun('a')]).toEqual([{ output: { legs: [4] } }, { output: { legs: [4] } }]);
+    expect([found[1], await serving.batchedRun('a')]).toEqual([
+      { output: { legs: [4] } },
+      { output: { legs: [4] } },
+    ]);
     expect(postprocess).toHaveBeenCalledTimes(1);
     expect(batches.batches).toEqual([]);
   });
@@ -126,7 +143,10 @@ describe('Calls that ask the same, with a cache', () => {
     await first;
 
     type Animal = { legs: number[] };
-    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [Animal, Animal];
+    const found = (await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')])) as [
+      Animal,
+      Animal,
+    ];
     found[0].legs.push(5);
     expect(found[1]).toEqual({ legs: [4] });
     expect(store.asked).toHaveLength(2);
@@ -139,7 +159,10 @@ describe('Calls that ask the same, with a cache', () => {
     await expect(failing).rejects.toThrow('no such animal');
     expect(store.sets).toBe(0);
 
-    const unshaped = await cached({ name: 'unshaped', postprocess: () => Promise.reject(new Error('no words')) });
+    const unshaped = await cached({
+      name: 'unshaped',
+      postprocess: () => Promise.reject(new Error('no words')),
+    });
     const reply = unshaped.batchedRun('a');
     await finish('A');
     await expect(reply).rejects.toThrow('no words');
@@ -211,9 +234,11 @@ describe('Calls that ask the same, with a cache', () => {
   it('[12.1] are told of: who is answered by the cache has no rows', async () => {
     const serving = await cached();
     const told: unknown[] = [];
-    serving.eventsOf('call:end').subscribe(({ rows, answeredBy, preprocessing, waiting, running, error }) => {
-      told.push({ rows, answeredBy, preprocessing, waiting, running, error });
-    });
+    serving
+      .eventsOf('call:end')
+      .subscribe(({ rows, answeredBy, preprocessing, waiting, running, error }) => {
+        told.push({ rows, answeredBy, preprocessing, waiting, running, error });
+      });
     const first = serving.batchedRun('a');
     await finish('A');
     await first;
@@ -223,7 +248,14 @@ describe('Calls that ask the same, with a cache', () => {
     open();
     await second;
     expect(told).toEqual([
-      { rows: 1, answeredBy: undefined, preprocessing: 0, waiting: 0, running: 0, error: undefined },
+      {
+        rows: 1,
+        answeredBy: undefined,
+        preprocessing: 0,
+        waiting: 0,
+        running: 0,
+        error: undefined,
+      },
       { rows: 0, answeredBy: 'cache', preprocessing: 3, waiting: 0, running: 0, error: undefined },
     ]);
   });
@@ -245,6 +277,8 @@ describe('Calls that ask the same, with a cache', () => {
     await later(1);
     await finish('A');
     await reply;
-    expect(warn.mock.calls).toEqual([[expect.stringContaining('serving "held": A reply was not found: no answer within 1 ms')]]);
+    expect(warn.mock.calls).toEqual([
+      [expect.stringContaining('serving "held": A reply was not found: no answer within 1 ms')],
+    ]);
   });
 });

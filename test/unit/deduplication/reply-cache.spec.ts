@@ -9,7 +9,9 @@ describe('ReplyCache', () => {
 
   beforeEach(() => {
     warnings = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
+    jest
+      .spyOn(Logger.prototype, 'warn')
+      .mockImplementation((message: string) => void warnings.push(message));
   });
 
   afterEach(() => void jest.restoreAllMocks());
@@ -36,7 +38,9 @@ describe('ReplyCache', () => {
     const cache = cacheOver(new RecordingStore());
     await cache.keep('cat', { legs: [4] });
     const [one, other] = await Promise.all([cache.find('cat'), cache.find('cat')]);
-    expect((one!.reply as { legs: number[] }).legs).not.toBe((other!.reply as { legs: number[] }).legs);
+    expect((one!.reply as { legs: number[] }).legs).not.toBe(
+      (other!.reply as { legs: number[] }).legs,
+    );
   });
 
   it('takes a store that fails for one that has nothing, and says so once a minute', async () => {
@@ -48,10 +52,14 @@ describe('ReplyCache', () => {
     await cache.keep('cat', 1);
     await later(59_999);
     expect(await cache.find('cat')).toBeUndefined();
-    expect(warnings).toEqual(['The cache of serving "animals": A reply was not found: connection refused; calls go on without']);
+    expect(warnings).toEqual([
+      'The cache of serving "animals": A reply was not found: connection refused; calls go on without',
+    ]);
     await later(1);
     await cache.keep('cat', 1);
-    expect(warnings[1]).toBe('The cache of serving "animals": A reply was not kept: connection refused; calls go on without');
+    expect(warnings[1]).toBe(
+      'The cache of serving "animals": A reply was not kept: connection refused; calls go on without',
+    );
   });
 
   it('takes a store that throws for one that fails', async () => {
@@ -62,7 +70,9 @@ describe('ReplyCache', () => {
   });
 
   it('waits for a store that does not answer no longer than its timeout', async () => {
-    const found = observe(cacheOver({ get: () => new Promise(() => {}), set: () => new Promise(() => {}) }).find('cat'));
+    const found = observe(
+      cacheOver({ get: () => new Promise(() => {}), set: () => new Promise(() => {}) }).find('cat'),
+    );
     await later(99);
     expect(found.settled).toBe(false);
     await later(1);
@@ -101,7 +111,10 @@ describe('ReplyCache', () => {
 
   it('is idle when every lookup has ended', async () => {
     const answers: ((value: unknown) => void)[] = [];
-    const cache = cacheOver({ get: () => new Promise((resolve) => answers.push(resolve)), set: () => Promise.resolve() });
+    const cache = cacheOver({
+      get: () => new Promise((resolve) => answers.push(resolve)),
+      set: () => Promise.resolve(),
+    });
     await cache.idle();
     void cache.find('cat');
     void cache.find('dog');

@@ -6,7 +6,14 @@ import { contentHash } from '../../../lib/batch/content-hash.js';
 import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-codec.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
-const kinds = { withBigInt: true, withDate: true, withMap: true, withSet: true, withTypedArray: true, withSparseArray: true };
+const kinds = {
+  withBigInt: true,
+  withDate: true,
+  withMap: true,
+  withSet: true,
+  withTypedArray: true,
+  withSparseArray: true,
+};
 const throughText = (reply: unknown): unknown => decodeReply(encodeReply(reply));
 
 describe('The text of a reply', () => {

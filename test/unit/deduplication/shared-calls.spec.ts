@@ -24,7 +24,9 @@ describe('Calls that ask the same, with singleFlight', () => {
   useVirtualTime();
   const start = useServings();
 
-  async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction<unknown>]> {
+  async function held(
+    options: Partial<ServingDefinition> = {},
+  ): Promise<[LocalServing, HeldFunction<unknown>]> {
     const batches = new HeldFunction<unknown>();
     const serving = await start<unknown>({
       name: 'held',
@@ -80,7 +82,10 @@ describe('Calls that ask the same, with singleFlight', () => {
 
   it('[W7] are preprocessed and postprocessed once for each, with an info of its own', async () => {
     const preprocess = jest.fn((text: unknown) => ({ batch: text, info: { ids: [1, 2, 3] } }));
-    const postprocess = jest.fn((output: unknown, { info }: { info: { ids: number[] } }) => [output, info.ids.shift()]);
+    const postprocess = jest.fn((output: unknown, { info }: { info: { ids: number[] } }) => [
+      output,
+      info.ids.shift(),
+    ]);
     const [serving, batches] = await held({ preprocess, postprocess: postprocess as never });
     const replies = ['abc', 'abc', 'abc'].map((input) => serving.batchedRun(input));
     await turn();
@@ -123,7 +128,11 @@ describe('Calls that ask the same, with singleFlight', () => {
 
   it.each([
     ['a tensor', () => floats([1, 2], [1, 2]), (input: Tensor) => (input.data[0] = 9)],
-    ['a batch', () => Batch.concatenate([floats([1, 2], [1, 2])]), (input: Batch) => ((input.release() as Tensor).data[0] = 9)],
+    [
+      'a batch',
+      () => Batch.concatenate([floats([1, 2], [1, 2])]),
+      (input: Batch) => ((input.release() as Tensor).data[0] = 9),
+    ],
     ['a nested value', () => ({ ids: [1, 2] }), (input: { ids: number[] }) => (input.ids[0] = 9)],
   ] as [string, () => unknown, (input: never) => void][])(
     '[W2] run the content that identifies them, also when a caller changes %s after its call',
@@ -135,7 +144,9 @@ describe('Calls that ask the same, with singleFlight', () => {
       await later(10);
       const [run] = batches.rows as unknown[];
       const expected = make();
-      expect(Array.isArray(run) ? run : [run]).toEqual([expected instanceof Batch ? expected.consume() : expected]);
+      expect(Array.isArray(run) ? run : [run]).toEqual([
+        expected instanceof Batch ? expected.consume() : expected,
+      ]);
       batches.next().finish(Array.isArray(run) ? ['done'] : floats([1], [1]));
       await Promise.all(replies);
     },
@@ -148,7 +159,9 @@ describe('Calls that ask the same, with singleFlight', () => {
     const filling = ['a', 'b', 'c'].map((input) => serving.batchedRun(input, { tenant: 'noisy' }));
     await turn();
 
-    const refused = expect(serving.batchedRun('popular', { tenant: 'noisy' })).rejects.toThrow('tenant "noisy"');
+    const refused = expect(serving.batchedRun('popular', { tenant: 'noisy' })).rejects.toThrow(
+      'tenant "noisy"',
+    );
     const joined = ['quiet', 'still'].map((tenant) => serving.batchedRun('popular', { tenant }));
     await refused;
     await turn();
@@ -163,7 +176,9 @@ describe('Calls that ask the same, with singleFlight', () => {
 
   it('[H6] end at their deadline while postprocess runs', async () => {
     const [serving, batches] = await held({ postprocess: () => new Promise(() => {}) });
-    const ended = expect(serving.batchedRun('a', { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
+    const ended = expect(serving.batchedRun('a', { timeout: 100 })).rejects.toThrow(
+      DeadlineExceededError,
+    );
     await turn();
     batches.next().finish(['A']);
     await later(100);
@@ -196,17 +211,16 @@ describe('Calls that ask the same, with singleFlight', () => {
       batchSize: 2,
       singleFlight: true,
       identify: (input) => (Array.isArray(input) ? input.join('') : undefined),
-      preprocess: (letters: string[]) => ({ batch: letters.length > 3 ? letters.values() : Batch.stack(letters) }),
+      preprocess: (letters: string[]) => ({
+        batch: letters.length > 3 ? letters.values() : Batch.stack(letters),
+      }),
       useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
     });
     const abc = 'abc'.split('');
     const abcd = 'abcd'.split('');
-    expect(await Promise.all([abc, abc, abcd, abcd].map((input) => serving.batchedRun(input)))).toEqual([
-      'ABC'.split(''),
-      'ABC'.split(''),
-      'ABCD'.split(''),
-      'ABCD'.split(''),
-    ]);
+    expect(
+      await Promise.all([abc, abc, abcd, abcd].map((input) => serving.batchedRun(input))),
+    ).toEqual(['ABC'.split(''), 'ABC'.split(''), 'ABCD'.split(''), 'ABCD'.split('')]);
   });
 
   it.each([
@@ -252,7 +266,9 @@ describe('Calls that ask the same, with singleFlight', () => {
   it('[7.3] that leave while they are preprocessed never come to the queue', async () => {
     let prepared!: () => void;
     const gate = new Promise<void>((resolve) => (prepared = resolve));
-    const [serving, batches] = await held({ preprocess: async (input: unknown) => (await gate, { batch: input }) });
+    const [serving, batches] = await held({
+      preprocess: async (input: unknown) => (await gate, { batch: input }),
+    });
     const leaving = new AbortController();
     const left = serving.batchedRun('a', leaving);
     leaving.abort(reason);
@@ -265,7 +281,9 @@ describe('Calls that ask the same, with singleFlight', () => {
   it('[7.3] end at once where the signal had aborted before', async () => {
     const identify = jest.fn(() => 'a');
     const [serving] = await held({ identify });
-    await expect(serving.batchedRun('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    await expect(serving.batchedRun('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(
+      reason,
+    );
     expect(identify).not.toHaveBeenCalled();
   });
 
@@ -282,7 +300,9 @@ describe('Calls that ask the same, with singleFlight', () => {
       [undefined, expect.any(BatchFailedError)],
     ]);
     const settled = await Promise.allSettled(replies);
-    expect(settled.map((each) => each.status === 'rejected' && each.reason instanceof BatchFailedError)).toEqual([true, true]);
+    expect(
+      settled.map((each) => each.status === 'rejected' && each.reason instanceof BatchFailedError),
+    ).toEqual([true, true]);
 
     const again = serving.batchedRun('a');
     await turn();
@@ -325,7 +345,10 @@ describe('Calls that ask the same, with singleFlight', () => {
 
   it('[4.10] do not join where only what separates origin and identity differs', async () => {
     const [serving, batches] = await held({ separateOrigins: true, identify: String });
-    const replies = [serving.batchedRun('b:c', { origin: 'a' }), serving.batchedRun('c', { origin: 'a:b' })];
+    const replies = [
+      serving.batchedRun('b:c', { origin: 'a' }),
+      serving.batchedRun('c', { origin: 'a:b' }),
+    ];
     await turn();
     batches.next().finish([1]);
     await turn();
@@ -402,15 +425,31 @@ describe('The options of calls that ask the same', () => {
   it.each([
     [{ singleFlight: 1 }, 'option "singleFlight" is 1; allowed is true or false'],
     [{ identify: 'id' }, 'option "identify" is "id"; allowed is a function'],
-    [{ cache: true }, 'option "cache" is true; allowed is an object of ttl and timeout, in milliseconds'],
-    [{ cache: {} }, 'option "cache" is {}; allowed is an object of ttl and timeout, in milliseconds'],
+    [
+      { cache: true },
+      'option "cache" is true; allowed is an object of ttl and timeout, in milliseconds',
+    ],
+    [
+      { cache: {} },
+      'option "cache" is {}; allowed is an object of ttl and timeout, in milliseconds',
+    ],
     [{ cache: { ttl: 0 } }, 'option "ttl" is 0; allowed is a whole number from 1 to'],
-    [{ cache: { ttl: 1, timeout: 0 } }, 'option "timeout" is 0; allowed is a whole number from 1 to'],
+    [
+      { cache: { ttl: 1, timeout: 0 } },
+      'option "timeout" is 0; allowed is a whole number from 1 to',
+    ],
     [{ cache: { ttl: 1, store: 'redis' } }, 'unknown option "store"'],
-    [{ cache: { ttl: 1 } }, 'cache needs the application that has the cache manager; use ServingModule'],
+    [
+      { cache: { ttl: 1 } },
+      'cache needs the application that has the cache manager; use ServingModule',
+    ],
   ])('[1.9] are checked at once: %j', (options, message) => {
     const create = (): unknown =>
-      createServing({ name: 'wrong', useFactory: () => (rows) => rows, ...options } as ServingDefinition);
+      createServing({
+        name: 'wrong',
+        useFactory: () => (rows) => rows,
+        ...options,
+      } as ServingDefinition);
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(message);
   });

@@ -7,8 +7,14 @@ const of = { identity: fc.constantFrom('a', 'b') };
 const happenings = fc.array(
   fc.oneof(
     { weight: 4, arbitrary: fc.record({ what: fc.constant('join' as const), ...of }) },
-    { weight: 4, arbitrary: fc.record({ what: fc.constant('leave' as const), call: fc.nat({ max: 20 }) }) },
-    { weight: 2, arbitrary: fc.record({ what: fc.constantFrom('succeed' as const, 'fail' as const), ...of }) },
+    {
+      weight: 4,
+      arbitrary: fc.record({ what: fc.constant('leave' as const), call: fc.nat({ max: 20 }) }),
+    },
+    {
+      weight: 2,
+      arbitrary: fc.record({ what: fc.constantFrom('succeed' as const, 'fail' as const), ...of }),
+    },
     { weight: 2, arbitrary: fc.record({ what: fc.constant('turn' as const) }) },
   ),
   { maxLength: 60 },
@@ -60,7 +66,9 @@ class History {
     const waiting = known?.waiting ?? new Set();
     waiting.add(call);
     const seat = this.flights.join(identity, call, (left) => {
-      return new Promise((succeed, fail) => this.works.push({ identity, first: call, waiting, left, settle: { succeed, fail } }));
+      return new Promise((succeed, fail) =>
+        this.works.push({ identity, first: call, waiting, left, settle: { succeed, fail } }),
+      );
     });
     expect(seat).toMatchObject({ joined: known !== undefined, first: known?.first ?? call });
     this.seats.push(seat);
@@ -106,7 +114,8 @@ class History {
   }
 
   async end(): Promise<void> {
-    this.works.forEach(({ identity }) => this.succeed(identity)); // as often as there are works, so all of them end
+    // as often as there are works, so all of them end
+    this.works.forEach(({ identity }) => this.succeed(identity));
     await this.turn();
     expect(this.flights.size).toBe(0);
     expect(this.answers.every(({ length }) => length === 1)).toBe(true);
@@ -118,7 +127,9 @@ class History {
 
   /** Ends the work that has gone on longest, though nobody may wait for it any more. */
   private settle(identity: string, how: keyof Work['settle'], said: string): void {
-    const number = this.works.findIndex((work) => work.identity === identity && work.outcome === undefined);
+    const number = this.works.findIndex(
+      (work) => work.identity === identity && work.outcome === undefined,
+    );
     const work = this.works[number];
     if (work) {
       work.settle[how](number);

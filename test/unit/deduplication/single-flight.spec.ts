@@ -6,9 +6,15 @@ describe('Flights', () => {
     const flights = new SingleFlight<string>();
     const started: string[] = [];
     const join = (identity: string): Promise<string> =>
-      flights.join(identity, undefined, () => Promise.resolve(`work ${started.push(identity)}`)).reply;
+      flights.join(identity, undefined, () => Promise.resolve(`work ${started.push(identity)}`))
+        .reply;
 
-    expect(await Promise.all([join('a'), join('a'), join('b'), join('a')])).toEqual(['work 1', 'work 1', 'work 2', 'work 1']);
+    expect(await Promise.all([join('a'), join('a'), join('b'), join('a')])).toEqual([
+      'work 1',
+      'work 1',
+      'work 2',
+      'work 1',
+    ]);
     expect(await join('a')).toBe('work 3');
     expect(flights.size).toBe(0);
   });
@@ -25,7 +31,8 @@ describe('Flights', () => {
   it('never joins calls whose identity is a symbol of their own', async () => {
     const flights = new SingleFlight<number>();
     let works = 0;
-    const join = (): Promise<number> => flights.join(Symbol('alone'), undefined, async () => ++works).reply;
+    const join = (): Promise<number> =>
+      flights.join(Symbol('alone'), undefined, async () => ++works).reply;
     expect(await Promise.all([join(), join()])).toEqual([1, 2]);
   });
 
@@ -85,7 +92,11 @@ describe('Flights', () => {
 
   it('leaves nothing unhandled when the work fails after the last has left', async () => {
     let fail!: (error: Error) => void;
-    const seat = new SingleFlight<string>().join('a', undefined, () => new Promise((_, reject) => (fail = reject)));
+    const seat = new SingleFlight<string>().join(
+      'a',
+      undefined,
+      () => new Promise((_, reject) => (fail = reject)),
+    );
     seat.leave('gone');
     await expect(seat.reply).rejects.toBe('gone');
     fail(new Error('nobody asks'));

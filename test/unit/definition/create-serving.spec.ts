@@ -62,7 +62,9 @@ describe('createServing', () => {
             rows.map((row) => [row, built, key]),
       });
 
-      const replies = await Promise.all(['en', 'de'].map((key) => serving.batchedRun(Batch.stack(['x']).withKey(key))));
+      const replies = await Promise.all(
+        ['en', 'de'].map((key) => serving.batchedRun(Batch.stack(['x']).withKey(key))),
+      );
 
       expect(replies).toEqual([[['x', 'en', 'en']], [['x', 'de', 'de']]]);
     });
@@ -102,7 +104,9 @@ describe('createServing', () => {
       });
       expect(built.splice(0)).toHaveLength(4);
 
-      const replies = await Promise.all(['fr', 'fr', 'en'].map((key) => serving.run(Batch.stack(['x']).withKey(key))));
+      const replies = await Promise.all(
+        ['fr', 'fr', 'en'].map((key) => serving.run(Batch.stack(['x']).withKey(key))),
+      );
 
       expect(replies).toEqual([['x fr'], ['x fr'], ['x en']]);
       expect(built).toEqual([
@@ -151,7 +155,10 @@ describe('createServing', () => {
     });
 
     it('[1.9] fails to start when the factory returns no function', async () => {
-      const serving = createServing({ name: 'wrong', useFactory: (() => ({ run: true })) as never });
+      const serving = createServing({
+        name: 'wrong',
+        useFactory: (() => ({ run: true })) as never,
+      });
 
       await expect(serving.start()).rejects.toThrow(
         new InvalidServingError(
@@ -173,7 +180,10 @@ describe('createServing', () => {
 
       handleBatch(batch: Batch, partition: number): { output: unknown[]; metadata: unknown } {
         journal.push(['batch', batch.consume(), partition]);
-        return { output: (batch.consume() as string[]).map((row) => row.toUpperCase()), metadata: journal.length };
+        return {
+          output: (batch.consume() as string[]).map((row) => row.toUpperCase()),
+          metadata: journal.length,
+        };
       }
     }
 
@@ -191,13 +201,36 @@ describe('createServing', () => {
     });
 
     it.each<[string, () => object, string]>([
-      ['without handleBatch', () => new OnlyInit(), 'OnlyInit cannot run batches: it has no method handleBatch;'],
-      ['without init', () => new OnlyBatches(), 'OnlyBatches cannot run batches: it has no method init;'],
-      ['without either', () => new Hollow(), 'Hollow cannot run batches: it has no method init and no method handleBatch;'],
-      ['whose init is no function', () => Object.assign(new OnlyBatches(), { init: 1 }), 'it has no method init;'],
-      ['that is no object of a class', () => Object.create(null) as object, 'cannot run batches: it has no method init'],
+      [
+        'without handleBatch',
+        () => new OnlyInit(),
+        'OnlyInit cannot run batches: it has no method handleBatch;',
+      ],
+      [
+        'without init',
+        () => new OnlyBatches(),
+        'OnlyBatches cannot run batches: it has no method init;',
+      ],
+      [
+        'without either',
+        () => new Hollow(),
+        'Hollow cannot run batches: it has no method init and no method handleBatch;',
+      ],
+      [
+        'whose init is no function',
+        () => Object.assign(new OnlyBatches(), { init: 1 }),
+        'it has no method init;',
+      ],
+      [
+        'that is no object of a class',
+        () => Object.create(null) as object,
+        'cannot run batches: it has no method init',
+      ],
     ])('[H8] boot refuses a class %s and names it, and so does run()', async (_, make, message) => {
-      const serving = createServing({ name: 'hollow', useClass: Upper }, () => make() as ServingHandler);
+      const serving = createServing(
+        { name: 'hollow', useClass: Upper },
+        () => make() as ServingHandler,
+      );
 
       await expect(serving.start()).rejects.toThrow(InvalidServingError);
       await expect(serving.start()).rejects.toThrow('Serving "hollow": ');
@@ -281,11 +314,16 @@ describe('createServing', () => {
           return attempts++ === 0 ? Promise.reject(cause) : super.init(...args);
         }
       }
-      const serving = createServing<string, string, unknown, unknown>({ name: 'late', useClass: Late });
+      const serving = createServing<string, string, unknown, unknown>({
+        name: 'late',
+        useClass: Late,
+      });
 
       const replies = await Promise.allSettled([serving.run('a'), serving.run('b')]);
 
-      const reason = new ServingLoadError('Cannot load what the batch needs: no weights', { cause });
+      const reason = new ServingLoadError('Cannot load what the batch needs: no weights', {
+        cause,
+      });
       expect(replies).toEqual([
         { status: 'rejected', reason },
         { status: 'fulfilled', value: 'B' },
@@ -320,7 +358,9 @@ describe('createServing', () => {
       const serving = await start({ name: 'wrong', useClass: Wrong });
 
       await expect(serving.batchedRun('a')).rejects.toThrow(
-        new InvalidOutputError(`Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`),
+        new InvalidOutputError(
+          `Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`,
+        ),
       );
     });
 
@@ -392,9 +432,13 @@ describe('createServing', () => {
   it('[1.9] refuses a definition that is at fault, and one that needs an application', () => {
     const existing = { name: 'existing', useExisting: 'TOKEN' };
 
-    expect(() => createServing({ name: 'a', useFactory: 'x' } as never)).toThrow(InvalidServingError);
+    expect(() => createServing({ name: 'a', useFactory: 'x' } as never)).toThrow(
+      InvalidServingError,
+    );
     expect(() => createServing(existing)).toThrow(
-      new InvalidServingError('Serving "existing": useExisting needs the application that has the provider; use ServingModule'),
+      new InvalidServingError(
+        'Serving "existing": useExisting needs the application that has the provider; use ServingModule',
+      ),
     );
   });
 });

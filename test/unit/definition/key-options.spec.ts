@@ -23,7 +23,10 @@ describe('Options of keys', () => {
       },
     });
 
-    await Promise.all([serving.batchedRun(keyed('long', 'abc')), serving.batchedRun(keyed('short', 'defgh'))]);
+    await Promise.all([
+      serving.batchedRun(keyed('long', 'abc')),
+      serving.batchedRun(keyed('short', 'defgh')),
+    ]);
 
     expect(batches).toEqual(['long: ab', 'long: c', 'short: defg', 'short: h']);
   });
@@ -39,7 +42,9 @@ describe('Options of keys', () => {
       useFactory: held.useFactory,
     });
 
-    const replies = ['patient', 'other', 'hasty'].map((key) => serving.batchedRun(keyed(key, key[0]!)));
+    const replies = ['patient', 'other', 'hasty'].map((key) =>
+      serving.batchedRun(keyed(key, key[0]!)),
+    );
     await turn();
     expect(held.rows).toEqual([['h']]);
     await later(10);
@@ -67,14 +72,23 @@ describe('Options of keys', () => {
   });
 
   it('[4.7] [3.1] are not asked of what runs alone: any key will do', async () => {
-    const serving = await start<string[]>({ name: 'upper', batchKeys: ['en', 'de'], useFactory: upper });
+    const serving = await start<string[]>({
+      name: 'upper',
+      batchKeys: ['en', 'de'],
+      useFactory: upper,
+    });
 
     expect(await serving.run(keyed('fr', 'ab'))).toEqual(['A', 'B']);
     expect(await serving.run(Batch.stack(['a']))).toEqual(['A']);
   });
 
   it('[4.7] [1.9] name a key of the serving', () => {
-    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long', 'short'], keyOptions: { lang: {} } };
+    const definition = {
+      name: 'upper',
+      useFactory: upper,
+      batchKeys: ['long', 'short'],
+      keyOptions: { lang: {} },
+    };
 
     expect(() => createServing(definition)).toThrow(
       new InvalidServingError(
@@ -85,19 +99,40 @@ describe('Options of keys', () => {
 
   it.each([
     [{ batchSize: 0 }, 'option "batchSize" is 0; allowed is a whole number from 1 to 1048576'],
-    [{ batchTimeout: -1 }, 'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647'],
+    [
+      { batchTimeout: -1 },
+      'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647',
+    ],
     [{ pad: 'yes' }, 'option "pad" is "yes"; allowed is true or false'],
-    [{ maxQueue: 3 }, 'unknown option "maxQueue" (3); known are allowedSizes, batchSize, batchTimeout, pad'],
-    [{ batchsize: 3 }, 'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, pad'],
+    [
+      { maxQueue: 3 },
+      'unknown option "maxQueue" (3); known are allowedSizes, batchSize, batchTimeout, pad',
+    ],
+    [
+      { batchsize: 3 },
+      'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, pad',
+    ],
   ])('[4.7] [1.9] are refused with the names of serving and key: %p', (own, message) => {
-    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: own as never } };
+    const definition = {
+      name: 'upper',
+      useFactory: upper,
+      batchKeys: ['long'],
+      keyOptions: { long: own as never },
+    };
 
     expect(() => createServing(definition)).toThrow(InvalidServingError);
-    expect(() => createServing(definition)).toThrow(`Serving "upper" with "useFactory", key "long": ${message}`);
+    expect(() => createServing(definition)).toThrow(
+      `Serving "upper" with "useFactory", key "long": ${message}`,
+    );
   });
 
   it('[4.7] [7.1] leave no key with batches that the queue cannot hold', () => {
-    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: { batchSize: 50 } } };
+    const definition = {
+      name: 'upper',
+      useFactory: upper,
+      batchKeys: ['long'],
+      keyOptions: { long: { batchSize: 50 } },
+    };
 
     expect(() => createServing({ ...definition, maxQueue: 50 })).not.toThrow();
     expect(() => createServing({ ...definition, maxQueue: 40 })).toThrow(
@@ -113,24 +148,38 @@ describe('setBatchSize and setBatchTimeout', () => {
   it.each([
     { whose: 'all keys', key: undefined, batches: [['a', 'b'], ['c'], ['d', 'e'], ['f']] },
     { whose: 'one key', key: 'long', batches: [['a', 'b'], ['c'], ['d', 'e', 'f']] },
-  ])('[4.8] change the size of the batches of $whose, and of the pieces of what runs alone', async ({ key, batches }) => {
-    const seen: string[][] = [];
-    const useFactory = () => (rows: string[]) => (seen.push(rows), rows);
-    const serving = await start({ name: 'upper', batchKeys: ['long', 'short'], batchSize: 9, useFactory });
+  ])(
+    '[4.8] change the size of the batches of $whose, and of the pieces of what runs alone',
+    async ({ key, batches }) => {
+      const seen: string[][] = [];
+      const useFactory = () => (rows: string[]) => (seen.push(rows), rows);
+      const serving = await start({
+        name: 'upper',
+        batchKeys: ['long', 'short'],
+        batchSize: 9,
+        useFactory,
+      });
 
-    serving.setBatchSize(2, key);
+      serving.setBatchSize(2, key);
 
-    await serving.batchedRun(keyed('long', 'abc'));
-    await serving.batchedRun(keyed('short', 'def'));
-    expect(seen.splice(0)).toEqual(batches);
-    await serving.run(keyed('long', 'abc'));
-    await serving.run(keyed('short', 'def'));
-    expect(seen).toEqual(batches);
-  });
+      await serving.batchedRun(keyed('long', 'abc'));
+      await serving.batchedRun(keyed('short', 'def'));
+      expect(seen.splice(0)).toEqual(batches);
+      await serving.run(keyed('long', 'abc'));
+      await serving.run(keyed('short', 'def'));
+      expect(seen).toEqual(batches);
+    },
+  );
 
   it('[4.8] leave an open window the size that it opened with', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', batchSize: 3, batchTimeout: 10, partitions: 2, useFactory: held.useFactory });
+    const serving = await start({
+      name: 'held',
+      batchSize: 3,
+      batchTimeout: 10,
+      partitions: 2,
+      useFactory: held.useFactory,
+    });
     const replies = [serving.batchedRun(keyed('default', 'a'))];
     await turn();
 
@@ -148,7 +197,12 @@ describe('setBatchSize and setBatchTimeout', () => {
 
   it('[4.8] leave an open window the timeout that it opened with', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', batchTimeout: 10, partitions: 2, useFactory: held.useFactory });
+    const serving = await start({
+      name: 'held',
+      batchTimeout: 10,
+      partitions: 2,
+      useFactory: held.useFactory,
+    });
     const replies = [serving.batchedRun('a')];
     await turn();
 
@@ -188,7 +242,10 @@ describe('setBatchSize and setBatchTimeout', () => {
 
   it('[4.8] change it before the start, too', async () => {
     const seen: string[][] = [];
-    const serving = createServing({ name: 'upper', useFactory: () => (rows: string[]) => (seen.push(rows), rows) });
+    const serving = createServing({
+      name: 'upper',
+      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+    });
 
     serving.setBatchSize(2);
     await serving.start();
@@ -199,7 +256,12 @@ describe('setBatchSize and setBatchTimeout', () => {
   });
 
   it('[4.8] change this serving, and none of the same definition', async () => {
-    const definition = { name: 'upper', useFactory: upper, batchKeys: ['long'], keyOptions: { long: { batchSize: 4 } } };
+    const definition = {
+      name: 'upper',
+      useFactory: upper,
+      batchKeys: ['long'],
+      keyOptions: { long: { batchSize: 4 } },
+    };
     const [changed, other] = [await start(definition), await start(definition)];
 
     changed.setBatchSize(1, 'long');
@@ -215,13 +277,27 @@ describe('setBatchSize and setBatchTimeout', () => {
     ['setBatchSize', 0, 'option "batchSize" is 0; allowed is a whole number from 1 to 1048576'],
     ['setBatchSize', 1.5, 'option "batchSize" is 1.5; allowed is a whole number from 1 to 1048576'],
     ['setBatchSize', '8', 'option "batchSize" is "8"; allowed is a whole number from 1 to 1048576'],
-    ['setBatchTimeout', -1, 'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647'],
-    ['setBatchTimeout', NaN, 'option "batchTimeout" is NaN; allowed is milliseconds from 0 to 2147483647'],
+    [
+      'setBatchTimeout',
+      -1,
+      'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647',
+    ],
+    [
+      'setBatchTimeout',
+      NaN,
+      'option "batchTimeout" is NaN; allowed is milliseconds from 0 to 2147483647',
+    ],
   ] as const)('[4.8] [1.9] refuse what cannot be: %s to %p', async (method, value, message) => {
     const seen: string[][] = [];
-    const serving = await start({ name: 'upper', batchSize: 2, useFactory: () => (rows: string[]) => (seen.push(rows), rows) });
+    const serving = await start({
+      name: 'upper',
+      batchSize: 2,
+      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+    });
 
-    expect(() => serving[method](value as number)).toThrow(new InvalidServingError(`Serving "upper": ${message}`));
+    expect(() => serving[method](value as number)).toThrow(
+      new InvalidServingError(`Serving "upper": ${message}`),
+    );
 
     await serving.batchedRun(keyed('default', 'abc'));
     expect(seen).toEqual([['a', 'b'], ['c']]);
@@ -246,7 +322,8 @@ describe('setBatchSize and setBatchTimeout', () => {
       keyOptions: { padded: { allowedSizes: [2, 4] } },
     });
 
-    const message = 'Serving "upper": a batch size of 5 is more than the largest of the allowed sizes, 4';
+    const message =
+      'Serving "upper": a batch size of 5 is more than the largest of the allowed sizes, 4';
     expect(() => serving.setBatchSize(5, 'padded')).toThrow(new InvalidServingError(message));
     expect(() => serving.setBatchSize(5)).toThrow(new InvalidServingError(message));
     expect(() => serving.setBatchSize(5, 'free')).not.toThrow();
@@ -254,7 +331,9 @@ describe('setBatchSize and setBatchTimeout', () => {
   });
 
   it('[4.8] [7.1] refuse a size that the queue cannot hold', () => {
-    const [small, large] = [40, 20_000].map((maxQueue) => createServing({ name: 'upper', useFactory: upper, maxQueue }));
+    const [small, large] = [40, 20_000].map((maxQueue) =>
+      createServing({ name: 'upper', useFactory: upper, maxQueue }),
+    );
 
     expect(() => small!.setBatchSize(41)).toThrow(
       'Serving "upper": batchSize 41 is more than maxQueue 40, so no batch could ever fill',

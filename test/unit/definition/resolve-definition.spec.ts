@@ -3,7 +3,11 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { InvalidServingError } from '../../../lib/errors.js';
-import { modelOf, moduleOf, resolveDefinition } from '../../../lib/definition/resolve-definition.js';
+import {
+  modelOf,
+  moduleOf,
+  resolveDefinition,
+} from '../../../lib/definition/resolve-definition.js';
 import type { ServingDefinition } from '../../../lib/definition/serving-definition.js';
 
 class Handler {}
@@ -92,7 +96,11 @@ describe('resolveDefinition', () => {
   it.each([
     ['a number', { ...valid, partitions: 3 }, [{}, {}, {}]],
     ['a list of options', { ...valid, partitions: [{ deviceId: 1 }, {}] }, [{ deviceId: 1 }, {}]],
-    ['true', { ...valid, partitions: true }, Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({}))],
+    [
+      'true',
+      { ...valid, partitions: true },
+      Array.from({ length: Math.max(1, availableParallelism() - 1) }, () => ({})),
+    ],
     [
       'a list, whose options win over those of the session',
       {
@@ -134,13 +142,17 @@ describe('resolveDefinition', () => {
   it('[1.9] takes a definition that is frozen, and one that is derived from it', () => {
     const base = Object.freeze({ ...valid, batchSize: 8 });
 
-    expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({ name: 'other', otherKeys: { batchSize: 4 } });
+    expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({
+      name: 'other',
+      otherKeys: { batchSize: 4 },
+    });
     expect(resolve(base)).toMatchObject({ name: 'embedder', otherKeys: { batchSize: 8 } });
   });
 
   const positive = 'allowed is a whole number from 1 to 1048576';
   const milliseconds = 'allowed is milliseconds from 0 to 2147483647';
-  const partitions = 'allowed is a number from 1 to 1024, true, or a list of options, one per partition';
+  const partitions =
+    'allowed is a number from 1 to 1024, true, or a list of options, one per partition';
   const axes = 'allowed is an object of { batchAxis: number | null } by name';
   it.each([
     [{ batchSize: 0 }, `option "batchSize" is 0; ${positive}`],
@@ -151,8 +163,14 @@ describe('resolveDefinition', () => {
     [{ batchSize: 8n }, `option "batchSize" is 8n; ${positive}`],
     [{ batchSize: null }, `option "batchSize" is null; ${positive}`],
     [{ batchSize: 2 ** 21 }, `option "batchSize" is 2097152; ${positive}`],
-    [{ batchSize: 64, maxQueue: 63 }, 'batchSize 64 is more than maxQueue 63, so no batch could ever fill'],
-    [{ maxRows: 101, maxQueue: 100 }, 'maxRows 101 is more than maxQueue 100, so no such call could ever wait'],
+    [
+      { batchSize: 64, maxQueue: 63 },
+      'batchSize 64 is more than maxQueue 63, so no batch could ever fill',
+    ],
+    [
+      { maxRows: 101, maxQueue: 100 },
+      'maxRows 101 is more than maxQueue 100, so no such call could ever wait',
+    ],
     [{ maxRows: 0 }, 'option "maxRows" is 0; allowed is a whole number from 1 to'],
     [{ maxBytes: 1.5 }, 'option "maxBytes" is 1.5; allowed is a whole number from 1 to'],
     [{ maxQueue: 31 }, 'batchSize 32 is more than maxQueue 31, so no batch could ever fill'],
@@ -168,7 +186,10 @@ describe('resolveDefinition', () => {
     [{ partitions: [] }, `option "partitions" is []; ${partitions}`],
     [{ partitions: [1, 2] }, `option "partitions" is [ 1, 2 ]; ${partitions}`],
     [{ batchKeys: [] }, 'option "batchKeys" is []; allowed is a list of different strings'],
-    [{ batchKeys: ['en', 'en'] }, `option "batchKeys" is [ 'en', 'en' ]; allowed is a list of different strings`],
+    [
+      { batchKeys: ['en', 'en'] },
+      `option "batchKeys" is [ 'en', 'en' ]; allowed is a list of different strings`,
+    ],
     [{ batchKeys: [''] }, `option "batchKeys" is [ '' ]; allowed is a list of different strings`],
     [{ batchKeys: 'en' }, 'option "batchKeys" is "en"; allowed is a list of different strings'],
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
@@ -178,17 +199,38 @@ describe('resolveDefinition', () => {
       { batchsize: 8 },
       'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distributed,',
     ],
-    [{ logger: circular }, 'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,'],
-    [{ maxRestarts: 3 }, 'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from'],
-    [{ restartTimeout: 3 }, 'option "restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from'],
-    [{ isolation: 'process' }, 'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from'],
+    [
+      { logger: circular },
+      'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,',
+    ],
+    [
+      { maxRestarts: 3 },
+      'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from',
+    ],
+    [
+      { restartTimeout: 3 },
+      'option "restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from',
+    ],
+    [
+      { isolation: 'process' },
+      'option "isolation" is "process"; allowed is nothing here: only model and useFile run apart from',
+    ],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
     [{ retries: -1 }, 'option "retries" is -1; allowed is a whole number from 0 to 100'],
     [{ retries: 1.5 }, 'option "retries" is 1.5; allowed is a whole number from 0 to 100'],
-    [{ retries: 3 }, 'retries says how often a batch runs again whose partition was lost, and needs idempotent: true'],
-    [{ identify: String }, 'identify tells which calls share an answer, and needs singleFlight: true or cache'],
-    [{ identify: String, singleFlight: false }, 'identify tells which calls share an answer, and needs singleFlight'],
+    [
+      { retries: 3 },
+      'retries says how often a batch runs again whose partition was lost, and needs idempotent: true',
+    ],
+    [
+      { identify: String },
+      'identify tells which calls share an answer, and needs singleFlight: true or cache',
+    ],
+    [
+      { identify: String, singleFlight: false },
+      'identify tells which calls share an answer, and needs singleFlight',
+    ],
   ])('[1.9] [M8] refuses %p', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 
@@ -197,30 +239,66 @@ describe('resolveDefinition', () => {
   });
 
   it.each([
-    [{ name: '', useFactory }, 'Serving "" with "useFactory": option "name" is ""; allowed is a string that is not empty'],
-    [{ useFactory }, 'Serving undefined with "useFactory": option "name" is undefined; allowed is a string that is not empty'],
+    [
+      { name: '', useFactory },
+      'Serving "" with "useFactory": option "name" is ""; allowed is a string that is not empty',
+    ],
+    [
+      { useFactory },
+      'Serving undefined with "useFactory": option "name" is undefined; allowed is a string that is not empty',
+    ],
     [
       { name: 'a' },
       'Serving "a" has nothing to run its batches; give exactly one of model, useFactory, useFile, useClass, useExisting',
     ],
-    [{ ...valid, model: 'a.onnx' }, 'Serving "embedder" has model and useFactory; give exactly one of'],
+    [
+      { ...valid, model: 'a.onnx' },
+      'Serving "embedder" has model and useFactory; give exactly one of',
+    ],
     [
       { name: 'a', model: '' },
       'Serving "a" with "model": option "model" is ""; allowed is a path, a file: URL, or the bytes of an ONNX file',
     ],
     [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
     [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
-    [{ ...model, restartDelay: 30_001 }, 'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000'],
-    [{ ...model, maxRestarts: -1 }, 'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991'],
-    [{ ...model, restartTimeout: 0 }, 'option "restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
+    [
+      { ...model, restartDelay: 30_001 },
+      'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000',
+    ],
+    [
+      { ...model, maxRestarts: -1 },
+      'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991',
+    ],
+    [
+      { ...model, restartTimeout: 0 },
+      'option "restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647',
+    ],
     [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
     [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
-    [{ ...model, isolation: 'fork' }, 'option "isolation" is "fork"; allowed is "thread" or "process"'],
-    [{ name: 'a', useFile: 'a.js', isolation: true }, 'option "isolation" is true; allowed is "thread" or "process"'],
-    [{ name: 'a', useClass: Handler, isolation: 'thread' }, 'option "isolation" is "thread"; allowed is nothing here'],
-    [{ name: 'a', useFile: 3 }, 'option "useFile" is 3; allowed is an absolute path or file: URL of a module'],
-    [{ name: 'a', useClass: new Handler() }, 'option "useClass" is Handler {}; allowed is a function'],
-    [{ name: 'a', useExisting: null }, 'option "useExisting" is null; allowed is an injection token'],
+    [
+      { ...model, isolation: 'fork' },
+      'option "isolation" is "fork"; allowed is "thread" or "process"',
+    ],
+    [
+      { name: 'a', useFile: 'a.js', isolation: true },
+      'option "isolation" is true; allowed is "thread" or "process"',
+    ],
+    [
+      { name: 'a', useClass: Handler, isolation: 'thread' },
+      'option "isolation" is "thread"; allowed is nothing here',
+    ],
+    [
+      { name: 'a', useFile: 3 },
+      'option "useFile" is 3; allowed is an absolute path or file: URL of a module',
+    ],
+    [
+      { name: 'a', useClass: new Handler() },
+      'option "useClass" is Handler {}; allowed is a function',
+    ],
+    [
+      { name: 'a', useExisting: null },
+      'option "useExisting" is null; allowed is an injection token',
+    ],
   ])('[1.9] refuses the definition %p', (definition, message) => {
     const resolving = (): unknown => resolve(definition);
 

@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, createServing, InvalidInputError, InvalidServingError, type RowTemplate } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  InvalidInputError,
+  InvalidServingError,
+  type RowTemplate,
+} from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -11,7 +17,8 @@ const text: RowTemplate = {
   ids: { type: 'int64', shape: [null, 'length'] },
   mask: { type: 'int64', shape: [null, 'length'] },
 };
-const ids = (rows: number, length: number): Tensor => new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
+const ids = (rows: number, length: number): Tensor =>
+  new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
 const points = (rows: number): Tensor =>
   floats(
     [rows, 2],
@@ -36,7 +43,11 @@ describe('Rows of a serving that declares a template', () => {
     ['a tensor', point, points(3)],
     ['items that were stacked', point, Batch.stack([floats([2], [1, 2])])],
     ['named tensors with axes of one length', text, { ids: ids(2, 7), mask: ids(2, 7) }],
-    ['a nested container, by path', { 'state.0': { type: 'float32', shape: [null, null] } }, { state: [points(1)] }],
+    [
+      'a nested container, by path',
+      { 'state.0': { type: 'float32', shape: [null, null] } },
+      { state: [points(1)] },
+    ],
     ['strings', { type: 'string', shape: [null] }, new Tensor('string', ['a', 'b'], [2])],
   ])('[M2] [4.9] run when they fit: %s', async (_, template, rows) => {
     const serving = await start({ name: 'a', useFactory, template });
@@ -47,21 +58,42 @@ describe('Rows of a serving that declares a template', () => {
 
   it.each<[string, RowTemplate, unknown, string]>([
     ['plain values', point, 'a', 'these are no tensors; give some, or make them in preprocess'],
-    ['another type', point, new Tensor('int32', [1, 2], [1, 2]), 'the tensor is int32 and must be float32'],
-    ['another inner shape', point, floats([1, 3], [1, 2, 3]), 'axis 1 of the tensor is 3 and must be 2'],
+    [
+      'another type',
+      point,
+      new Tensor('int32', [1, 2], [1, 2]),
+      'the tensor is int32 and must be float32',
+    ],
+    [
+      'another inner shape',
+      point,
+      floats([1, 3], [1, 2, 3]),
+      'axis 1 of the tensor is 3 and must be 2',
+    ],
     ['another rank', point, floats([1, 1, 2], [1, 2]), 'the tensor has 3 axes and must have 2'],
     ['a named tensor for a bare one', point, { x: points(1) }, 'the tensor is missing'],
     ['a bare tensor for a named one', { x: point }, points(1), '"x" is missing'],
     ['a tensor too many', { x: point }, { x: points(1), y: points(1) }, 'there is no input "y"'],
-    ['lengths that differ', text, { ids: ids(1, 2), mask: ids(1, 3) }, 'axis 1 of "mask" is 3 and must be 2'],
+    [
+      'lengths that differ',
+      text,
+      { ids: ids(1, 2), mask: ids(1, 3) },
+      'axis 1 of "mask" is 3 and must be 2',
+    ],
   ])('[M2] [4.9] are refused alone, before they wait: %s', async (_, template, rows, fault) => {
     const batches: unknown[] = [];
-    const serving = await start({ name: 'a', useFactory: () => (batch: unknown) => (batches.push(batch), batch), template });
+    const serving = await start({
+      name: 'a',
+      useFactory: () => (batch: unknown) => (batches.push(batch), batch),
+      template,
+    });
 
     const calls = [serving.batchedRun(rows), serving.run(rows), collect(serving.stream(rows))];
     const replies = await Promise.allSettled(calls);
 
-    expect(replies).toEqual(calls.map(() => ({ status: 'rejected', reason: expect.any(InvalidInputError) as unknown })));
+    expect(replies).toEqual(
+      calls.map(() => ({ status: 'rejected', reason: expect.any(InvalidInputError) as unknown })),
+    );
     await expect(calls[0]).rejects.toThrow(fault);
     await expect(calls[0]).rejects.toThrow(/^Serving "a" takes \[/);
     expect(batches).toEqual([]);
@@ -85,10 +117,13 @@ describe('Rows of a serving that declares a template', () => {
     [{}],
     ['float32'],
   ])('[M2] [1.9] fail the boot where the template cannot be: %p', (template) => {
-    const make = (): unknown => createServing({ name: 'a', useFactory, template: template as RowTemplate });
+    const make = (): unknown =>
+      createServing({ name: 'a', useFactory, template: template as RowTemplate });
 
     expect(make).toThrow(InvalidServingError);
-    expect(make).toThrow(/option "template" is .*; allowed is { type, shape }, or an object of these by name/);
+    expect(make).toThrow(
+      /option "template" is .*; allowed is { type, shape }, or an object of these by name/,
+    );
   });
 
   it('[M2] [1.9] fail the boot of a model, which says itself what it takes', () => {

@@ -6,7 +6,14 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-const none: ServingCounters = { answered: 0, failed: {}, batches: 0, failedBatches: 0, rows: 0, padding: 0 };
+const none: ServingCounters = {
+  answered: 0,
+  failed: {},
+  batches: 0,
+  failedBatches: 0,
+  rows: 0,
+  padding: 0,
+};
 
 const useFactory = () => (rows: unknown[]) => {
   if (rows.includes('bad')) {

@@ -1,11 +1,21 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { Batch, type CallEndEvent, type LocalServing, type ServingDefinition, type ServingEvent } from 'nestjs-serving';
+import {
+  Batch,
+  type CallEndEvent,
+  type LocalServing,
+  type ServingDefinition,
+  type ServingEvent,
+} from 'nestjs-serving';
 import { firstValueFrom, take, toArray } from 'rxjs';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const echo: ServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
+const echo: ServingDefinition<string> = {
+  name: 'echo',
+  batchSize: 2,
+  useFactory: () => (rows: string[]) => rows,
+};
 
 describe('what a serving tells', () => {
   const start = useServings();
@@ -26,14 +36,20 @@ describe('what a serving tells', () => {
         }
         return text;
       },
-      useFactory: () => (rows: string[]) => rows.map((row) => (row === 'bad' ? new Error('a bad row') : row)),
+      useFactory: () => (rows: string[]) =>
+        rows.map((row) => (row === 'bad' ? new Error('a bad row') : row)),
     });
     const texts = ['unreadable', 'fine', 'unspeakable', 'bad', 'fine'];
     const ends: CallEndEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => ends.push(event));
     const calls = texts.map((text) => serving.batchedRun(text));
-    await Promise.allSettled([...calls, serving.batchedRun(Batch.stack(['three', 'rows', 'more']))]);
-    const stages = ends.toSorted((a, b) => a.call - b.call).map(({ stage, error }) => [stage, error && (error as Error).message]);
+    await Promise.allSettled([
+      ...calls,
+      serving.batchedRun(Batch.stack(['three', 'rows', 'more'])),
+    ]);
+    const stages = ends
+      .toSorted((a, b) => a.call - b.call)
+      .map(({ stage, error }) => [stage, error && (error as Error).message]);
     expect(stages).toEqual([
       ['preprocessing', 'cannot read that'],
       ['postprocessing', undefined],
@@ -70,36 +86,53 @@ describe('what a serving tells', () => {
     }
     const signal = AbortSignal.abort(new Error('too late'));
     await expect(firstValueFrom(serving.stream('c', { signal }))).rejects.toThrow('too late');
-    expect((await ends).map(({ error }) => error)).toEqual([undefined, undefined, new Error('too late')]);
+    expect((await ends).map(({ error }) => error)).toEqual([
+      undefined,
+      undefined,
+      new Error('too late'),
+    ]);
   });
 
   it.each<[string, boolean, (serving: LocalServing, signal: AbortSignal) => Promise<unknown>]>([
     ['batchedRun', false, (serving, signal) => serving.batchedRun('a', { signal })],
     ['run', false, (serving, signal) => serving.run('a', { signal })],
     ['stream', false, (serving, signal) => firstValueFrom(serving.stream('a', { signal }))],
-    ['batchedRun of a serving with singleFlight', true, (serving, signal) => serving.batchedRun('a', { signal })],
-  ])('[7.3] [12.3] whether a call has failed or its caller has left: %s', async (_, singleFlight, call) => {
-    const held = new HeldFunction();
-    const serving = await start({ ...echo, singleFlight, useFactory: held.useFactory });
-    const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(2), toArray()));
-    const leaving = new AbortController();
-    const reason = new Error('the client has left');
+    [
+      'batchedRun of a serving with singleFlight',
+      true,
+      (serving, signal) => serving.batchedRun('a', { signal }),
+    ],
+  ])(
+    '[7.3] [12.3] whether a call has failed or its caller has left: %s',
+    async (_, singleFlight, call) => {
+      const held = new HeldFunction();
+      const serving = await start({ ...echo, singleFlight, useFactory: held.useFactory });
+      const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(2), toArray()));
+      const leaving = new AbortController();
+      const reason = new Error('the client has left');
 
-    for (const end of [() => leaving.abort(reason), () => held.next().fail(new RangeError('no'))]) {
-      const settled = call(serving, leaving.signal.aborted ? new AbortController().signal : leaving.signal).catch(() => {});
-      while (held.batches.length === 0) {
-        await new Promise(setImmediate);
+      for (const end of [
+        () => leaving.abort(reason),
+        () => held.next().fail(new RangeError('no')),
+      ]) {
+        const settled = call(
+          serving,
+          leaving.signal.aborted ? new AbortController().signal : leaving.signal,
+        ).catch(() => {});
+        while (held.batches.length === 0) {
+          await new Promise(setImmediate);
+        }
+        end();
+        await settled;
+        held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
       }
-      end();
-      await settled;
-      held.batches.splice(0).forEach(({ rows, finish }) => finish(rows));
-    }
 
-    const [left, failed] = await ends;
-    expect(left).toMatchObject({ error: reason, cancelled: true });
-    expect(failed).toMatchObject({ error: { code: 'SERVING_BATCH_FAILED' } });
-    expect(failed).not.toHaveProperty('cancelled');
-  });
+      const [left, failed] = await ends;
+      expect(left).toMatchObject({ error: reason, cancelled: true });
+      expect(failed).toMatchObject({ error: { code: 'SERVING_BATCH_FAILED' } });
+      expect(failed).not.toHaveProperty('cancelled');
+    },
+  );
 
   it('[7.3] [12.3] that a call has failed, also where its caller leaves at the same time', async () => {
     const leaving = new AbortController();
@@ -153,23 +186,28 @@ describe('[12.2] what observation costs', () => {
     expect(calls).toEqual([1, 2]);
   });
 
-  it.each(['batch:start', 'batch:end'] as const)('who observes %s alone causes nothing to be noted of calls', async (type) => {
-    const serving = await start(echo);
-    const calls: (readonly number[])[] = [];
-    serving.eventsOf(type).subscribe((event) => calls.push(event.calls));
-    await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')]);
-    expect(calls).toEqual([[]]);
-    serving.eventsOf('call:start').subscribe(({ call }) => calls.push([call]));
-    await serving.batchedRun('c');
-    expect(calls).toEqual([[], [1], [1]]);
-  });
+  it.each(['batch:start', 'batch:end'] as const)(
+    'who observes %s alone causes nothing to be noted of calls',
+    async (type) => {
+      const serving = await start(echo);
+      const calls: (readonly number[])[] = [];
+      serving.eventsOf(type).subscribe((event) => calls.push(event.calls));
+      await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')]);
+      expect(calls).toEqual([[]]);
+      serving.eventsOf('call:start').subscribe(({ call }) => calls.push([call]));
+      await serving.batchedRun('c');
+      expect(calls).toEqual([[], [1], [1]]);
+    },
+  );
 });
 
 describe('[12.2] the channels of node:diagnostics_channel', () => {
   const start = useServings();
   const published: ServingEvent[] = [];
   const note = (event: unknown): unknown => published.push(event as ServingEvent);
-  const channels = ['call:start', 'batch:start', 'call:end', 'batch:end'].map((type) => `nestjs-serving:${type}`);
+  const channels = ['call:start', 'batch:start', 'call:end', 'batch:end'].map(
+    (type) => `nestjs-serving:${type}`,
+  );
 
   afterEach(() => {
     channels.forEach((channel) => unsubscribe(channel, note));
@@ -196,7 +234,13 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
       queued: 0,
       calls: [1, 2],
     };
-    const times = { startedAt: time, preprocessing: time, waiting: time, running: time, postprocessing: time };
+    const times = {
+      startedAt: time,
+      preprocessing: time,
+      waiting: time,
+      running: time,
+      postprocessing: time,
+    };
     const end = { ...call, ...times, type: 'call:end', rows: 1, stage: 'postprocessing' };
     expect(published).toEqual([
       { ...call, type: 'call:start', call: 1 },
@@ -216,6 +260,8 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
     await serving.batchedRun('b');
     channels.forEach((channel) => subscribe(channel, note));
     await serving.batchedRun('c');
-    expect(published.flatMap((event) => (event.type === 'call:start' ? event.call : []))).toEqual([1, 2]);
+    expect(published.flatMap((event) => (event.type === 'call:start' ? event.call : []))).toEqual([
+      1, 2,
+    ]);
   });
 });

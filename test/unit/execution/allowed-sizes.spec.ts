@@ -28,7 +28,10 @@ interface Seen extends Pick<BatchContext, 'size' | 'padding' | 'key' | 'partitio
 }
 
 /** Gives its rows back, and notes what it gets. */
-function echo(options: Partial<FunctionServingDefinition> = {}): { definition: FunctionServingDefinition; seen: Seen[] } {
+function echo(options: Partial<FunctionServingDefinition> = {}): {
+  definition: FunctionServingDefinition;
+  seen: Seen[];
+} {
   const seen: Seen[] = [];
   const useFactory =
     () =>
@@ -58,25 +61,40 @@ describe('allowedSizes and pad', () => {
     expect(await serving.batchedRun(rowsFrom(1, rows))).toEqual(rowsFrom(1, rows));
 
     const data = [...(rowsFrom(1, rows).data as Float32Array), ...zeros(2 * (padded - rows))];
-    expect(seen).toEqual([{ data, size: rows, padding: padded - rows, key: 'default', partition: 0 }]);
+    expect(seen).toEqual([
+      { data, size: rows, padding: padded - rows, key: 'default', partition: 0 },
+    ]);
   });
 
   it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
     ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
     ['pad', { pad: true, batchSize: 4 }, ['default']],
-    ['a key of three that no example has', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] }, ['c']],
-    ['examples for every key', { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b'), keyed('c')] }, []],
+    [
+      'a key of three that no example has',
+      { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] },
+      ['c'],
+    ],
+    [
+      'examples for every key',
+      { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b'), keyed('c')] },
+      [],
+    ],
     ['no sizes', {}, []],
-  ])('[M5] are warned of at boot where they cannot be run before the serving is ready: %s', async (_, options, cold) => {
-    const warnings: unknown[] = [];
-    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
+  ])(
+    '[M5] are warned of at boot where they cannot be run before the serving is ready: %s',
+    async (_, options, cold) => {
+      const warnings: unknown[] = [];
+      const warn = jest
+        .spyOn(Logger.prototype, 'warn')
+        .mockImplementation((message: unknown) => void warnings.push(message));
 
-    await start(echo(options).definition);
-    warn.mockRestore();
+      await start(echo(options).definition);
+      warn.mockRestore();
 
-    const warning = `Serving "echo" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no example`;
-    expect(warnings).toEqual(cold.length > 0 ? [expect.stringContaining(warning)] : []);
-  });
+      const warning = `Serving "echo" cannot run its allowed sizes (of key ${cold.join(', ')}) before it is ready, since it has no example`;
+      expect(warnings).toEqual(cold.length > 0 ? [expect.stringContaining(warning)] : []);
+    },
+  );
 
   it('[2.4] let the largest of them be the batch size where none is given', async () => {
     const { definition, seen } = echo({ allowedSizes: [2, 4] });
@@ -126,7 +144,8 @@ describe('allowedSizes and pad', () => {
     });
     const serving = await start(definition);
 
-    const call = (key: string): Promise<unknown> => serving.batchedRun(Batch.concatenate([rowsFrom(1, 2)]).withKey(key));
+    const call = (key: string): Promise<unknown> =>
+      serving.batchedRun(Batch.concatenate([rowsFrom(1, 2)]).withKey(key));
     await Promise.all(['shared', 'own', 'free'].map(call));
 
     expect(seen.map(({ key, padding }) => [key, padding])).toEqual([
@@ -140,13 +159,20 @@ describe('allowedSizes and pad', () => {
     const { definition, seen } = echo({ allowedSizes: [4, 8] });
     const serving = await start(definition);
 
-    expect(await serving.batchedRun(Batch.concatenate([rowsFrom(1, 3)]).pad(4))).toEqual(rowsFrom(1, 3));
+    expect(await serving.batchedRun(Batch.concatenate([rowsFrom(1, 3)]).pad(4))).toEqual(
+      rowsFrom(1, 3),
+    );
 
     expect(seen).toMatchObject([{ size: 3, padding: 1 }]);
   });
 
   it('[2.4] [2.2] cut every leaf of the output back: nested, and lists', async () => {
-    const serving = await start({ name: 'nest', pad: true, batchSize: 4, useFactory: () => (x: Tensor) => nest(x) });
+    const serving = await start({
+      name: 'nest',
+      pad: true,
+      batchSize: 4,
+      useFactory: () => (x: Tensor) => nest(x),
+    });
     const list = await start({
       name: 'list',
       pad: true,
@@ -159,9 +185,16 @@ describe('allowedSizes and pad', () => {
   });
 
   it('[2.4] [6.3] ask for results of the padding, too', async () => {
-    const serving = await start({ name: 'short', pad: true, batchSize: 4, useFactory: () => () => rowsFrom(1, 3) });
+    const serving = await start({
+      name: 'short',
+      pad: true,
+      batchSize: 4,
+      useFactory: () => () => rowsFrom(1, 3),
+    });
 
-    await expect(serving.batchedRun(rowsFrom(1, 3))).rejects.toThrow('axis 0 must have the 4 rows of the batch');
+    await expect(serving.batchedRun(rowsFrom(1, 3))).rejects.toThrow(
+      'axis 0 must have the 4 rows of the batch',
+    );
   });
 
   it('[2.4] refuse plain values at the door, of which there is no zero', async () => {
@@ -170,7 +203,9 @@ describe('allowedSizes and pad', () => {
 
     for (const call of [serving.batchedRun('a'), serving.run(Batch.stack(['a', 'b']))]) {
       await expect(call).rejects.toThrow(
-        new InvalidInputError('Serving "echo" pads its batches to 2, 4 rows, and plain values cannot be padded; give tensors'),
+        new InvalidInputError(
+          'Serving "echo" pads its batches to 2, 4 rows, and plain values cannot be padded; give tensors',
+        ),
       );
     }
     expect(seen).toEqual([]);
@@ -205,17 +240,21 @@ describe('allowedSizes and pad', () => {
 
   it('[2.4] [4.7] [1.9] are refused at boot where they contradict the options of a key', () => {
     const shared = { batchSize: 8, batchKeys: ['own'] };
-    const create = (own: object): unknown => createServing(echo({ ...shared, keyOptions: { own } }).definition);
+    const create = (own: object): unknown =>
+      createServing(echo({ ...shared, keyOptions: { own } }).definition);
 
     expect(() => create({ allowedSizes: [2, 4] })).toThrow(
       'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
     );
-    expect(() => create({ allowedSizes: [2, 4], pad: true })).toThrow('key "own": pad is short for allowedSizes [batchSize]');
+    expect(() => create({ allowedSizes: [2, 4], pad: true })).toThrow(
+      'key "own": pad is short for allowedSizes [batchSize]',
+    );
     expect(() => create({ allowedSizes: [2, 4], batchSize: 4 })).not.toThrow();
   });
 });
 
-const keysOf = (...keys: string[]): Batch[] => keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
+const keysOf = (...keys: string[]): Batch[] =>
+  keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
 
 describe('warmUp', () => {
   const start = useServings();
@@ -231,7 +270,12 @@ describe('warmUp', () => {
 
     await start(definition);
 
-    const runs = seen.map(({ partition, key, size, padding }) => ({ partition, key, size, padding }));
+    const runs = seen.map(({ partition, key, size, padding }) => ({
+      partition,
+      key,
+      size,
+      padding,
+    }));
     const expected = [0, 1].flatMap((partition) => [
       { partition, key: 'a', size: 1, padding: 0 },
       { partition, key: 'a', size: 3, padding: 0 },
@@ -239,7 +283,9 @@ describe('warmUp', () => {
     ]);
     expect(runs).toHaveLength(expected.length);
     expect(runs).toEqual(expect.arrayContaining(expected));
-    expect(seen.every(({ data }) => data.every((value, i) => value === (i % 2 === 0 ? 7 : -7)))).toBe(true);
+    expect(
+      seen.every(({ data }) => data.every((value, i) => value === (i % 2 === 0 ? 7 : -7))),
+    ).toBe(true);
   });
 
   it('[2.4] runs a full batch where there are no allowed sizes', async () => {
@@ -307,7 +353,11 @@ describe('warmUp', () => {
 
   it.each<[string, () => unknown, string]>([
     ['a throw', () => Promise.reject(new RangeError('no such kernel')), 'no such kernel'],
-    ['a wrong output', () => undefined, 'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows'],
+    [
+      'a wrong output',
+      () => undefined,
+      'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows',
+    ],
   ])('[2.4] [9.1] fails the start with the size and the key: %s', async (_, fault, message) => {
     const serving = createServing({
       name: 'faulty',
@@ -323,7 +373,9 @@ describe('warmUp', () => {
     const started = serving.start();
 
     await expect(started).rejects.toThrow(ServingLoadError);
-    await expect(started).rejects.toThrow(`Serving "faulty": The warm-up with 2 rows of key "b" failed: `);
+    await expect(started).rejects.toThrow(
+      `Serving "faulty": The warm-up with 2 rows of key "b" failed: `,
+    );
     await expect(started).rejects.toThrow(message);
     expect(serving.state).not.toBe('ready');
     await expect(serving.batchedRun(keysOf('a')[0]!)).rejects.toThrow('has not been started');
@@ -343,9 +395,13 @@ describe('warmUp', () => {
   });
 
   it('[2.4] [4.7] fails the start for an example of an unknown key', async () => {
-    const serving = createServing(echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition);
+    const serving = createServing(
+      echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition,
+    );
 
-    await expect(serving.start()).rejects.toThrow(new UnknownKeyError('Serving "echo" has no key "fr"; its keys are de, en'));
+    await expect(serving.start()).rejects.toThrow(
+      new UnknownKeyError('Serving "echo" has no key "fr"; its keys are de, en'),
+    );
     await serving.close();
   });
 });
@@ -354,7 +410,13 @@ describe('The padding that callers ask for', () => {
   const start = useServings();
 
   it.each([
-    { batchSize: 8, rows: 2, pads: [3, 2], padding: 4, promise: 'adds up only as far as the batch size' },
+    {
+      batchSize: 8,
+      rows: 2,
+      pads: [3, 2],
+      padding: 4,
+      promise: 'adds up only as far as the batch size',
+    },
     { batchSize: 16, rows: 2, pads: [3, 2], padding: 5, promise: 'adds up' },
     { batchSize: 4, rows: 2, pads: [9, 9], padding: 0, promise: 'is none where the batch is full' },
   ])('[2.2] $promise', async ({ batchSize, rows, pads, padding }) => {
@@ -362,7 +424,9 @@ describe('The padding that callers ask for', () => {
     const serving = await start(definition);
 
     const replies = await Promise.all(
-      pads.map((pad, n) => serving.batchedRun(Batch.concatenate([rowsFrom(10 * n, rows)]).pad(pad))),
+      pads.map((pad, n) =>
+        serving.batchedRun(Batch.concatenate([rowsFrom(10 * n, rows)]).pad(pad)),
+      ),
     );
 
     expect(replies).toEqual(pads.map((_, n) => rowsFrom(10 * n, rows)));

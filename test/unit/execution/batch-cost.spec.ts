@@ -25,12 +25,26 @@ describe('costOf', () => {
     },
     {
       of: 'rows of several tensors',
-      batch: Batch.concatenate([{ a: floats([2, 1], [1, 2]), b: floats([2, 3], [1, 2, 3, 4, 5, 6]) }]),
+      batch: Batch.concatenate([
+        { a: floats([2, 1], [1, 2]), b: floats([2, 3], [1, 2, 3, 4, 5, 6]) },
+      ]),
       cost: 32,
     },
-    { of: 'rows that were put together', batch: Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]), cost: 16 },
-    { of: 'bytes', batch: Batch.concatenate([new Tensor('uint8', Uint8Array.of(1, 2, 3), [3, 1])]), cost: 3 },
-    { of: 'long numbers', batch: Batch.concatenate([new Tensor('int64', BigInt64Array.of(1n, 2n), [2])]), cost: 16 },
+    {
+      of: 'rows that were put together',
+      batch: Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]),
+      cost: 16,
+    },
+    {
+      of: 'bytes',
+      batch: Batch.concatenate([new Tensor('uint8', Uint8Array.of(1, 2, 3), [3, 1])]),
+      cost: 3,
+    },
+    {
+      of: 'long numbers',
+      batch: Batch.concatenate([new Tensor('int64', BigInt64Array.of(1n, 2n), [2])]),
+      cost: 16,
+    },
     {
       of: 'strings, each as one',
       batch: Batch.concatenate([new Tensor('string', ['long', 'longer', 'x', 'y'], [2, 2])]),
@@ -48,7 +62,12 @@ describe('costOf', () => {
   });
 
   it('[7.1] asks the serving where that says what rows cost', () => {
-    expect(costOf({ ...limited, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) }, Batch.stack(['a', 'b']))).toBe(14);
+    expect(
+      costOf(
+        { ...limited, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) },
+        Batch.stack(['a', 'b']),
+      ),
+    ).toBe(14);
   });
 
   it('[7.1] asks nobody where nothing is limited', () => {
@@ -58,11 +77,16 @@ describe('costOf', () => {
     expect(asked).toBe(0);
   });
 
-  it.each([-1, NaN, '5', undefined, null, 3n])('[7.1] [1.9] refuses what is no cost: %p', (cost) => {
-    const bad = { ...limited, cost: () => cost as number };
+  it.each([-1, NaN, '5', undefined, null, 3n])(
+    '[7.1] [1.9] refuses what is no cost: %p',
+    (cost) => {
+      const bad = { ...limited, cost: () => cost as number };
 
-    expect(() => costOf(bad, Batch.stack(['a']))).toThrow('Serving "dear": cost must return a number of 0 or more, it returned ');
-  });
+      expect(() => costOf(bad, Batch.stack(['a']))).toThrow(
+        'Serving "dear": cost must return a number of 0 or more, it returned ',
+      );
+    },
+  );
 });
 
 describe('A serving that limits what its queue costs', () => {
@@ -71,7 +95,9 @@ describe('A serving that limits what its queue costs', () => {
   /** A serving whose one partition runs a batch. */
   async function busy(options: Partial<ServingOptions>) {
     const script = new BatchScript();
-    const serving = await startServing<unknown>(script.createServing<unknown, unknown>({ name: 'dear', ...options }));
+    const serving = await startServing<unknown>(
+      script.createServing<unknown, unknown>({ name: 'dear', ...options }),
+    );
     const first = serving.batchedRun('first');
     await script.next();
     return { serving, script, first };
@@ -121,7 +147,11 @@ describe('A serving that limits what its queue costs', () => {
   });
 
   it('[7.1] [4.5] counts of a call that is split the part that still waits', async () => {
-    const { serving, script } = await busy({ maxQueueCost: 8, batchSize: 2, cost: ({ size }) => size * 2 });
+    const { serving, script } = await busy({
+      maxQueueCost: 8,
+      batchSize: 2,
+      cost: ({ size }) => size * 2,
+    });
     const split = serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']));
     await expect(serving.batchedRun('e')).rejects.toThrow('cost 8 of at most 8');
 
@@ -152,13 +182,18 @@ describe('A serving that limits what its queue costs', () => {
       const rows = ['a', 'b', 'c', 'd', 'e'];
       costs.length = 0;
       const sequence = rows.values();
-      const reply = answer === 'a reply' ? serving.batchedRun(sequence) : iterated(serving.stream(sequence)).then(outputsOf);
+      const reply =
+        answer === 'a reply'
+          ? serving.batchedRun(sequence)
+          : iterated(serving.stream(sequence)).then(outputsOf);
       await settle();
 
       expect([serving.queueDepths().get('dear'), costs]).toEqual([2, [1, 1, 1]]);
       script.release((batch) => batch);
 
-      expect((await reply) as unknown[]).toEqual(answer === 'a reply' ? rows : rows.map((row) => [row]));
+      expect((await reply) as unknown[]).toEqual(
+        answer === 'a reply' ? rows : rows.map((row) => [row]),
+      );
       expect(costs).toHaveLength(rows.length);
       await first;
     },
@@ -179,7 +214,9 @@ describe('A serving that limits what its queue costs', () => {
 
     await expect(serving.batchedRun('throws')).rejects.toThrow(RangeError);
     await expect(serving.batchedRun('nothing')).rejects.toMatchObject({ code: 'SERVING_INVALID' });
-    await expect(serving.stream('throws')[Symbol.asyncIterator]().next()).rejects.toThrow(RangeError);
+    await expect(serving.stream('throws')[Symbol.asyncIterator]().next()).rejects.toThrow(
+      RangeError,
+    );
 
     script.release((rows) => rows);
     expect(await fine).toBe('fine');
@@ -187,6 +224,8 @@ describe('A serving that limits what its queue costs', () => {
   });
 
   it.each([0, -5, NaN, '10'])('[7.1] [1.9] cannot limit it to %p', async (maxQueueCost) => {
-    await expect(busy({ maxQueueCost: maxQueueCost as number })).rejects.toThrow('option "maxQueueCost" is');
+    await expect(busy({ maxQueueCost: maxQueueCost as number })).rejects.toThrow(
+      'option "maxQueueCost" is',
+    );
   });
 });

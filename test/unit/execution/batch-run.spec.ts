@@ -9,7 +9,11 @@ import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
+const lane: ServingLane = {
+  key: 'default',
+  origin: undefined,
+  limits: { batchSize: 4, runSize: 4, batchTimeout: 0 },
+};
 const padded: ServingLane = { ...lane, limits: { ...lane.limits, allowedSizes: [4] } };
 
 /** A stream of so many rows, alone or as part of a batch. */
@@ -83,7 +87,10 @@ describe('BatchRun', () => {
 
     runOf(...requests).hook('logits', floats([3, 2], [1, 2, 3, 4, 5, 6]));
 
-    expect(await heard(...requests)).toEqual([[{ logits: floats([3, 1], [1, 3, 5]) }], [{ logits: floats([3, 1], [2, 4, 6]) }]]);
+    expect(await heard(...requests)).toEqual([
+      [{ logits: floats([3, 1], [1, 3, 5]) }],
+      [{ logits: floats([3, 1], [2, 4, 6]) }],
+    ]);
   });
 
   it.each<[string, unknown]>([
@@ -92,7 +99,10 @@ describe('BatchRun', () => {
     ['one value', 1],
     ['nothing', undefined],
     ['tensors with too few rows', floats([2], [1, 2])],
-    ['tensors with a name that has too many', { x: floats([3], [1, 2, 3]), y: floats([4], [1, 2, 3, 4]) }],
+    [
+      'tensors with a name that has too many',
+      { x: floats([3], [1, 2, 3]), y: floats([4], [1, 2, 3, 4]) },
+    ],
   ])('[8.3] refuses %s for a hook, and tells nobody', async (_, value) => {
     const requests = [streamOf(['a', 'b'], ['x']), streamOf(['c'], ['x'])];
 

@@ -7,7 +7,11 @@ import type { ServingLane } from '../../../lib/execution/lanes.js';
 import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { EventHub } from '../../../lib/events/event-hub.js';
 
-const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 4, runSize: 4, batchTimeout: 0 } };
+const lane: ServingLane = {
+  key: 'default',
+  origin: undefined,
+  limits: { batchSize: 4, runSize: 4, batchTimeout: 0 },
+};
 
 /** A runner of one partition, which may run its batches twice. */
 function runnerOn(partition: Partition): BatchRunner {
@@ -29,7 +33,9 @@ function echo(): { partition: Partition; batches: unknown[] } {
 describe('BatchRunner', () => {
   it('[6.1] [6.5] fails the callers of rows that cannot be put into one batch, and never rejects', async () => {
     const { partition, batches } = echo();
-    const requests = ['one', 'another'].map((key) => new ReplyRequest(Batch.stack([key]).withKey(key), lane));
+    const requests = ['one', 'another'].map(
+      (key) => new ReplyRequest(Batch.stack([key]).withKey(key), lane),
+    );
     const parts = requests.map((request) => ({ request, offset: 0, count: 1 }));
     const replies = Promise.allSettled(requests.map(({ reply }) => reply));
 
@@ -42,7 +48,8 @@ describe('BatchRunner', () => {
       { status: 'rejected', reason: error },
     ]);
     expect(outcome.error).toMatchObject({
-      message: 'Serving "pairs": a batch of 2 rows failed: Cannot merge batches of different keys: "one" and "another"',
+      message:
+        'Serving "pairs": a batch of 2 rows failed: Cannot merge batches of different keys: "one" and "another"',
       cause: expect.any(InvalidBatchError),
     });
     expect(batches).toEqual([]);

@@ -47,12 +47,18 @@ describe('prepareCall', () => {
     ['nothing', () => undefined, 'it returned undefined'],
     ['null', async () => null, 'it returned null'],
     ['text', () => 'abc', 'it returned "abc"'],
-  ])('[1.5] says what preprocess must return when it returns %s', async (_, preprocess, message) => {
-    const call = async (): Promise<unknown> => prepareCall({ name, preprocess: preprocess as never }, 'abc');
+  ])(
+    '[1.5] says what preprocess must return when it returns %s',
+    async (_, preprocess, message) => {
+      const call = async (): Promise<unknown> =>
+        prepareCall({ name, preprocess: preprocess as never }, 'abc');
 
-    await expect(call).rejects.toThrow(InvalidServingError);
-    await expect(call).rejects.toThrow(`Serving "embedder": preprocess must return { batch, info? }, ${message}`);
-  });
+      await expect(call).rejects.toThrow(InvalidServingError);
+      await expect(call).rejects.toThrow(
+        `Serving "embedder": preprocess must return { batch, info? }, ${message}`,
+      );
+    },
+  );
 
   it('[2.3] refuses tensors that are no batch', () => {
     expect(() => prepareCall({ name }, floats([], [1]))).toThrow(InvalidBatchError);
@@ -72,7 +78,10 @@ describe('finishCall', () => {
   it('[1.5] [1.6] gives postprocess the output, the metadata of the batch and the info of preprocess', async () => {
     const callbacks = { name, postprocess: async (...given: unknown[]) => given };
 
-    const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], { ...said, metadata: 'v2' });
+    const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], {
+      ...said,
+      metadata: 'v2',
+    });
 
     expect(reply).toEqual([['A'], { isSplit: false, metadata: 'v2', info: 3 }]);
   });

@@ -36,27 +36,37 @@ describe('A call with hostile input', () => {
 
   it.each<[string, unknown]>([
     ['a getter that throws', Object.defineProperty({}, 'x', { get: throws, enumerable: true })],
-    ['a proxy whose traps throw', new Proxy({}, { has: throws, getPrototypeOf: throws, ownKeys: throws, get: throws })],
+    [
+      'a proxy whose traps throw',
+      new Proxy({}, { has: throws, getPrototypeOf: throws, ownKeys: throws, get: throws }),
+    ],
     ['a revoked proxy', revoked()],
-    ['a tensor whose data throws', Object.defineProperty(floats([1], [1]), 'data', { get: throws })],
+    [
+      'a tensor whose data throws',
+      Object.defineProperty(floats([1], [1]), 'data', { get: throws }),
+    ],
     ['an async iterable without an iterator', { [Symbol.asyncIterator]: () => null }],
     ['an iterator without steps', { [Symbol.asyncIterator]: () => ({ next: () => 1 }) }],
     ['an iterator that cannot be asked', { [Symbol.asyncIterator]: () => ({}) }],
     ['what only looks like a batch', Object.create(Batch.prototype)],
     [
       'a lazy sequence of getters that throw',
-      new Observable((subscriber) => subscriber.next(Object.defineProperty({}, 'x', { get: throws, enumerable: true }))),
+      new Observable((subscriber) =>
+        subscriber.next(Object.defineProperty({}, 'x', { get: throws, enumerable: true })),
+      ),
     ],
   ])('[4.9] [6.5] fails alone with a typed error: %s', async (_, input) => {
     const serving = await serve(echo);
 
-    const replies = await Promise.allSettled(['a', input, 'b'].map((row) => serving.batchedRun(row)));
+    const replies = await Promise.allSettled(
+      ['a', input, 'b'].map((row) => serving.batchedRun(row)),
+    );
 
-    expect(replies.map((reply) => (reply.status === 'fulfilled' ? reply.value : (reply.reason as unknown)))).toEqual([
-      'a',
-      expect.any(InvalidBatchError),
-      'b',
-    ]);
+    expect(
+      replies.map((reply) =>
+        reply.status === 'fulfilled' ? reply.value : (reply.reason as unknown),
+      ),
+    ).toEqual(['a', expect.any(InvalidBatchError), 'b']);
     await expect(serving.run(input)).rejects.toThrow(InvalidBatchError);
     await expect(collect(serving.stream(input))).rejects.toThrow(InvalidBatchError);
   });
@@ -91,14 +101,19 @@ describe('A call with hostile input', () => {
       );
     }
     expect(await serving.batchedRun(rowsOf(3))).toEqual([0, 1, 2]);
-    await expect(serving.run(Batch.concatenate([floats([1], [1])]).pad(2 ** 40))).rejects.toThrow(RequestTooLargeError);
+    await expect(serving.run(Batch.concatenate([floats([1], [1])]).pad(2 ** 40))).rejects.toThrow(
+      RequestTooLargeError,
+    );
   });
 
   it('[7.1] may have as many rows as the queue by default', async () => {
     const serving = await serve({ ...echo, maxQueue: 40 });
 
     expect(await serving.batchedRun(rowsOf(40))).toHaveLength(40);
-    await expect(serving.batchedRun(rowsOf(41))).rejects.toMatchObject({ code: 'SERVING_TOO_LARGE', statusCode: 413 });
+    await expect(serving.batchedRun(rowsOf(41))).rejects.toMatchObject({
+      code: 'SERVING_TOO_LARGE',
+      statusCode: 413,
+    });
   });
 
   it('[7.1] [8.1] may stream more rows than that, in batches', async () => {
@@ -138,9 +153,9 @@ describe('A call with hostile input', () => {
   it('[8.3] [6.5] cannot ask for hooks by a list that cannot be read', async () => {
     const serving = await serve(echo);
 
-    await expect(collect(serving.stream('a', { hooks: new Proxy([] as never[], { get: throws }) }))).rejects.toThrow(
-      InvalidBatchError,
-    );
+    await expect(
+      collect(serving.stream('a', { hooks: new Proxy([] as never[], { get: throws }) })),
+    ).rejects.toThrow(InvalidBatchError);
   });
 
   it.each<[string, unknown]>([
@@ -150,7 +165,9 @@ describe('A call with hostile input', () => {
   ])('[4.10] has no origin such as %s', async (_, origin) => {
     const serving = await serve({ ...echo, separateOrigins: true });
 
-    await expect(serving.batchedRun('a', { origin: origin as never })).rejects.toThrow(InvalidInputError);
+    await expect(serving.batchedRun('a', { origin: origin as never })).rejects.toThrow(
+      InvalidInputError,
+    );
   });
 
   it('[4.6] [4.10] finds no other lane by an origin that looks like a signature', async () => {
@@ -223,15 +240,22 @@ describe('A call with hostile input', () => {
     });
     const strangers = Array.from({ length: 1100 }, (_, i) => Batch.stack([i]).withKey(`key ${i}`));
 
-    const replies = await Promise.allSettled(['a', ...strangers, 'b'].map((input) => serving.batchedRun(input)));
+    const replies = await Promise.allSettled(
+      ['a', ...strangers, 'b'].map((input) => serving.batchedRun(input)),
+    );
 
     expect(replies.filter(({ status }) => status === 'fulfilled')).toHaveLength(2);
     expect(batches).toEqual([['a', 'b']]);
   });
 
-  it.each<[string, (serving: { batchedRun(input: unknown): Promise<unknown> }) => Promise<unknown>]>([
+  it.each<
+    [string, (serving: { batchedRun(input: unknown): Promise<unknown> }) => Promise<unknown>]
+  >([
     ['a key', (serving) => serving.batchedRun(Batch.stack([1]).withKey('k'.repeat(1000)))],
-    ['the names of tensors', (serving) => serving.batchedRun({ ['n'.repeat(30_000)]: new Tensor('string', ['a'], []) })],
+    [
+      'the names of tensors',
+      (serving) => serving.batchedRun({ ['n'.repeat(30_000)]: new Tensor('string', ['a'], []) }),
+    ],
   ])('[6.5] is told in few words what is wrong with %s', async (_, call) => {
     const serving = await serve(echo);
 

@@ -31,19 +31,25 @@ describe('An input that can be read only once', () => {
     ['the iterator of a list', () => all.values()],
     ['a stream of Node', () => Readable.from(all)],
     ['a stream of the web', () => Readable.toWeb(Readable.from(all))],
-  ])('[W16] a stream over %s gives its first reader all rows and refuses the second', async (_, make) => {
-    const serving = await start(same);
-    const together = serving.stream(make());
-    const inTurn = serving.stream(make());
+  ])(
+    '[W16] a stream over %s gives its first reader all rows and refuses the second',
+    async (_, make) => {
+      const serving = await start(same);
+      const together = serving.stream(make());
+      const inTurn = serving.stream(make());
 
-    const [first, second] = await Promise.allSettled([read(together), read(together)]);
-    const third = await read(inTurn);
+      const [first, second] = await Promise.allSettled([read(together), read(together)]);
+      const third = await read(inTurn);
 
-    expect(first).toEqual({ status: 'fulfilled', value: all });
-    expect(second).toMatchObject({ status: 'rejected', reason: { code: 'SERVING_INVALID_INPUT' } });
-    expect(third).toEqual(all);
-    await expect(read(inTurn)).rejects.toThrow(/can be read only once/);
-  });
+      expect(first).toEqual({ status: 'fulfilled', value: all });
+      expect(second).toMatchObject({
+        status: 'rejected',
+        reason: { code: 'SERVING_INVALID_INPUT' },
+      });
+      expect(third).toEqual(all);
+      await expect(read(inTurn)).rejects.toThrow(/can be read only once/);
+    },
+  );
 
   it('[W16] a reader that comes after one has left early is refused', async () => {
     const serving = await start(same);

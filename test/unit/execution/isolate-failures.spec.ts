@@ -24,7 +24,9 @@ describe('A batch that fails', () => {
   const startServing = useServings();
 
   /** A serving that cannot take rows that start with "bad", and notes what it runs. */
-  async function start(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, string[][]]> {
+  async function start(
+    options: Partial<ServingDefinition> = {},
+  ): Promise<[LocalServing, string[][]]> {
     const ran: string[][] = [];
     const serving = await startServing<unknown>({
       name: 'picky',
@@ -50,7 +52,10 @@ describe('A batch that fails', () => {
     expect(replies.filter(({ status }) => status === 'fulfilled')).toHaveLength(5);
     expect(replies[3]).toMatchObject({ reason: expect.any(BatchFailedError) });
     expect(replies[3]).toMatchObject({
-      reason: { message: 'Serving "picky": a batch of 1 rows failed: bad is no good', cause: new Error('bad is no good') },
+      reason: {
+        message: 'Serving "picky": a batch of 1 rows failed: bad is no good',
+        cause: new Error('bad is no good'),
+      },
     });
     expect(ran).toEqual([
       ['a', 'b', 'c', 'bad', 'e', 'f'],
@@ -92,7 +97,10 @@ describe('A batch that fails', () => {
       serving.batchedRun(rowsOf('e', 'f')),
     ]);
 
-    expect(replies).toMatchObject([{ status: 'rejected' }, { status: 'fulfilled', value: ['E', 'F'] }]);
+    expect(replies).toMatchObject([
+      { status: 'rejected' },
+      { status: 'fulfilled', value: ['E', 'F'] },
+    ]);
     // What is left of a call that has failed does not run again.
     expect(ran.at(-1)).not.toContain('d');
   });
@@ -106,7 +114,11 @@ describe('A batch that fails', () => {
       serving.batchedRun(rowsOf(...'fghijkl'.split(''))),
     ]);
 
-    expect(replies).toMatchObject([{ value: 'ABCDE'.split('') }, { status: 'rejected' }, { value: 'FGHIJKL'.split('') }]);
+    expect(replies).toMatchObject([
+      { value: 'ABCDE'.split('') },
+      { status: 'rejected' },
+      { value: 'FGHIJKL'.split('') },
+    ]);
   });
 
   it('[6.4] of tensors, runs again with the rows of each half', async () => {
@@ -124,10 +136,17 @@ describe('A batch that fails', () => {
     });
 
     const replies = await Promise.allSettled(
-      [1, 2, -1, 4].map((value) => serving.batchedRun(Batch.concatenate([floats([1, 1], [value])]))),
+      [1, 2, -1, 4].map((value) =>
+        serving.batchedRun(Batch.concatenate([floats([1, 1], [value])])),
+      ),
     );
 
-    expect(replies.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected', 'fulfilled']);
+    expect(replies.map(({ status }) => status)).toEqual([
+      'fulfilled',
+      'fulfilled',
+      'rejected',
+      'fulfilled',
+    ]);
     expect(replies[3]).toMatchObject({ value: floats([1, 1], [4]) });
     expect(sizes).toEqual([4, 2, 2, 1, 1]);
   });
@@ -153,7 +172,10 @@ describe('A batch that fails', () => {
       },
     });
 
-    expect(await settled(serving, ['a', 'bad'])).toMatchObject([{ value: 'a' }, { reason: expect.any(RangeError) }]);
+    expect(await settled(serving, ['a', 'bad'])).toMatchObject([
+      { value: 'a' },
+      { reason: expect.any(RangeError) },
+    ]);
     expect(ran).toEqual([2]);
   });
 
@@ -172,7 +194,9 @@ describe('A batch that fails', () => {
   it('[6.4] [1.9] cannot be isolated in a serving whose batches must not run twice', () => {
     const isolating = { name: 'once', isolateFailures: true, useFactory: () => () => [] };
 
-    expect(() => createServing(isolating)).toThrow('isolateFailures runs batches again, and needs idempotent: true');
+    expect(() => createServing(isolating)).toThrow(
+      'isolateFailures runs batches again, and needs idempotent: true',
+    );
     expect(() => createServing({ ...isolating, idempotent: true })).not.toThrow();
   });
 
@@ -193,7 +217,9 @@ describe('A batch that fails', () => {
     expect(script.rows).toEqual([['a']]);
     expect(serving.queueDepths().get('picky')).toBe(3);
     script.release((rows) => rows);
-    expect([await replies, await after].flat().map(({ status }) => status)).toEqual(Array.from({ length: 4 }, () => 'fulfilled'));
+    expect([await replies, await after].flat().map(({ status }) => status)).toEqual(
+      Array.from({ length: 4 }, () => 'fulfilled'),
+    );
     expect(serving.queueDepths().get('picky')).toBe(0);
   });
 
@@ -203,19 +229,28 @@ describe('A batch that fails', () => {
 
     await settled(serving, ['a', 'bad']);
 
-    expect(batches.map(({ reason, rows }) => `${reason} ${rows}`)).toEqual(['idle 2', 'retry 1', 'retry 1']);
+    expect(batches.map(({ reason, rows }) => `${reason} ${rows}`)).toEqual([
+      'idle 2',
+      'retry 1',
+      'retry 1',
+    ]);
     expect(batches.map(({ error }) => error !== undefined)).toEqual([true, false, true]);
   });
 
   it('[7.3] runs no row again whose caller has left', async () => {
     const script = new BatchScript<string>();
-    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+    const serving = await startServing<unknown>(
+      script.createServing({ name: 'picky', idempotent: true }),
+    );
     const leaving = new AbortController();
     const left = [serving.batchedRun('a', leaving), serving.batchedRun('b', leaving)];
     const reply = serving.batchedRun('c');
     const batch = await script.next();
     leaving.abort(new Error('gone'));
-    expect((await Promise.allSettled(left)).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+    expect((await Promise.allSettled(left)).map(({ status }) => status)).toEqual([
+      'rejected',
+      'rejected',
+    ]);
 
     batch.fail(new Error('no good'));
     const again = await script.next();
@@ -227,7 +262,9 @@ describe('A batch that fails', () => {
 
   it('[9.3] runs again before the serving has closed', async () => {
     const script = new BatchScript<string>();
-    const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+    const serving = await startServing<unknown>(
+      script.createServing({ name: 'picky', idempotent: true }),
+    );
     const replies = settled(serving, ['a', 'b']);
     const batch = await script.next();
     const closed = serving.close();
@@ -270,7 +307,9 @@ describe('A batch that fails', () => {
 
     it('[6.4] [8.3] does not run again once hooks have been sent', async () => {
       const script = new BatchScript<string>();
-      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const serving = await startServing<unknown>(
+        script.createServing({ name: 'picky', idempotent: true }),
+      );
       const events = iterated(serving.stream('a', { hooks: ['layer'] }));
       const other = serving.batchedRun('b');
       const batch = await script.next();
@@ -285,7 +324,9 @@ describe('A batch that fails', () => {
 
     it('[6.4] [8.4] does not run again once a step was sent', async () => {
       const script = new BatchScript<string>();
-      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const serving = await startServing<unknown>(
+        script.createServing({ name: 'picky', idempotent: true }),
+      );
       const replies = settled(serving, ['a', 'b']);
       const batch = await script.next();
       batch.step(['A', 'B']);
@@ -349,7 +390,9 @@ describe('A batch that fails', () => {
 
     it('[7.3] [3.1] runs nothing again once its caller has left', async () => {
       const script = new BatchScript<string>();
-      const serving = await startServing<unknown>(script.createServing({ name: 'picky', idempotent: true }));
+      const serving = await startServing<unknown>(
+        script.createServing({ name: 'picky', idempotent: true }),
+      );
       const leaving = new AbortController();
       const left = serving.run(rowsOf('a', 'b'), leaving);
       const batch = await script.next();

@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, InvalidInputError, type LocalServing, type ServingDefinition, UnknownKeyError } from 'nestjs-serving';
+import {
+  Batch,
+  InvalidInputError,
+  type LocalServing,
+  type ServingDefinition,
+  UnknownKeyError,
+} from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
@@ -20,7 +26,8 @@ async function* twoRows(): AsyncGenerator {
 
 describe('The key of a call', () => {
   const start = useServings();
-  const serve = (options: Partial<ServingDefinition> = {}): Promise<LocalServing> => start({ ...definition, ...options });
+  const serve = (options: Partial<ServingDefinition> = {}): Promise<LocalServing> =>
+    start({ ...definition, ...options });
 
   it('[M4] is that of one plain row', async () => {
     const serving = await serve();
@@ -43,7 +50,9 @@ describe('The key of a call', () => {
     const prepared = await serve({ name: 'prepared', preprocess: (batch) => ({ batch }) });
 
     expect(await serving.batchedRun(twoRows(), { key: 'short' })).toEqual(['short a', 'short b']);
-    expect(await collect(serving.stream('a', { key: 'short' }))).toMatchObject([{ output: 'short a' }]);
+    expect(await collect(serving.stream('a', { key: 'short' }))).toMatchObject([
+      { output: 'short a' },
+    ]);
     expect(await prepared.batchedRun('a', { key: 'long' })).toBe('long a');
   });
 
@@ -58,7 +67,9 @@ describe('The key of a call', () => {
       ),
     );
     await expect(serving.batchedRun('a', { key: 'other' })).rejects.toThrow(UnknownKeyError);
-    await expect(serving.batchedRun('a', { key: 7 as never })).rejects.toThrow('has key 7; allowed is a string');
+    await expect(serving.batchedRun('a', { key: 7 as never })).rejects.toThrow(
+      'has key 7; allowed is a string',
+    );
   });
 
   it('[M4] tells calls apart that otherwise ask the same', async () => {

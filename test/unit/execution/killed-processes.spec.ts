@@ -8,18 +8,27 @@ import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtua
 
 /** A serving of one partition, whose batches run until the test ends them. */
 function servingOf(worker: FakeWorker): LocalServing {
-  const options = resolveDefinition({ name: 'held', batchSize: 1, drainTimeout: 1000, useFactory: () => () => [] });
-  return new LocalServing(options, { name: 'held' }, async (_kind, _partitions, _keys, supervision) => ({
-    partitions: [
-      new SupervisedPartition(
-        0,
-        worker,
-        async () => new FakeProcess(),
-        supervision,
-        () => 1,
-      ),
-    ],
-  }));
+  const options = resolveDefinition({
+    name: 'held',
+    batchSize: 1,
+    drainTimeout: 1000,
+    useFactory: () => () => [],
+  });
+  return new LocalServing(
+    options,
+    { name: 'held' },
+    async (_kind, _partitions, _keys, supervision) => ({
+      partitions: [
+        new SupervisedPartition(
+          0,
+          worker,
+          async () => new FakeProcess(),
+          supervision,
+          () => 1,
+        ),
+      ],
+    }),
+  );
 }
 
 describe('A process at shutdown', () => {
@@ -29,7 +38,9 @@ describe('A process at shutdown', () => {
   it('[5.6] [9.3] is killed once its time is over, and not started again; who waits for it hears of the shutdown', async () => {
     const worker = new FakeProcess();
     const serving = await start(servingOf(worker));
-    const replies = Promise.allSettled(['running', 'ahead', 'queued'].map((row) => serving.batchedRun(row)));
+    const replies = Promise.allSettled(
+      ['running', 'ahead', 'queued'].map((row) => serving.batchedRun(row)),
+    );
     await turn();
 
     const closed = serving.close();
@@ -38,9 +49,16 @@ describe('A process at shutdown', () => {
     await later(1);
     await closed;
 
-    expect([worker.kills, timers(), serving.partitions()]).toEqual([1, 0, [{ state: 'up', restarts: 0 }]]);
+    expect([worker.kills, timers(), serving.partitions()]).toEqual([
+      1,
+      0,
+      [{ state: 'up', restarts: 0 }],
+    ]);
     expect(await replies).toEqual(
-      Array.from({ length: 3 }, () => ({ status: 'rejected', reason: expect.any(ServingClosedError) })),
+      Array.from({ length: 3 }, () => ({
+        status: 'rejected',
+        reason: expect.any(ServingClosedError),
+      })),
     );
   });
 

@@ -47,7 +47,10 @@ describe('outputRows', () => {
   it('[1.8] takes outputs without rows of any size and value, also where a call has been split', () => {
     const parts = [1, 2].map((fill) => outputRows(withTable(fill), tensors, { table: null }));
 
-    expect(Batch.merge(parts).consume()).toEqual({ y: floats([4, 1], [0, 1, 0, 1]), table: withTable(1).table });
+    expect(Batch.merge(parts).consume()).toEqual({
+      y: floats([4, 1], [0, 1, 0, 1]),
+      table: withTable(1).table,
+    });
   });
 
   it('[1.8] takes rows on the axis that is declared, and outputs that the batch shares', () => {
@@ -60,8 +63,20 @@ describe('outputRows', () => {
   });
 
   it.each([
-    ['a short list', plain, ['A'], {}, 'A batch of 2 rows needs 2 results; the batch function returned 1'],
-    ['a long list', plain, ['A', 'B', 'C'], {}, 'A batch of 2 rows needs 2 results; the batch function returned 3'],
+    [
+      'a short list',
+      plain,
+      ['A'],
+      {},
+      'A batch of 2 rows needs 2 results; the batch function returned 1',
+    ],
+    [
+      'a long list',
+      plain,
+      ['A', 'B', 'C'],
+      {},
+      'A batch of 2 rows needs 2 results; the batch function returned 3',
+    ],
     [
       'a list without results for the padding',
       padded,
@@ -69,12 +84,30 @@ describe('outputRows', () => {
       {},
       'A batch of 4 rows needs 4 results; the batch function returned 2',
     ],
-    ['text', plain, 'AB', {}, 'needs a list of 2 results, or tensors with 2 rows; the batch function returned string'],
+    [
+      'text',
+      plain,
+      'AB',
+      {},
+      'needs a list of 2 results, or tensors with 2 rows; the batch function returned string',
+    ],
     ['nothing', plain, undefined, {}, 'the batch function returned undefined'],
     ['null', plain, null, {}, 'the batch function returned null'],
     ['an object', plain, { y: 1 }, {}, 'the batch function returned object'],
-    ['too many rows', tensors, rows(3), {}, 'Output has the shape [3, 1]; axis 0 must have the 2 rows of the batch'],
-    ['no leading axis', tensors, { y: floats([], [1]) }, {}, 'Output "y" has the shape []; axis 0 must have the 2 rows'],
+    [
+      'too many rows',
+      tensors,
+      rows(3),
+      {},
+      'Output has the shape [3, 1]; axis 0 must have the 2 rows of the batch',
+    ],
+    [
+      'no leading axis',
+      tensors,
+      { y: floats([], [1]) },
+      {},
+      'Output "y" has the shape []; axis 0 must have the 2 rows',
+    ],
     [
       'rows on another axis',
       tensors,
@@ -96,28 +129,40 @@ describe('outputRows', () => {
       { y: null },
       'Unusable output: no leaf of it carries the 2 rows of the batch',
     ],
-  ])('[6.3] refuses %s, with what it expected and what it got', (_, input, output, axes, message) => {
-    const take = (): Batch => outputRows(output, input, axes);
+  ])(
+    '[6.3] refuses %s, with what it expected and what it got',
+    (_, input, output, axes, message) => {
+      const take = (): Batch => outputRows(output, input, axes);
 
-    expect(take).toThrow(InvalidOutputError);
-    expect(take).toThrow(message);
-  });
+      expect(take).toThrow(InvalidOutputError);
+      expect(take).toThrow(message);
+    },
+  );
 });
 
 it('[M8] the refusal of the output of a function names no option that only models have', () => {
-  expect(() => outputRows({ y: floats([1, 2], [1, 2]) }, tensors)).toThrow(/must have the 2 rows of the batch$/);
+  expect(() => outputRows({ y: floats([1, 2], [1, 2]) }, tensors)).toThrow(
+    /must have the 2 rows of the batch$/,
+  );
 });
 
 describe('copyOutput', () => {
   it.each([
-    ['tensors that are the whole of an output', Batch.ofOutput({ y: rows(2), table: floats([3], [1, 2, 3]) }, { table: null })],
+    [
+      'tensors that are the whole of an output',
+      Batch.ofOutput({ y: rows(2), table: floats([3], [1, 2, 3]) }, { table: null }),
+    ],
     ['rows of tensors', Batch.ofOutput({ y: rows(4) }).slice(1, 3)],
     ['plain values', Batch.ofValues([{ list: [1] }, { tensor: rows(1) }])],
   ])('gives each caller %s of his own', (_, output) => {
     const [one, other] = [copyOutput(output), copyOutput(output)];
     expect(one).toEqual(output.consume());
     expect(other).toEqual(one);
-    expect(partsOf(one).filter((part) => [...partsOf(other), ...partsOf(output.release())].includes(part))).toEqual([]);
+    expect(
+      partsOf(one).filter((part) =>
+        [...partsOf(other), ...partsOf(output.release())].includes(part),
+      ),
+    ).toEqual([]);
   });
 
   it('[6.2] throws the error in place of a row', () => {
@@ -126,7 +171,9 @@ describe('copyOutput', () => {
   });
 
   it('refuses a row that cannot be copied, whether or not there is a second caller', () => {
-    expect(() => copyOutput(Batch.ofValues([new URL('https://example.com')]))).toThrow(InvalidOutputError);
+    expect(() => copyOutput(Batch.ofValues([new URL('https://example.com')]))).toThrow(
+      InvalidOutputError,
+    );
   });
 });
 
@@ -135,5 +182,7 @@ function partsOf(value: unknown): unknown[] {
   if (isTensor(value)) {
     return [value, value.data, value.dims];
   }
-  return typeof value === 'object' && value !== null ? [value, ...Object.values(value).flatMap(partsOf)] : [];
+  return typeof value === 'object' && value !== null
+    ? [value, ...Object.values(value).flatMap(partsOf)]
+    : [];
 }

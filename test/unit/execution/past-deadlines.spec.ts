@@ -9,15 +9,21 @@ describe('A call whose deadline has passed', () => {
   const start = useServings();
   const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
 
-  it.each(['batchedRun', 'run', 'stream'] as const)('[M7] gets a DeadlineExceededError from %s', async (door) => {
-    const serving = await start(same);
-    // Makes the serving learn how long its batches take.
-    await Promise.all(Array.from({ length: 20 }, (_, i) => serving.batchedRun(i)));
+  it.each(['batchedRun', 'run', 'stream'] as const)(
+    '[M7] gets a DeadlineExceededError from %s',
+    async (door) => {
+      const serving = await start(same);
+      // Makes the serving learn how long its batches take.
+      await Promise.all(Array.from({ length: 20 }, (_, i) => serving.batchedRun(i)));
 
-    const call = door === 'stream' ? collect(serving.stream('a', { timeout: 0 })) : serving[door]('a', { timeout: 0 });
+      const call =
+        door === 'stream'
+          ? collect(serving.stream('a', { timeout: 0 }))
+          : serving[door]('a', { timeout: 0 });
 
-    await expect(call).rejects.toThrow(DeadlineExceededError);
-  });
+      await expect(call).rejects.toThrow(DeadlineExceededError);
+    },
+  );
 
   it('[M7] gets a DeadlineExceededError when its time passed in preprocess', async () => {
     const serving = await start({

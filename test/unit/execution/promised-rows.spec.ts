@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, BatchFailedError, createServing, InvalidOutputError, type ServingHandler } from 'nestjs-serving';
+import {
+  Batch,
+  BatchFailedError,
+  createServing,
+  InvalidOutputError,
+  type ServingHandler,
+} from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -71,7 +77,11 @@ describe('A batch function that returns promises', () => {
 
   it('[W5] the promises of a class are awaited as those of a function are', async () => {
     const serving = await start(
-      createServing({ name: 'class', useClass: Doubling, postprocess: (output, { metadata }) => [output, metadata] }),
+      createServing({
+        name: 'class',
+        useClass: Doubling,
+        postprocess: (output, { metadata }) => [output, metadata],
+      }),
     );
 
     await expect(serving.batchedRun(Batch.stack([1, 2]))).resolves.toEqual([[2, 4], 'said']);

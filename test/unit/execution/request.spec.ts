@@ -23,7 +23,12 @@ describe('BatchRequest', () => {
 
     expect(laneOf(Batch.stack(['a']))).toBe(laneOf(Batch.stack([1, 2])));
     expect(laneOf(Batch.concatenate([x]))).toBe(laneOf(Batch.concatenate([floats([2], [2, 3])])));
-    const others = [Batch.stack(['a']), Batch.stack(['a']).withKey('en'), Batch.concatenate([x]), Batch.concatenate([{ x }])];
+    const others = [
+      Batch.stack(['a']),
+      Batch.stack(['a']).withKey('en'),
+      Batch.concatenate([x]),
+      Batch.concatenate([{ x }]),
+    ];
     expect(new Set(others.map(laneOf)).size).toBe(others.length);
   });
 

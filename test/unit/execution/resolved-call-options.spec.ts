@@ -21,8 +21,15 @@ describe('termsOf', () => {
 
   it('gives one and the same where nothing is asked for', () => {
     expect(terms({})).toBe(DEFAULT_CALL_OPTIONS);
-    expect(terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' })).toBe(DEFAULT_CALL_OPTIONS);
-    expect(DEFAULT_CALL_OPTIONS).toMatchObject({ priority: 0, tenant: '', deadline: Infinity, signal: undefined });
+    expect(
+      terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' }),
+    ).toBe(DEFAULT_CALL_OPTIONS);
+    expect(DEFAULT_CALL_OPTIONS).toMatchObject({
+      priority: 0,
+      tenant: '',
+      deadline: Infinity,
+      signal: undefined,
+    });
   });
 
   it('[7.4] gives what is asked for', () => {
@@ -46,14 +53,20 @@ describe('termsOf', () => {
     expect(terms({ timeout: 0 }, 30).deadline).toBe(now);
   });
 
-  it.each([Infinity, 2 ** 31])('[7.2] knows no deadline where the time is longer than a timer: %s', (timeout) => {
-    expect(terms({ timeout }).deadline).toBe(Infinity);
-    expect(terms({ timeout: 2 ** 31 - 1 }).deadline).toBeLessThan(Infinity);
-  });
+  it.each([Infinity, 2 ** 31])(
+    '[7.2] knows no deadline where the time is longer than a timer: %s',
+    (timeout) => {
+      expect(terms({ timeout }).deadline).toBe(Infinity);
+      expect(terms({ timeout: 2 ** 31 - 1 }).deadline).toBeLessThan(Infinity);
+    },
+  );
 
   it('[7.4] asks the serving for the tenant where the call names none', () => {
     const inputs: unknown[] = [];
-    const asking = { ...callbacks, tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined) };
+    const asking = {
+      ...callbacks,
+      tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined),
+    };
 
     expect(resolveCallOptions(asking, 'known', {}).tenant).toBe('a');
     expect(resolveCallOptions(asking, 'unknown', {})).toBe(DEFAULT_CALL_OPTIONS);
@@ -63,11 +76,26 @@ describe('termsOf', () => {
 
   it.each([
     { options: { priority: 11 }, message: 'priority 11; allowed is a whole number from -10 to 10' },
-    { options: { priority: -11 }, message: 'priority -11; allowed is a whole number from -10 to 10' },
-    { options: { priority: 0.5 }, message: 'priority 0.5; allowed is a whole number from -10 to 10' },
-    { options: { priority: NaN }, message: 'priority NaN; allowed is a whole number from -10 to 10' },
-    { options: { priority: '1' }, message: 'priority "1"; allowed is a whole number from -10 to 10' },
-    { options: { priority: null }, message: 'priority null; allowed is a whole number from -10 to 10' },
+    {
+      options: { priority: -11 },
+      message: 'priority -11; allowed is a whole number from -10 to 10',
+    },
+    {
+      options: { priority: 0.5 },
+      message: 'priority 0.5; allowed is a whole number from -10 to 10',
+    },
+    {
+      options: { priority: NaN },
+      message: 'priority NaN; allowed is a whole number from -10 to 10',
+    },
+    {
+      options: { priority: '1' },
+      message: 'priority "1"; allowed is a whole number from -10 to 10',
+    },
+    {
+      options: { priority: null },
+      message: 'priority null; allowed is a whole number from -10 to 10',
+    },
     { options: { tenant: 7 }, message: 'tenant 7; allowed is a string' },
     { options: { tenant: null }, message: 'tenant null; allowed is a string' },
     { options: { timeout: -1 }, message: 'timeout -1; allowed is milliseconds of 0 or more' },
@@ -81,7 +109,9 @@ describe('termsOf', () => {
 
   it('[7.2] tells whoever is late how much time he had', () => {
     expect(terms({ timeout: 25 }).deadlineError()).toEqual(
-      new DeadlineExceededError('Serving "polite" did not answer within the 25 ms that the call had'),
+      new DeadlineExceededError(
+        'Serving "polite" did not answer within the 25 ms that the call had',
+      ),
     );
     expect(DEFAULT_CALL_OPTIONS.deadlineError()).toBeInstanceOf(DeadlineExceededError);
   });
@@ -129,9 +159,13 @@ describe('onStop', () => {
     const late = terms({ timeout: 5, signal: leaving.signal });
     await later(5);
 
-    [terms({ signal: leaving.signal, timeout: 10 }), terms(leaving), terms({ timeout: 10 }), late, DEFAULT_CALL_OPTIONS].forEach(
-      (asked) => onCancel(asked, (reason) => reasons.push(reason))(),
-    );
+    [
+      terms({ signal: leaving.signal, timeout: 10 }),
+      terms(leaving),
+      terms({ timeout: 10 }),
+      late,
+      DEFAULT_CALL_OPTIONS,
+    ].forEach((asked) => onCancel(asked, (reason) => reasons.push(reason))());
 
     expect([timers(), getEventListeners(leaving.signal, 'abort')]).toEqual([0, []]);
     await later(20);
@@ -162,7 +196,10 @@ describe('A call', () => {
   );
 
   it('[7.2] [7.4] with options that cannot be is refused where a stream is read', async () => {
-    const serving = await start<unknown>({ name: 'polite', useFactory: () => (rows: string[]) => rows });
+    const serving = await start<unknown>({
+      name: 'polite',
+      useFactory: () => (rows: string[]) => rows,
+    });
 
     const events = serving.stream('a', wrong({ priority: 'high' }))[Symbol.asyncIterator]();
 
@@ -183,7 +220,9 @@ describe('A call', () => {
       useFactory: () => (rows: string[]) => rows,
     });
 
-    const replies = await Promise.allSettled(['nobody', 'number', 'a'].map((row) => serving.batchedRun(row)));
+    const replies = await Promise.allSettled(
+      ['nobody', 'number', 'a'].map((row) => serving.batchedRun(row)),
+    );
 
     expect(replies).toMatchObject([
       { reason: expect.any(RangeError) },

@@ -1,5 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, type LocalServing, PartitionLostError, RunTimeoutError, type ServingOptions } from 'nestjs-serving';
+import {
+  Batch,
+  type LocalServing,
+  PartitionLostError,
+  RunTimeoutError,
+  type ServingOptions,
+} from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 import { NotStartedError } from '../../../lib/partitions/partition.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
@@ -9,7 +15,8 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 const letters = (text: string): Batch => Batch.stack(text.split(''));
 const upper = (rows: readonly string[]): string[] => rows.map((row) => row.toUpperCase());
 
-const settled = (serving: LocalServing, rows: string) => Promise.allSettled(rows.split('').map((row) => serving.batchedRun(row)));
+const settled = (serving: LocalServing, rows: string) =>
+  Promise.allSettled(rows.split('').map((row) => serving.batchedRun(row)));
 
 describe('A batch whose partition is lost', () => {
   useVirtualTime();
@@ -51,16 +58,19 @@ describe('A batch whose partition is lost', () => {
     { retries: 0, runs: 1 },
     { retries: 1, runs: 2 },
     { retries: 5, runs: 6 },
-  ])('[5.6] runs again $retries times at most where `retries` says so', async ({ retries, runs }) => {
-    const { serving, script } = await start({ retries });
-    const reply = serving.batchedRun('a');
-    for (let run = 0; run < runs; run++) {
-      (await script.next()).crash({ restarts: true });
-    }
+  ])(
+    '[5.6] runs again $retries times at most where `retries` says so',
+    async ({ retries, runs }) => {
+      const { serving, script } = await start({ retries });
+      const reply = serving.batchedRun('a');
+      for (let run = 0; run < runs; run++) {
+        (await script.next()).crash({ restarts: true });
+      }
 
-    await expect(reply).rejects.toThrow(PartitionLostError);
-    expect(script.batches).toEqual([]);
-  });
+      await expect(reply).rejects.toThrow(PartitionLostError);
+      expect(script.batches).toEqual([]);
+    },
+  );
 
   it.each([{ idempotent: false }, { idempotent: undefined }])(
     '[5.6] fails its callers in a serving that may not run it twice: %j',
@@ -91,9 +101,13 @@ describe('A batch whose partition is lost', () => {
     script.batches[0]!.finish(upper);
     await turn();
 
-    expect(script.batches.map(({ partition, rows }) => [partition, rows])).toEqual([[1, ['a', 'b']]]);
+    expect(script.batches.map(({ partition, rows }) => [partition, rows])).toEqual([
+      [1, ['a', 'b']],
+    ]);
     script.release(upper);
-    expect((await replies).map((reply) => 'value' in reply && reply.value)).toEqual('ABCDEF'.split(''));
+    expect((await replies).map((reply) => 'value' in reply && reply.value)).toEqual(
+      'ABCDEF'.split(''),
+    );
   });
 
   it('[5.6] fails when all partitions are lost', async () => {
@@ -156,7 +170,9 @@ describe('A batch whose partition is lost', () => {
     await reply;
     await turn();
 
-    expect(batches.map(({ reason, error, rows }) => [reason, (error as Error | undefined)?.name, rows])).toEqual([
+    expect(
+      batches.map(({ reason, error, rows }) => [reason, (error as Error | undefined)?.name, rows]),
+    ).toEqual([
       ['idle', 'PartitionLostError', 1],
       ['retry', undefined, 1],
     ]);
@@ -208,21 +224,24 @@ describe('A batch whose partition is lost', () => {
     expect(outputsOf(await events)).toEqual([{ layer: [1, 2, 3] }, ['A', 'B', 'C']]);
   });
 
-  it.each(['hook', 'step'])('[5.6] [8.3] [8.4] does not run again after its first %s: callers have heard of it', async (said) => {
-    const { serving, script } = await start();
-    const events = iterated(serving.stream('a', { hooks: ['layer'] }));
-    const batch = await script.next();
-    if (said === 'hook') {
-      batch.emit('layer', [1]);
-    } else {
-      batch.step(['A']);
-    }
+  it.each(['hook', 'step'])(
+    '[5.6] [8.3] [8.4] does not run again after its first %s: callers have heard of it',
+    async (said) => {
+      const { serving, script } = await start();
+      const events = iterated(serving.stream('a', { hooks: ['layer'] }));
+      const batch = await script.next();
+      if (said === 'hook') {
+        batch.emit('layer', [1]);
+      } else {
+        batch.step(['A']);
+      }
 
-    batch.crash({ restarts: true });
+      batch.crash({ restarts: true });
 
-    await expect(events).rejects.toThrow(PartitionLostError);
-    expect(script.batches).toEqual([]);
-  });
+      await expect(events).rejects.toThrow(PartitionLostError);
+      expect(script.batches).toEqual([]);
+    },
+  );
 
   it('[5.6] [3.1] runs again inline', async () => {
     const { serving, script } = await start({ batchSize: 2 });

@@ -2,8 +2,18 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Part } from '../../../lib/batching/queued-request.js';
-import { BatchFailedError, PartitionLostError, RunTimeoutError, ServingLoadError } from '../../../lib/errors.js';
-import { LostInTransitError, NotStartedError, OutputLostError, TooLargeToSendError } from '../../../lib/partitions/partition.js';
+import {
+  BatchFailedError,
+  PartitionLostError,
+  RunTimeoutError,
+  ServingLoadError,
+} from '../../../lib/errors.js';
+import {
+  LostInTransitError,
+  NotStartedError,
+  OutputLostError,
+  TooLargeToSendError,
+} from '../../../lib/partitions/partition.js';
 import { type RetryState, retriesFor } from '../../../lib/execution/retry-policy.js';
 import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import type { BatchRequest } from '../../../lib/execution/request.js';
@@ -18,11 +28,18 @@ const lost = new PartitionLostError('the process has ended');
 
 function requestOf(rows: number, whole = false): BatchRequest {
   const batch = Batch.stack(Array.from({ length: rows }, (_, i) => i));
-  return whole ? new StreamRequest(batch, lane, undefined, ['hook']) : new ReplyRequest(batch, lane);
+  return whole
+    ? new StreamRequest(batch, lane, undefined, ['hook'])
+    : new ReplyRequest(batch, lane);
 }
 
-const allOf = (request: BatchRequest): Part<BatchRequest> => ({ request, offset: 0, count: request.size });
-const partsOf = (...sizes: number[]): Part<BatchRequest>[] => sizes.map((size) => allOf(requestOf(size)));
+const allOf = (request: BatchRequest): Part<BatchRequest> => ({
+  request,
+  offset: 0,
+  count: request.size,
+});
+const partsOf = (...sizes: number[]): Part<BatchRequest>[] =>
+  sizes.map((size) => allOf(requestOf(size)));
 /** The offset and the count of each part of each batch that is to run. */
 const shapeOf = (retries: ReturnType<typeof retriesFor>): number[][][] =>
   retries.map(({ parts }) => parts.map(({ offset, count }) => [offset, count]));
@@ -33,7 +50,9 @@ function play(
   errorOf: (rows: readonly (readonly [BatchRequest, number])[]) => unknown,
   own: Partial<RetryOptions> = {},
 ): { readonly runs: number; readonly failed: number; readonly answered: number } {
-  const left: { readonly parts: readonly Part<BatchRequest>[]; readonly retryState?: unknown }[] = [{ parts }];
+  const left: { readonly parts: readonly Part<BatchRequest>[]; readonly retryState?: unknown }[] = [
+    { parts },
+  ];
   const outcome = { runs: 0, failed: 0, answered: 0 };
   for (let batch = left.shift(); batch; batch = left.shift()) {
     outcome.runs++;
@@ -42,7 +61,9 @@ function play(
     );
     const error = errorOf(rows);
     const retries =
-      error === undefined ? [] : retriesFor(error, batch.parts, batch.retryState as RetryState, { ...options, ...own });
+      error === undefined
+        ? []
+        : retriesFor(error, batch.parts, batch.retryState as RetryState, { ...options, ...own });
     left.push(...retries);
     if (retries.length === 0) {
       outcome[error === undefined ? 'answered' : 'failed'] += rows.length;
@@ -53,9 +74,15 @@ function play(
 
 /** Fails every batch in which there is one of these rows, counted over all parts. */
 function atFault(parts: readonly Part<BatchRequest>[], faulty: readonly number[]) {
-  const all = parts.flatMap(({ request, count }) => Array.from({ length: count }, (_, i) => [request, i] as const));
+  const all = parts.flatMap(({ request, count }) =>
+    Array.from({ length: count }, (_, i) => [request, i] as const),
+  );
   return (rows: readonly (readonly [BatchRequest, number])[]): unknown =>
-    rows.some(([request, index]) => faulty.some((i) => all[i]![0] === request && all[i]![1] === index)) ? failed : undefined;
+    rows.some(([request, index]) =>
+      faulty.some((i) => all[i]![0] === request && all[i]![1] === index),
+    )
+      ? failed
+      : undefined;
 }
 
 describe('retriesOf', () => {
@@ -70,10 +97,9 @@ describe('retriesOf', () => {
         [0, 1],
       ],
     ]);
-    expect(shapeOf(retriesFor(failed, [{ ...partsOf(9)[0]!, offset: 4, count: 3 }], undefined, options))).toEqual([
-      [[4, 2]],
-      [[6, 1]],
-    ]);
+    expect(
+      shapeOf(retriesFor(failed, [{ ...partsOf(9)[0]!, offset: 4, count: 3 }], undefined, options)),
+    ).toEqual([[[4, 2]], [[6, 1]]]);
   });
 
   it('[6.4] gives a row none that has failed alone', () => {
@@ -88,7 +114,9 @@ describe('retriesOf', () => {
   );
 
   it('[6.4] gives none where something could not be loaded, for which no row is at fault', () => {
-    expect(retriesFor(new ServingLoadError('no such file'), partsOf(4), undefined, options)).toEqual([]);
+    expect(
+      retriesFor(new ServingLoadError('no such file'), partsOf(4), undefined, options),
+    ).toEqual([]);
   });
 
   it('[6.4] finds one or two rows at fault, wherever they are, and answers all others', () => {
@@ -121,32 +149,43 @@ describe('retriesOf', () => {
 
   it('[6.4] ends soon, and answers every row once, however many are at fault', () => {
     fc.assert(
-      fc.property(fc.integer({ min: 1, max: 200 }), fc.array(fc.nat(199), { maxLength: 200 }), (rows, faulty) => {
-        const parts = partsOf(rows);
+      fc.property(
+        fc.integer({ min: 1, max: 200 }),
+        fc.array(fc.nat(199), { maxLength: 200 }),
+        (rows, faulty) => {
+          const parts = partsOf(rows);
 
-        const outcome = play(
-          parts,
-          atFault(
+          const outcome = play(
             parts,
-            faulty.filter((row) => row < rows),
-          ),
-        );
+            atFault(
+              parts,
+              faulty.filter((row) => row < rows),
+            ),
+          );
 
-        expect(outcome.answered + outcome.failed).toBe(rows);
-        expect(outcome.runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
-      }),
+          expect(outcome.answered + outcome.failed).toBe(rows);
+          expect(outcome.runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
+        },
+      ),
     );
   });
 
   it('[8.3] [6.4] cuts no request that must run whole, and none off from the others where it can go apart', () => {
-    const [before, whole, after] = [allOf(requestOf(1)), allOf(requestOf(3, true)), allOf(requestOf(2))];
+    const [before, whole, after] = [
+      allOf(requestOf(1)),
+      allOf(requestOf(3, true)),
+      allOf(requestOf(2)),
+    ];
 
-    expect(retriesFor(failed, [before, whole], undefined, options).map(({ parts }) => parts)).toEqual([[before], [whole]]);
-    expect(retriesFor(failed, [whole, before], undefined, options).map(({ parts }) => parts)).toEqual([[whole], [before]]);
-    expect(retriesFor(failed, [before, whole, after], undefined, options).map(({ parts }) => parts)).toEqual([
-      [before, whole],
-      [after],
-    ]);
+    expect(
+      retriesFor(failed, [before, whole], undefined, options).map(({ parts }) => parts),
+    ).toEqual([[before], [whole]]);
+    expect(
+      retriesFor(failed, [whole, before], undefined, options).map(({ parts }) => parts),
+    ).toEqual([[whole], [before]]);
+    expect(
+      retriesFor(failed, [before, whole, after], undefined, options).map(({ parts }) => parts),
+    ).toEqual([[before, whole], [after]]);
     expect(retriesFor(failed, [whole], undefined, options)).toEqual([]);
   });
 
@@ -161,9 +200,13 @@ describe('retriesOf', () => {
           expect(
             requests
               .filter(({ whole }) => whole)
-              .every((request) => [0, request.size].includes(rows.filter(([own]) => own === request).length)),
+              .every((request) =>
+                [0, request.size].includes(rows.filter(([own]) => own === request).length),
+              ),
           ).toBe(true);
-          return rows.some(([request, row]) => request === culprit && row === 0) ? failed : undefined;
+          return rows.some(([request, row]) => request === culprit && row === 0)
+            ? failed
+            : undefined;
         });
 
         expect(without).toBe(culprit.whole ? culprit.size : 1);
@@ -187,10 +230,11 @@ describe('retriesOf', () => {
         ],
       ]);
 
-      expect(halves.map(({ parts: half, retryState }) => retriesFor(error, half, retryState as RetryState, options))).toEqual([
-        [],
-        [],
-      ]);
+      expect(
+        halves.map(({ parts: half, retryState }) =>
+          retriesFor(error, half, retryState as RetryState, options),
+        ),
+      ).toEqual([[], []]);
     },
   );
 
@@ -209,7 +253,9 @@ describe('retriesOf', () => {
     const parts = partsOf(5, 11);
 
     const deadly = atFault(parts, [7]);
-    const { answered, failed: without } = play(parts, (rows) => deadly(rows) && lost, { retries: 6 });
+    const { answered, failed: without } = play(parts, (rows) => deadly(rows) && lost, {
+      retries: 6,
+    });
 
     expect([answered, without]).toEqual([15, 1]);
   });
@@ -219,22 +265,35 @@ describe('retriesOf', () => {
     const [first] = retriesFor(lost, parts, undefined, options);
     expect(first?.parts).toEqual(parts);
 
-    expect(retriesFor(lost, parts, first?.retryState as RetryState, options).map((retry) => retry.parts)).toEqual([parts]);
+    expect(
+      retriesFor(lost, parts, first?.retryState as RetryState, options).map((retry) => retry.parts),
+    ).toEqual([parts]);
   });
 
   it('[5.6] gives none to lost batches of a serving that is not idempotent, nor without retries', () => {
-    expect(retriesFor(lost, partsOf(4), undefined, { ...options, idempotent: false, isolateFailures: false })).toEqual([]);
+    expect(
+      retriesFor(lost, partsOf(4), undefined, {
+        ...options,
+        idempotent: false,
+        isolateFailures: false,
+      }),
+    ).toEqual([]);
     expect(retriesFor(lost, partsOf(4), undefined, { ...options, retries: 0 })).toEqual([]);
   });
 
   it('[5.6] gives lost batches of a serving that does not isolate failures', () => {
-    expect(retriesFor(lost, partsOf(4), undefined, { ...options, isolateFailures: false })).toHaveLength(1);
+    expect(
+      retriesFor(lost, partsOf(4), undefined, { ...options, isolateFailures: false }),
+    ).toHaveLength(1);
   });
 
   it.each([true, false])(
     '[H7] runs a batch whose partition ended before it had begun it, and may have died of it, as often as retries says: idempotent %p',
     (idempotent) => {
-      const outcome = play(partsOf(1, 1), () => new LostInTransitError('gone'), { idempotent, isolateFailures: idempotent });
+      const outcome = play(partsOf(1, 1), () => new LostInTransitError('gone'), {
+        idempotent,
+        isolateFailures: idempotent,
+      });
 
       expect(outcome).toEqual({ runs: 4, failed: 2, answered: 0 });
     },
@@ -248,7 +307,11 @@ describe('retriesOf', () => {
         ? new TooLargeToSendError('large')
         : undefined;
 
-    const outcome = play(parts, tooLarge, { idempotent: false, isolateFailures: false, retries: 0 });
+    const outcome = play(parts, tooLarge, {
+      idempotent: false,
+      isolateFailures: false,
+      retries: 0,
+    });
 
     expect(outcome).toMatchObject({ failed: 1, answered: 7 });
   });
@@ -259,7 +322,12 @@ describe('retriesOf', () => {
     let retryState: RetryState | undefined;
 
     for (let i = 0; i < 20; i++) {
-      const [retry, ...others] = retriesFor(new NotStartedError('gone'), parts, retryState, careful);
+      const [retry, ...others] = retriesFor(
+        new NotStartedError('gone'),
+        parts,
+        retryState,
+        careful,
+      );
       expect([retry?.parts, others]).toEqual([parts, []]);
       retryState = retry?.retryState as RetryState;
     }
@@ -288,20 +356,25 @@ describe('retriesOf', () => {
     'std::bad_alloc',
     'Failed to allocate memory for requested buffer',
     'JavaScript heap Out Of Memory',
-  ])('[5.6] gives a batch for which there was no memory in halves, where failures are not isolated: %s', (message) => {
-    const own = { ...options, isolateFailures: false };
-    const error = new BatchFailedError(`Serving "large": a batch of 4 rows failed: ${message}`);
+  ])(
+    '[5.6] gives a batch for which there was no memory in halves, where failures are not isolated: %s',
+    (message) => {
+      const own = { ...options, isolateFailures: false };
+      const error = new BatchFailedError(`Serving "large": a batch of 4 rows failed: ${message}`);
 
-    expect(shapeOf(retriesFor(error, partsOf(4), undefined, own))).toEqual([[[0, 2]], [[2, 2]]]);
-    expect(retriesFor(error, partsOf(4), undefined, { ...own, idempotent: false })).toEqual([]);
-    expect(retriesFor(error, partsOf(1), undefined, own)).toEqual([]);
-  });
+      expect(shapeOf(retriesFor(error, partsOf(4), undefined, own))).toEqual([[[0, 2]], [[2, 2]]]);
+      expect(retriesFor(error, partsOf(4), undefined, { ...own, idempotent: false })).toEqual([]);
+      expect(retriesFor(error, partsOf(1), undefined, own)).toEqual([]);
+    },
+  );
 
   it('[5.6] [6.4] answers all rows of a batch for which there was no memory, if there is for a part of them', () => {
     const parts = partsOf(20, 44);
     const error = new BatchFailedError('out of memory');
 
-    const { answered } = play(parts, (rows) => (rows.length > 32 ? error : undefined), { isolateFailures: false });
+    const { answered } = play(parts, (rows) => (rows.length > 32 ? error : undefined), {
+      isolateFailures: false,
+    });
 
     expect(answered).toBe(64);
   });

@@ -12,26 +12,50 @@ describe('A batch that was handed ahead', () => {
 
   it('[W13] is taken back when another partition is idle, and counts as run once', async () => {
     const workers = [new FakeWorker(), new FakeWorker()];
-    const options = resolveDefinition({ name: 'held', batchSize: 1, partitions: 2, useFactory: () => () => [] });
+    const options = resolveDefinition({
+      name: 'held',
+      batchSize: 1,
+      partitions: 2,
+      useFactory: () => () => [],
+    });
     const serving = await start<string>(
-      new LocalServing(options, { name: 'held' }, async (_kind, _partitions, _keys, supervision) => ({
-        partitions: workers.map((worker, i) => new SupervisedPartition(i, worker, async () => worker, supervision)),
-      })),
+      new LocalServing(
+        options,
+        { name: 'held' },
+        async (_kind, _partitions, _keys, supervision) => ({
+          partitions: workers.map(
+            (worker, i) => new SupervisedPartition(i, worker, async () => worker, supervision),
+          ),
+        }),
+      ),
     );
     const ends: Pick<BatchEndEvent, 'partition' | 'revoked' | 'error'>[] = [];
-    serving.eventsOf('batch:end').subscribe(({ partition, revoked, error }) => ends.push({ partition, revoked, error }));
+    serving
+      .eventsOf('batch:end')
+      .subscribe(({ partition, revoked, error }) => ends.push({ partition, revoked, error }));
     const replies = ['a', 'b', 'c'].map((row) => serving.batchedRun(row));
     await turn();
-    expect(workers.map(({ batches }) => batches.map(({ rows }) => rows))).toEqual([[['a'], ['c']], [['b']]]);
+    expect(workers.map(({ batches }) => batches.map(({ rows }) => rows))).toEqual([
+      [['a'], ['c']],
+      [['b']],
+    ]);
 
     workers[1]!.batches[0]!.finish(['B']);
     await turn();
-    expect(workers.map(({ batches }) => batches.map(({ rows }) => rows))).toEqual([[['a']], [['c']]]);
+    expect(workers.map(({ batches }) => batches.map(({ rows }) => rows))).toEqual([
+      [['a']],
+      [['c']],
+    ]);
 
     workers[1]!.batches[0]!.finish(['C']);
     workers[0]!.batches[0]!.finish(['A']);
     expect(await Promise.all(replies)).toEqual(['A', 'B', 'C']);
-    expect(ends).toEqual([{ partition: 1 }, { partition: 0, revoked: true }, { partition: 1 }, { partition: 0 }]);
+    expect(ends).toEqual([
+      { partition: 1 },
+      { partition: 0, revoked: true },
+      { partition: 1 },
+      { partition: 0 },
+    ]);
     expect(serving.counters()).toMatchObject({ batches: 3, failedBatches: 0, rows: 3 });
   });
 });

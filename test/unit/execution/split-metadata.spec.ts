@@ -15,7 +15,8 @@ function counted(): ReturnType<typeof defineServing> {
   });
 }
 
-const rowsOf = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, i) => `${i}`));
+const rowsOf = (count: number): Batch =>
+  Batch.stack(Array.from({ length: count }, (_, i) => `${i}`));
 
 describe('What postprocess gets as metadata', () => {
   useVirtualTime();
@@ -69,7 +70,9 @@ describe('What postprocess gets as metadata', () => {
   it('[W12] calls that share a flight get the metadata of every batch', async () => {
     const serving = await start({ ...counted(), singleFlight: true, identify: () => 'same' });
 
-    const contexts = await Promise.all([rowsOf(5), rowsOf(5)].map((rows) => serving.batchedRun(rows)));
+    const contexts = await Promise.all(
+      [rowsOf(5), rowsOf(5)].map((rows) => serving.batchedRun(rows)),
+    );
 
     expect(contexts).toEqual([inThree, inThree]);
   });
@@ -110,7 +113,8 @@ describe('What postprocess gets as metadata', () => {
     const serving = await start(
       defineServing({
         ...counted(),
-        postprocess: (_output: unknown, { isSplit, metadata }) => (isSplit ? metadata.map(({ rows }) => rows) : [metadata]),
+        postprocess: (_output: unknown, { isSplit, metadata }) =>
+          isSplit ? metadata.map(({ rows }) => rows) : [metadata],
       }),
     );
 

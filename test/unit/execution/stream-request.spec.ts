@@ -5,19 +5,30 @@ import { releaseOutput } from '../../../lib/execution/output.js';
 import { ReplyRequest } from '../../../lib/execution/reply-request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 
-const lane: ServingLane = { key: 'default', origin: undefined, limits: { batchSize: 32, runSize: 32, batchTimeout: 0 } };
+const lane: ServingLane = {
+  key: 'default',
+  origin: undefined,
+  limits: { batchSize: 32, runSize: 32, batchTimeout: 0 },
+};
 const numbers = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, n) => n));
 
-/** What the request has said by now, with its rows as they would be handed out; `end` or the error last. */
+/**
+ * What the request has said by now, with its rows as they would be handed out; `end` or the error
+ * last.
+ */
 async function said(request: StreamRequest): Promise<unknown[]> {
   const events: unknown[] = [];
   const later = new Promise((resolve) => setImmediate(resolve, 'later'));
   for (;;) {
-    const next = await Promise.race([request.events.next(), later]).catch((error: unknown) => error);
+    const next = await Promise.race([request.events.next(), later]).catch(
+      (error: unknown) => error,
+    );
     if (next === 'later' || next instanceof Error) {
       return next === 'later' ? events : [...events, next];
     }
-    const { done, value } = next as IteratorResult<StreamRequest['events'] extends AsyncIterator<infer T> ? T : never>;
+    const { done, value } = next as IteratorResult<
+      StreamRequest['events'] extends AsyncIterator<infer T> ? T : never
+    >;
     if (done) {
       return [...events, 'end'];
     }
@@ -76,8 +87,15 @@ describe('StreamRequest', () => {
     request.step(0, ['a1'], undefined);
     request.step(0, [DONE], undefined);
 
-    expect(await said(request)).toEqual([expect.objectContaining({ rows: ['a1'] }), expect.objectContaining({ rows: ['b1'] })]);
-    expect([request.isWaiting(0), request.isWaiting(1), request.isOver]).toEqual([false, true, false]);
+    expect(await said(request)).toEqual([
+      expect.objectContaining({ rows: ['a1'] }),
+      expect.objectContaining({ rows: ['b1'] }),
+    ]);
+    expect([request.isWaiting(0), request.isWaiting(1), request.isOver]).toEqual([
+      false,
+      true,
+      false,
+    ]);
   });
 
   it('[8.4] says nothing more of rows that are over', async () => {

@@ -19,7 +19,10 @@ const values: [string, unknown][] = [
   ['a revoked proxy', revoked()],
   ['a proxy whose traps throw', new Proxy({}, unreadable)],
   ['a proxy of an error whose traps throw', new Proxy(new Error('a'), unreadable)],
-  ['an error whose getters throw', Object.defineProperties(new Error('a'), { code: { get: throws }, message: { get: throws } })],
+  [
+    'an error whose getters throw',
+    Object.defineProperties(new Error('a'), { code: { get: throws }, message: { get: throws } }),
+  ],
   ['null', null],
   ['undefined', undefined],
   ['a symbol', Symbol('a')],
@@ -51,7 +54,10 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
   }
   const hosts: [string, ServingDefinition][] = [
     ['a function', { name: 'a', useFactory: () => failFor }],
-    ['an async function', { name: 'a', useFactory: () => async (rows: unknown[]) => failFor(rows) }],
+    [
+      'an async function',
+      { name: 'a', useFactory: () => async (rows: unknown[]) => failFor(rows) },
+    ],
     ['a class', { name: 'a', useClass: Handler }],
     [
       'a generator',
@@ -63,27 +69,46 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
           },
       },
     ],
-    ['the promise of a row', { name: 'a', useFactory: () => (rows: unknown[]) => rows.map(async (row) => failFor([row])[0]) }],
+    [
+      'the promise of a row',
+      {
+        name: 'a',
+        useFactory: () => (rows: unknown[]) => rows.map(async (row) => failFor([row])[0]),
+      },
+    ],
     ['an idempotent function', { name: 'a', idempotent: true, useFactory: () => failFor }],
   ];
 
-  it.each(hosts)('[H11] in %s, fails its call with a typed error, and the next call is answered', async (host, definition) => {
-    const serving = await start(definition);
+  it.each(hosts)(
+    '[H11] in %s, fails its call with a typed error, and the next call is answered',
+    async (host, definition) => {
+      const serving = await start(definition);
 
-    const error: unknown = await serving.batchedRun('bad').catch((reason: unknown) => ({ reason }));
-    const streamed: unknown = await collect(serving.stream('bad')).catch((reason: unknown) => ({ reason }));
-    const alone: unknown = await serving.run('bad').catch((reason: unknown) => ({ reason }));
+      const error: unknown = await serving
+        .batchedRun('bad')
+        .catch((reason: unknown) => ({ reason }));
+      const streamed: unknown = await collect(serving.stream('bad')).catch((reason: unknown) => ({
+        reason,
+      }));
+      const alone: unknown = await serving.run('bad').catch((reason: unknown) => ({ reason }));
 
-    const reasons = [error, streamed, alone].map((outcome) => (outcome as { reason: unknown }).reason);
-    const isTyped = reasons.map(
-      (reason) => isServingError(reason) || (host === 'the promise of a row' && types.isNativeError(reason)),
-    );
-    expect(isTyped).toEqual([true, true, true]);
-    await expect(serving.batchedRun('good')).resolves.toBeDefined();
-  });
+      const reasons = [error, streamed, alone].map(
+        (outcome) => (outcome as { reason: unknown }).reason,
+      );
+      const isTyped = reasons.map(
+        (reason) =>
+          isServingError(reason) ||
+          (host === 'the promise of a row' && types.isNativeError(reason)),
+      );
+      expect(isTyped).toEqual([true, true, true]);
+      await expect(serving.batchedRun('good')).resolves.toBeDefined();
+    },
+  );
 
   it('[H11] in its factory, fails the start with a typed error', async () => {
-    await expect(start({ name: 'a', useFactory: fail })).rejects.toMatchObject({ code: 'SERVING_LOAD_FAILED' });
+    await expect(start({ name: 'a', useFactory: fail })).rejects.toMatchObject({
+      code: 'SERVING_LOAD_FAILED',
+    });
   });
 });
 

@@ -1,5 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, DeadlineExceededError, type LocalServing, type ServingOptions } from 'nestjs-serving';
+import {
+  Batch,
+  DeadlineExceededError,
+  type LocalServing,
+  type ServingOptions,
+} from 'nestjs-serving';
 import { BatchScript } from 'nestjs-serving/testing';
 import { iterated } from '../../fixtures/async/streams.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -20,14 +25,20 @@ describe('A call with a timeout', () => {
   useVirtualTime();
   const startServing = useServings();
 
-  async function start(options: Partial<ServingOptions> = {}): Promise<[LocalServing, BatchScript<string, string>]> {
+  async function start(
+    options: Partial<ServingOptions> = {},
+  ): Promise<[LocalServing, BatchScript<string, string>]> {
     const script = new BatchScript<string, string>();
-    const serving = await startServing<unknown>(script.createServing<unknown, unknown>({ name: 'timed', ...options }));
+    const serving = await startServing<unknown>(
+      script.createServing<unknown, unknown>({ name: 'timed', ...options }),
+    );
     return [serving, script];
   }
 
   /** A serving whose one partition runs a batch. */
-  async function busy(options: Partial<ServingOptions> = {}): Promise<[LocalServing, BatchScript<string, string>]> {
+  async function busy(
+    options: Partial<ServingOptions> = {},
+  ): Promise<[LocalServing, BatchScript<string, string>]> {
     const [serving, script] = await start(options);
     void serving.batchedRun('first');
     await script.next();
@@ -81,7 +92,10 @@ describe('A call with a timeout', () => {
 
   it('[7.2] leaves no timer once it is answered', async () => {
     const [serving, script] = await start();
-    const calls = [serving.batchedRun('a', { timeout: 1000 }), serving.run('b', { timeout: 1000 })].map(watched);
+    const calls = [
+      serving.batchedRun('a', { timeout: 1000 }),
+      serving.run('b', { timeout: 1000 }),
+    ].map(watched);
     await turn();
 
     script.release(upper);
@@ -93,8 +107,12 @@ describe('A call with a timeout', () => {
   it('[7.2] leaves no timer where it is refused', async () => {
     const [serving, script] = await busy({ maxQueue: 32 });
 
-    await expect(serving.batchedRun(letters('x'.repeat(33)), { timeout: 1000 })).rejects.toThrow('takes at most');
-    await expect(serving.batchedRun(Batch.empty(), { timeout: 1000 })).rejects.toThrow('without rows');
+    await expect(serving.batchedRun(letters('x'.repeat(33)), { timeout: 1000 })).rejects.toThrow(
+      'takes at most',
+    );
+    await expect(serving.batchedRun(Batch.empty(), { timeout: 1000 })).rejects.toThrow(
+      'without rows',
+    );
 
     expect(timers()).toBe(0);
     script.release(upper);
@@ -130,7 +148,9 @@ describe('A call with a timeout', () => {
     '[7.2] [1.5] is answered at its deadline by %s while its preprocess goes on, whose rows do not run',
     async (method) => {
       let prepare!: (prepared: { batch: string }) => void;
-      const [serving, script] = await start({ preprocess: () => new Promise((resolve) => (prepare = resolve)) });
+      const [serving, script] = await start({
+        preprocess: () => new Promise((resolve) => (prepare = resolve)),
+      });
       const call = watched(serving[method]('a', { timeout: 10 }));
       await later(10);
       expect(call.outcome).toEqual(late(10));
@@ -144,7 +164,9 @@ describe('A call with a timeout', () => {
 
   it('[7.2] [1.5] is answered at its deadline while its postprocess goes on', async () => {
     let shape!: (output: string) => void;
-    const [serving, script] = await start({ postprocess: () => new Promise((resolve) => (shape = resolve as never)) });
+    const [serving, script] = await start({
+      postprocess: () => new Promise((resolve) => (shape = resolve as never)),
+    });
     const call = watched(serving.batchedRun('a', { timeout: 10 }));
     await turn();
     script.release(upper);
@@ -157,7 +179,9 @@ describe('A call with a timeout', () => {
 
   it('[7.3] [1.5] with a signal is ended by it while its preprocess goes on', async () => {
     const leaving = new AbortController();
-    const [serving] = await start({ preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)) });
+    const [serving] = await start({
+      preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
+    });
     const call = watched(serving.batchedRun('a', leaving));
     await turn();
 
@@ -217,20 +241,25 @@ describe('A call with a timeout', () => {
   });
 
   describe('of the serving', () => {
-    it.each(['batchedRun', 'run'] as const)('[7.2] holds for a %s that names none itself', async (method) => {
-      const [serving, script] = await start({ timeout: 10 });
-      const calls = [serving[method]('a'), serving[method]('b', { timeout: 5 }), serving[method]('c', { timeout: 15 })].map(
-        watched,
-      );
+    it.each(['batchedRun', 'run'] as const)(
+      '[7.2] holds for a %s that names none itself',
+      async (method) => {
+        const [serving, script] = await start({ timeout: 10 });
+        const calls = [
+          serving[method]('a'),
+          serving[method]('b', { timeout: 5 }),
+          serving[method]('c', { timeout: 15 }),
+        ].map(watched);
 
-      await later(5);
-      expect(calls.map(({ outcome }) => outcome)).toEqual([undefined, late(5), undefined]);
-      await later(5);
-      expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), undefined]);
-      await later(5);
-      expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), late(15)]);
-      script.release(upper);
-    });
+        await later(5);
+        expect(calls.map(({ outcome }) => outcome)).toEqual([undefined, late(5), undefined]);
+        await later(5);
+        expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), undefined]);
+        await later(5);
+        expect(calls.map(({ outcome }) => outcome)).toEqual([late(10), late(5), late(15)]);
+        script.release(upper);
+      },
+    );
 
     it('[7.2] does not hold for streams', async () => {
       const [serving, script] = await start({ timeout: 10 });

@@ -6,7 +6,12 @@ import type { ModelPort, ModelSignature } from '../../../lib/partitions/onnx/mod
 import { validateBatch } from '../../../lib/execution/validate-batch.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-const port = (name: string, type: Tensor.Type, shape: ModelPort['shape'], batchAxis: number | null = 0): ModelPort => ({
+const port = (
+  name: string,
+  type: Tensor.Type,
+  shape: ModelPort['shape'],
+  batchAxis: number | null = 0,
+): ModelPort => ({
   name,
   type,
   shape,
@@ -22,14 +27,18 @@ const signatureOf = (...inputs: ModelPort[]): ModelSignature => ({
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
 
 const image = signatureOf(port('image', 'float32', ['batch', 2]));
-const tokens = signatureOf(port('ids', 'int64', ['batch', 'length']), port('mask', 'int64', ['batch', 'length']));
+const tokens = signatureOf(
+  port('ids', 'int64', ['batch', 'length']),
+  port('mask', 'int64', ['batch', 'length']),
+);
 const recurrent = signatureOf(
   port('x', 'float32', ['', 1]),
   port('state', 'float32', [2, '', 1], 1),
   port('rate', 'int64', [], null),
 );
 
-const ids = (rows: number, length: number): Tensor => new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
+const ids = (rows: number, length: number): Tensor =>
+  new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
 const x = floats([1, 1], [1]);
 const state = floats([2, 1, 1], [1, 2]);
 const rate = new Tensor('int64', [16n], []);
@@ -42,13 +51,25 @@ describe('checkFit', () => {
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
   ])('[4.9] lets rows pass that fit: %s', (_, rows, axes, signature) => {
-    expect(() => validateBatch('model', Batch.concatenate([rows], axes), options, ['default'], signature)).not.toThrow();
+    expect(() =>
+      validateBatch('model', Batch.concatenate([rows], axes), options, ['default'], signature),
+    ).not.toThrow();
   });
 
   it.each([
-    ['plain values', Batch.stack(['a']), image, 'these are no tensors; give some, or make them in preprocess'],
+    [
+      'plain values',
+      Batch.stack(['a']),
+      image,
+      'these are no tensors; give some, or make them in preprocess',
+    ],
     ['a missing input', Batch.concatenate([{ ids: ids(1, 2) }]), tokens, '"mask" is missing'],
-    ['a bare tensor for one of several', Batch.concatenate([ids(1, 2)]), tokens, '"ids" is missing'],
+    [
+      'a bare tensor for one of several',
+      Batch.concatenate([ids(1, 2)]),
+      tokens,
+      '"ids" is missing',
+    ],
     [
       'an input too many',
       Batch.concatenate([{ image: floats([1, 2], [1, 2]), size: x }]),
@@ -63,13 +84,34 @@ describe('checkFit', () => {
     ],
     [
       'two inputs of one path',
-      Batch.concatenate([{ ids: ids(1, 2), mask: ids(1, 2), 'a.b': ids(1, 2), a: { b: ids(1, 2) } }]),
-      signatureOf(port('ids', 'int64', ['', 2]), port('mask', 'int64', ['', 2]), port('a.b', 'int64', ['', 2])),
+      Batch.concatenate([
+        { ids: ids(1, 2), mask: ids(1, 2), 'a.b': ids(1, 2), a: { b: ids(1, 2) } },
+      ]),
+      signatureOf(
+        port('ids', 'int64', ['', 2]),
+        port('mask', 'int64', ['', 2]),
+        port('a.b', 'int64', ['', 2]),
+      ),
       'the model has no input',
     ],
-    ['an element type', Batch.concatenate([new Tensor('int32', [1, 2], [1, 2])]), image, '"image" is int32 and must be float32'],
-    ['a rank', Batch.concatenate([floats([1, 1, 2], [1, 2])]), image, '"image" has 3 axes and must have 2'],
-    ['a fixed axis', Batch.concatenate([floats([1, 3], [1, 2, 3])]), image, 'axis 1 of "image" is 3 and must be 2'],
+    [
+      'an element type',
+      Batch.concatenate([new Tensor('int32', [1, 2], [1, 2])]),
+      image,
+      '"image" is int32 and must be float32',
+    ],
+    [
+      'a rank',
+      Batch.concatenate([floats([1, 1, 2], [1, 2])]),
+      image,
+      '"image" has 3 axes and must have 2',
+    ],
+    [
+      'a fixed axis',
+      Batch.concatenate([floats([1, 3], [1, 2, 3])]),
+      image,
+      'axis 1 of "image" is 3 and must be 2',
+    ],
     [
       'two axes of one name',
       Batch.concatenate([{ ids: ids(1, 2), mask: ids(1, 3) }]),
@@ -96,7 +138,9 @@ describe('checkFit', () => {
   });
 
   it('[4.9] says what the model takes', () => {
-    expect(() => validateBatch('model', Batch.stack(['a']), options, ['default'], recurrent)).toThrow(
+    expect(() =>
+      validateBatch('model', Batch.stack(['a']), options, ['default'], recurrent),
+    ).toThrow(
       'Serving "model" takes [x: float32[?, 1], state: float32[2, ?, 1], rate: int64[]] and was given [plain values]: ',
     );
   });
@@ -104,12 +148,16 @@ describe('checkFit', () => {
   it('[4.7] refuses an unknown key with the sorted list of those that are known', () => {
     const keys = ['en', 'de'];
 
-    expect(() => validateBatch('model', Batch.stack(['a']).withKey('en'), options, keys)).not.toThrow();
+    expect(() =>
+      validateBatch('model', Batch.stack(['a']).withKey('en'), options, keys),
+    ).not.toThrow();
     expect(() => validateBatch('model', Batch.stack(['a']).withKey('fr'), options, keys)).toThrow(
       new UnknownKeyError('Serving "model" has no key "fr"; its keys are de, en'),
     );
     expect(() => validateBatch('model', Batch.stack(['a']), options, keys)).toThrow(
-      new UnknownKeyError('Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)'),
+      new UnknownKeyError(
+        'Serving "model" has no key "default"; its keys are de, en; name one: batch.withKey(key)',
+      ),
     );
     expect(keys).toEqual(['en', 'de']);
   });

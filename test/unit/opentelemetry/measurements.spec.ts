@@ -15,7 +15,11 @@ import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const echo: FunctionServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
+const echo: FunctionServingDefinition<string> = {
+  name: 'echo',
+  batchSize: 2,
+  useFactory: () => (rows: string[]) => rows,
+};
 
 /** Fails in every stage, as its input says. */
 const touchy: FunctionServingDefinition<string> = {
@@ -48,16 +52,23 @@ describe('metrics', () => {
   const start = useServings();
 
   const observe = (serving: LocalServing) => observeWithOpenTelemetry(serving, telemetry());
-  const depth = async (): Promise<unknown> => (await telemetry().measured()).get('serving.queue.depth')!.points[0]!.value;
+  const depth = async (): Promise<unknown> =>
+    (await telemetry().measured()).get('serving.queue.depth')!.points[0]!.value;
 
   it('[12.3] calls by how they came and how they ended', async () => {
     const serving = await start(touchy);
     const ends: CallEndEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => ends.push(event));
     observe(serving);
-    await Promise.allSettled(['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) => serving.batchedRun(input)));
+    await Promise.allSettled(
+      ['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) =>
+        serving.batchedRun(input),
+      ),
+    );
     await serving.run('a');
-    const codes = ends.map(({ error }) => (error === undefined ? [] : ((error as ServingError).code ?? (error as Error).name)));
+    const codes = ends.map(({ error }) =>
+      error === undefined ? [] : ((error as ServingError).code ?? (error as Error).name),
+    );
     expect(codes.flat().toSorted()).toEqual([
       'RangeError',
       'SERVING_BATCH_FAILED',
@@ -79,11 +90,17 @@ describe('metrics', () => {
   it('[12.3] the calls that were refused, by the reason', async () => {
     const serving = await start(touchy);
     observe(serving);
-    await Promise.allSettled(['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) => serving.batchedRun(input)));
+    await Promise.allSettled(
+      ['a', 'bad', 'worse', 'unreadable', 'too many', 'other'].map((input) =>
+        serving.batchedRun(input),
+      ),
+    );
     const { unit, points } = (await telemetry().measured()).get('serving.call.rejections')!;
     expect(unit).toBe('{call}');
     expect(
-      points.toSorted((a, b) => String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type']))),
+      points.toSorted((a, b) =>
+        String(a.attributes['error.type']).localeCompare(String(b.attributes['error.type'])),
+      ),
     ).toEqual([
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_OVERLOADED' }, value: 1 },
       { attributes: { 'serving.name': 'touchy', 'error.type': 'SERVING_UNKNOWN_KEY' }, value: 1 },
@@ -98,7 +115,9 @@ describe('metrics', () => {
     const running = serving.batchedRun('a');
     const waiting = serving.batchedRun('b', leaving);
 
-    leaving.abort(new CallCancelledError('The client has closed its connection before it was answered'));
+    leaving.abort(
+      new CallCancelledError('The client has closed its connection before it was answered'),
+    );
 
     await expect(waiting).rejects.toThrow(CallCancelledError);
     while (held.batches.length === 0) {
@@ -123,7 +142,10 @@ describe('metrics', () => {
     const attributes = { 'serving.name': 'echo', 'serving.call.mode': 'batched' };
     expect(points).toEqual([
       { attributes, value: expect.objectContaining({ count: 1 }) },
-      { attributes: { ...attributes, 'serving.call.answered_by': 'flight' }, value: expect.objectContaining({ count: 2 }) },
+      {
+        attributes: { ...attributes, 'serving.call.answered_by': 'flight' },
+        value: expect.objectContaining({ count: 2 }),
+      },
     ]);
   });
 
@@ -147,16 +169,27 @@ describe('metrics', () => {
       ['serving.batch.size', '{row}', closed, histogram(1, 3)],
       ['serving.batch.fill', '1', closed, histogram(1, 0.75)],
       ['serving.batch.wait.duration', 's', attributes, histogram(1, wait / 1000)],
-      ['serving.batch.run.duration', 's', { ...attributes, 'serving.partition.id': 0 }, histogram(1, runTime / 1000)],
+      [
+        'serving.batch.run.duration',
+        's',
+        { ...attributes, 'serving.partition.id': 0 },
+        histogram(1, runTime / 1000),
+      ],
       ['serving.batch.padding', '{row}', attributes, 1],
     ];
     for (const [name, unit, ofPoint, value] of expected) {
-      expect([name, measured.get(name)]).toEqual([name, { unit, points: [{ attributes: ofPoint, value }] }]);
+      expect([name, measured.get(name)]).toEqual([
+        name,
+        { unit, points: [{ attributes: ofPoint, value }] },
+      ]);
     }
   });
 
   it('[12.3] a failed batch by its reason', async () => {
-    const serving = await start({ ...echo, useFactory: () => () => Promise.reject(new Error('no')) });
+    const serving = await start({
+      ...echo,
+      useFactory: () => () => Promise.reject(new Error('no')),
+    });
     observe(serving);
     await serving.batchedRun('a').catch(() => {});
     const { points } = (await telemetry().measured()).get('serving.batch.run.duration')!;
@@ -172,19 +205,47 @@ describe('metrics', () => {
       ],
     };
     const serving = await start(echo);
-    observeWithOpenTelemetry(Object.assign(serving, { partitions: () => served.partitions }), telemetry());
+    observeWithOpenTelemetry(
+      Object.assign(serving, { partitions: () => served.partitions }),
+      telemetry(),
+    );
     const counted = async (): Promise<unknown> => {
       const measured = await telemetry().measured();
       const { unit, points } = measured.get('serving.partition.count')!;
       const restarts = measured.get('serving.partition.restarts');
-      expect(restarts).toMatchObject({ unit: '{restart}', points: [{ attributes: { 'serving.name': 'echo' } }] });
-      const counts = points.map(({ attributes, value }) => [attributes['serving.partition.state'], value] as const);
-      expect(points.map(({ attributes }) => attributes['serving.name'])).toEqual(points.map(() => 'echo'));
+      expect(restarts).toMatchObject({
+        unit: '{restart}',
+        points: [{ attributes: { 'serving.name': 'echo' } }],
+      });
+      const counts = points.map(
+        ({ attributes, value }) => [attributes['serving.partition.state'], value] as const,
+      );
+      expect(points.map(({ attributes }) => attributes['serving.name'])).toEqual(
+        points.map(() => 'echo'),
+      );
       return { unit, ...Object.fromEntries(counts), restarts: restarts!.points[0]!.value };
     };
-    expect(await counted()).toEqual({ unit: '{partition}', up: 2, restarting: 0, hung: 0, lost: 1, restarts: 7 });
-    served.partitions = [{ state: 'hung', restarts: 2 }, { state: 'restarting', restarts: 1 }, served.partitions[2]!];
-    expect(await counted()).toEqual({ unit: '{partition}', up: 0, restarting: 1, hung: 1, lost: 1, restarts: 8 });
+    expect(await counted()).toEqual({
+      unit: '{partition}',
+      up: 2,
+      restarting: 0,
+      hung: 0,
+      lost: 1,
+      restarts: 7,
+    });
+    served.partitions = [
+      { state: 'hung', restarts: 2 },
+      { state: 'restarting', restarts: 1 },
+      served.partitions[2]!,
+    ];
+    expect(await counted()).toEqual({
+      unit: '{partition}',
+      up: 0,
+      restarting: 1,
+      hung: 1,
+      lost: 1,
+      restarts: 8,
+    });
   });
 
   it('[12.3] the depth of the queue, whenever metrics are collected', async () => {

@@ -7,7 +7,10 @@ import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const none = (): void => {};
-const echo: FunctionServingDefinition<string> = { name: 'echo', useFactory: () => (rows: string[]) => rows };
+const echo: FunctionServingDefinition<string> = {
+  name: 'echo',
+  useFactory: () => (rows: string[]) => rows,
+};
 
 describe('observation', () => {
   const telemetry = useTelemetry();
@@ -58,26 +61,38 @@ describe('observation', () => {
     expect(calls).toEqual([1]);
   });
 
-  it.each(['onStart', 'onEnd'] as const)('[12.1] a span processor that throws %s breaks no call and no metric', async (hook) => {
-    const told = troubles();
-    const broken = {
-      onStart() {},
-      onEnd() {},
-      [hook]() {
-        throw new Error('no room for spans');
-      },
-      forceFlush: () => Promise.resolve(),
-      shutdown: () => Promise.resolve(),
-    };
-    const serving = await start(echo);
-    const tracerProvider = new BasicTracerProvider({ spanProcessors: [broken] });
-    observeWithOpenTelemetry(serving, { tracerProvider, meterProvider: telemetry().meterProvider });
-    expect(await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')])).toEqual(['a', 'b']);
-    expect(told.length).toBeGreaterThan(0);
-    expect(told[0]).toEqual(['nestjs-serving: what was observed could not be told', new Error('no room for spans')]);
-    const { points } = (await telemetry().measured()).get('serving.call.duration')!;
-    expect(points).toMatchObject([{ value: { count: 2 } }]);
-  });
+  it.each(['onStart', 'onEnd'] as const)(
+    '[12.1] a span processor that throws %s breaks no call and no metric',
+    async (hook) => {
+      const told = troubles();
+      const broken = {
+        onStart() {},
+        onEnd() {},
+        [hook]() {
+          throw new Error('no room for spans');
+        },
+        forceFlush: () => Promise.resolve(),
+        shutdown: () => Promise.resolve(),
+      };
+      const serving = await start(echo);
+      const tracerProvider = new BasicTracerProvider({ spanProcessors: [broken] });
+      observeWithOpenTelemetry(serving, {
+        tracerProvider,
+        meterProvider: telemetry().meterProvider,
+      });
+      expect(await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')])).toEqual([
+        'a',
+        'b',
+      ]);
+      expect(told.length).toBeGreaterThan(0);
+      expect(told[0]).toEqual([
+        'nestjs-serving: what was observed could not be told',
+        new Error('no room for spans'),
+      ]);
+      const { points } = (await telemetry().measured()).get('serving.call.duration')!;
+      expect(points).toMatchObject([{ value: { count: 2 } }]);
+    },
+  );
 
   it('[12.1] an exporter that fails breaks no call', async () => {
     const told = troubles();
@@ -88,7 +103,9 @@ describe('observation', () => {
       shutdown: () => Promise.resolve(),
     };
     const serving = await start(echo);
-    const tracerProvider = new BasicTracerProvider({ spanProcessors: [new SimpleSpanProcessor(exporter)] });
+    const tracerProvider = new BasicTracerProvider({
+      spanProcessors: [new SimpleSpanProcessor(exporter)],
+    });
     observeWithOpenTelemetry(serving, { tracerProvider, meterProvider: telemetry().meterProvider });
     expect(await serving.batchedRun('a')).toBe('a');
     await tracerProvider.forceFlush().catch(() => {});
@@ -99,7 +116,13 @@ describe('observation', () => {
 /** The errors that OpenTelemetry is told of. */
 function troubles(): unknown[][] {
   const told: unknown[][] = [];
-  const logger: DiagLogger = { error: (...args) => told.push(args), warn: none, info: none, debug: none, verbose: none };
+  const logger: DiagLogger = {
+    error: (...args) => told.push(args),
+    warn: none,
+    info: none,
+    debug: none,
+    verbose: none,
+  };
   diag.setLogger(logger, { logLevel: DiagLogLevel.ERROR, suppressOverrideMessage: true });
   return told;
 }

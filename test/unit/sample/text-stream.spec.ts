@@ -2,10 +2,14 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { TextStream } from '../../../sample/04-token-stream/src/text-stream.js';
 
-/** GPT-2's alphabet by its own definition: visible bytes stand for themselves, the others follow from 256 on, in order. */
+/**
+ * GPT-2's alphabet by its own definition: visible bytes stand for themselves, the others follow
+ * from 256 on, in order.
+ */
 const visible = (byte: number) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
 const hidden = Array.from({ length: 256 }, (_, byte) => byte).filter((byte) => !visible(byte));
-const written = (byte: number) => String.fromCodePoint(visible(byte) ? byte : 256 + hidden.indexOf(byte));
+const written = (byte: number) =>
+  String.fromCodePoint(visible(byte) ? byte : 256 + hidden.indexOf(byte));
 
 /** A stream whose tokens are given as bytes, and whose vocabulary is therefore what was given. */
 function read(tokens: readonly (readonly number[])[]): string[] {
@@ -17,7 +21,13 @@ const utf8 = (text: string) => [...Buffer.from(text)];
 
 describe('TextStream', () => {
   it('gives text as it comes, spaces and line ends included', () => {
-    expect(read([utf8('The'), utf8(' sky'), utf8('\n\n'), utf8('is blue.')])).toEqual(['The', ' sky', '\n\n', 'is blue.', '']);
+    expect(read([utf8('The'), utf8(' sky'), utf8('\n\n'), utf8('is blue.')])).toEqual([
+      'The',
+      ' sky',
+      '\n\n',
+      'is blue.',
+      '',
+    ]);
   });
 
   it('holds the bytes of a character back until it is whole', () => {
@@ -43,7 +53,12 @@ describe('TextStream', () => {
   it('leaves special tokens out', () => {
     const stream = new TextStream((token) => (token === 0 ? undefined : 'a'));
 
-    expect([stream.push(1), stream.push(0), stream.push(1), stream.end()]).toEqual(['a', '', 'a', '']);
+    expect([stream.push(1), stream.push(0), stream.push(1), stream.end()]).toEqual([
+      'a',
+      '',
+      'a',
+      '',
+    ]);
   });
 
   it('gives the same text however its bytes are cut into tokens', () => {

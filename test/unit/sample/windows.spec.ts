@@ -1,6 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { array, assert, nat, property } from 'fast-check';
-import { chunkSamples, contextSamples, noSamples, windowsOf } from '../../../sample/03-audio-streams/src/windows.js';
+import {
+  chunkSamples,
+  contextSamples,
+  noSamples,
+  windowsOf,
+} from '../../../sample/03-audio-streams/src/windows.js';
 
 describe('windowsOf', () => {
   it('gives no window before a chunk is full', () => {

@@ -3,12 +3,28 @@ import type { PartitionStatus, ServingState } from 'nestjs-serving';
 import { healthOf } from '../../../lib/serving/health.js';
 
 const up: PartitionStatus = { state: 'up', restarts: 0 };
-const restarting: PartitionStatus = { state: 'restarting', restarts: 2, reason: 'Partition 1 is being restarted' };
-const hung: PartitionStatus = { state: 'hung', restarts: 0, reason: 'Partition 0 has run a batch for more than 10 ms' };
-const lost: PartitionStatus = { state: 'lost', restarts: 6, reason: 'Partition 0 has failed 6 times in a row' };
+const restarting: PartitionStatus = {
+  state: 'restarting',
+  restarts: 2,
+  reason: 'Partition 1 is being restarted',
+};
+const hung: PartitionStatus = {
+  state: 'hung',
+  restarts: 0,
+  reason: 'Partition 0 has run a batch for more than 10 ms',
+};
+const lost: PartitionStatus = {
+  state: 'lost',
+  restarts: 6,
+  reason: 'Partition 0 has failed 6 times in a row',
+};
 
 const of = (state: ServingState, ...partitions: PartitionStatus[]) =>
-  healthOf('embedder', { state, partitions: () => partitions, queueDepths: () => new Map([['embedder', 7]]) });
+  healthOf('embedder', {
+    state,
+    partitions: () => partitions,
+    queueDepths: () => new Map([['embedder', 7]]),
+  });
 
 describe('The health of a serving', () => {
   it('[9.2] [5.6] has its name, its state, its partitions and what waits', () => {
@@ -22,17 +38,44 @@ describe('The health of a serving', () => {
     });
   });
 
-  it.each(['stopped', 'starting', 'closing', 'closed'] as const)('[9.2] is alive but not ready while it is %s', (state) => {
-    expect(of(state, up)).toMatchObject({ isReady: false, isLive: true, reason: `it is ${state}` });
-  });
+  it.each(['stopped', 'starting', 'closing', 'closed'] as const)(
+    '[9.2] is alive but not ready while it is %s',
+    (state) => {
+      expect(of(state, up)).toMatchObject({
+        isReady: false,
+        isLive: true,
+        reason: `it is ${state}`,
+      });
+    },
+  );
 
   it.each([
-    { partitions: [up, restarting], isReady: true, isLive: true, reason: 'Partition 1 is being restarted' },
+    {
+      partitions: [up, restarting],
+      isReady: true,
+      isLive: true,
+      reason: 'Partition 1 is being restarted',
+    },
     { partitions: [up, hung], isReady: true, isLive: true, reason: hung.reason },
     { partitions: [restarting], isReady: false, isLive: true, reason: restarting.reason },
-    { partitions: [lost, restarting], isReady: false, isLive: true, reason: `${lost.reason}; ${restarting.reason}` },
-    { partitions: [lost, hung], isReady: false, isLive: true, reason: `${lost.reason}; ${hung.reason}` },
-    { partitions: [hung, hung], isReady: false, isLive: false, reason: `${hung.reason}; ${hung.reason}` },
+    {
+      partitions: [lost, restarting],
+      isReady: false,
+      isLive: true,
+      reason: `${lost.reason}; ${restarting.reason}`,
+    },
+    {
+      partitions: [lost, hung],
+      isReady: false,
+      isLive: true,
+      reason: `${lost.reason}; ${hung.reason}`,
+    },
+    {
+      partitions: [hung, hung],
+      isReady: false,
+      isLive: false,
+      reason: `${hung.reason}; ${hung.reason}`,
+    },
   ])('[9.2] [5.6] with $partitions says: $reason', ({ partitions, ...expected }) => {
     expect(of('ready', ...partitions)).toMatchObject(expected);
   });

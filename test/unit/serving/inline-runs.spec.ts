@@ -34,9 +34,16 @@ describe('Calls of run()', () => {
   useVirtualTime();
   const start = useServings();
 
-  async function held(options: Partial<ServingDefinition> = {}): Promise<[LocalServing, HeldFunction]> {
+  async function held(
+    options: Partial<ServingDefinition> = {},
+  ): Promise<[LocalServing, HeldFunction]> {
     const batches = new HeldFunction();
-    const definition = { name: 'held', drainTimeout: 1000, useFactory: batches.useFactory, ...options } as ServingDefinition;
+    const definition = {
+      name: 'held',
+      drainTimeout: 1000,
+      useFactory: batches.useFactory,
+      ...options,
+    } as ServingDefinition;
     return [await start(definition), batches];
   }
 
@@ -64,7 +71,9 @@ describe('Calls of run()', () => {
 
   it('[H5] are refused when maxQueue of them wait for the session to load', async () => {
     const serving = await loading({ maxQueue: 2, batchSize: 2 });
-    const waiting = ['a', 'b'].map((row) => expect(serving.run(row)).rejects.toThrow(ServingClosedError));
+    const waiting = ['a', 'b'].map((row) =>
+      expect(serving.run(row)).rejects.toThrow(ServingClosedError),
+    );
     await expect(serving.run('c')).rejects.toThrow(OverloadedError);
 
     await passTime(serving.close());
@@ -85,7 +94,11 @@ describe('Calls of run()', () => {
   it('[H5] never start once they are cancelled', async () => {
     const [serving, batches] = await held();
     const leaving = new AbortController();
-    const replies = [serving.run('a'), serving.run('gone', { signal: leaving.signal }), serving.run('b')];
+    const replies = [
+      serving.run('a'),
+      serving.run('gone', { signal: leaving.signal }),
+      serving.run('b'),
+    ];
     await turn();
     leaving.abort(reason);
     await expect(replies[1]).rejects.toBe(reason);
@@ -97,7 +110,9 @@ describe('Calls of run()', () => {
   it('[H5] tell that they were run inline, how long they waited, and what waits behind them', async () => {
     const [serving, batches] = await held();
     const ends: unknown[] = [];
-    serving.eventsOf('batch:end').subscribe(({ reason: why, rows, wait, queued }) => ends.push([why, rows, wait, queued]));
+    serving
+      .eventsOf('batch:end')
+      .subscribe(({ reason: why, rows, wait, queued }) => ends.push([why, rows, wait, queued]));
     const replies = ['a', 'b'].map((row) => serving.run(row));
     await later(30);
     await finishAll(batches);
@@ -111,10 +126,20 @@ describe('Calls of run()', () => {
 
   /** A serving whose session for run() loads for ever. */
   async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
-    const options = resolveDefinition({ name: 'held', drainTimeout: 1000, ...limits, useFactory: () => () => [] });
-    const partition = { prefetch: 0, run: () => new Promise<never>(() => {}), close: async () => {} };
+    const options = resolveDefinition({
+      name: 'held',
+      drainTimeout: 1000,
+      ...limits,
+      useFactory: () => () => [],
+    });
+    const partition = {
+      prefetch: 0,
+      run: () => new Promise<never>(() => {}),
+      close: async () => {},
+    };
     const opened = { partitions: [partition] };
-    const engine: Engine = (kind) => (kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened));
+    const engine: Engine = (kind) =>
+      kind === 'inline' ? new Promise(() => {}) : Promise.resolve(opened);
     return start(new LocalServing(options, { name: 'held' }, engine));
   }
 
@@ -142,7 +167,11 @@ describe('Calls of run()', () => {
   });
 
   it('[H4] [9.3] leave a start() that is not over by then rejected, and nothing ready', async () => {
-    const serving = createServing({ name: 'held', drainTimeout: 100, useFactory: () => new Promise<never>(() => {}) });
+    const serving = createServing({
+      name: 'held',
+      drainTimeout: 100,
+      useFactory: () => new Promise<never>(() => {}),
+    });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
     await turn();
     await passTime(serving.close());
@@ -153,7 +182,10 @@ describe('Calls of run()', () => {
   it('[H4] [9.3] a start() whose load ends during shutdown is rejected', async () => {
     let open!: () => void;
     const gate = new Promise<void>((resolve) => (open = resolve));
-    const serving = createServing({ name: 'held', useFactory: async () => (await gate, (rows: unknown[]) => rows) });
+    const serving = createServing({
+      name: 'held',
+      useFactory: async () => (await gate, (rows: unknown[]) => rows),
+    });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);
     const closed = serving.close();
     open();

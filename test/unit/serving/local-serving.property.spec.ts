@@ -1,6 +1,13 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch, type BatchContext, type CallOptions, createServing, type LocalServing, PartitionLostError } from 'nestjs-serving';
+import {
+  Batch,
+  type BatchContext,
+  type CallOptions,
+  createServing,
+  type LocalServing,
+  PartitionLostError,
+} from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
@@ -15,7 +22,9 @@ describe('LocalServing', () => {
         await play.run();
 
         expect(play.broken).toEqual([]);
-        expect(play.calls.map(({ reply }) => reply)).toEqual(play.calls.map((made) => play.expected(made)));
+        expect(play.calls.map(({ reply }) => reply)).toEqual(
+          play.calls.map((made) => play.expected(made)),
+        );
         expect(play.seen.toSorted((a, b) => a - b)).toEqual(play.due);
       }),
     );
@@ -43,7 +52,9 @@ describe('LocalServing', () => {
         expect(play.broken).toEqual([]);
         expect(play.calls.map(({ reply }) => reply)).toEqual(
           play.calls.map((made) =>
-            made.rows.includes(options.poison) ? expect.stringContaining('the batch failed') : play.expected(made),
+            made.rows.includes(options.poison)
+              ? expect.stringContaining('the batch failed')
+              : play.expected(made),
           ),
         );
       }),
@@ -54,7 +65,10 @@ describe('LocalServing', () => {
 const aCall = fc.record({
   kind: fc.constantFrom('value', 'values', 'tensors'),
   key: fc.constantFrom('default', 'other'),
-  count: fc.oneof({ weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) }, fc.integer({ min: 1, max: 100 })),
+  count: fc.oneof(
+    { weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) },
+    fc.integer({ min: 1, max: 100 }),
+  ),
   streams: fc.constant<boolean>(false),
   options: fc.constant<Terms>({}),
   leaves: fc.constant<number | undefined>(undefined),
@@ -65,14 +79,22 @@ const scenario = fc.record({
   batchTimeout: fc.constantFrom(0, 5),
   partitions: fc.integer({ min: 1, max: 3 }),
   idempotent: fc.constant<boolean>(false),
-  calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aCall }), { minLength: 1, maxLength: 15 }),
-  /** Calls by those who are called themselves. */
-  callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply'), call: aCall }), { maxLength: 8 }),
-  /** How one batch after the other runs. */
-  runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'badly') }), {
+  calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aCall }), {
     minLength: 1,
-    maxLength: 7,
+    maxLength: 15,
   }),
+  /** Calls by those who are called themselves. */
+  callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply'), call: aCall }), {
+    maxLength: 8,
+  }),
+  /** How one batch after the other runs. */
+  runs: fc.array(
+    fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'badly') }),
+    {
+      minLength: 1,
+      maxLength: 7,
+    },
+  ),
   /** Of plain rows, the multiples of it fail by themselves. */
   faulty: fc.integer({ min: 10, max: 100 }),
   /** With this row, no batch runs. */
@@ -89,28 +111,44 @@ const termsOfCall = fc.record(
 );
 
 const aHardCall = fc
-  .tuple(aCall, fc.boolean(), termsOfCall, fc.option(fc.nat({ max: 20 }), { freq: 5, nil: undefined }))
+  .tuple(
+    aCall,
+    fc.boolean(),
+    termsOfCall,
+    fc.option(fc.nat({ max: 20 }), { freq: 5, nil: undefined }),
+  )
   .map(([call, streams, terms, leaves]) => ({ ...call, streams, options: terms, leaves }));
 
 const hardScenario = fc
   .record({
     scenario,
     idempotent: fc.boolean(),
-    calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aHardCall }), { minLength: 1, maxLength: 15 }),
-    runs: fc.array(fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'well', 'badly', 'lost') }), {
+    calls: fc.array(fc.record({ at: fc.nat({ max: 40 }), call: aHardCall }), {
       minLength: 1,
-      maxLength: 7,
+      maxLength: 15,
     }),
+    runs: fc.array(
+      fc.record({
+        duration: fc.nat({ max: 12 }),
+        ends: fc.constantFrom<Ending>('well', 'well', 'badly', 'lost'),
+      }),
+      {
+        minLength: 1,
+        maxLength: 7,
+      },
+    ),
     poison: fc.integer({ min: -1, max: 50 }),
   })
   .map(({ scenario: easy, ...hard }) => ({ ...easy, ...hard }));
 
-const poisonedScenario = fc.record({ scenario, poison: fc.nat({ max: 50 }) }).map(({ scenario: easy, poison }) => ({
-  ...easy,
-  poison,
-  idempotent: true,
-  runs: easy.runs.map(({ duration }) => ({ duration, ends: 'well' as const })),
-}));
+const poisonedScenario = fc
+  .record({ scenario, poison: fc.nat({ max: 50 }) })
+  .map(({ scenario: easy, poison }) => ({
+    ...easy,
+    poison,
+    idempotent: true,
+    runs: easy.runs.map(({ duration }) => ({ duration, ends: 'well' as const })),
+  }));
 
 type Terms = Pick<CallOptions, 'priority' | 'tenant' | 'timeout'>;
 type Ending = 'well' | 'badly' | 'lost';
@@ -174,7 +212,10 @@ class Play {
     });
   }
 
-  /** The rows that ran well more than once, or of a serving that is not idempotent, ran more than once. */
+  /**
+   * The rows that ran well more than once, or of a serving that is not idempotent, ran more than
+   * once.
+   */
   get doubled(): number[] {
     const rows = this.options.idempotent ? this.ran : this.seen;
     return rows.filter((row, i) => rows.indexOf(row) < i);
@@ -205,11 +246,14 @@ class Play {
       case undefined:
         return [`${name} was not answered`];
       case 'too late':
-        // A row that would be late once it had run gives its place away, and so fails a little early.
+        // A row that would be late once it had run gives its place away, and so fails a little
+        // early.
         return timeout !== undefined ? [] : [`${name} has expired without a timeout`];
       case 'out of reach':
         // The pieces of a stream come to the door one after the other.
-        return (repliedAt === askedAt || made.streams) && timeout !== undefined ? [] : [`${name} was refused late`];
+        return (repliedAt === askedAt || made.streams) && timeout !== undefined
+          ? []
+          : [`${name} was refused late`];
       case 'gone':
         return repliedAt === leftAt ? [] : [`${name} was not answered when it left`];
       case 'the batch failed':
@@ -248,7 +292,10 @@ class Play {
       }, leaves);
     }
     try {
-      made.reply = await this.ask(made, { ...made.options, ...(leaves !== undefined && { signal: leaving.signal }) });
+      made.reply = await this.ask(made, {
+        ...made.options,
+        ...(leaves !== undefined && { signal: leaving.signal }),
+      });
     } catch (error) {
       made.reply = reasonOf(error as Error);
     }
@@ -289,7 +336,9 @@ class Play {
       this.broken.push(`a batch of ${size} rows has ${rows.length}, and ${batchSize} are allowed`);
     }
     const callers = this.calls.filter((made) => made.rows.some((row) => rows.includes(row)));
-    if (callers.some((made) => made.key !== key || (made.kind === 'tensors') === Array.isArray(input))) {
+    if (
+      callers.some((made) => made.key !== key || (made.kind === 'tensors') === Array.isArray(input))
+    ) {
       this.broken.push(`a batch of key ${key} has rows of another key or kind`);
     }
     if (callers.some(({ reply }) => reply !== undefined)) {
@@ -299,7 +348,9 @@ class Play {
     await new Promise((resolve) => setTimeout(resolve, duration));
     if (ends !== 'well' || rows.includes(poison)) {
       rows.forEach((row) => this.failed.add(row));
-      throw ends === 'lost' ? new PartitionLostError('the partition was lost') : new Error('the batch failed');
+      throw ends === 'lost'
+        ? new PartitionLostError('the partition was lost')
+        : new Error('the batch failed');
     }
     this.ran.push(...rows);
     return Array.isArray(input)
@@ -333,5 +384,7 @@ function inputOf({ kind, key, rows }: MadeCall): unknown {
   if (kind === 'value') {
     return rows[0];
   }
-  return (kind === 'values' ? Batch.stack(rows) : Batch.concatenate([floats([rows.length], rows)])).withKey(key);
+  return (
+    kind === 'values' ? Batch.stack(rows) : Batch.concatenate([floats([rows.length], rows)])
+  ).withKey(key);
 }

@@ -22,7 +22,10 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Gives each text back in capitals, and notes the batches. */
-function upper(options: Partial<FunctionServingDefinition> = {}): { definition: ServingDefinition; batches: string[][] } {
+function upper(options: Partial<FunctionServingDefinition> = {}): {
+  definition: ServingDefinition;
+  batches: string[][];
+} {
   const batches: string[][] = [];
   const useFactory = () => (rows: string[]) => {
     batches.push(rows);
@@ -58,7 +61,10 @@ describe('LocalServing', () => {
       const { definition, batches } = upper({ batchSize: 2 });
       const serving = await start(definition);
 
-      const replies = await Promise.all([serving.batchedRun('a'), serving.batchedRun(Batch.stack(['b', 'c', 'd']))]);
+      const replies = await Promise.all([
+        serving.batchedRun('a'),
+        serving.batchedRun(Batch.stack(['b', 'c', 'd'])),
+      ]);
 
       expect(replies).toEqual(['A', ['B', 'C', 'D']]);
       expect(batches).toEqual([
@@ -69,7 +75,9 @@ describe('LocalServing', () => {
 
     it('[1.7] [4.5] joins tensors that ran in several batches, which finish in any order', async () => {
       const script = new BatchScript<{ x: Tensor }>();
-      const serving = await start(script.createServing({ name: 'held', batchSize: 2, partitions: 3 }));
+      const serving = await start(
+        script.createServing({ name: 'held', batchSize: 2, partitions: 3 }),
+      );
 
       const reply = serving.batchedRun({ x: floats([5, 1], [1, 2, 3, 4, 5]) });
       await turn();
@@ -85,11 +93,17 @@ describe('LocalServing', () => {
         await turn();
       }
 
-      expect(await reply).toEqual([floats([5, 1], [1, 2, 3, 4, 5]), floats([5], [-1, -2, -3, -4, -5])]);
+      expect(await reply).toEqual([
+        floats([5, 1], [1, 2, 3, 4, 5]),
+        floats([5], [-1, -2, -3, -4, -5]),
+      ]);
     });
 
     it('[1.7] answers plain rows with tensors of their own where there is one for each', async () => {
-      const serving = await start({ name: 'embedder', useFactory: () => (texts: string[]) => texts.map(embed) });
+      const serving = await start({
+        name: 'embedder',
+        useFactory: () => (texts: string[]) => texts.map(embed),
+      });
 
       const replies = await Promise.all(['12', '345'].map((text) => serving.batchedRun(text)));
 
@@ -99,7 +113,8 @@ describe('LocalServing', () => {
     it('[4.7] runs each key in batches of its own, and refuses one that is unknown with the sorted list', async () => {
       const { definition, batches } = upper({ batchKeys: ['en', 'de'] });
       const serving = await start(definition);
-      const call = (text: string, key: string): Promise<unknown> => serving.batchedRun(Batch.stack([text]).withKey(key));
+      const call = (text: string, key: string): Promise<unknown> =>
+        serving.batchedRun(Batch.stack([text]).withKey(key));
 
       const unknown = expect(call('x', 'fr')).rejects.toThrow(
         new UnknownKeyError('Serving "upper" has no key "fr"; its keys are de, en'),
@@ -167,8 +182,16 @@ describe('LocalServing', () => {
     });
 
     it.each([
-      { promise: 'in chunks of the batch size', options: { batchSize: 2 }, chunks: [['a', 'b'], ['c', 'd'], ['e']] },
-      { promise: 'whole where no batch size is configured', options: {}, chunks: [['a', 'b', 'c', 'd', 'e']] },
+      {
+        promise: 'in chunks of the batch size',
+        options: { batchSize: 2 },
+        chunks: [['a', 'b'], ['c', 'd'], ['e']],
+      },
+      {
+        promise: 'whole where no batch size is configured',
+        options: {},
+        chunks: [['a', 'b', 'c', 'd', 'e']],
+      },
     ])('[3.1] runs a large input $promise', async ({ options, chunks }) => {
       const { definition, batches } = upper(options);
 
@@ -179,7 +202,10 @@ describe('LocalServing', () => {
     });
 
     it('[3.1] fails alone when its batch function throws', async () => {
-      const serving = createServing({ name: 'failing', useFactory: () => () => Promise.reject(new Error('out of memory')) });
+      const serving = createServing({
+        name: 'failing',
+        useFactory: () => () => Promise.reject(new Error('out of memory')),
+      });
 
       await expect(serving.run('a')).rejects.toThrow(BatchFailedError);
     });
@@ -191,7 +217,10 @@ describe('LocalServing', () => {
       const letters = defineServing({
         name: 'letters',
         batchSize: 2,
-        preprocess: (text: string) => ({ batch: Batch.stack(text.split('')), info: journal.push(text) }),
+        preprocess: (text: string) => ({
+          batch: Batch.stack(text.split('')),
+          info: journal.push(text),
+        }),
         useFactory: () => (rows: string[]) => rows.map((row) => row.toUpperCase()),
         postprocess: (output: string[], { info }) => [info, journal.push(output)],
       });
@@ -201,23 +230,28 @@ describe('LocalServing', () => {
       expect(journal).toEqual(['abcde', ['A', 'B', 'C', 'D', 'E']]);
     });
 
-    it.each(['preprocess', 'postprocess'])('[1.5] fail one call alone when %s throws', async (callback) => {
-      const { definition, batches } = upper(
-        callback === 'preprocess'
-          ? { preprocess: (text) => ({ batch: failOnBad(text as string) }) }
-          : { postprocess: (text) => failOnBad(text as string) },
-      );
-      const serving = await start(definition);
+    it.each(['preprocess', 'postprocess'])(
+      '[1.5] fail one call alone when %s throws',
+      async (callback) => {
+        const { definition, batches } = upper(
+          callback === 'preprocess'
+            ? { preprocess: (text) => ({ batch: failOnBad(text as string) }) }
+            : { postprocess: (text) => failOnBad(text as string) },
+        );
+        const serving = await start(definition);
 
-      const replies = await Promise.allSettled(['a', 'bad', 'b'].map((text) => serving.batchedRun(text)));
+        const replies = await Promise.allSettled(
+          ['a', 'bad', 'b'].map((text) => serving.batchedRun(text)),
+        );
 
-      expect(replies).toEqual([
-        { status: 'fulfilled', value: 'A' },
-        { status: 'rejected', reason: new RangeError('too bad') },
-        { status: 'fulfilled', value: 'B' },
-      ]);
-      expect(batches).toEqual([callback === 'preprocess' ? ['a', 'b'] : ['a', 'bad', 'b']]);
-    });
+        expect(replies).toEqual([
+          { status: 'fulfilled', value: 'A' },
+          { status: 'rejected', reason: new RangeError('too bad') },
+          { status: 'fulfilled', value: 'B' },
+        ]);
+        expect(batches).toEqual([callback === 'preprocess' ? ['a', 'b'] : ['a', 'bad', 'b']]);
+      },
+    );
 
     it('[1.6] read the metadata of the batch that the call shared with others', async () => {
       let batches = 0;
@@ -241,7 +275,9 @@ describe('LocalServing', () => {
       const serving = await start(script.createServing({ name: 'held', batchSize: 2 }));
       const cause = new Error('out of memory');
 
-      const replies = Promise.allSettled(['a', 'bc', 'd'].map((text) => serving.batchedRun(Batch.stack(text.split('')))));
+      const replies = Promise.allSettled(
+        ['a', 'bc', 'd'].map((text) => serving.batchedRun(Batch.stack(text.split('')))),
+      );
       await turn();
       (await script.next()).fail(cause);
       await turn();
@@ -249,7 +285,10 @@ describe('LocalServing', () => {
       expect(script.batches.map(({ rows }) => rows)).toEqual([['d']]);
       (await script.next()).finish(['D']);
 
-      const reason = new BatchFailedError('Serving "held": a batch of 2 rows failed: out of memory', { cause });
+      const reason = new BatchFailedError(
+        'Serving "held": a batch of 2 rows failed: out of memory',
+        { cause },
+      );
       expect(await replies).toEqual([
         { status: 'rejected', reason },
         { status: 'rejected', reason },
@@ -261,11 +300,14 @@ describe('LocalServing', () => {
       const fault = new RangeError('b is no number');
       const serving = await start({
         name: 'numbers',
-        useFactory: () => (rows: string[]) => rows.map((row) => (Number.isNaN(Number(row)) ? fault : Number(row))),
+        useFactory: () => (rows: string[]) =>
+          rows.map((row) => (Number.isNaN(Number(row)) ? fault : Number(row))),
       });
 
       const replies = await Promise.allSettled(
-        ['1', 'b', ['2', 'b'], ['3', '4']].map((row) => serving.batchedRun(Batch.stack([row].flat()))),
+        ['1', 'b', ['2', 'b'], ['3', '4']].map((row) =>
+          serving.batchedRun(Batch.stack([row].flat())),
+        ),
       );
 
       expect(replies).toEqual([
@@ -278,9 +320,15 @@ describe('LocalServing', () => {
 
     it('[6.3] of an output say what it should have been, to the callers of that batch', async () => {
       const outputs = [['A'], undefined, ['E', 'F']].values();
-      const serving = await start({ name: 'short', batchSize: 2, useFactory: () => () => outputs.next().value });
+      const serving = await start({
+        name: 'short',
+        batchSize: 2,
+        useFactory: () => () => outputs.next().value,
+      });
 
-      const replies = await Promise.allSettled('abcdef'.split('').map((row) => serving.batchedRun(row)));
+      const replies = await Promise.allSettled(
+        'abcdef'.split('').map((row) => serving.batchedRun(row)),
+      );
 
       const [short, none] = [
         new InvalidOutputError('A batch of 2 rows needs 2 results; the batch function returned 1'),
@@ -288,13 +336,21 @@ describe('LocalServing', () => {
           'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows; the batch function returned undefined',
         ),
       ];
-      expect(replies.slice(0, 4).map((reply) => 'reason' in reply && reply.reason)).toEqual([short, short, none, none]);
+      expect(replies.slice(0, 4).map((reply) => 'reason' in reply && reply.reason)).toEqual([
+        short,
+        short,
+        none,
+        none,
+      ]);
       expect(replies.slice(4).map((reply) => 'value' in reply && reply.value)).toEqual(['E', 'F']);
     });
 
     it('[6.5] that are errors of this package reach the caller as they are', async () => {
       const overloaded = new OverloadedError('the next serving is full');
-      const serving = await start({ name: 'chained', useFactory: () => () => Promise.reject(overloaded) });
+      const serving = await start({
+        name: 'chained',
+        useFactory: () => () => Promise.reject(overloaded),
+      });
 
       await expect(serving.batchedRun('a')).rejects.toBe(overloaded);
     });
@@ -323,7 +379,11 @@ describe('LocalServing', () => {
     });
 
     it.each([
-      { promise: 'finishes what is queued', options: {}, queued: { status: 'fulfilled', value: 'B' } },
+      {
+        promise: 'finishes what is queued',
+        options: {},
+        queued: { status: 'fulfilled', value: 'B' },
+      },
       {
         promise: 'answers what is queued as closed where it does not drain',
         options: { drainOnShutdown: false },
@@ -336,7 +396,10 @@ describe('LocalServing', () => {
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', ...options }));
       const ended = jest.fn();
-      const replies = Promise.allSettled([serving.batchedRun('a'), turn().then(() => serving.batchedRun('b'))]);
+      const replies = Promise.allSettled([
+        serving.batchedRun('a'),
+        turn().then(() => serving.batchedRun('b')),
+      ]);
       await turn();
       await turn();
 
@@ -374,17 +437,20 @@ describe('LocalServing', () => {
       warnings.mockRestore();
     });
 
-    it.each(['batchedRun', 'run'] as const)('[9.3] takes no %s from the moment it closes', async (method) => {
-      const serving = await start(upper().definition);
+    it.each(['batchedRun', 'run'] as const)(
+      '[9.3] takes no %s from the moment it closes',
+      async (method) => {
+        const serving = await start(upper().definition);
 
-      const closing = serving.close();
+        const closing = serving.close();
 
-      await expect(serving[method]('a')).rejects.toThrow(
-        new ServingClosedError('Serving "upper" is closed and takes no more calls'),
-      );
-      await closing;
-      await expect(serving[method]('a')).rejects.toThrow(ServingClosedError);
-    });
+        await expect(serving[method]('a')).rejects.toThrow(
+          new ServingClosedError('Serving "upper" is closed and takes no more calls'),
+        );
+        await closing;
+        await expect(serving[method]('a')).rejects.toThrow(ServingClosedError);
+      },
+    );
 
     it('[9.3] closes once, also before its start, which then is refused', async () => {
       const serving = createServing(upper().definition);
@@ -401,11 +467,19 @@ describe('LocalServing', () => {
     it('[12.2] tells of each batch', async () => {
       const script = new BatchScript<string>();
       const serving = await start(
-        script.createServing({ name: 'held', batchKeys: ['en', 'de'], batchSize: 4, batchTimeout: 10, partitions: 2 }),
+        script.createServing({
+          name: 'held',
+          batchKeys: ['en', 'de'],
+          batchSize: 4,
+          batchTimeout: 10,
+          partitions: 2,
+        }),
       );
       const events: BatchEndEvent[] = [];
       const ended = jest.fn();
-      serving.eventsOf('batch:end').subscribe({ next: (event) => events.push(event), complete: ended });
+      serving
+        .eventsOf('batch:end')
+        .subscribe({ next: (event) => events.push(event), complete: ended });
       const replies = Promise.allSettled([
         serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']).withKey('de')),
         serving.batchedRun(Batch.stack(['e']).withKey('en')),
@@ -420,7 +494,18 @@ describe('LocalServing', () => {
 
       const common = { type: 'batch:end', serving: 'held', batchSize: 4, padding: 0, calls: [] };
       expect(events).toEqual([
-        { ...common, batch: 1, key: 'de', partition: 0, rows: 4, fill: 1, reason: 'full', wait: 0, queued: 1, runTime: 15 },
+        {
+          ...common,
+          batch: 1,
+          key: 'de',
+          partition: 0,
+          rows: 4,
+          fill: 1,
+          reason: 'full',
+          wait: 0,
+          queued: 1,
+          runTime: 15,
+        },
         {
           ...common,
           batch: 2,

@@ -4,7 +4,8 @@ import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { type Scripted, useScripts } from '../../fixtures/serving/use-scripts.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-const rowsOf = (count: number, name = 'row'): Batch => Batch.stack(Array.from({ length: count }, (_, i) => `${name} ${i}`));
+const rowsOf = (count: number, name = 'row'): Batch =>
+  Batch.stack(Array.from({ length: count }, (_, i) => `${name} ${i}`));
 const echo = <T>(rows: T): T => rows;
 
 describe('A serving under load', () => {
@@ -14,7 +15,10 @@ describe('A serving under load', () => {
     startServing({ name: 'loaded', batchSize: 4, ...options });
 
   /** A serving whose one partition runs a batch. */
-  async function busy(options: Partial<ServingOptions<string | Batch>> = {}, started = start(options)): Promise<Scripted> {
+  async function busy(
+    options: Partial<ServingOptions<string | Batch>> = {},
+    started = start(options),
+  ): Promise<Scripted> {
     const { serving, script } = await started;
     void serving.batchedRun('first');
     await script.next();
@@ -95,7 +99,9 @@ describe('A serving under load', () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
-    await expect(iterated(serving.stream('late', { timeout: 350 }))).rejects.toBeInstanceOf(DeadlineTooShortError);
+    await expect(iterated(serving.stream('late', { timeout: 350 }))).rejects.toBeInstanceOf(
+      DeadlineTooShortError,
+    );
 
     script.release(echo);
     await waiting;
@@ -105,7 +111,10 @@ describe('A serving under load', () => {
     const { serving, script } = await trained({ maxQueue: 100 });
     const waiting = serving.batchedRun(rowsOf(100));
 
-    await expect(serving.batchedRun(rowsOf(90))).rejects.toMatchObject({ code: 'SERVING_OVERLOADED', retryAfter: 3 });
+    await expect(serving.batchedRun(rowsOf(90))).rejects.toMatchObject({
+      code: 'SERVING_OVERLOADED',
+      retryAfter: 3,
+    });
 
     script.release(echo);
     await waiting;
@@ -182,7 +191,9 @@ describe('A serving under load', () => {
     const { serving, script } = await busy({ maxQueue: 8 });
     const calls = Array.from({ length: 4 }, () => serving.batchedRun('a', { tenant: 'greedy' }));
 
-    await expect(serving.batchedRun('a', { tenant: 'greedy' })).rejects.toThrow('rows of tenant "greedy" in its queue');
+    await expect(serving.batchedRun('a', { tenant: 'greedy' })).rejects.toThrow(
+      'rows of tenant "greedy" in its queue',
+    );
     await expect(serving.batchedRun('a', { priority: -1 })).rejects.toThrow(OverloadedError);
     calls.push(serving.batchedRun('a', { tenant: 'modest' }), serving.batchedRun(rowsOf(3)));
     await expect(serving.batchedRun('a')).rejects.toThrow('has 8 of at most 8 rows');
@@ -213,14 +224,18 @@ describe('A serving under load', () => {
     { cost: 5 },
     { idempotent: 'yes' },
   ])('[1.9] refuses options that cannot be: %j', async (options) => {
-    await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(`option "${Object.keys(options)[0]}" is`);
+    await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(
+      `option "${Object.keys(options)[0]}" is`,
+    );
   });
 
   it('[M9] refuses without a stack trace, which would cost more than the rest of the call', async () => {
     const { serving } = await busy({ maxQueue: 4 });
     const waiting = serving.batchedRun(rowsOf(4));
 
-    const error = await serving.batchedRun('one more').catch((refusal: unknown) => refusal as Error);
+    const error = await serving
+      .batchedRun('one more')
+      .catch((refusal: unknown) => refusal as Error);
 
     expect(error).toBeInstanceOf(OverloadedError);
     expect((error as Error).stack).not.toMatch(/\n\s+at /);
@@ -231,7 +246,9 @@ describe('A serving under load', () => {
   it('[12.2] tells how far a refused call came', async () => {
     const { serving, script } = await trained();
     const ends: unknown[] = [];
-    serving.eventsOf('call:end').subscribe(({ stage, error }) => ends.push([stage, (error as Error | undefined)?.name]));
+    serving
+      .eventsOf('call:end')
+      .subscribe(({ stage, error }) => ends.push([stage, (error as Error | undefined)?.name]));
     const waiting = serving.batchedRun(rowsOf(8));
 
     await serving.batchedRun('late', { timeout: 350 }).catch(() => {});

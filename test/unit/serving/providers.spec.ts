@@ -6,7 +6,9 @@ import { LocalServing } from '../../../lib/serving/local-serving.js';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
 
 /** A serving with one partition, and what changes its status. */
-async function started(providers: OpenedEngine['providers']): Promise<[LocalServing, (status: PartitionStatus) => void]> {
+async function started(
+  providers: OpenedEngine['providers'],
+): Promise<[LocalServing, (status: PartitionStatus) => void]> {
   let status: PartitionStatus = { state: 'up', restarts: 0, provider: 'cuda' };
   const listeners: (() => void)[] = [];
   const partition = {
@@ -34,7 +36,9 @@ async function started(providers: OpenedEngine['providers']): Promise<[LocalServ
 describe('The execution provider of a partition', () => {
   const warnings: unknown[] = [];
   const listen = (): void => {
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: unknown) => void warnings.push(message));
+    jest
+      .spyOn(Logger.prototype, 'warn')
+      .mockImplementation((message: unknown) => void warnings.push(message));
   };
 
   afterEach(() => {

@@ -42,7 +42,10 @@ const aCall = fc.record({
   stalls: seldom(fc.constant(true), 6),
   /** Equal calls are frequent, so that many share a flight. */
   first: fc.nat({ max: 2 }),
-  count: fc.oneof({ weight: 3, arbitrary: fc.integer({ min: 1, max: 3 }) }, fc.integer({ min: 4, max: 12 })),
+  count: fc.oneof(
+    { weight: 3, arbitrary: fc.integer({ min: 1, max: 3 }) },
+    fc.integer({ min: 4, max: 12 }),
+  ),
   /** The caller writes other numbers into its input once it has called. */
   reuses: fc.boolean(),
   leaves: seldom(fc.nat({ max: 30 }), 5),
@@ -65,10 +68,16 @@ const scenario = fc.record({
   drainOnShutdown: fc.boolean(),
   drainTimeout: fc.nat({ max: 80 }),
   isProcess: fc.boolean(),
-  /** Whether workers can be ended while they run, as threads whose event loop turns and processes can. */
+  /**
+   * Whether workers can be ended while they run, as threads whose event loop turns and processes
+   * can.
+   */
   isHaltable: fc.boolean(),
   /** Milliseconds that `preprocess` takes, call by call; some never end. */
-  preprocessing: seldom(fc.array(often(fc.nat({ max: 20 }), 12), { minLength: 1, maxLength: 4 }), 2),
+  preprocessing: seldom(
+    fc.array(often(fc.nat({ max: 20 }), 12), { minLength: 1, maxLength: 4 }),
+    2,
+  ),
   /** Milliseconds in which the session for run() loads, if it ever does. */
   inlineLoad: often(fc.nat({ max: 20 }), 6),
   /** Milliseconds in which a worker loads; some never do. */
@@ -110,7 +119,9 @@ class Play {
       ...limitsOf(given),
       singleFlight,
       // A sequence has no content that could be compared.
-      ...(singleFlight && { identify: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)) }),
+      ...(singleFlight && {
+        identify: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)),
+      }),
       ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
       useFactory: () => () => [],
     };
@@ -166,7 +177,8 @@ class Play {
     const { loads } = this.options;
     const duration = loads[this.loads++ % loads.length];
     return new Promise((resolve, reject) => {
-      const timer = duration === undefined ? undefined : setTimeout(() => resolve(this.worker()), duration);
+      const timer =
+        duration === undefined ? undefined : setTimeout(() => resolve(this.worker()), duration);
       end.addEventListener('abort', () => {
         clearTimeout(timer);
         reject(new Error('the load was ended'));
@@ -209,20 +221,35 @@ class Play {
     clearTimeout(leaves || undefined);
   }
 
-  /** The numbers of the answer. A caller that reuses its input writes into it as soon as the call is made. */
-  private async ask({ mode, kind, first, count, reuses, stalls }: Call, options: CallOptions): Promise<readonly number[]> {
+  /**
+   * The numbers of the answer. A caller that reuses its input writes into it as soon as the call is
+   * made.
+   */
+  private async ask(
+    { mode, kind, first, count, reuses, stalls }: Call,
+    options: CallOptions,
+  ): Promise<readonly number[]> {
     const numbers = Array.from({ length: count }, (_, i) => first + i);
     const input = inputOf(kind, numbers, stalls === true);
     if (mode === 'batchedRun' || mode === 'run') {
       const reply = this.serving[mode](input, options);
       // Without single flight a caller must leave its input alone until it is answered.
-      if (reuses && mode === 'batchedRun' && this.options.singleFlight && kind === 'tensor' && !this.options.preprocessing) {
+      if (
+        reuses &&
+        mode === 'batchedRun' &&
+        this.options.singleFlight &&
+        kind === 'tensor' &&
+        !this.options.preprocessing
+      ) {
         ((input as Tensor).data as Float32Array).fill(99);
       }
       return numbersIn(await reply);
     }
     const read: number[] = [];
-    for await (const { output } of this.serving.stream(input, { ...options, inline: mode === 'inline stream' })) {
+    for await (const { output } of this.serving.stream(input, {
+      ...options,
+      inline: mode === 'inline stream',
+    })) {
       read.push(...numbersIn(output));
     }
     return read;
@@ -257,7 +284,15 @@ function limitsOf({
   drainOnShutdown,
   drainTimeout,
 }: Omit<Scenario, 'preprocessing' | 'singleFlight'>) {
-  return { batchSize, batchTimeout, partitions, maxQueue, idempotent, drainOnShutdown, drainTimeout };
+  return {
+    batchSize,
+    batchTimeout,
+    partitions,
+    maxQueue,
+    idempotent,
+    drainOnShutdown,
+    drainTimeout,
+  };
 }
 
 function isSequence(input: unknown): boolean {
@@ -265,5 +300,7 @@ function isSequence(input: unknown): boolean {
 }
 
 function numbersIn(output: unknown): readonly number[] {
-  return Array.isArray(output) ? (output as number[]) : [...((output as Tensor).data as Float32Array)];
+  return Array.isArray(output)
+    ? (output as number[])
+    : [...((output as Tensor).data as Float32Array)];
 }

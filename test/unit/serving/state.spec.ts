@@ -35,7 +35,12 @@ describe('The state of a serving', () => {
 
   it('[9.2] [2.4] is not ready before its warm-up has run', async () => {
     const held = new HeldFunction();
-    const serving = createServing({ name: 'held', useFactory: held.useFactory, batchSize: 1, warmUp: ['a'] });
+    const serving = createServing({
+      name: 'held',
+      useFactory: held.useFactory,
+      batchSize: 1,
+      warmUp: ['a'],
+    });
 
     const started = serving.start();
     await turn();
@@ -53,7 +58,11 @@ describe('The state of a serving', () => {
     const serving = createServing({ name: 'late', useFactory });
 
     const starts = [serving.start(), serving.start()];
-    await Promise.all(starts.map((start) => expect(start).rejects.toThrow('Serving "late" could not start: no memory')));
+    await Promise.all(
+      starts.map((start) =>
+        expect(start).rejects.toThrow('Serving "late" could not start: no memory'),
+      ),
+    );
     expect([serving.state, attempts]).toEqual(['stopped', 1]);
 
     await serving.start();

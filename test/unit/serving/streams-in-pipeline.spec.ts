@@ -4,7 +4,8 @@ import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-const rowsOf = (call: string, count: number): string[] => Array.from({ length: count }, (_, i) => `${call}${i + 1}`);
+const rowsOf = (call: string, count: number): string[] =>
+  Array.from({ length: count }, (_, i) => `${call}${i + 1}`);
 
 describe('A streamed call of more rows than a batch', () => {
   useVirtualTime();
@@ -21,15 +22,18 @@ describe('A streamed call of more rows than a batch', () => {
     return { runs, serving };
   }
 
-  it.each([1, 3])('[W15] runs all its rows before those of calls that came after it, on %i partitions', async (partitions) => {
-    const { runs, serving } = await served(partitions);
-    const calls = [rowsOf('a', 10), rowsOf('b', 3), rowsOf('c', 1)];
+  it.each([1, 3])(
+    '[W15] runs all its rows before those of calls that came after it, on %i partitions',
+    async (partitions) => {
+      const { runs, serving } = await served(partitions);
+      const calls = [rowsOf('a', 10), rowsOf('b', 3), rowsOf('c', 1)];
 
-    await Promise.all(calls.map((rows) => collect(serving.stream(Batch.stack(rows)))));
+      await Promise.all(calls.map((rows) => collect(serving.stream(Batch.stack(rows)))));
 
-    expect(runs.flat()).toEqual(calls.flat());
-    expect(runs.map(({ length }) => length)).toEqual([4, 4, 4, 2]);
-  });
+      expect(runs.flat()).toEqual(calls.flat());
+      expect(runs.map(({ length }) => length)).toEqual([4, 4, 4, 2]);
+    },
+  );
 
   it('[W15] a list of batches keeps its place in line as one batch does', async () => {
     const { runs, serving } = await served(1);

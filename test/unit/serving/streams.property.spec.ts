@@ -1,7 +1,14 @@
 import { getEventListeners } from 'node:events';
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Batch, type BatchContext, createServing, DONE, type LocalServing, type OutputEvent } from 'nestjs-serving';
+import {
+  Batch,
+  type BatchContext,
+  createServing,
+  DONE,
+  type LocalServing,
+  type OutputEvent,
+} from 'nestjs-serving';
 import { from } from 'rxjs';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
@@ -15,7 +22,9 @@ describe('LocalServing', () => {
         await play.run();
 
         expect(play.broken).toEqual([]);
-        expect(play.calls.map(({ outcome }) => outcome)).toEqual(play.calls.map((call) => play.expected(call)));
+        expect(play.calls.map(({ outcome }) => outcome)).toEqual(
+          play.calls.map((call) => play.expected(call)),
+        );
         expect(play.calls.filter(({ open }) => open > 0)).toEqual([]);
         expect(play.listeners).toBe(0);
         expect(play.watched).toEqual({ started: play.calls.length, ended: play.calls.length });
@@ -39,9 +48,15 @@ const aCall = fc.record({
   /** Milliseconds that its consumer takes for an event. */
   delay: fc.nat({ max: 4 }),
   /** It leaves: by itself after so many events, or by its signal after so much time. */
-  leaves: fc.option(fc.oneof(fc.record({ after: fc.integer({ min: 1, max: 6 }) }), fc.record({ at: fc.nat({ max: 30 }) })), {
-    freq: 2,
-  }),
+  leaves: fc.option(
+    fc.oneof(
+      fc.record({ after: fc.integer({ min: 1, max: 6 }) }),
+      fc.record({ at: fc.nat({ max: 30 }) }),
+    ),
+    {
+      freq: 2,
+    },
+  ),
 });
 
 const scenario = fc.record({
@@ -52,7 +67,10 @@ const scenario = fc.record({
   steps: fc.boolean(),
   calls: fc.array(aCall, { minLength: 1, maxLength: 8 }),
   /** How one batch after the other runs. */
-  runs: fc.array(fc.record({ duration: fc.nat({ max: 9 }), fails: fc.boolean() }), { minLength: 1, maxLength: 7 }),
+  runs: fc.array(fc.record({ duration: fc.nat({ max: 9 }), fails: fc.boolean() }), {
+    minLength: 1,
+    maxLength: 7,
+  }),
 });
 
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
@@ -95,14 +113,18 @@ class Play {
       batchSize,
       batchTimeout,
       partitions,
-      useFactory: () => (rows: number[], context) => (steps ? this.stepBatch(rows, context) : this.runBatch(rows, context)),
+      useFactory: () => (rows: number[], context) =>
+        steps ? this.stepBatch(rows, context) : this.runBatch(rows, context),
     });
     this.serving.eventsOf('call:start').subscribe(() => this.watched.started++);
     this.serving.eventsOf('call:end').subscribe(() => this.watched.ended++);
   }
 
   get listeners(): number {
-    return this.calls.reduce((sum, { signal }) => sum + getEventListeners(signal, 'abort').length, 0);
+    return this.calls.reduce(
+      (sum, { signal }) => sum + getEventListeners(signal, 'abort').length,
+      0,
+    );
   }
 
   async run(): Promise<void> {
@@ -123,7 +145,12 @@ class Play {
     if (call.hasLeft) {
       faults.push(LEFT);
     }
-    if (call.input !== 'rows' && call.faultAt !== null && call.faultAt < call.sizes.length && !canHang(call)) {
+    if (
+      call.input !== 'rows' &&
+      call.faultAt !== null &&
+      call.faultAt < call.sizes.length &&
+      !canHang(call)
+    ) {
       faults.push(SOURCE_FAULT);
     }
     if (call.rows.some((row) => this.failed.has(row))) {
@@ -160,7 +187,11 @@ class Play {
     }
     try {
       await (call.as === 'reply' ? this.collect(call) : this.stream(call));
-      call.outcome = call.hasLeft ? LEFT : this.isComplete(call) ? 'complete' : `incomplete: ${JSON.stringify([...call.got])}`;
+      call.outcome = call.hasLeft
+        ? LEFT
+        : this.isComplete(call)
+          ? 'complete'
+          : `incomplete: ${JSON.stringify([...call.got])}`;
     } catch (error) {
       call.outcome = messageOf(error as Error);
     }
@@ -168,8 +199,12 @@ class Play {
 
   private async collect(call: Call): Promise<void> {
     const { inline, signal } = call;
-    const output = (await this.serving[inline ? 'run' : 'batchedRun'](this.inputOf(call), { signal })) as unknown[];
-    output.forEach((result, i) => call.got.set(call.rows[i]!, this.options.steps ? (result as unknown[]) : [result]));
+    const output = (await this.serving[inline ? 'run' : 'batchedRun'](this.inputOf(call), {
+      signal,
+    })) as unknown[];
+    output.forEach((result, i) =>
+      call.got.set(call.rows[i]!, this.options.steps ? (result as unknown[]) : [result]),
+    );
   }
 
   private async stream(call: Call): Promise<void> {
@@ -232,12 +267,15 @@ class Play {
       const values = (got.get(row) ?? []) as string[];
       return values.join(' ') === this.resultsOf(row).join(' ');
     });
-    const hooked = as !== 'hooks' || rows.every((row) => hooks.filter((value) => value === row).length === 2);
+    const hooked =
+      as !== 'hooks' || rows.every((row) => hooks.filter((value) => value === row).length === 2);
     return all && hooked && [...got.keys()].every((row) => rows.includes(row));
   }
 
   private resultsOf(row: number): string[] {
-    return this.options.steps ? Array.from({ length: stepsOf(row) }, (_, step) => `${row}.${step}`) : [`${row}`];
+    return this.options.steps
+      ? Array.from({ length: stepsOf(row) }, (_, step) => `${row}.${step}`)
+      : [`${row}`];
   }
 
   private inputOf(call: Call): unknown {
@@ -251,7 +289,9 @@ class Play {
       case 'observable':
         return from(this.batchesOverTime(call));
       default:
-        return canHang(call) || call.faultAt !== null ? this.batchesOf(call) : call.batches.map((rows) => Batch.stack(rows));
+        return canHang(call) || call.faultAt !== null
+          ? this.batchesOf(call)
+          : call.batches.map((rows) => Batch.stack(rows));
     }
   }
 
@@ -297,7 +337,11 @@ class Play {
     const { batchSize, partitions } = this.options;
     const window = 2 * (call.inline ? 1 : partitions) * batchSize;
     const largest = Math.max(...call.sizes);
-    if (call.as !== 'reply' && call.input !== 'observable' && call.pulled - call.taken >= window + largest + batchSize) {
+    if (
+      call.as !== 'reply' &&
+      call.input !== 'observable' &&
+      call.pulled - call.taken >= window + largest + batchSize
+    ) {
       this.broken.push(`${call.pulled} rows were pulled when ${call.taken} had been taken`);
     }
     if (call.hasLeft && call.input !== 'observable') {
@@ -308,7 +352,9 @@ class Play {
 
   private begin(rows: readonly number[], { hooks, emit }: BatchContext): Scenario['runs'][number] {
     // A lone run can begin in the very moment in which its consumer leaves.
-    const gone = this.calls.filter(({ inline, outcome, hasLeft }) => !inline && (outcome !== undefined || hasLeft));
+    const gone = this.calls.filter(
+      ({ inline, outcome, hasLeft }) => !inline && (outcome !== undefined || hasLeft),
+    );
     const lost = rows.filter((row) => gone.some((call) => call.rows.includes(row)));
     if (lost.length > 0) {
       this.broken.push(`a batch ran rows ${lost.join(', ')} for nobody`);
@@ -332,7 +378,10 @@ class Play {
     return fails ? this.fail(rows) : rows.map(String);
   }
 
-  private async *stepBatch(rows: readonly number[], context: BatchContext): AsyncGenerator<unknown[], void> {
+  private async *stepBatch(
+    rows: readonly number[],
+    context: BatchContext,
+  ): AsyncGenerator<unknown[], void> {
     const { duration, fails } = this.begin(rows, context);
     const last = Math.max(...rows.map(stepsOf));
     for (let step = 0; step <= last; step++) {
@@ -347,11 +396,16 @@ class Play {
 
 /** A source that hangs is for calls that are ended from without. */
 function canHang({ leaves, input }: Pick<Call, 'leaves' | 'input'>): boolean {
-  return leaves !== null && 'at' in leaves && (input === 'async generator' || input === 'observable');
+  return (
+    leaves !== null && 'at' in leaves && (input === 'async generator' || input === 'observable')
+  );
 }
 
 function messageOf({ name, message }: Error): string {
-  return name === 'InvalidInputError' && message.includes('never split') ? 'too many rows' : message;
+  return name === 'InvalidInputError' && message.includes('never split')
+    ? 'too many rows'
+    : message;
 }
 
-const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds));
+const pause = (milliseconds: number): Promise<void> =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds));

@@ -7,7 +7,14 @@ const piece = { size: 1, cost: 0, isOver: true, fail: () => {} };
 /** A call whose source gives so many pieces, of which at most two are under way. */
 function begun(pulls: Pulls, pieces: number, start = () => piece) {
   const source = Array.from({ length: pieces }, () => 1).values();
-  return pulls.begin({ source, window: 2, isOpen: false, mostCost: Infinity, costOf: () => 0, start });
+  return pulls.begin({
+    source,
+    window: 2,
+    isOpen: false,
+    mostCost: Infinity,
+    costOf: () => 0,
+    start,
+  });
 }
 
 describe('The pulls of a serving that is closed', () => {

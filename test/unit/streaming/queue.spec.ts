@@ -25,7 +25,11 @@ describe('Queue', () => {
     queue.end();
     queue.push(2);
 
-    expect(await Promise.all([queue.next(), queue.next(), queue.next()])).toEqual([valueOf(1), DONE, DONE]);
+    expect(await Promise.all([queue.next(), queue.next(), queue.next()])).toEqual([
+      valueOf(1),
+      DONE,
+      DONE,
+    ]);
   });
 
   it('[8.2] gives what it has before it fails, and then the error to whoever asks', async () => {
@@ -43,7 +47,11 @@ describe('Queue', () => {
 
   it.each<[string, (queue: Queue<number>) => void, PromiseSettledResult<unknown>]>([
     ['ends', (queue) => queue.end(), { status: 'fulfilled', value: DONE }],
-    ['fails without a reason', (queue) => queue.fail(undefined), { status: 'rejected', reason: undefined }],
+    [
+      'fails without a reason',
+      (queue) => queue.fail(undefined),
+      { status: 'rejected', reason: undefined },
+    ],
   ])('[8.2] tells all who wait when it %s', async (_, close, told) => {
     const queue = new Queue<number>();
     const waiting = [queue.next(), queue.next()];
@@ -72,7 +80,9 @@ describe('Queue', () => {
           taken.push(Promise.resolve({ done: false, value: rest }));
         }
 
-        const values = (await Promise.all(taken)).flatMap(({ done, value }) => (done ? [] : [value]));
+        const values = (await Promise.all(taken)).flatMap(({ done, value }) =>
+          done ? [] : [value],
+        );
         expect(values).toEqual(Array.from({ length: pushed }, (_, n) => n));
       }),
     );

@@ -24,7 +24,8 @@ function counting(to: number, error?: Error) {
   return { stream, notes };
 }
 
-const observed = <T>(stream: ServingStream<T>): Promise<T[]> => lastValueFrom(stream.pipe(toArray()));
+const observed = <T>(stream: ServingStream<T>): Promise<T[]> =>
+  lastValueFrom(stream.pipe(toArray()));
 
 async function iterated<T>(stream: ServingStream<T>): Promise<T[]> {
   const values: T[] = [];
@@ -100,7 +101,10 @@ describe('ServingStream', () => {
   it('[8.2] opens nothing for an iteration that ends before it starts', async () => {
     const { stream, notes } = counting(10);
 
-    expect(await stream[Symbol.asyncIterator]().return!()).toEqual({ done: true, value: undefined });
+    expect(await stream[Symbol.asyncIterator]().return!()).toEqual({
+      done: true,
+      value: undefined,
+    });
 
     expect(notes.opened).toBe(0);
   });
@@ -127,7 +131,10 @@ describe('ServingStream', () => {
   it('[8.2] reports no error to an observer who has left', async () => {
     const heard: unknown[] = [];
     const stream = new ServingStream((left) => ({
-      next: () => new Promise<never>((_, reject) => left.addEventListener('abort', () => reject(left.reason))),
+      next: () =>
+        new Promise<never>((_, reject) =>
+          left.addEventListener('abort', () => reject(left.reason)),
+        ),
     }));
 
     stream.subscribe({ error: (error) => heard.push(error) }).unsubscribe();

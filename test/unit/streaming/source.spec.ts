@@ -51,7 +51,9 @@ describe('sourceOf', () => {
   ])('[8.1] pulls from %s', async (_, make, values) => {
     const got = await take(sourceOf(make()));
 
-    expect(got.map((value) => (value instanceof Uint8Array ? Buffer.from(value) : value))).toEqual(values);
+    expect(got.map((value) => (value instanceof Uint8Array ? Buffer.from(value) : value))).toEqual(
+      values,
+    );
   });
 
   it.each<[string, unknown]>([
@@ -177,8 +179,17 @@ describe('leave', () => {
         },
       },
     ],
-    ['rejects at the end', { next: () => Promise.reject(new Error('no')), return: () => Promise.reject(new Error('no')) }],
-    ['never ends', { next: () => Promise.reject(new Error('no')), return: () => new Promise(() => {}) }],
+    [
+      'rejects at the end',
+      {
+        next: () => Promise.reject(new Error('no')),
+        return: () => Promise.reject(new Error('no')),
+      },
+    ],
+    [
+      'never ends',
+      { next: () => Promise.reject(new Error('no')), return: () => new Promise(() => {}) },
+    ],
   ])('[8.1] is through with a source that %s', async (_, source) => {
     leave(source);
 

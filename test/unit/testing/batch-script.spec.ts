@@ -48,7 +48,12 @@ describe('BatchScript', () => {
 
     it('and tells of each its rows, key, size, padding, partition, origin and hooks', async () => {
       const script = new BatchScript<Tensor>();
-      const serving = await start(script, { batchKeys: ['a', 'b'], partitions: 2, separateOrigins: true, allowedSizes: [2, 4] });
+      const serving = await start(script, {
+        batchKeys: ['a', 'b'],
+        partitions: 2,
+        separateOrigins: true,
+        allowedSizes: [2, 4],
+      });
       const three = Batch.concatenate([floats([3], [1, 2, 3])]);
 
       const replies = Promise.all([
@@ -58,7 +63,13 @@ describe('BatchScript', () => {
       const [a, b] = [await script.next(), await script.next()];
       const common = { size: 3, padding: 1, rows: floats([4], [1, 2, 3, 0]) };
       expect(seenOf(a)).toEqual({ ...common, key: 'a', partition: 0, origin: 'http', hooks: [] });
-      expect(seenOf(b)).toEqual({ ...common, key: 'b', partition: 1, origin: 'ws', hooks: ['layer'] });
+      expect(seenOf(b)).toEqual({
+        ...common,
+        key: 'b',
+        partition: 1,
+        origin: 'ws',
+        hooks: ['layer'],
+      });
       script.release((rows) => rows);
       await replies;
     });
@@ -117,7 +128,9 @@ describe('BatchScript', () => {
   describe('ends a batch', () => {
     it('with metadata', async () => {
       const script = new BatchScript<string>();
-      const serving = await start(script, { postprocess: (output, { metadata }) => [output, metadata] });
+      const serving = await start(script, {
+        postprocess: (output, { metadata }) => [output, metadata],
+      });
 
       const reply = serving.batchedRun('a');
       (await script.next()).finish(['A'], { version: 3 });
@@ -139,7 +152,10 @@ describe('BatchScript', () => {
       ]);
       const all = call();
       (await script.next()).fail(fault);
-      const failed = { status: 'rejected', reason: expect.objectContaining({ code: 'SERVING_BATCH_FAILED', cause: fault }) };
+      const failed = {
+        status: 'rejected',
+        reason: expect.objectContaining({ code: 'SERVING_BATCH_FAILED', cause: fault }),
+      };
       expect(await all).toEqual([failed, failed]);
     });
 
@@ -150,7 +166,9 @@ describe('BatchScript', () => {
       const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
       (await script.next()).finish(['A']);
 
-      const reason = new InvalidOutputError('A batch of 2 rows needs 2 results; the batch function returned 1');
+      const reason = new InvalidOutputError(
+        'A batch of 2 rows needs 2 results; the batch function returned 1',
+      );
       expect(await replies).toEqual([
         { status: 'rejected', reason },
         { status: 'rejected', reason },
@@ -251,7 +269,10 @@ describe('BatchScript', () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
-      const streams = Promise.all([read(serving.stream('a', { hooks: ['layer'] })), read(serving.stream('b'))]);
+      const streams = Promise.all([
+        read(serving.stream('a', { hooks: ['layer'] })),
+        read(serving.stream('b')),
+      ]);
       const batch = await script.next();
       batch.emit('layer', [0.1, 0.2]);
       expect(() => batch.emit('layer', [0.1])).toThrow(InvalidOutputError);
@@ -264,7 +285,11 @@ describe('BatchScript', () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
-      const replies = Promise.all([serving.batchedRun('a'), read(serving.stream('b')), read(serving.stream('c'))]);
+      const replies = Promise.all([
+        serving.batchedRun('a'),
+        read(serving.stream('b')),
+        read(serving.stream('c')),
+      ]);
       const batch = await script.next();
       batch.step(['a1', 'b1', 'c1']);
       await settle();

@@ -26,7 +26,10 @@ const lengths = defineServing({
   batchSize: 2,
   batchKeys: ['default', 'long'],
   keyOptions: { long: { batchSize: 4 } },
-  preprocess: (text: string) => ({ batch: new Tensor('float32', [text.length], [1, 1]), info: text }),
+  preprocess: (text: string) => ({
+    batch: new Tensor('float32', [text.length], [1, 1]),
+    info: text,
+  }),
   postprocess: ({ y }: { y: Tensor }, { info }) => `${info}: ${String(y.data[0])}`,
 });
 
@@ -69,7 +72,9 @@ describe('overrideServing', () => {
     override: (builder: TestingModuleBuilder) => TestingModuleBuilder,
   ): Promise<ServingService> {
     const imports = 'module' in metadata ? [metadata] : (metadata.imports ?? []);
-    const module = await override(Test.createTestingModule({ ...('module' in metadata ? {} : metadata), imports })).compile();
+    const module = await override(
+      Test.createTestingModule({ ...('module' in metadata ? {} : metadata), imports }),
+    ).compile();
     modules.push(module);
     await module.init();
     return module.get(ServingService);
@@ -77,19 +82,34 @@ describe('overrideServing', () => {
 
   it.each([
     ['forRoot', [ServingModule.forRoot({ servings: [lengths] })]],
-    ['forRootAsync', [ServingModule.forRootAsync({ names: ['lengths'], useFactory: () => ({ servings: [lengths] }) })]],
+    [
+      'forRootAsync',
+      [
+        ServingModule.forRootAsync({
+          names: ['lengths'],
+          useFactory: () => ({ servings: [lengths] }),
+        }),
+      ],
+    ],
     ['forFeature', [ServingModule.forRoot(), ServingModule.forFeature({ servings: [lengths] })]],
-  ])('replaces a serving of %s, by name or by definition, and loads no model', async (_, imports) => {
-    for (const reference of ['lengths', lengths] as const) {
-      const servings = await boot({ imports }, (builder) =>
-        overrideServing(builder, reference as string).useFunction((texts: string[]) => texts.map((text) => `${text}?`)),
-      );
+  ])(
+    'replaces a serving of %s, by name or by definition, and loads no model',
+    async (_, imports) => {
+      for (const reference of ['lengths', lengths] as const) {
+        const servings = await boot({ imports }, (builder) =>
+          overrideServing(builder, reference as string).useFunction((texts: string[]) =>
+            texts.map((text) => `${text}?`),
+          ),
+        );
 
-      expect(servings.get('lengths').name).toBe('lengths');
-      expect(await Promise.all(['a', 'b'].map((text) => servings.batchedRun('lengths', text)))).toEqual(['a?', 'b?']);
-      expect(await servings.run('lengths', 'c')).toBe('c?');
-    }
-  });
+        expect(servings.get('lengths').name).toBe('lengths');
+        expect(
+          await Promise.all(['a', 'b'].map((text) => servings.batchedRun('lengths', text))),
+        ).toEqual(['a?', 'b?']);
+        expect(await servings.run('lengths', 'c')).toBe('c?');
+      }
+    },
+  );
 
   it('gives the function what callers pass, and callers what it returns, with the types of the definition', async () => {
     const batches: string[][] = [];
@@ -100,7 +120,9 @@ describe('overrideServing', () => {
       }),
     );
 
-    const replies = await Promise.allSettled(['a', 'b', ''].map((text) => servings.batchedRun(lengths, text)));
+    const replies = await Promise.allSettled(
+      ['a', 'b', ''].map((text) => servings.batchedRun(lengths, text)),
+    );
 
     expect(replies).toEqual([
       { status: 'fulfilled', value: 'A' },
@@ -139,7 +161,9 @@ describe('overrideServing', () => {
         })),
     );
 
-    expect(await Promise.all(['a', 'abc'].map((text) => servings.batchedRun(lengths, text)))).toEqual(['a: 2', 'abc: 6']);
+    expect(
+      await Promise.all(['a', 'abc'].map((text) => servings.batchedRun(lengths, text))),
+    ).toEqual(['a: 2', 'abc: 6']);
   });
 
   it('refuses to keep the callbacks of a name', () => {
@@ -160,7 +184,9 @@ describe('overrideServing', () => {
     const rows = Batch.stack(['a', 'b', 'c', 'd']);
     const sizes: [string, number][] = [];
 
-    const replies = Promise.all([rows, rows.withKey('long')].map((batch) => servings.batchedRun('lengths', batch)));
+    const replies = Promise.all(
+      [rows, rows.withKey('long')].map((batch) => servings.batchedRun('lengths', batch)),
+    );
     for (let batches = 0; batches < 3; batches++) {
       const { key, size } = await script.next();
       sizes.push([key, size]);
@@ -240,7 +266,9 @@ describe('overrideServing', () => {
     const apart = defineServing({ ...lengths, separateOrigins: true });
     const origins: (Origin | undefined)[] = [];
     const servings = await boot(ServingModule.forRoot({ servings: [apart] }), (builder) =>
-      overrideServing(builder, apart).useFunction((texts, { origin }) => (origins.push(origin), texts)),
+      overrideServing(builder, apart).useFunction(
+        (texts, { origin }) => (origins.push(origin), texts),
+      ),
     );
 
     await servings.batchedRun(apart, 'a');
@@ -261,7 +289,9 @@ describe('overrideServing', () => {
   it('leaves an existing provider to the application, but does not initialise it as a serving', async () => {
     const upper = defineServing({ name: 'upper', useExisting: Upper });
     const imports = [UpperModule, ServingModule.forRoot({ servings: [upper] })];
-    const servings = await boot({ imports }, (builder) => overrideServing(builder, 'upper').useFunction((rows) => rows));
+    const servings = await boot({ imports }, (builder) =>
+      overrideServing(builder, 'upper').useFunction((rows) => rows),
+    );
 
     expect(await servings.batchedRun('upper', 'a')).toBe('a');
     expect(story).toEqual(['constructed', 'module initialised']);
@@ -273,8 +303,9 @@ describe('overrideServing', () => {
       constructor(@InjectServing(lengths) readonly serving: ServingOf<typeof lengths>) {}
     }
 
-    const servings = await boot({ imports: [ServingModule.forRoot({ servings: [lengths] })], providers: [Reader] }, (builder) =>
-      overrideServing(builder, lengths).useFunction((texts) => texts),
+    const servings = await boot(
+      { imports: [ServingModule.forRoot({ servings: [lengths] })], providers: [Reader] },
+      (builder) => overrideServing(builder, lengths).useFunction((texts) => texts),
     );
 
     expect(modules[0]!.get(Reader).serving).toBe(servings.get(lengths));
@@ -290,12 +321,16 @@ describe('overrideServing', () => {
       ).useFunction((rows) => rows.map(() => 0)),
     );
 
-    expect(await Promise.all(['lengths', 'other'].map((name) => servings.batchedRun(name, 'a')))).toEqual(['a', 0]);
+    expect(
+      await Promise.all(['lengths', 'other'].map((name) => servings.batchedRun(name, 'a'))),
+    ).toEqual(['a', 0]);
   });
 
   it('[10.5] does not start an application that has no such serving', async () => {
     const booting = boot(
-      ServingModule.forRoot({ servings: [{ name: 'there', useFactory: () => (rows: unknown[]) => rows }] }),
+      ServingModule.forRoot({
+        servings: [{ name: 'there', useFactory: () => (rows: unknown[]) => rows }],
+      }),
       (builder) =>
         overrideServing(
           overrideServing(builder, 'their').useFunction((rows) => rows),
@@ -303,18 +338,25 @@ describe('overrideServing', () => {
         ).useFunction((rows) => rows),
     );
 
-    await expect(booting).rejects.toThrow(new UnknownServingError('There is no serving "their"; registered are: there'));
+    await expect(booting).rejects.toThrow(
+      new UnknownServingError('There is no serving "their"; registered are: there'),
+    );
   });
 
   it('changes no definition, and no application but its own', async () => {
-    const twice = defineServing({ name: 'twice', useFactory: () => (rows: number[]) => rows.map((row) => 2 * row) });
+    const twice = defineServing({
+      name: 'twice',
+      useFactory: () => (rows: number[]) => rows.map((row) => 2 * row),
+    });
     const imports = [ServingModule.forRoot({ servings: [twice] })];
     const overridden = await boot({ imports }, (builder) =>
       overrideServing(builder, twice).useFunction((rows: unknown[]) => rows),
     );
     const plain = await boot({ imports }, (builder) => builder);
 
-    expect(await Promise.all([overridden, plain].map((servings) => servings.batchedRun('twice', 2)))).toEqual([2, 4]);
+    expect(
+      await Promise.all([overridden, plain].map((servings) => servings.batchedRun('twice', 2))),
+    ).toEqual([2, 4]);
     expect(await createServing(twice).run(3)).toBe(6);
   });
 });

@@ -40,7 +40,13 @@ describe('VirtualTime', () => {
     await settle();
 
     expect(batches).toEqual([
-      expect.objectContaining({ serving: 'measured', rows: 1, reason: 'timeout', wait: 50, runTime: 20 }),
+      expect.objectContaining({
+        serving: 'measured',
+        rows: 1,
+        reason: 'timeout',
+        wait: 50,
+        runTime: 20,
+      }),
     ]);
     expect([Date.now() - began[0], performance.now() - began[1]]).toEqual([70, 70]);
     await serving.close();

@@ -15,11 +15,16 @@ export interface GrpcCall extends Duplex {
   cancel?(): void;
 }
 
-/** The codes of gRPC for an end that was wanted, and for one that the other side is to blame for. */
+/**
+ * The codes of gRPC for an end that was wanted, and for one that the other side is to blame for.
+ */
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
-/** A call of `Link` as a connection of two nodes: packets are events `packet`, and `text` all else. Where nobody listens to these, a packet ends the connection. */
+/**
+ * A call of `Link` as a connection of two nodes: packets are events `packet`, and `text` all else.
+ * Where nobody listens to these, a packet ends the connection.
+ */
 export class GrpcConnection extends EventEmitter {
   /** Resolves when nothing can come or go any more. */
   readonly closed: Promise<void>;
@@ -49,7 +54,9 @@ export class GrpcConnection extends EventEmitter {
   async ask(pattern: string, data: object): Promise<unknown> {
     const answer = once(this, 'text');
     this.say({ pattern, data });
-    const end = this.closed.then(() => Promise.reject(this.failure ?? new Error('Connection closed')));
+    const end = this.closed.then(() =>
+      Promise.reject(this.failure ?? new Error('Connection closed')),
+    );
     const [text]: string[] = await Promise.race([answer, end]);
     return JSON.parse(text ?? '');
   }

@@ -26,7 +26,9 @@ export class GrpcDialler {
       channelOptions: {
         // An attempt at a peer does not wait for what another one has found.
         'grpc.use_local_subchannel_pool': 1,
-        ...(tlsOptions?.servername !== undefined && { 'grpc.ssl_target_name_override': tlsOptions.servername }),
+        ...(tlsOptions?.servername !== undefined && {
+          'grpc.ssl_target_name_override': tlsOptions.servername,
+        }),
         ...channelOptions,
       },
       ...(tlsOptions && { credentials: channelCredentials(tlsOptions) }),
@@ -34,8 +36,13 @@ export class GrpcDialler {
   }
 
   dial({ host, port }: Endpoint): ConnectAttempt & { readonly connection: GrpcConnection } {
-    const client = new ClientGrpcProxy({ ...this.options, url: host.includes(':') ? `[${host}]:${port}` : `${host}:${port}` });
-    const connection = new GrpcConnection(client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link());
+    const client = new ClientGrpcProxy({
+      ...this.options,
+      url: host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`,
+    });
+    const connection = new GrpcConnection(
+      client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link(),
+    );
     void connection.closed.then(() => client.close());
     return {
       connection,
@@ -68,7 +75,9 @@ export class GrpcLink implements PeerConnection {
     const room = this.connection.send(packet);
     const { unsent } = this.connection;
     if (unsent > SEND_BUFFER_LIMIT) {
-      this.connection.destroy(`The node ${this.address} does not read: ${unsent} bytes wait for it`);
+      this.connection.destroy(
+        `The node ${this.address} does not read: ${unsent} bytes wait for it`,
+      );
     }
     return room;
   }

@@ -16,8 +16,8 @@ interface IncomingCall extends GrpcCall {
 }
 
 /**
- * Listens with Nest's own server, on sockets of Node's own: gRPC would neither say which port it has found, nor ever end the connection of somebody who reads
- * nothing.
+ * Listens with Nest's own server, on sockets of Node's own: gRPC would neither say which port it
+ * has found, nor ever end the connection of somebody who reads nothing.
  */
 export class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
@@ -34,7 +34,9 @@ export class GrpcServer extends ServerGrpc {
   ) {
     super({ ...side, ...service });
     const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 10_000 };
-    this.listener = tlsOptions ? createTlsServer({ ...options, ...tlsOptions, ALPNProtocols: ['h2'] }) : createServer(options);
+    this.listener = tlsOptions
+      ? createTlsServer({ ...options, ...tlsOptions, ALPNProtocols: ['h2'] })
+      : createServer(options);
     this.listener.on('connection', (socket: Socket) => {
       this.sockets.add(socket);
       socket.once('close', () => this.sockets.delete(socket));
@@ -58,7 +60,10 @@ export class GrpcServer extends ServerGrpc {
     return portOf(this.listener);
   }
 
-  /** Resolves when who dials is served; rejects with an error of the system when it cannot listen there. */
+  /**
+   * Resolves when who dials is served; rejects with an error of the system when it cannot listen
+   * there.
+   */
   async open(endpoint: Endpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
@@ -87,11 +92,15 @@ export class GrpcServer extends ServerGrpc {
     });
     // What is encrypted has been decrypted before.
     const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
-    this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) => injector.injectConnection(socket));
+    this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) =>
+      injector.injectConnection(socket),
+    );
     return server;
   }
 
   private socketOf(peer: string): Socket | undefined {
-    return [...this.sockets].find(({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer);
+    return [...this.sockets].find(
+      ({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer,
+    );
   }
 }

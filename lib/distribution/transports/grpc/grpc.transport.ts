@@ -2,7 +2,12 @@ import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { InvalidServingError, messageOf } from '../../../errors.js';
 import { formatValue } from '../../../format.js';
-import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../../transport.js';
 import { type TlsSettings, type PeerSettings, assertNotPublic } from '../peer-options.js';
 import { Reconnector } from '../reconnector.js';
 import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
@@ -16,10 +21,17 @@ import { checkSize } from '../names.js';
 import { type Endpoint, endpointsOf, parseEndpoint } from '../peers.js';
 
 /** Those of Nest's own gRPC transport that are not about the service. */
-export type GrpcTransportOptions = Pick<GrpcOptions['options'], 'url' | 'keepalive' | 'channelOptions'> & TlsSettings;
+export type GrpcTransportOptions = Pick<
+  GrpcOptions['options'],
+  'url' | 'keepalive' | 'channelOptions'
+> &
+  TlsSettings;
 
 export interface GrpcTransportSettings extends PeerSettings {
-  /** By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is any free one. */
+  /**
+   * By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is
+   * any free one.
+   */
   readonly options?: GrpcTransportOptions | undefined;
 }
 
@@ -28,7 +40,10 @@ const FLUSH = 5_000;
 /** What a message has around its packet is less. */
 const AROUND = 4 * 1024;
 
-/** Nodes that are connected to each other by Nest's own gRPC transport: a link is a call with a stream in both directions. */
+/**
+ * Nodes that are connected to each other by Nest's own gRPC transport: a link is a call with a
+ * stream in both directions.
+ */
 export class GrpcTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly endpoints: Observable<readonly Endpoint[]>;
@@ -45,7 +60,11 @@ export class GrpcTransport implements ServingTransport {
     const most = this.maxPacket + AROUND;
     this.side = {
       ...(keepalive && { keepalive }),
-      channelOptions: { ...channelOptions, 'grpc.max_receive_message_length': most, 'grpc.max_send_message_length': most },
+      channelOptions: {
+        ...channelOptions,
+        'grpc.max_receive_message_length': most,
+        'grpc.max_send_message_length': most,
+      },
     };
     this.endpoints = endpointsOf(peers);
   }
@@ -55,10 +74,17 @@ export class GrpcTransport implements ServingTransport {
     return this.server?.port;
   }
 
-  /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
+  /**
+   * @throws InvalidServingError when the node would be open to strangers; an error of the system
+   * when it cannot listen there
+   */
   async start({ namespace, address, role, receiver }: TransportContext): Promise<void> {
     const { secret, options: { tlsOptions } = {} } = this.settings;
-    const links = new PeerConnections<GrpcConnection, GrpcLink>(address, receiver, (...parts) => new GrpcLink(...parts));
+    const links = new PeerConnections<GrpcConnection, GrpcLink>(
+      address,
+      receiver,
+      (...parts) => new GrpcLink(...parts),
+    );
     const opening = new Handshake(address, namespace, secret, links);
     this.links = links;
     if (role === 'node') {
@@ -102,14 +128,21 @@ export class GrpcTransport implements ServingTransport {
   async stop(patience = FLUSH): Promise<void> {
     this.dials?.stop();
     this.links?.close();
-    const timer = setTimeout(() => this.connections.forEach((connection) => connection.destroy()), patience);
+    const timer = setTimeout(
+      () => this.connections.forEach((connection) => connection.destroy()),
+      patience,
+    );
     await Promise.all([...this.connections].map((connection) => connection.end()));
     clearTimeout(timer);
     await this.server?.close();
   }
 
   private async listen(opening: Handshake<GrpcConnection, GrpcLink>): Promise<void> {
-    const { secret, insecure = false, options: { url = 'localhost:5000', tlsOptions } = {} } = this.settings;
+    const {
+      secret,
+      insecure = false,
+      options: { url = 'localhost:5000', tlsOptions } = {},
+    } = this.settings;
     const endpoint = parseEndpoint(url);
     if (!(endpoint.port < 65_536)) {
       throw new InvalidServingError(`A node listens at "host:port", not at ${formatValue(url)}`);
@@ -136,12 +169,20 @@ export class GrpcTransport implements ServingTransport {
 }
 
 /** Answers who has dialled this node. */
-function answer(text: string, connection: GrpcConnection, { answers }: Handshake<GrpcConnection, GrpcLink>): void {
+function answer(
+  text: string,
+  connection: GrpcConnection,
+  { answers }: Handshake<GrpcConnection, GrpcLink>,
+): void {
   try {
-    const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(JSON.parse(text));
+    const { pattern, data }: { readonly pattern?: unknown; readonly data?: unknown } = Object(
+      JSON.parse(text),
+    );
     const known = typeof pattern === 'string' ? answers.get(pattern) : undefined;
     if (!known) {
-      throw new Error(`Nobody answers ${formatValue(pattern)} here; is this node of another namespace?`);
+      throw new Error(
+        `Nobody answers ${formatValue(pattern)} here; is this node of another namespace?`,
+      );
     }
     connection.say(known(data, connection));
   } catch (error) {

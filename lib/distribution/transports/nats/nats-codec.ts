@@ -7,18 +7,29 @@ interface Circumstances {
   readonly replyTo?: string;
 }
 
-/** Reads the messages of Nest, and of those who do not use Nest: these are all data, and answered if that is asked for. */
+/**
+ * Reads the messages of Nest, and of those who do not use Nest: these are all data, and answered if
+ * that is asked for.
+ */
 export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
     const message: unknown = JSON.parse(Buffer.from(bytesOf(value)).toString());
-    const isNests = typeof message === 'object' && message !== null && ('pattern' in message || 'data' in message);
-    return { pattern: channel, ...(replyTo && { id: replyTo }), ...(isNests ? message : { data: message }) };
+    const isNests =
+      typeof message === 'object' &&
+      message !== null &&
+      ('pattern' in message || 'data' in message);
+    return {
+      pattern: channel,
+      ...(replyTo && { id: replyTo }),
+      ...(isNests ? message : { data: message }),
+    };
   }
 }
 
 /** Nest 11 gives the bytes of a message, Nest 12 the message. */
 function bytesOf(value: unknown): Uint8Array {
-  const data: unknown = typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
+  const data: unknown =
+    typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
   if (!(data instanceof Uint8Array)) {
     throw new TypeError('A message of NATS without its bytes');
   }
@@ -26,8 +37,8 @@ function bytesOf(value: unknown): Uint8Array {
 }
 
 /**
- * Writes replies as Nest does, and an error in place of what NATS would not take: Nest says in its log alone that it could not answer, and the client
- * would wait for ever.
+ * Writes replies as Nest does, and an error in place of what NATS would not take: Nest says in its
+ * log alone that it could not answer, and the client would wait for ever.
  */
 export class BoundedReplies implements Serializer {
   constructor(private readonly mostBytes: () => number) {}
@@ -38,7 +49,11 @@ export class BoundedReplies implements Serializer {
     if (data.byteLength <= most) {
       return { data };
     }
-    const error = new InvalidOutputError(`The reply has ${data.byteLength} bytes, where the NATS server takes at most ${most}`);
-    return { data: Buffer.from(JSON.stringify({ id: reply.id, err: error.toJSON(), isDisposed: true })) };
+    const error = new InvalidOutputError(
+      `The reply has ${data.byteLength} bytes, where the NATS server takes at most ${most}`,
+    );
+    return {
+      data: Buffer.from(JSON.stringify({ id: reply.id, err: error.toJSON(), isDisposed: true })),
+    };
   }
 }

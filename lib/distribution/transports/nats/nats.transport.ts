@@ -27,11 +27,20 @@ import type { NatsOptions } from '../nest-types.js';
 import { jsonAnswer } from '../../json/json-answer.js';
 import { SendBuffer } from '../send-buffer.js';
 
-/** Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings, and what reads and writes messages. */
-export type NatsTransportOptions = Omit<NonNullable<NatsOptions['options']>, 'queue' | 'serializer' | 'deserializer'>;
+/**
+ * Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings,
+ * and what reads and writes messages.
+ */
+export type NatsTransportOptions = Omit<
+  NonNullable<NatsOptions['options']>,
+  'queue' | 'serializer' | 'deserializer'
+>;
 
 export interface NatsTransportSettings {
-  /** By default a server that is lost is looked for without end, every 200 ms: `maxReconnectAttempts: -1, reconnectTimeWait: 200`. */
+  /**
+   * By default a server that is lost is looked for without end, every 200 ms:
+   * `maxReconnectAttempts: -1, reconnectTimeWait: 200`.
+   */
   readonly options?: NatsTransportOptions | undefined;
 }
 
@@ -40,7 +49,10 @@ interface Connection {
   /** Absent while the server is away. */
   readonly info?: { readonly max_payload: number } | undefined;
   publish(subject: string, payload: Uint8Array): void;
-  subscribe(subject: string, options: { readonly callback: (error: Error | null, message: Message) => void }): unknown;
+  subscribe(
+    subject: string,
+    options: { readonly callback: (error: Error | null, message: Message) => void },
+  ): unknown;
   flush(): Promise<void>;
 }
 
@@ -55,10 +67,15 @@ interface Outgoing {
   readonly packet: Uint8Array;
 }
 
-/** More than this a packet need not be, in bytes; and so much of what the server takes is left for what is around it. */
+/**
+ * More than this a packet need not be, in bytes; and so much of what the server takes is left for
+ * what is around it.
+ */
 const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
-/** A node that is there, but has not answered a probe for so many milliseconds, may be alive or not. */
+/**
+ * A node that is there, but has not answered a probe for so many milliseconds, may be alive or not.
+ */
 const PROBE = 2_000;
 /** After so many bytes the server is asked whether it has read them. */
 const ASK = 1024 * 1024;
@@ -66,9 +83,11 @@ const ASK = 1024 * 1024;
 const FLUSH = 5_000;
 
 /**
- * Nodes that reach each other by a NATS server, on the connections of Nest's own NATS transport: packets for one node go to `sv.<namespace>.n.<address>`, those
- * for all to `sv.<namespace>.all.<address of the sender>`. Nest's own clients call `sv.<namespace>.s.<serving>`, where one of the nodes answers, and
- * `sv.<namespace>.p.<address>` asks whether a node is there.
+ * Nodes that reach each other by a NATS server, on the connections of Nest's own NATS transport:
+ * packets for one node go to `sv.<namespace>.n.<address>`, those for all to
+ * `sv.<namespace>.all.<address of the sender>`. Nest's own clients call
+ * `sv.<namespace>.s.<serving>`, where one of the nodes answers, and `sv.<namespace>.p.<address>`
+ * asks whether a node is there.
  */
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
@@ -110,7 +129,9 @@ export class NatsTransport implements ServingTransport {
     this.own = { namespace, address };
     this.server.addHandler(this.probeSubject(address), async () => address);
     for (const [name, handler] of jsonHandlers) {
-      this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler), false, { queue: `sv.${escapeName(name)}` });
+      this.server.addHandler(servingPattern(namespace, name), jsonAnswer(handler), false, {
+        queue: `sv.${escapeName(name)}`,
+      });
     }
     await this.connect(receiver);
     this.isOnline = true;
@@ -173,7 +194,10 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /** Packets are heard without Nest's way from message to handler, which costs more than all else that is done with a small one. */
+  /**
+   * Packets are heard without Nest's way from message to handler, which costs more than all else
+   * that is done with a small one.
+   */
   private listen(receiver: Receiver): void {
     const { server, broadcastSubject, own } = this;
     for (const subject of [this.nodeSubject(own.address), this.subject('all.*')]) {
@@ -189,7 +213,10 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /** Resolves when the server has heard of the subscriptions. One that has taken the place of another may take less. */
+  /**
+   * Resolves when the server has heard of the subscriptions. One that has taken the place of
+   * another may take less.
+   */
   private async settle(): Promise<void> {
     await this.server.unwrap<Connection>().flush();
     this.mostBytes = this.client.unwrap<Connection>().info?.max_payload ?? this.mostBytes;
@@ -220,7 +247,10 @@ export class NatsTransport implements ServingTransport {
     );
   }
 
-  /** Packets of one turn leave together: the client of NATS would write each to its socket by itself. */
+  /**
+   * Packets of one turn leave together: the client of NATS would write each to its socket by
+   * itself.
+   */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (!this.isOnline) {
@@ -248,7 +278,10 @@ export class NatsTransport implements ServingTransport {
     }
   }
 
-  /** The client of NATS keeps without bounds what the server does not read, and does not say how much that is; but what it has read before it answers. */
+  /**
+   * The client of NATS keeps without bounds what the server does not read, and does not say how
+   * much that is; but what it has read before it answers.
+   */
   private async ask(): Promise<void> {
     const { unasked } = this;
     this.unasked = 0;

@@ -13,19 +13,34 @@ import {
   switchMap,
 } from 'rxjs';
 import { messageOf } from '../../../errors.js';
-import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../../transport.js';
 import { escapeName, checkSize } from '../names.js';
 import type { RedisOptions } from '../nest-types.js';
 import { SendBuffer } from '../send-buffer.js';
 
-/** Those of Nest's own Redis transport, but for what reads and writes messages, and for what would send packets again that may have come. */
+/**
+ * Those of Nest's own Redis transport, but for what reads and writes messages, and for what would
+ * send packets again that may have come.
+ */
 export type RedisTransportOptions = Omit<
   NonNullable<RedisOptions['options']>,
-  'wildcards' | 'serializer' | 'deserializer' | 'maxRetriesPerRequest' | 'autoResendUnfulfilledCommands'
+  | 'wildcards'
+  | 'serializer'
+  | 'deserializer'
+  | 'maxRetriesPerRequest'
+  | 'autoResendUnfulfilledCommands'
 >;
 
 export interface RedisTransportSettings {
-  /** By default a server that is lost is looked for without end, every 200 ms: `retryAttempts: Infinity, retryDelay: 200`. */
+  /**
+   * By default a server that is lost is looked for without end, every 200 ms:
+   * `retryAttempts: Infinity, retryDelay: 200`.
+   */
   readonly options?: RedisTransportOptions | undefined;
 }
 
@@ -43,11 +58,13 @@ const FLUSH = 5_000;
 const NOTHING = Buffer.alloc(0);
 
 /**
- * Nodes that reach each other by a Redis server: packets for one node are published on `sv.<namespace>.n.<address>`, those for all, with the address of
- * the sender before them, on `sv.<namespace>.all`.
+ * Nodes that reach each other by a Redis server: packets for one node are published on
+ * `sv.<namespace>.n.<address>`, those for all, with the address of the sender before them, on
+ * `sv.<namespace>.all`.
  *
- * The connections are those of Nest's own Redis transport. Its messages are not used: Nest writes all of them as JSON, and every application that listens
- * to a pattern runs the request, so there is nothing here for Nest's own clients to call.
+ * The connections are those of Nest's own Redis transport. Its messages are not used: Nest writes
+ * all of them as JSON, and every application that listens to a pattern runs the request, so there
+ * is nothing here for Nest's own clients to call.
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
@@ -88,7 +105,12 @@ export class RedisTransport implements ServingTransport {
       throw error;
     }
     this.isOnline = true;
-    this.watch = merge(...[publisher, subscriber].flatMap((each) => [fromEvent(each, 'ready'), fromEvent(each, 'close')]))
+    this.watch = merge(
+      ...[publisher, subscriber].flatMap((each) => [
+        fromEvent(each, 'ready'),
+        fromEvent(each, 'close'),
+      ]),
+    )
       .pipe(
         switchMap(() =>
           [publisher, subscriber].every(({ status }) => status === 'ready')
@@ -110,7 +132,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * While the server is away, packets are lost. Rejects while it is there and reads nothing, when much waits for it already.
+   * While the server is away, packets are lost. Rejects while it is there and reads nothing, when
+   * much waits for it already.
    */
   async send(to: Address, packet: Uint8Array): Promise<void> {
     checkSize(packet, this.maxPacket);
@@ -175,10 +198,15 @@ export class RedisTransport implements ServingTransport {
     }
   }
 
-  /** The packet behind the address of who has sent it, which ends where the packet begins: with a zero. Nothing, if that is this node. */
+  /**
+   * The packet behind the address of who has sent it, which ends where the packet begins: with a
+   * zero. Nothing, if that is this node.
+   */
   private ofAnother(message: Buffer): Uint8Array {
     const end = message.indexOf(0);
-    return end === -1 || message.toString('latin1', 0, end) === this.own.address ? NOTHING : message.subarray(end);
+    return end === -1 || message.toString('latin1', 0, end) === this.own.address
+      ? NOTHING
+      : message.subarray(end);
   }
 
   private nodeChannel(address: Address): string {
@@ -199,14 +227,20 @@ class PacketServer extends ServerRedis {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
 
-  /** The errors of all attempts to connect again are one line. Where the first attempt fails, the node does not start, and says why. */
+  /**
+   * The errors of all attempts to connect again are one line. Where the first attempt fails, the
+   * node does not start, and says why.
+   */
   override registerErrorListener(connection: Connection): void {
     let hasFailed = false;
     connection.on('ready', () => (hasFailed = false));
     connection.on('error', (error: unknown) => {
       if (!hasFailed && this.wasInitialConnectionSuccessful) {
         hasFailed = true;
-        this.logger.error(`There is no connection to the Redis server; it is looked for again and again. ${messageOf(error)}`);
+        this.logger.error(
+          'There is no connection to the Redis server; it is looked for again and again. ' +
+            messageOf(error),
+        );
       }
     });
   }

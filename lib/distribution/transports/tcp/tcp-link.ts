@@ -80,7 +80,11 @@ export class TcpLink implements PeerConnection {
     }
     this.socket.write(packet);
     if (this.socket.writableLength > SEND_BUFFER_LIMIT) {
-      this.socket.destroy(new Error(`The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`));
+      this.socket.destroy(
+        new Error(
+          `The node ${this.address} does not read: ${this.socket.writableLength} bytes wait for it`,
+        ),
+      );
     }
   }
 

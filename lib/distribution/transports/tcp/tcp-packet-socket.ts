@@ -5,8 +5,9 @@ import { FrameError } from '../../wire/prelude.js';
 import { PacketSplitter } from './tcp-packet-splitter.js';
 
 /**
- * A socket for Nest's TCP servers and clients that takes packets beside Nest's own messages: they are events `packet` of the net socket. Where nobody
- * listens to these, a packet closes the connection.
+ * A socket for Nest's TCP servers and clients that takes packets beside Nest's own messages: they
+ * are events `packet` of the net socket. Where nobody listens to these, a packet closes the
+ * connection.
  *
  * @param limit the bytes of the largest packet
  * @param mostText the most bytes of Nest's own messages, in all

@@ -11,7 +11,10 @@ export interface Pieces {
   readonly mostText: number;
 }
 
-/** Tells packets from Nest's own messages on one connection: a packet begins with 0x00, and such a message with its length in digits. */
+/**
+ * Tells packets from Nest's own messages on one connection: a packet begins with 0x00, and such a
+ * message with its length in digits.
+ */
 export class PacketSplitter {
   private readonly message = new TextMessage();
   /** A packet, or as yet its prelude, of which the first `filled` bytes are here. */
@@ -38,7 +41,9 @@ export class PacketSplitter {
       const length = this.message.take(bytes);
       this.text += length;
       if (this.text > this.pieces.mostText) {
-        throw new FrameError(`More than ${this.pieces.mostText} bytes of text on a connection of nodes`);
+        throw new FrameError(
+          `More than ${this.pieces.mostText} bytes of text on a connection of nodes`,
+        );
       }
       this.pieces.text(bytes.subarray(0, length));
       return length;
@@ -89,7 +94,10 @@ const HASH = 0x23;
 /** More digits than this are no length. */
 const MOST_DIGITS = 16;
 
-/** Finds where one of Nest's own messages ends: `length#text`, where the length counts UTF-16 units and the text comes as UTF-8. */
+/**
+ * Finds where one of Nest's own messages ends: `length#text`, where the length counts UTF-16 units
+ * and the text comes as UTF-8.
+ */
 export class TextMessage {
   private digits = '';
   /** Units that are still to come, once that is known. */

@@ -4,7 +4,12 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { ServerTCP, type TcpContext } from '@nestjs/microservices';
 import type { Observable } from 'rxjs';
-import { type Address, NodeGoneError, type ServingTransport, type TransportContext } from '../../transport.js';
+import {
+  type Address,
+  NodeGoneError,
+  type ServingTransport,
+  type TransportContext,
+} from '../../transport.js';
 import { type TlsSettings, type PeerSettings, portOf, assertNotPublic } from '../peer-options.js';
 import { Reconnector } from '../reconnector.js';
 import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake-limits.js';
@@ -24,14 +29,20 @@ export type TcpTransportOptions = Omit<
   TlsSettings;
 
 export interface TcpTransportSettings extends PeerSettings {
-  /** Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port; nodes that dial it must know which. */
+  /**
+   * Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port;
+   * nodes that dial it must know which.
+   */
   readonly options?: TcpTransportOptions | undefined;
 }
 
 /** How long those who have something to read are waited for when a node stops, in milliseconds. */
 const FLUSH = 5_000;
 
-/** Nodes that are connected to each other by Nest's own TCP transport, of which the same port serves Nest's own clients too. */
+/**
+ * Nodes that are connected to each other by Nest's own TCP transport, of which the same port serves
+ * Nest's own clients too.
+ */
 export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
@@ -57,9 +68,22 @@ export class TcpTransport implements ServingTransport {
     return portOf(this.server?.unwrap<Server>());
   }
 
-  /** @throws InvalidServingError when the node would be open to strangers; an error of the system when it cannot listen there */
-  async start({ namespace, address, role, receiver, jsonHandlers }: TransportContext): Promise<void> {
-    const links = new PeerConnections<Socket, TcpLink>(address, receiver, (...parts) => new TcpLink(...parts));
+  /**
+   * @throws InvalidServingError when the node would be open to strangers; an error of the system
+   * when it cannot listen there
+   */
+  async start({
+    namespace,
+    address,
+    role,
+    receiver,
+    jsonHandlers,
+  }: TransportContext): Promise<void> {
+    const links = new PeerConnections<Socket, TcpLink>(
+      address,
+      receiver,
+      (...parts) => new TcpLink(...parts),
+    );
     const opening = new Handshake(address, namespace, this.settings.secret, links);
     this.links = links;
     if (role === 'node') {
@@ -85,7 +109,10 @@ export class TcpTransport implements ServingTransport {
       await this.listen(this.server);
       this.logger.log(`Nodes reach this one at ${host}:${this.port}`);
     }
-    const options = { ...this.options, socketClass: packetSocket(this.maxPacket, HANDSHAKE_BYTES, this.options) };
+    const options = {
+      ...this.options,
+      socketClass: packetSocket(this.maxPacket, HANDSHAKE_BYTES, this.options),
+    };
     this.dials = new Reconnector(
       this.endpoints,
       address,
@@ -119,7 +146,11 @@ export class TcpTransport implements ServingTransport {
     const links = this.links?.close() ?? [];
     // Handlers that have their answers write them in this turn.
     await turn();
-    await Promise.all([...links.map(({ socket }) => socket), ...this.sockets].map((socket) => endOf(socket, patience)));
+    await Promise.all(
+      [...links.map(({ socket }) => socket), ...this.sockets].map((socket) =>
+        endOf(socket, patience),
+      ),
+    );
     const server = this.server?.unwrap<Server>();
     if (server?.listening) {
       const closed = once(server, 'close');

@@ -24,5 +24,8 @@ class BatchedController {
   }
 }
 
-@Module({ imports: [ServingModule.forRoot({ servings: [scorer] })], controllers: [BatchedController] })
+@Module({
+  imports: [ServingModule.forRoot({ servings: [scorer] })],
+  controllers: [BatchedController],
+})
 export class BatchedModule {}

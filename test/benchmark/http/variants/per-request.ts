@@ -10,10 +10,15 @@ class SessionScorer extends Scorer {
 
   async score(row: Float32Array): Promise<Float32Array> {
     const session = await this.session;
-    const { output } = await session.run({ input: new Tensor('float32', row, [1, ...mlp.rowShape]) });
+    const { output } = await session.run({
+      input: new Tensor('float32', row, [1, ...mlp.rowShape]),
+    });
     return output?.data as Float32Array;
   }
 }
 
-@Module({ providers: [{ provide: Scorer, useClass: SessionScorer }], controllers: [ScoreController] })
+@Module({
+  providers: [{ provide: Scorer, useClass: SessionScorer }],
+  controllers: [ScoreController],
+})
 export class PerRequestModule {}

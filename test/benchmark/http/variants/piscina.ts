@@ -3,7 +3,10 @@ import { Piscina } from 'piscina';
 import { mlp } from '../../models/mlp.js';
 import { ScoreController, Scorer } from '../score.controller.js';
 
-/** What one writes next: the model runs in a pool of threads, as many as the batched variant has partitions, which is one. */
+/**
+ * What one writes next: the model runs in a pool of threads, as many as the batched variant has
+ * partitions, which is one.
+ */
 class PoolScorer extends Scorer implements OnApplicationShutdown {
   private readonly pool = new Piscina<Float32Array, Float32Array>({
     filename: new URL('./piscina.task.js', import.meta.url).href,

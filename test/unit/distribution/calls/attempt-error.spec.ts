@@ -9,9 +9,17 @@ it('[11] a call that could not be sent has not run, and another node may be aske
 
   expect(unsent).toMatchObject({ mayHaveRun: 'no', isUnreachable: true, error: { cause: full } });
   expect(unsent.error).toBeInstanceOf(NodeLostError);
-  expect(unsent.message).toBe('The call to serving "m" could not be sent to node a-1: The NATS server does not read');
-  expect(notSentError('m', 'a-1', new NodeGoneError('a-1'))).toMatchObject({ mayHaveRun: 'no', isUnreachable: true });
-  expect(notSentError('m', 'a-1', new RequestTooLargeError('large'))).toMatchObject({ mayHaveRun: 'yes', isUnreachable: false });
+  expect(unsent.message).toBe(
+    'The call to serving "m" could not be sent to node a-1: The NATS server does not read',
+  );
+  expect(notSentError('m', 'a-1', new NodeGoneError('a-1'))).toMatchObject({
+    mayHaveRun: 'no',
+    isUnreachable: true,
+  });
+  expect(notSentError('m', 'a-1', new RequestTooLargeError('large'))).toMatchObject({
+    mayHaveRun: 'yes',
+    isUnreachable: false,
+  });
 });
 
 it('[H11] a call that failed with a value that cannot be read has a fault that can be sent', () => {

@@ -1,6 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { ReceiveWindow, grantedWindow, SendWindow } from '../../../../lib/distribution/calls/flow-control.js';
+import {
+  ReceiveWindow,
+  grantedWindow,
+  SendWindow,
+} from '../../../../lib/distribution/calls/flow-control.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 
 const value = (): string => 'value';
@@ -53,34 +57,42 @@ describe('The receiver of a stream', () => {
   });
 
   it('[L6] never refuses what a sender sends that keeps to the window, however late its credits come', async () => {
-    const steps = fc.array(fc.tuple(fc.constantFrom('send', 'take', 'deliver'), fc.integer({ min: 1, max: 500_000 })), {
-      maxLength: 200,
-    });
+    const steps = fc.array(
+      fc.tuple(fc.constantFrom('send', 'take', 'deliver'), fc.integer({ min: 1, max: 500_000 })),
+      {
+        maxLength: 200,
+      },
+    );
     await fc.assert(
-      fc.asyncProperty(steps, fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 1e6 }), async (all, messages, bytes) => {
-        const credits: number[] = [];
-        const inbox = new ReceiveWindow({ messages, bytes }, (taken) => credits.push(taken));
-        const window = new SendWindow({ messages, bytes });
-        let waiting = 0;
-        for (const [step, size] of all) {
-          if (step === 'send' && (await hasRoom(window))) {
-            inbox.push(window.sent, value, size);
-            window.add(size);
-            waiting++;
-          } else if (step === 'take' && waiting > 0) {
-            await inbox.next();
-            waiting--;
-          } else if (step === 'deliver' && credits.length > 0) {
-            window.take(credits.shift()!);
+      fc.asyncProperty(
+        steps,
+        fc.integer({ min: 1, max: 40 }),
+        fc.integer({ min: 1, max: 1e6 }),
+        async (all, messages, bytes) => {
+          const credits: number[] = [];
+          const inbox = new ReceiveWindow({ messages, bytes }, (taken) => credits.push(taken));
+          const window = new SendWindow({ messages, bytes });
+          let waiting = 0;
+          for (const [step, size] of all) {
+            if (step === 'send' && (await hasRoom(window))) {
+              inbox.push(window.sent, value, size);
+              window.add(size);
+              waiting++;
+            } else if (step === 'take' && waiting > 0) {
+              await inbox.next();
+              waiting--;
+            } else if (step === 'deliver' && credits.length > 0) {
+              window.take(credits.shift()!);
+            }
           }
-        }
-        // All that was sent can be taken, and all credits together make room again.
-        for (; waiting > 0; waiting--) {
-          await inbox.next();
-        }
-        credits.forEach((taken) => window.take(taken));
-        expect(await hasRoom(window)).toBe(true);
-      }),
+          // All that was sent can be taken, and all credits together make room again.
+          for (; waiting > 0; waiting--) {
+            await inbox.next();
+          }
+          credits.forEach((taken) => window.take(taken));
+          expect(await hasRoom(window)).toBe(true);
+        },
+      ),
     );
   });
 });
@@ -108,9 +120,21 @@ describe('The sender of a stream', () => {
     const own = { messages: 64, bytes: 1000 };
 
     expect(grantedWindow({}, own)).toEqual(own);
-    expect(grantedWindow({ window: { messages: 2, bytes: 5000 } }, own)).toEqual({ messages: 2, bytes: 1000 });
-    expect(grantedWindow({ window: { messages: 1e6, bytes: 7 } }, own)).toEqual({ messages: 64, bytes: 7 });
-    for (const window of [{}, null, 'much', { messages: -1, bytes: 1 }, { messages: 1, bytes: 0.5 }]) {
+    expect(grantedWindow({ window: { messages: 2, bytes: 5000 } }, own)).toEqual({
+      messages: 2,
+      bytes: 1000,
+    });
+    expect(grantedWindow({ window: { messages: 1e6, bytes: 7 } }, own)).toEqual({
+      messages: 64,
+      bytes: 7,
+    });
+    for (const window of [
+      {},
+      null,
+      'much',
+      { messages: -1, bytes: 1 },
+      { messages: 1, bytes: 0.5 },
+    ]) {
       expect(() => grantedWindow({ window }, own)).toThrow(FrameError);
     }
   });

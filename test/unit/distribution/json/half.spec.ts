@@ -34,7 +34,9 @@ describe('a number of 16 bits', () => {
       fc.property(fc.double({ min: -65_504, max: 65_504, noNaN: true }), (number) => {
         const half = halfOfNumber(number);
         const distance = (bits: number): number => Math.abs(numberOfHalf(bits) - number);
-        const neighbours = [half - 1, half + 1].filter((bits) => bits >> 15 === half >> 15 && (bits & 0x7fff) <= 0x7bff);
+        const neighbours = [half - 1, half + 1].filter(
+          (bits) => bits >> 15 === half >> 15 && (bits & 0x7fff) <= 0x7bff,
+        );
         for (const bits of neighbours) {
           expect(distance(half)).toBeLessThanOrEqual(distance(bits));
           expect(distance(half) < distance(bits) || half % 2 === 0).toBe(true);
@@ -42,7 +44,16 @@ describe('a number of 16 bits', () => {
       }),
     );
     expect(
-      [1 + 2 ** -11, 1 + 3 * 2 ** -11, 2 - 2 ** -12, 2 ** -25, 3 * 2 ** -25, 65_519.99, 65_520, -1e300].map(halfOfNumber),
+      [
+        1 + 2 ** -11,
+        1 + 3 * 2 ** -11,
+        2 - 2 ** -12,
+        2 ** -25,
+        3 * 2 ** -25,
+        65_519.99,
+        65_520,
+        -1e300,
+      ].map(halfOfNumber),
     ).toEqual([0x3c00, 0x3c02, 0x4000, 0, 2, 0x7bff, 0x7c00, 0xfc00]);
   });
 });

@@ -23,7 +23,12 @@ describe('the message of a client that is no node', () => {
     const terms = { timeout: 5, priority: -1, tenant: 'a', key: 'long', hooks: ['step'] };
 
     expect(
-      read({ input: { $tensor: { type: 'int8', dims: [1], data: [1] } }, method: 'stream', tensors: 'list', ...terms }),
+      read({
+        input: { $tensor: { type: 'int8', dims: [1], data: [1] } },
+        method: 'stream',
+        tensors: 'list',
+        ...terms,
+      }),
     ).toEqual({
       method: 'stream',
       input: new Tensor('int8', [1], [1]),
@@ -39,15 +44,27 @@ describe('the message of a client that is no node', () => {
     [{}, 'The message has no field "input"'],
     [{ input: 1, inputs: 2 }, 'The message has a field "inputs"; known are input, method, timeout'],
     [JSON.parse('{"input":1,"__proto__":{"method":"run"}}'), 'The message has a field "__proto__"'],
-    [{ input: 1, method: 'close' }, '"method" in the message is "close"; allowed is "batchedRun", "run" or "stream"'],
+    [
+      { input: 1, method: 'close' },
+      '"method" in the message is "close"; allowed is "batchedRun", "run" or "stream"',
+    ],
     [{ input: 1, method: null }, '"method" in the message is null'],
-    [{ input: 1, timeout: '5' }, '"timeout" in the message is "5"; allowed is a number of milliseconds'],
+    [
+      { input: 1, timeout: '5' },
+      '"timeout" in the message is "5"; allowed is a number of milliseconds',
+    ],
     [{ input: 1, priority: true }, '"priority" in the message is true'],
     [{ input: 1, tenant: 7 }, '"tenant" in the message is 7'],
-    [{ input: 1, method: 'stream', hooks: 'step' }, '"hooks" in the message is "step"; allowed is a list of names'],
+    [
+      { input: 1, method: 'stream', hooks: 'step' },
+      '"hooks" in the message is "step"; allowed is a list of names',
+    ],
     [{ input: 1, method: 'stream', hooks: [1] }, '"hooks" in the message is [ 1 ]'],
     [{ input: 1, hooks: ['step'] }, 'The message has hooks, and method "batchedRun"'],
-    [{ input: 1, tensors: 'hex' }, '"tensors" in the message is "hex"; allowed is "base64" or "list"'],
+    [
+      { input: 1, tensors: 'hex' },
+      '"tensors" in the message is "hex"; allowed is "base64" or "list"',
+    ],
   ])('[11] is refused as %j', (message, fault) => {
     expect(() => read(message)).toThrow(InvalidInputError);
     expect(() => read(message)).toThrow(fault);
@@ -82,7 +99,12 @@ const messages = fc.constantFrom(
   ...sixOfEachType.flatMap((tensor) =>
     (['base64', 'list'] as const).map((tensors) => ({
       input: {
-        rows: [writeJson(tensor, tensors, defaultWireLimits), { $bigint: '-12' }, { $number: 'NaN' }, { $$tensor: [1, 'a'] }],
+        rows: [
+          writeJson(tensor, tensors, defaultWireLimits),
+          { $bigint: '-12' },
+          { $number: 'NaN' },
+          { $$tensor: [1, 'a'] },
+        ],
       },
       method: 'stream',
       timeout: 1000,
@@ -130,7 +152,16 @@ const strangers: fc.Arbitrary<unknown> = fc.oneof(
     '1'.repeat(2000),
     'x'.repeat(1e5),
   ),
-  fc.constantFrom<unknown>([], {}, [[]], [6], [2, 3], [2 ** 31, 2 ** 31, 2 ** 31], [0, 2 ** 32 - 1], Array(40).fill(1)),
+  fc.constantFrom<unknown>(
+    [],
+    {},
+    [[]],
+    [6],
+    [2, 3],
+    [2 ** 31, 2 ** 31, 2 ** 31],
+    [0, 2 ** 32 - 1],
+    Array(40).fill(1),
+  ),
   fc.constantFrom<unknown>(
     { $tensor: null },
     { $tensor: {} },
@@ -168,7 +199,9 @@ const changes = fc.record({
       ),
       value: strangers,
     }),
-    fc.record<Change & { kind: 'drop' | 'cut' | 'double' }>({ kind: fc.constantFrom('drop', 'cut', 'double') }),
+    fc.record<Change & { kind: 'drop' | 'cut' | 'double' }>({
+      kind: fc.constantFrom('drop', 'cut', 'double'),
+    }),
   ),
 });
 
@@ -183,7 +216,9 @@ function changedAt(json: unknown, [turn, ...rest]: readonly number[], change: Ch
   }
   const at = turn % parts.length;
   const inner =
-    change.kind === 'drop' && rest.length === 0 ? [] : [[parts[at]![0], changedAt(parts[at]![1], rest, change)] as const];
+    change.kind === 'drop' && rest.length === 0
+      ? []
+      : [[parts[at]![0], changedAt(parts[at]![1], rest, change)] as const];
   const all = [...parts.slice(0, at), ...inner, ...parts.slice(at + 1)];
   return Array.isArray(json) ? all.map(([, part]) => part) : Object.fromEntries(all);
 }
@@ -199,7 +234,11 @@ function changed(part: unknown, change: Change): unknown {
           ? Object.fromEntries([...Object.entries(part ?? {}), [change.name, change.value]])
           : [part, change.value];
     case 'double':
-      return typeof part === 'string' ? part + part : Array.isArray(part) ? [...part, ...part] : [part, part];
+      return typeof part === 'string'
+        ? part + part
+        : Array.isArray(part)
+          ? [...part, ...part]
+          : [part, part];
     case 'cut':
       return typeof part === 'string' || Array.isArray(part) ? part.slice(1) : 0;
     default:

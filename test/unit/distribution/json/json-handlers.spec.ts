@@ -1,5 +1,11 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { createServing, type FunctionServingDefinition, OverloadedError, type Serving, ServingClosedError } from 'nestjs-serving';
+import {
+  createServing,
+  type FunctionServingDefinition,
+  OverloadedError,
+  type Serving,
+  ServingClosedError,
+} from 'nestjs-serving';
 import { firstValueFrom, from, type Observable, toArray } from 'rxjs';
 import { InboundCalls } from '../../../../lib/distribution/calls/inbound-calls.js';
 import { ExportedServings } from '../../../../lib/distribution/calls/exported-servings.js';
@@ -66,7 +72,11 @@ class Endless {
 describe('the door for clients that are no nodes', () => {
   it('[11] counts their calls, those that fail and streams too, and drain waits for them', async () => {
     const held = new HeldFunction();
-    const { incoming, call } = await doorOf({ batchSize: 1, partitions: 3, useFactory: held.useFactory });
+    const { incoming, call } = await doorOf({
+      batchSize: 1,
+      partitions: 3,
+      useFactory: held.useFactory,
+    });
     const replies = [
       firstValueFrom(call({ input: 'a' })),
       failureOf(firstValueFrom(call({ input: 'b' }))),
@@ -77,7 +87,9 @@ describe('the door for clients that are no nodes', () => {
     let isDrained = false;
 
     const drained = incoming.drain().then(() => (isDrained = true));
-    expect(await failureOf(firstValueFrom(call({ input: 'd' })))).toBeInstanceOf(ServingClosedError);
+    expect(await failureOf(firstValueFrom(call({ input: 'd' })))).toBeInstanceOf(
+      ServingClosedError,
+    );
     held.next().finish([1]);
     held.next().fail(new RangeError('b'));
     await replies[1];
@@ -86,7 +98,11 @@ describe('the door for clients that are no nodes', () => {
     held.next().finish([3]);
     await drained;
 
-    expect(await Promise.all(replies)).toMatchObject([1, { code: 'SERVING_BATCH_FAILED' }, [{ output: 3 }]]);
+    expect(await Promise.all(replies)).toMatchObject([
+      1,
+      { code: 'SERVING_BATCH_FAILED' },
+      [{ output: 3 }],
+    ]);
     expect(incoming.count('m')).toBe(0);
   });
 
@@ -114,7 +130,10 @@ describe('the door for clients that are no nodes', () => {
     '[11] ends a call by %s whose client leaves, and its row gives up its place',
     async (method) => {
       const held = new HeldFunction();
-      const { serving, incoming, call } = await doorOf({ batchSize: 1, useFactory: held.useFactory });
+      const { serving, incoming, call } = await doorOf({
+        batchSize: 1,
+        useFactory: held.useFactory,
+      });
       call({ input: 'a' }).subscribe();
       await until(() => held.batches.length === 1);
       const waiting = call({ input: 'b', method }).subscribe();

@@ -10,38 +10,57 @@ import { plainly } from '../../../fixtures/cluster/json-values.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { tensors, typedArrays, values } from '../../../fixtures/cluster/wire-values.js';
 
-const read = (json: unknown, limits: Partial<WireLimits> = {}) => readJson(json, { ...defaultWireLimits, ...limits }, 'input');
-const write = (value: unknown, form: TensorForm = 'base64') => writeJson(value, form, defaultWireLimits);
+const read = (json: unknown, limits: Partial<WireLimits> = {}) =>
+  readJson(json, { ...defaultWireLimits, ...limits }, 'input');
+const write = (value: unknown, form: TensorForm = 'base64') =>
+  writeJson(value, form, defaultWireLimits);
 
 /** What was sent as JSON and came back as JSON. */
-const cross = (value: unknown, form: TensorForm): unknown => read(JSON.parse(JSON.stringify(write(value, form))));
+const cross = (value: unknown, form: TensorForm): unknown =>
+  read(JSON.parse(JSON.stringify(write(value, form))));
 
 const forms = fc.constantFrom<TensorForm>('base64', 'list');
 
-const tensorOf = (type: string, dims: unknown, data: unknown) => ({ $tensor: { type, dims, data } });
-const nested = (levels: number): unknown => Array.from({ length: levels }).reduce((inner) => [inner], 1);
+const tensorOf = (type: string, dims: unknown, data: unknown) => ({
+  $tensor: { type, dims, data },
+});
+const nested = (levels: number): unknown =>
+  Array.from({ length: levels }).reduce((inner) => [inner], 1);
 
 describe('plain JSON', () => {
   it('[11] brings tensors of all types there and back, in both forms', () => {
     fc.assert(
-      fc.property(tensors, forms, (tensor, form) => expect(plainly(cross(tensor, form))).toEqual(plainly(tensor))),
+      fc.property(tensors, forms, (tensor, form) =>
+        expect(plainly(cross(tensor, form))).toEqual(plainly(tensor)),
+      ),
       {
         numRuns: 1000,
       },
     );
   });
 
-  it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))('[11] brings %s there and back', (_, tensor) => {
-    expect(cross(tensor, 'base64')).toEqual(tensor);
-    expect(cross(tensor, 'list')).toEqual(plainly(tensor));
-  });
+  it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
+    '[11] brings %s there and back',
+    (_, tensor) => {
+      expect(cross(tensor, 'base64')).toEqual(tensor);
+      expect(cross(tensor, 'list')).toEqual(plainly(tensor));
+    },
+  );
 
   it('[11] brings typed arrays as tensors of one axis', () => {
-    fc.assert(fc.property(typedArrays, forms, (array, form) => expect(plainly(cross(array, form))).toEqual(plainly(array))));
+    fc.assert(
+      fc.property(typedArrays, forms, (array, form) =>
+        expect(plainly(cross(array, form))).toEqual(plainly(array)),
+      ),
+    );
   });
 
   it('[11] brings every other value as JSON does', () => {
-    fc.assert(fc.property(values, forms, (value, form) => expect(plainly(cross(value, form))).toEqual(plainly(value))));
+    fc.assert(
+      fc.property(values, forms, (value, form) =>
+        expect(plainly(cross(value, form))).toEqual(plainly(value)),
+      ),
+    );
   });
 
   it('[11] says each value as the manual does', () => {
@@ -56,7 +75,12 @@ describe('plain JSON', () => {
       floats: tensorOf('float32', [1, 3], [1, 'NaN', '-0']),
       long: tensorOf('int64', [2], [1, '9007199254740992']),
     });
-    expect(write([Uint8Array.of(1, 2), 7n, NaN, -0, new Date(0), undefined, { gone: undefined }], 'list')).toEqual([
+    expect(
+      write(
+        [Uint8Array.of(1, 2), 7n, NaN, -0, new Date(0), undefined, { gone: undefined }],
+        'list',
+      ),
+    ).toEqual([
       tensorOf('uint8', [2], [1, 2]),
       { $bigint: '7' },
       { $number: 'NaN' },
@@ -65,10 +89,9 @@ describe('plain JSON', () => {
       null,
       {},
     ]);
-    expect(write([new Tensor('bool', [true, false], [2]), new Tensor('string', ['ä'], [1])])).toEqual([
-      tensorOf('bool', [2], [true, false]),
-      tensorOf('string', [1], ['ä']),
-    ]);
+    expect(
+      write([new Tensor('bool', [true, false], [2]), new Tensor('string', ['ä'], [1])]),
+    ).toEqual([tensorOf('bool', [2], [true, false]), tensorOf('string', [1], ['ä'])]);
     expect(write(undefined)).toBeNull();
   });
 
@@ -76,8 +99,19 @@ describe('plain JSON', () => {
     const error = new OverloadedError('full', { retryAfter: 2, cause: new TypeError('secret') });
 
     expect(write([error, new InvalidInputError('7 is no image'), new TypeError('why')])).toEqual([
-      { name: 'OverloadedError', code: 'SERVING_OVERLOADED', statusCode: 503, message: 'Service Unavailable', retryAfter: 2 },
-      { name: 'InvalidInputError', code: 'SERVING_INVALID_INPUT', statusCode: 400, message: '7 is no image' },
+      {
+        name: 'OverloadedError',
+        code: 'SERVING_OVERLOADED',
+        statusCode: 503,
+        message: 'Service Unavailable',
+        retryAfter: 2,
+      },
+      {
+        name: 'InvalidInputError',
+        code: 'SERVING_INVALID_INPUT',
+        statusCode: 400,
+        message: '7 is no image',
+      },
       { name: 'Error', code: 'INTERNAL', statusCode: 500, message: 'Internal Server Error' },
     ]);
   });
@@ -85,7 +119,13 @@ describe('plain JSON', () => {
   it('[11] keeps names that look like its own, and other names with a $ as they are', () => {
     const value = { $tensor: 1, $$number: { $bigint: 'x' }, $price: 3, $$x: 4, $: 5 };
 
-    expect(write(value)).toEqual({ $$tensor: 1, $$$number: { $$bigint: 'x' }, $price: 3, $$x: 4, $: 5 });
+    expect(write(value)).toEqual({
+      $$tensor: 1,
+      $$$number: { $$bigint: 'x' },
+      $price: 3,
+      $$x: 4,
+      $: 5,
+    });
     expect(cross(value, 'list')).toEqual(value);
   });
 
@@ -105,8 +145,16 @@ describe('plain JSON of a stranger', () => {
       tensorOf('float128', [1], [1]),
       '"input.$tensor.type" in the message is "float128"; allowed are float32,',
     ],
-    ['a type that is none', tensorOf('constructor', [1], [1]), '"input.$tensor.type" in the message is "constructor"'],
-    ['a tensor of JSON', tensorOf('json', [1], [1]), '"input.$tensor.type" in the message is "json"'],
+    [
+      'a type that is none',
+      tensorOf('constructor', [1], [1]),
+      '"input.$tensor.type" in the message is "constructor"',
+    ],
+    [
+      'a tensor of JSON',
+      tensorOf('json', [1], [1]),
+      '"input.$tensor.type" in the message is "json"',
+    ],
     [
       'a tensor that is none',
       { $tensor: [1, 2] },
@@ -117,10 +165,26 @@ describe('plain JSON of a stranger', () => {
       { a: { $tensor: { type: 'bool', dims: [], data: [true], shape: 1 } } },
       '"input.a.$tensor" in the message has "shape"',
     ],
-    ['no dims', { $tensor: { type: 'float32', data: [1] } }, '"input.$tensor.dims" in the message is undefined; give a list'],
-    ['too many axes', tensorOf('float32', Array(17).fill(1), [1]), '"input.$tensor.dims" in the message'],
-    ['an axis below 0', tensorOf('float32', [-1], []), '"input.$tensor.dims.0" in the message is -1, and no length'],
-    ['an axis that is no number', [tensorOf('float32', [1, '1'], [1])], '"input.0.$tensor.dims.1" in the message is "1"'],
+    [
+      'no dims',
+      { $tensor: { type: 'float32', data: [1] } },
+      '"input.$tensor.dims" in the message is undefined; give a list',
+    ],
+    [
+      'too many axes',
+      tensorOf('float32', Array(17).fill(1), [1]),
+      '"input.$tensor.dims" in the message',
+    ],
+    [
+      'an axis below 0',
+      tensorOf('float32', [-1], []),
+      '"input.$tensor.dims.0" in the message is -1, and no length',
+    ],
+    [
+      'an axis that is no number',
+      [tensorOf('float32', [1, '1'], [1])],
+      '"input.0.$tensor.dims.1" in the message is "1"',
+    ],
     [
       'less data than its shape',
       tensorOf('float32', [2, 3], [1, 2, 3, 4, 5]),
@@ -131,16 +195,36 @@ describe('plain JSON of a stranger', () => {
       tensorOf('float32', [2 ** 31, 2 ** 31, 2 ** 31], [1]),
       'has 1 elements, which are not those of the shape',
     ],
-    ['a shape without end, and base64', tensorOf('uint8', [2 ** 31, 2 ** 31], 'AAAA'), 'has 3 bytes of base64'],
-    ['base64 of another length', tensorOf('float32', [1], 'AAAA'), '"input.$tensor.data" in the message has 3 bytes of base64'],
-    ['base64 that is none', tensorOf('uint8', [3], 'A!A!'), '"input.$tensor.data" in the message is a string, and no base64'],
+    [
+      'a shape without end, and base64',
+      tensorOf('uint8', [2 ** 31, 2 ** 31], 'AAAA'),
+      'has 3 bytes of base64',
+    ],
+    [
+      'base64 of another length',
+      tensorOf('float32', [1], 'AAAA'),
+      '"input.$tensor.data" in the message has 3 bytes of base64',
+    ],
+    [
+      'base64 that is none',
+      tensorOf('uint8', [3], 'A!A!'),
+      '"input.$tensor.data" in the message is a string, and no base64',
+    ],
     [
       'truth values in base64',
       tensorOf('bool', [3], 'AAAA'),
       '"input.$tensor.data" in the message is "AAAA", and must be a list',
     ],
-    ['no data', { $tensor: { type: 'float32', dims: [0] } }, '"input.$tensor.data" in the message is undefined'],
-    ['a hole', tensorOf('float32', [2], [1, null]), '"input.$tensor.data.1" in the message is null, and no float32'],
+    [
+      'no data',
+      { $tensor: { type: 'float32', dims: [0] } },
+      '"input.$tensor.data" in the message is undefined',
+    ],
+    [
+      'a hole',
+      tensorOf('float32', [2], [1, null]),
+      '"input.$tensor.data.1" in the message is null, and no float32',
+    ],
     [
       'a number that is out of range',
       tensorOf('int8', [2], [127, 128]),
@@ -149,7 +233,11 @@ describe('plain JSON of a stranger', () => {
     ['a fraction among whole numbers', tensorOf('uint32', [1], [1.5]), 'is 1.5, and no uint32'],
     ['a word that is no number', tensorOf('float64', [1], ['nan']), 'is "nan", and no float64'],
     ['NaN among whole numbers', tensorOf('int32', [1], ['NaN']), 'is "NaN", and no int32'],
-    ['a whole number that has lost digits', tensorOf('int64', [1], [2 ** 53]), 'is 9007199254740992, and no int64'],
+    [
+      'a whole number that has lost digits',
+      tensorOf('int64', [1], [2 ** 53]),
+      'is 9007199254740992, and no int64',
+    ],
     [
       'a whole number of more than 64 bits',
       tensorOf('uint64', [1], ['18446744073709551616']),
@@ -157,12 +245,28 @@ describe('plain JSON of a stranger', () => {
     ],
     ['a negative number without signs', tensorOf('uint64', [1], [-1]), 'is -1, and no uint64'],
     ['a truth value that is a number', tensorOf('bool', [1], [1]), 'is 1, and no bool'],
-    ['a string that is none', tensorOf('string', [2], ['a', 1]), '"input.$tensor.data.1" in the message is 1, and no string'],
-    ['a bigint that is none', { x: { $bigint: '0x10' } }, '"input.x.$bigint" in the message is "0x10"; give up to 1000 digits'],
+    [
+      'a string that is none',
+      tensorOf('string', [2], ['a', 1]),
+      '"input.$tensor.data.1" in the message is 1, and no string',
+    ],
+    [
+      'a bigint that is none',
+      { x: { $bigint: '0x10' } },
+      '"input.x.$bigint" in the message is "0x10"; give up to 1000 digits',
+    ],
     ['a bigint without end', { $bigint: '1'.repeat(1001) }, '"input.$bigint" in the message'],
     ['a bigint that is a number', { $bigint: 1 }, '"input.$bigint" in the message is 1'],
-    ['a number that is no word', { $number: 'one' }, '"input.$number" in the message is "one"; allowed are "NaN"'],
-    ['a tensor with a name beside it', { x: 1, $tensor: {} }, '"input" in the message has other names beside "$tensor"'],
+    [
+      'a number that is no word',
+      { $number: 'one' },
+      '"input.$number" in the message is "one"; allowed are "NaN"',
+    ],
+    [
+      'a tensor with a name beside it',
+      { x: 1, $tensor: {} },
+      '"input" in the message has other names beside "$tensor"',
+    ],
     [
       'the name __proto__',
       JSON.parse('{"a":{"__proto__":{"isAdmin":true}}}'),
@@ -187,10 +291,16 @@ describe('plain JSON of a stranger', () => {
     expect(() => read([one, one], { bytes: 31 })).toThrow(
       '"input.1.$tensor.data" in the message is where the message has more than 31 bytes',
     );
-    expect(() => read(tensorOf('uint8', [6], 'AAAAAAAA'), { bytes: 5 })).toThrow('more than 5 bytes');
-    expect(() => read(tensorOf('string', [2], ['abc', 'def']), { bytes: 5 })).toThrow('more than 5 bytes');
+    expect(() => read(tensorOf('uint8', [6], 'AAAAAAAA'), { bytes: 5 })).toThrow(
+      'more than 5 bytes',
+    );
+    expect(() => read(tensorOf('string', [2], ['abc', 'def']), { bytes: 5 })).toThrow(
+      'more than 5 bytes',
+    );
     expect(() => read({ abc: 'def' }, { bytes: 5 })).toThrow('more than 5 bytes');
-    expect(() => read(tensorOf('uint8', [1, 1, 1], [1]), { rank: 2 })).toThrow('give a list of up to 2 axes');
+    expect(() => read(tensorOf('uint8', [1, 1, 1], [1]), { rank: 2 })).toThrow(
+      'give a list of up to 2 axes',
+    );
     expect(read([one, one], { bytes: 32, tensors: 2, nodes: 5, rank: 1 })).toHaveLength(2);
     expect(read(nested(64))).toEqual(nested(64));
   });

@@ -40,9 +40,17 @@ function weighted(owners: Candidates, excluded = nobody, draws = 100_000): Recor
   return countsOf(() => pickWeighted(owners, excluded, random), draws);
 }
 
-function least(owners: Candidates, underWay: Record<string, number>, excluded = nobody, draws = 1000): Record<string, number> {
+function least(
+  owners: Candidates,
+  underWay: Record<string, number>,
+  excluded = nobody,
+  draws = 1000,
+): Record<string, number> {
   const random = randomFrom(1);
-  return countsOf(() => leastLoaded(owners, excluded, random, (address) => underWay[address] ?? 0), draws);
+  return countsOf(
+    () => leastLoaded(owners, excluded, random, (address) => underWay[address] ?? 0),
+    draws,
+  );
 }
 
 function chiSquared(counts: Record<string, number>, chances: Record<string, number>): number {
@@ -61,22 +69,39 @@ const RARE = [0, 15.14, 18.42, 21.11, 23.51];
 describe('pickWeighted', () => {
   it.each([
     ['weights of 1:2:2', [{ weight: 1 }, { weight: 2 }, { weight: 2 }], { a: 0.2, b: 0.4, c: 0.4 }],
-    ['partitions × weight', [{}, { weight: 2, partitions: 3 }, { partitions: 2 }], { a: 1 / 9, b: 6 / 9, c: 2 / 9 }],
-    ['weights of 0, which is never', [{ weight: 0 }, {}, { partitions: 0 }, { weight: 3 }], { b: 0.25, d: 0.75 }],
+    [
+      'partitions × weight',
+      [{}, { weight: 2, partitions: 3 }, { partitions: 2 }],
+      { a: 1 / 9, b: 6 / 9, c: 2 / 9 },
+    ],
+    [
+      'weights of 0, which is never',
+      [{ weight: 0 }, {}, { partitions: 0 }, { weight: 3 }],
+      { b: 0.25, d: 0.75 },
+    ],
     [
       'fractions of weights',
       [{ weight: 0.25 }, { weight: 0.125, partitions: 2 }, { weight: 1.5 }],
       { a: 1 / 8, b: 1 / 8, c: 6 / 8 },
     ],
     ['who is ready', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
-  ] as [string, Partial<ServingStatus>[], Record<string, number>][])('[11] draws by %s', (_, served, chances) => {
-    const counts = weighted(ownersOf(...served));
+  ] as [string, Partial<ServingStatus>[], Record<string, number>][])(
+    '[11] draws by %s',
+    (_, served, chances) => {
+      const counts = weighted(ownersOf(...served));
 
-    expect(chiSquared(counts, chances)).toBeLessThan(RARE[Object.keys(chances).length - 1]!);
-  });
+      expect(chiSquared(counts, chances)).toBeLessThan(RARE[Object.keys(chances).length - 1]!);
+    },
+  );
 
   it('[11] leaves the chances of the others to each other as they are when some are excluded', () => {
-    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 96 }, { weight: 0.5 }, { weight: 0.5 });
+    const owners = ownersOf(
+      { weight: 1 },
+      { weight: 2 },
+      { weight: 96 },
+      { weight: 0.5 },
+      { weight: 0.5 },
+    );
 
     const counts = weighted(owners, new Set(['c-1', 'd-1', 'stranger']));
 
@@ -96,8 +121,14 @@ describe('pickWeighted', () => {
   });
 
   it('[11] picks one who is not excluded whenever there is one, whatever the weights and the numbers drawn', () => {
-    const weight = fc.oneof(fc.double({ min: 0, max: 1e6, noNaN: true }), fc.constantFrom(0, Number.MIN_VALUE, 1e-300, 1e6));
-    const number = fc.oneof(fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }), fc.constantFrom(0, 1 - 2 ** -53));
+    const weight = fc.oneof(
+      fc.double({ min: 0, max: 1e6, noNaN: true }),
+      fc.constantFrom(0, Number.MIN_VALUE, 1e-300, 1e6),
+    );
+    const number = fc.oneof(
+      fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }),
+      fc.constantFrom(0, 1 - 2 ** -53),
+    );
     fc.assert(
       fc.property(
         fc.array(weight, { maxLength: 8 }),
@@ -128,7 +159,8 @@ describe('pickWeighted', () => {
 
   it('[11] finds the one in whose part of the whole the number lies', () => {
     const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
-    const at = (number: number): string | undefined => pickWeighted(owners, nobody, () => number)?.id;
+    const at = (number: number): string | undefined =>
+      pickWeighted(owners, nobody, () => number)?.id;
 
     expect([0, 0.124, 0.125, 0.374, 0.375, 0.999].map(at)).toEqual(['a', 'a', 'b', 'b', 'c', 'c']);
   });
@@ -143,11 +175,16 @@ describe('leastLoaded', () => {
   it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({
+      b: 1000,
+    });
   });
 
   it('[11] takes a small difference for noise', () => {
-    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual(['a', 'b']);
+    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual([
+      'a',
+      'b',
+    ]);
     expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
   });
 
@@ -214,7 +251,11 @@ describe('balancerOf', () => {
     const owners = ownersOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
 
     expect(pick(owners, nobody, context)).toMatchObject({ id: 'd', address: 'd-1', share: 1 });
-    expect(pick(owners, new Set(['d-1']), context)).toMatchObject({ id: 'c', share: 2, served: { ewmaMs: 7 } });
+    expect(pick(owners, new Set(['d-1']), context)).toMatchObject({
+      id: 'c',
+      share: 2,
+      served: { ewmaMs: 7 },
+    });
     expect(choose.mock.calls).toEqual([
       [[owners.list[0], owners.list[1], owners.list[2]], context],
       [[owners.list[0], owners.list[1]], context],
@@ -235,6 +276,8 @@ describe('balancerOf', () => {
     expect(() => balancerOf(() => other)(ownersOf({}, {}), nobody, context)).toThrow(
       /^Serving "m": the function in option "balance" returned .*; allowed is one of its candidates$/,
     );
-    expect(() => balancerOf(([first]) => first && { ...first })(ownersOf({}), nobody, context)).toThrow('allowed is one of');
+    expect(() =>
+      balancerOf(([first]) => first && { ...first })(ownersOf({}), nobody, context),
+    ).toThrow('allowed is one of');
   });
 });

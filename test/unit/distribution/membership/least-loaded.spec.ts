@@ -4,7 +4,8 @@ import { simulate, type Simulation } from '../../../fixtures/cluster/simulated-c
 
 const nobody = new Set<string>();
 const weighted: Simulation['pick'] = (owners, random) => pickWeighted(owners, nobody, random);
-const least: Simulation['pick'] = (owners, random, underWay) => leastLoaded(owners, nobody, random, underWay);
+const least: Simulation['pick'] = (owners, random, underWay) =>
+  leastLoaded(owners, nobody, random, underWay);
 
 /** The second node has twice the weight that its one partition is worth. */
 const misweighted = [
@@ -13,26 +14,32 @@ const misweighted = [
   { weight: 1, partitions: 2 },
 ];
 
-const closeTo = (shares: readonly number[]): unknown[] => shares.map((share) => expect.closeTo(share, 1.3));
+const closeTo = (shares: readonly number[]): unknown[] =>
+  shares.map((share) => expect.closeTo(share, 1.3));
 
 it.each([
   ['one process', 1],
   ['eight processes', 8],
-])('[11] answers more calls of %s in less time by load than by weights that are wrong', (_, processes) => {
-  const cluster = { nodes: misweighted, processes, load: { callers: 32 } };
-  const byWeight = simulate({ ...cluster, pick: weighted });
-  const byLoad = simulate({ ...cluster, pick: least });
+])(
+  '[11] answers more calls of %s in less time by load than by weights that are wrong',
+  (_, processes) => {
+    const cluster = { nodes: misweighted, processes, load: { callers: 32 } };
+    const byWeight = simulate({ ...cluster, pick: weighted });
+    const byLoad = simulate({ ...cluster, pick: least });
 
-  expect(byWeight.shares).toEqual(closeTo([0.2, 0.4, 0.4]));
-  expect(byLoad.shares).toEqual(closeTo([0.25, 0.25, 0.5]));
-  expect(byLoad.done).toBeGreaterThan(1.4 * byWeight.done);
-  expect(byLoad.p99).toBeLessThan(0.5 * byWeight.p99);
-});
+    expect(byWeight.shares).toEqual(closeTo([0.2, 0.4, 0.4]));
+    expect(byLoad.shares).toEqual(closeTo([0.25, 0.25, 0.5]));
+    expect(byLoad.done).toBeGreaterThan(1.4 * byWeight.done);
+    expect(byLoad.p99).toBeLessThan(0.5 * byWeight.p99);
+  },
+);
 
 it('[11] does not send many processes, which know only their own calls, to the same nodes at the same time', () => {
   const nodes = Array.from({ length: 10 }, () => ({ weight: 1, partitions: 1 }));
   const callsPerSecond = 0.8 * (10 / 0.009);
   const cluster = { nodes, processes: 20, load: { callsPerSecond } };
 
-  expect(simulate({ ...cluster, pick: least }).p99).toBeLessThan(0.8 * simulate({ ...cluster, pick: weighted }).p99);
+  expect(simulate({ ...cluster, pick: least }).p99).toBeLessThan(
+    0.8 * simulate({ ...cluster, pick: weighted }).p99,
+  );
 });

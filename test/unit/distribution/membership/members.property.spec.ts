@@ -27,13 +27,18 @@ const beat = fc
     servings: fc.uniqueArray(served, { maxLength: 2, selector: ({ name }) => name }),
     misplaced: fc.constantFrom(...Array.from({ length: 9 }, () => undefined), 'a-1'),
   })
-  .map(({ misplaced, ...rest }) => nodeInfo({ ...rest, ...(misplaced !== undefined && { address: misplaced }) }));
+  .map(({ misplaced, ...rest }) =>
+    nodeInfo({ ...rest, ...(misplaced !== undefined && { address: misplaced }) }),
+  );
 
 const anything = fc.oneof(
   { weight: 6, arbitrary: fc.record({ what: fc.constant('hear' as const), info: beat }) },
   {
     weight: 6,
-    arbitrary: fc.record({ what: fc.constant('check' as const), after: fc.constantFrom(0, 300, 700, 1000, 2000, 2001) }),
+    arbitrary: fc.record({
+      what: fc.constant('check' as const),
+      after: fc.constantFrom(0, 300, 700, 1000, 2000, 2001),
+    }),
   },
   fc.record({ what: fc.constant('gone' as const), info: beat }),
   fc.record({ what: fc.constant('freeze' as const), isFrozen: fc.boolean() }),
@@ -42,7 +47,9 @@ const anything = fc.oneof(
 type Happening = typeof anything extends fc.Arbitrary<infer One> ? One : never;
 
 it('[11] knows and picks whom a list of what was heard would, tells of each change, and builds nothing anew without one', () => {
-  const silent = (['warn', 'error'] as const).map((level) => jest.spyOn(Logger.prototype, level).mockReturnValue());
+  const silent = (['warn', 'error'] as const).map((level) =>
+    jest.spyOn(Logger.prototype, level).mockReturnValue(),
+  );
   fc.assert(
     fc.property(fc.array(anything, { maxLength: 60 }), (happenings) => {
       const history = new History();
@@ -55,7 +62,8 @@ it('[11] knows and picks whom a list of what was heard would, tells of each chan
   silent.forEach((each) => each.mockRestore());
 });
 
-const byAddress = (a: { address: string }, b: { address: string }): number => (a.address < b.address ? -1 : 1);
+const byAddress = (a: { address: string }, b: { address: string }): number =>
+  a.address < b.address ? -1 : 1;
 
 /** One incarnation of a node, and since when it is silent. */
 interface Heard {
@@ -106,7 +114,10 @@ class History {
       this.check();
     }
     if (changed === this.changed) {
-      expect(['m', 'n'].map((name) => this.members.candidates(name) === owners.shift())).toEqual([true, true]);
+      expect(['m', 'n'].map((name) => this.members.candidates(name) === owners.shift())).toEqual([
+        true,
+        true,
+      ]);
     }
     this.compare();
   }
@@ -121,7 +132,11 @@ class History {
     }
     const heard = { info, since: this.now, isSuspect: false };
     const isSame = former?.info.epoch === info.epoch && former.info.address === info.address;
-    if (!former || former.info.epoch < info.epoch || (isSame && former.info.outages < info.outages)) {
+    if (
+      !former ||
+      former.info.epoch < info.epoch ||
+      (isSame && former.info.outages < info.outages)
+    ) {
       this.list = [...this.list.filter((one) => one !== former), heard];
     } else if (isSame && former.info.outages === info.outages && former.info.seq < info.seq) {
       Object.assign(former, heard);
@@ -161,7 +176,9 @@ class History {
     }));
     expect(known.toSorted(byAddress)).toEqual(expected);
     expect([...this.told].toSorted()).toEqual(expected.map(({ address }) => address));
-    expect(expected.map(({ address }) => members.get(address)?.info)).toEqual(expected.map(({ info }) => info));
+    expect(expected.map(({ address }) => members.get(address)?.info)).toEqual(
+      expected.map(({ info }) => info),
+    );
 
     for (const name of ['m', 'n']) {
       const picked = list

@@ -31,14 +31,19 @@ function checkUntil(now: number, from = now - 1500): void {
   members.check(now);
 }
 
-const picked = (serving = 'm'): string[] => members.candidates(serving).list.map(({ id, share }) => `${id} ${share}`);
+const picked = (serving = 'm'): string[] =>
+  members.candidates(serving).list.map(({ id, share }) => `${id} ${share}`);
 const known = (): string[] => members.all.map(({ info }) => info.address);
-const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({ servings: [servedInfo(rest)] });
+const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({
+  servings: [servedInfo(rest)],
+});
 
 describe('Members', () => {
   it('[11] knows who has been heard, and picks those who serve', () => {
     beat('a', 1, 0);
-    beat('b', 1, 0, { servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })] });
+    beat('b', 1, 0, {
+      servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })],
+    });
     beat('c', 1, 0, { role: 'client', servings: [] });
 
     expect(known()).toEqual(['a-1', 'b-1', 'c-1']);
@@ -207,7 +212,14 @@ describe('Members', () => {
     beat('b', 2, 60_500);
     expect(picked()).toEqual(['b 1']);
     checkUntil(63_099, 61_000);
-    expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'b-1 changed', 'b-1 changed', 'b-1 changed']);
+    expect(changes).toEqual([
+      'a-1 joined',
+      'b-1 joined',
+      'a-1 changed',
+      'b-1 changed',
+      'b-1 changed',
+      'b-1 changed',
+    ]);
     expect(known()).toEqual(['a-1', 'b-1']);
     members.check(63_100);
     expect(known()).toEqual(['b-1']);
@@ -342,7 +354,9 @@ describe('Members who are too many', () => {
 
     expect(known()).toEqual(['a-1', 'b-2']);
     expect(warn.mock.calls).toEqual([
-      ['Node "c" (c-1) is ignored, as will be others: there are 2 nodes already, which is the limit'],
+      [
+        'Node "c" (c-1) is ignored, as will be others: there are 2 nodes already, which is the limit',
+      ],
     ]);
     members.gone('a-1');
     beat('d', 2, 0);

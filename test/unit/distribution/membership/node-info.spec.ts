@@ -1,6 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { type NodeInfo, readNodeInfo, type ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
+import {
+  type NodeInfo,
+  readNodeInfo,
+  type ServingStatus,
+} from '../../../../lib/distribution/membership/node-info.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
 
@@ -17,7 +21,16 @@ const oddInNode: Record<keyof NodeInfo, unknown[]> = {
   seq: wholes,
   role: ['server', '', 1, undefined, 'constructor'],
   state: ['down', 'UP', 0, undefined],
-  servings: [undefined, null, {}, 'm', [null], [[]], ['m'], Array.from({ length: 1025 }, (_, i) => servedInfo({ name: `${i}` }))],
+  servings: [
+    undefined,
+    null,
+    {},
+    'm',
+    [null],
+    [[]],
+    ['m'],
+    Array.from({ length: 1025 }, (_, i) => servedInfo({ name: `${i}` })),
+  ],
 };
 
 const oddInServing: Record<keyof ServingStatus, unknown[]> = {
@@ -46,7 +59,13 @@ function readAll(values: readonly unknown[], beatWith: (value: unknown) => unkno
 describe('readNodeInfo', () => {
   it('[11] reads what a node says of itself, also at the limits, and leaves out what it does not know', () => {
     const servings = Array.from({ length: 1023 }, (_, i) => servedInfo({ name: `serving ${i}` }));
-    const limits = { weight: 1e6, partitions: 2 ** 16, queued: Number.MAX_SAFE_INTEGER, ewmaMs: 0.125, idempotent: false };
+    const limits = {
+      weight: 1e6,
+      partitions: 2 ** 16,
+      queued: Number.MAX_SAFE_INTEGER,
+      ewmaMs: 0.125,
+      idempotent: false,
+    };
     const info = nodeInfo({
       id: 'x'.repeat(256),
       address: `${'Az09_-'.repeat(42)}abcd`,
@@ -66,15 +85,22 @@ describe('readNodeInfo', () => {
     expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
   });
 
-  it.each(Object.entries(oddInServing))('[11] refuses a beat with a serving whose %s is odd', (name, values) => {
-    expect(readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] }))).toEqual([]);
-  });
+  it.each(Object.entries(oddInServing))(
+    '[11] refuses a beat with a serving whose %s is odd',
+    (name, values) => {
+      expect(
+        readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] })),
+      ).toEqual([]);
+    },
+  );
 
   it('[11] refuses a name that comes twice, and a client that serves', () => {
     const servings = [servedInfo(), servedInfo()];
 
     expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A beat that names a serving twice');
-    expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servedInfo()] }))).toThrow(FrameError);
+    expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servedInfo()] }))).toThrow(
+      FrameError,
+    );
   });
 
   it('[11] says what is odd, in few words', () => {
@@ -86,9 +112,15 @@ describe('readNodeInfo', () => {
   });
 
   it('[11] reads a beat or throws a FrameError, whatever comes', () => {
-    const odd = fc.oneof(fc.jsonValue(), fc.double(), fc.constantFrom(...Object.values(oddInNode).flat()));
+    const odd = fc.oneof(
+      fc.jsonValue(),
+      fc.double(),
+      fc.constantFrom(...Object.values(oddInNode).flat()),
+    );
     const partly = (whole: object): fc.Arbitrary<unknown> =>
-      fc.dictionary(fc.constantFrom(...Object.keys(whole)), odd, { maxKeys: 2 }).map((changes) => ({ ...whole, ...changes }));
+      fc
+        .dictionary(fc.constantFrom(...Object.keys(whole)), odd, { maxKeys: 2 })
+        .map((changes) => ({ ...whole, ...changes }));
     const servings = fc.array(fc.oneof(partly(servedInfo()), odd), { maxLength: 3 });
     const header = fc.oneof(
       odd,

@@ -1,6 +1,10 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { escapeName, isAddress, servingPattern } from '../../../../lib/distribution/transports/names.js';
+import {
+  escapeName,
+  isAddress,
+  servingPattern,
+} from '../../../../lib/distribution/transports/names.js';
 
 it.each([
   ['digits', 'digits'],
@@ -30,9 +34,12 @@ it('[11] the pattern of a serving holds its namespace and its name', () => {
   expect(servingPattern('prod.eu', 'a>b')).toBe('sv.prod=2Eeu.s.a=3Eb');
 });
 
-it.each(['', 'a.b', 'a b', 'a>', 'ä', 'a\n', 'a'.repeat(129), 7, undefined, null])('[11] %j is no address', (value) => {
-  expect(isAddress(value)).toBe(false);
-});
+it.each(['', 'a.b', 'a b', 'a>', 'ä', 'a\n', 'a'.repeat(129), 7, undefined, null])(
+  '[11] %j is no address',
+  (value) => {
+    expect(isAddress(value)).toBe(false);
+  },
+);
 
 it('[11] an address is of letters, digits, _ and -', () => {
   expect(isAddress('Host-1_2-0a')).toBe(true);

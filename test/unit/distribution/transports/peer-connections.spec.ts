@@ -24,7 +24,15 @@ class End extends Socket {
 function nodes(...addresses: readonly string[]) {
   return addresses.map((address) => {
     const heard = new Heard();
-    return { address, heard, links: new PeerConnections<Socket, TcpLink>(address, heard, (...parts) => new TcpLink(...parts)) };
+    return {
+      address,
+      heard,
+      links: new PeerConnections<Socket, TcpLink>(
+        address,
+        heard,
+        (...parts) => new TcpLink(...parts),
+      ),
+    };
   });
 }
 
@@ -84,7 +92,9 @@ it('[11] a connection that was not wanted, or ended while it was asked for, is n
   const [near] = End.pair();
 
   await expect(a!.links.propose('b', near, async () => false)).resolves.toBeUndefined();
-  await expect(a!.links.propose('b', near, () => Promise.reject(new Error('closed')))).rejects.toThrow('closed');
+  await expect(
+    a!.links.propose('b', near, () => Promise.reject(new Error('closed'))),
+  ).rejects.toThrow('closed');
   expect(near.listenerCount('packet')).toBe(0);
   expect(a!.heard.events).toEqual([]);
   await a!.links.propose('b', near, async () => {
@@ -136,7 +146,9 @@ it('[L7] a node that sends more than 4 MiB before it answers a proposal gets no 
     return true;
   };
 
-  await expect(a!.links.propose('b', near, answer)).rejects.toThrow('before it answered; at most 4194304 are allowed');
+  await expect(a!.links.propose('b', near, answer)).rejects.toThrow(
+    'before it answered; at most 4194304 are allowed',
+  );
   expect(a!.heard.events).toEqual([]);
   expect(a!.heard.packets).toEqual([]);
   near.destroy();

@@ -10,15 +10,21 @@ it.each(['0.0.0.0', '::', '10.0.0.1', 'example.org', '127.0.0.1.example.org', '1
     expect(() => assertNotPublic(host, none)).toThrow(InvalidServingError);
     expect(() => assertNotPublic(host, { ...none, secret: '' })).toThrow(InvalidServingError);
     expect(() => assertNotPublic(host, { ...none, tlsOptions: {} })).toThrow(InvalidServingError);
-    expect(() => assertNotPublic(host, { ...none, tlsOptions: { requestCert: true, rejectUnauthorized: false } })).toThrow(
-      /secret, or certificates of both sides .* 127\.0\.0\.1, or say insecure: true/,
-    );
+    expect(() =>
+      assertNotPublic(host, {
+        ...none,
+        tlsOptions: { requestCert: true, rejectUnauthorized: false },
+      }),
+    ).toThrow(/secret, or certificates of both sides .* 127\.0\.0\.1, or say insecure: true/);
   },
 );
 
-it.each(['127.0.0.1', '127.1.2.3', '::1', 'localhost'])('[11] everybody may listen on %s', (host) => {
-  expect(() => assertNotPublic(host, none)).not.toThrow();
-});
+it.each(['127.0.0.1', '127.1.2.3', '::1', 'localhost'])(
+  '[11] everybody may listen on %s',
+  (host) => {
+    expect(() => assertNotPublic(host, none)).not.toThrow();
+  },
+);
 
 it.each([
   ['a secret', { ...none, secret: 's' }],

@@ -1,7 +1,13 @@
 import { beforeEach, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { firstValueFrom } from 'rxjs';
-import { type Endpoint, endpointsOf, type Lookup, type Peer, type Peers } from '../../../../lib/distribution/transports/peers.js';
+import {
+  type Endpoint,
+  endpointsOf,
+  type Lookup,
+  type Peer,
+  type Peers,
+} from '../../../../lib/distribution/transports/peers.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
 import { later, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
@@ -11,13 +17,17 @@ let warnings: string[];
 
 beforeEach(() => {
   warnings = [];
-  jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
+  jest
+    .spyOn(Logger.prototype, 'warn')
+    .mockImplementation((message: string) => void warnings.push(message));
 });
 
 /** The lists that came while so many milliseconds passed. */
 async function listsOf(peers: Peers, ms: number, lookup?: Lookup): Promise<string[]> {
   const lists: string[] = [];
-  const subscription = endpointsOf(peers, lookup).subscribe((list) => lists.push(list.map(nameOf).join(' ')));
+  const subscription = endpointsOf(peers, lookup).subscribe((list) =>
+    lists.push(list.map(nameOf).join(' ')),
+  );
   await later(ms);
   subscription.unsubscribe();
   return lists;
@@ -44,14 +54,22 @@ it.each<[string, Peer]>([
   ['of IPv6 without brackets', '::1:5000'],
 ])('[11] a peer %s fails at boot', (_, peer) => {
   expect(() => endpointsOf([peer])).toThrow(InvalidServingError);
-  expect(() => endpointsOf([peer])).toThrow('A peer is "host:port", { host, port } or { dns, port }, not ');
+  expect(() => endpointsOf([peer])).toThrow(
+    'A peer is "host:port", { host, port } or { dns, port }, not ',
+  );
 });
 
 it('[11] every address of a name is a peer, looked up again as often as asked', async () => {
   let round = 0;
   const lookup: Lookup = async (name) => [`${name}-1`, `${name}-${++round + 1}`];
 
-  expect(await listsOf([{ dns: 'models', port: 7, refresh: 500 }, 'x:1', { dns: 'models', port: 8 }], 999, lookup)).toEqual([
+  expect(
+    await listsOf(
+      [{ dns: 'models', port: 7, refresh: 500 }, 'x:1', { dns: 'models', port: 8 }],
+      999,
+      lookup,
+    ),
+  ).toEqual([
     'models-1/7 models-2/7 x/1 models-1/8 models-3/8',
     'models-1/7 models-4/7 x/1 models-1/8 models-5/8',
   ]);
@@ -68,7 +86,13 @@ it('[11] a name that cannot be looked up stays what it was, and is complained of
     return answer;
   };
 
-  expect(await listsOf([{ dns: 'models', port: 7, refresh: 10 }], 49, lookup)).toEqual(['a/7', 'a/7', 'a/7', 'b/7', 'b/7']);
+  expect(await listsOf([{ dns: 'models', port: 7, refresh: 10 }], 49, lookup)).toEqual([
+    'a/7',
+    'a/7',
+    'a/7',
+    'b/7',
+    'b/7',
+  ]);
   expect(warnings).toEqual(Array(2).fill('The addresses of models are not known: ENOTFOUND'));
 });
 

@@ -3,7 +3,12 @@ import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
-import { FrameError, Kind, packetLength, TRAILER } from '../../../../lib/distribution/wire/prelude.js';
+import {
+  FrameError,
+  Kind,
+  packetLength,
+  TRAILER,
+} from '../../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 import { compareInvalidDates } from '../../../fixtures/values/invalid-dates.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
@@ -23,11 +28,14 @@ const movedBy = (offset: number, bytes: Uint8Array): Uint8Array => {
   return room;
 };
 
-const read = (bytes: Uint8Array, less: Partial<WireLimits> = {}): unknown => decodeFrame(bytes, { ...limits, ...less }).value();
+const read = (bytes: Uint8Array, less: Partial<WireLimits> = {}): unknown =>
+  decodeFrame(bytes, { ...limits, ...less }).value();
 
 /** Which parts of the value lie in the memory of the frame. */
 const areViews = (frame: Uint8Array): boolean[] =>
-  Object.values(read(frame) as Record<string, Uint8Array>).map(({ buffer }) => buffer === frame.buffer);
+  Object.values(read(frame) as Record<string, Uint8Array>).map(
+    ({ buffer }) => buffer === frame.buffer,
+  );
 
 /** The call that other languages have to make bytes of. */
 const golden = {
@@ -74,8 +82,28 @@ const crafted = (
     dims.forEach((dim, i) => entry.writeUInt32LE(dim, 8 + 4 * i));
     return entry;
   });
-  const body = Buffer.concat([padded(Buffer.concat(table)), ...blocks.map(([, , data]) => padded(Buffer.from(data)))]);
-  const prelude = Buffer.from([0, 0x53, 0x56, 1, Kind.request, 0, blocks.length, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+  const body = Buffer.concat([
+    padded(Buffer.concat(table)),
+    ...blocks.map(([, , data]) => padded(Buffer.from(data))),
+  ]);
+  const prelude = Buffer.from([
+    0,
+    0x53,
+    0x56,
+    1,
+    Kind.request,
+    0,
+    blocks.length,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+  ]);
   prelude.writeUInt32LE(Buffer.byteLength(header), 8);
   prelude.writeUInt32LE(body.length, 12);
   return Buffer.concat([prelude, padded(Buffer.from(header)), body]);
@@ -83,7 +111,8 @@ const crafted = (
 
 const tree = (text: string): [number, number[], string] => [129, [Buffer.byteLength(text)], text];
 
-const withShape = (dims: readonly number[]): Uint8Array => crafted('{}', [tree('{"$t":0}'), [2, dims, '']]);
+const withShape = (dims: readonly number[]): Uint8Array =>
+  crafted('{}', [tree('{"$t":0}'), [2, dims, '']]);
 
 describe('encodeFrame', () => {
   it('[11] writes the bytes that are promised to other languages', () => {
@@ -100,7 +129,9 @@ describe('encodeFrame', () => {
   });
 
   it('[11] lets nothing out of what was in its memory before', () => {
-    const dirty = jest.spyOn(Buffer, 'allocUnsafe').mockImplementation((length) => Buffer.alloc(length, 0xff));
+    const dirty = jest
+      .spyOn(Buffer, 'allocUnsafe')
+      .mockImplementation((length) => Buffer.alloc(length, 0xff));
     try {
       expect(Buffer.from(frameOf(golden.value, golden.header)).toString('hex')).toBe(golden.bytes);
     } finally {
@@ -122,7 +153,9 @@ describe('encodeFrame', () => {
     const value = encodeValue(new Tensor('float32', data, [2]), limits);
     structuredClone(data, { transfer: [data.buffer] });
 
-    expect(() => encodeFrame({ kind: Kind.request, header: {}, value })).toThrow('has been taken away; was it transferred?');
+    expect(() => encodeFrame({ kind: Kind.request, header: {}, value })).toThrow(
+      'has been taken away; was it transferred?',
+    );
   });
 });
 
@@ -130,7 +163,11 @@ describe('decodeFrame', () => {
   it('[11] reads what other languages write', () => {
     const frame = decodeFrame(Buffer.from(golden.bytes, 'hex'), limits);
 
-    expect([frame.kind, frame.header, frame.value()]).toEqual([Kind.request, golden.header, golden.value]);
+    expect([frame.kind, frame.header, frame.value()]).toEqual([
+      Kind.request,
+      golden.header,
+      golden.value,
+    ]);
   });
 
   it('[11] reads any value back, wherever the bytes lie', () => {
@@ -180,7 +217,9 @@ describe('decodeFrame', () => {
 
   it('[11] keeps the bits of every NaN', () => {
     const bits = Uint32Array.of(0x7fc0_0001, 0xffc1_2345, 0x7f80_0001);
-    const came = read(movedBy(1, frameOf(new Tensor('float32', new Float32Array(bits.buffer), [3])))) as Tensor;
+    const came = read(
+      movedBy(1, frameOf(new Tensor('float32', new Float32Array(bits.buffer), [3]))),
+    ) as Tensor;
 
     expect(new Uint32Array((came.data as Float32Array).buffer)).toEqual(bits);
   });
@@ -208,7 +247,9 @@ describe('decodeFrame', () => {
     const bytes = frameOf(1);
     bytes[3] = 2;
 
-    expect(() => decodeFrame(bytes, limits)).toThrow(new FrameError('A frame of version 2; only version 1 is understood here'));
+    expect(() => decodeFrame(bytes, limits)).toThrow(
+      new FrameError('A frame of version 2; only version 1 is understood here'),
+    );
   });
 
   it.each<[string, number, number, string]>([
@@ -216,18 +257,48 @@ describe('decodeFrame', () => {
     ['of an unknown kind', 4, 99, 'A frame of the kind 99 with the flags 0'],
     ['of kind 0', 4, 0, 'A frame of the kind 0 '],
     ['with an unknown flag', 5, 2, 'with the flags 2'],
-    ['that says it is signed, and is too short for that', 5, 1, 'A frame whose table does not end in it'],
+    [
+      'that says it is signed, and is too short for that',
+      5,
+      1,
+      'A frame whose table does not end in it',
+    ],
     ['with fewer blocks than it says', 6, 3, 'or a block with more than 16 axes'],
     ['with more blocks than it says', 6, 1, 'A frame whose blocks end at 48, and its body at 64'],
-    ['with more blocks than are allowed', 7, 0xff, 'A frame with 65282 blocks; at most 4097 are allowed'],
+    [
+      'with more blocks than are allowed',
+      7,
+      0xff,
+      'A frame with 65282 blocks; at most 4097 are allowed',
+    ],
     ['with a longer header than it says', 8, 1, 'A part of the frame is no JSON'],
-    ['with a header of gigabytes', 11, 0xff, 'A frame of 4278190144 bytes; at most 67108864 are allowed'],
-    ['with a body of gigabytes', 15, 0xff, 'A frame of 4278190144 bytes; at most 67108864 are allowed'],
+    [
+      'with a header of gigabytes',
+      11,
+      0xff,
+      'A frame of 4278190144 bytes; at most 67108864 are allowed',
+    ],
+    [
+      'with a body of gigabytes',
+      15,
+      0xff,
+      'A frame of 4278190144 bytes; at most 67108864 are allowed',
+    ],
     ['with a longer body than came', 12, 56, 'A frame of 80 bytes came in 64'],
-    ['whose first block is no tree', 24, 2, 'A frame with a block of the type 2, which is not known here, or not there'],
+    [
+      'whose first block is no tree',
+      24,
+      2,
+      'A frame with a block of the type 2, which is not known here, or not there',
+    ],
     ['with a block of an unknown type', 36, 99, 'A frame with a block of the type 99'],
     ['with a block of more axes than are allowed', 37, 17, 'a block with more than 16 axes'],
-    ['with a block of less axes than it says', 37, 0, 'A frame with a block of 8 bytes, which are not those of its shape []'],
+    [
+      'with a block of less axes than it says',
+      37,
+      0,
+      'A frame with a block of 8 bytes, which are not those of its shape []',
+    ],
     ['with something where 0 must be', 38, 1, 'A frame with a block of the type 2'],
     [
       'with a block that is longer than its shape',
@@ -263,18 +334,42 @@ describe('decodeFrame', () => {
     ['a header that is no object', crafted('[1]'), 'is no plain object'],
     ['a header that is nothing', crafted('null'), 'is no plain object'],
     ['a header that is no JSON', crafted('{"a":'), 'is no JSON'],
-    ['a header that would change a prototype', crafted('{"a":[{"__proto__":{"b":1}}]}'), 'is no plain object'],
-    ['a header that hides such a name', crafted(String.raw`{"\u005f_proto__":{"b":1}}`), 'is no plain object'],
-    ['a header that is too deep', crafted(`{"a":${'['.repeat(70)}${']'.repeat(70)}}`), 'is deeper than 64 levels'],
-    ['a header that is too long', crafted(JSON.stringify({ a: 'b'.repeat(limits.headerBytes) })), 'at most 65536 are allowed'],
-    ['a tree that is not the first block', crafted('{}', [[2, [1], Uint8Array.of(1)], tree('1')]), 'a block of the type 2'],
+    [
+      'a header that would change a prototype',
+      crafted('{"a":[{"__proto__":{"b":1}}]}'),
+      'is no plain object',
+    ],
+    [
+      'a header that hides such a name',
+      crafted(String.raw`{"\u005f_proto__":{"b":1}}`),
+      'is no plain object',
+    ],
+    [
+      'a header that is too deep',
+      crafted(`{"a":${'['.repeat(70)}${']'.repeat(70)}}`),
+      'is deeper than 64 levels',
+    ],
+    [
+      'a header that is too long',
+      crafted(JSON.stringify({ a: 'b'.repeat(limits.headerBytes) })),
+      'at most 65536 are allowed',
+    ],
+    [
+      'a tree that is not the first block',
+      crafted('{}', [[2, [1], Uint8Array.of(1)], tree('1')]),
+      'a block of the type 2',
+    ],
     ['two trees', crafted('{}', [tree('1'), tree('1')]), 'a block of the type 129'],
     [
       'a shape of more elements than can be counted',
       withShape(Array.from({ length: 16 }, () => 2 ** 31)),
       'not those of its shape',
     ],
-    ['a shape whose product is 0 modulo 2 ** 64', withShape([2 ** 31, 2 ** 31, 4]), 'not those of its shape'],
+    [
+      'a shape whose product is 0 modulo 2 ** 64',
+      withShape([2 ** 31, 2 ** 31, 4]),
+      'not those of its shape',
+    ],
   ])('[11] refuses %s', (_, bytes, message) => {
     expect(() => decodeFrame(bytes, limits)).toThrow(FrameError);
     expect(() => decodeFrame(bytes, limits)).toThrow(message);
@@ -286,7 +381,11 @@ describe('decodeFrame', () => {
 
   it.each<[string, Uint8Array, Partial<WireLimits>]>([
     ['longer than allowed', frameOf(new Uint8Array(100)), { bytes: 100 }],
-    ['of more tensors than allowed', frameOf([new Uint8Array(1), new Uint8Array(1)]), { tensors: 1 }],
+    [
+      'of more tensors than allowed',
+      frameOf([new Uint8Array(1), new Uint8Array(1)]),
+      { tensors: 1 },
+    ],
     ['of more axes than allowed', frameOf(new Tensor('int8', [1], [1, 1, 1])), { rank: 2 }],
     ['with a longer header than allowed', frameOf(1, { a: 'abc' }), { headerBytes: 10 }],
     ['of more parts than allowed', frameOf([1, 2, [3]]), { nodes: 4 }],
@@ -314,7 +413,10 @@ describe('decodeFrame', () => {
   it('[11] takes brackets, commas and quotes in strings for what they are', () => {
     const text = [String.raw`[[[{{{,,,"\"`, '\\', '\\"', '],'].join('');
 
-    expect(read(frameOf([text, { [text]: text }]), { depth: 2, nodes: 4 })).toEqual([text, { [text]: text }]);
+    expect(read(frameOf([text, { [text]: text }]), { depth: 2, nodes: 4 })).toEqual([
+      text,
+      { [text]: text },
+    ]);
   });
 
   it('[11] turns the bytes of elements around where the machine has them the other way', async () => {
@@ -340,7 +442,9 @@ describe('decodeFrame', () => {
 });
 
 /** As on a machine whose numbers begin with their highest byte. */
-async function bigEndianBlocks(): Promise<typeof import('../../../../lib/distribution/wire/blocks.js')> {
+async function bigEndianBlocks(): Promise<
+  typeof import('../../../../lib/distribution/wire/blocks.js')
+> {
   jest.resetModules();
   jest.unstable_mockModule('node:os', () => ({ endianness: () => 'BE' }));
   return import('../../../../lib/distribution/wire/blocks.js');

@@ -14,11 +14,17 @@ const COUNT = 40_000;
 
 const framesOf = (packer: Packer): Uint8Array[] =>
   wireSamples.map((value) =>
-    encodeFrame({ kind: Kind.request, header: { id: 7, name: 'model' }, value: encodeValue(value, limits) }, packer.spare),
+    encodeFrame(
+      { kind: Kind.request, header: { id: 7, name: 'model' }, value: encodeValue(value, limits) },
+      packer.spare,
+    ),
   );
 
 /** How many were refused and how many taken; whatever is no refusal is thrown on. */
-const tally = (packets: Iterable<Uint8Array>, read: (bytes: Uint8Array) => void): { refused: number; taken: number } => {
+const tally = (
+  packets: Iterable<Uint8Array>,
+  read: (bytes: Uint8Array) => void,
+): { refused: number; taken: number } => {
   const counts = { refused: 0, taken: 0 };
   for (const bytes of packets) {
     try {
@@ -37,7 +43,9 @@ const tally = (packets: Iterable<Uint8Array>, read: (bytes: Uint8Array) => void)
 describe('hostile packets', () => {
   it('[11] are read or refused with a typed error: frames', () => {
     const frames = framesOf(new Packer({ from: 'a', maxPacket: 1e6 }));
-    const { refused, taken } = tally(mutated(frames, COUNT, 1), (bytes) => decodeFrame(bytes, limits).value());
+    const { refused, taken } = tally(mutated(frames, COUNT, 1), (bytes) =>
+      decodeFrame(bytes, limits).value(),
+    );
 
     expect(refused + taken).toBe(COUNT);
     expect(Math.min(refused, taken)).toBeGreaterThan(COUNT / 100);

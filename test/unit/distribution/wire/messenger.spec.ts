@@ -48,7 +48,9 @@ describe('Post', () => {
 
     expect(other.letters).toEqual([]);
     expect(other.errors).toMatchObject([{ message: 'A frame is for another node' }]);
-    expect(receiver.letters).toMatchObject([{ kind: Kind.cancel, from: 'sender', header: { call: 1 } }]);
+    expect(receiver.letters).toMatchObject([
+      { kind: Kind.cancel, from: 'sender', header: { call: 1 } },
+    ]);
   });
 
   it('[11] takes from a broadcast what nodes say of themselves, and nothing of a call', async () => {
@@ -64,7 +66,9 @@ describe('Post', () => {
 
   it('[11] sends what is larger than a packet one after the other to each node, which has to keep only one that is not whole', async () => {
     const { post, packets } = postOf('sender');
-    const large = ['one', 'one', 'other', 'one'].map((to, call) => post.send(to, Kind.reply, { call }, bytes(1 << 19)));
+    const large = ['one', 'one', 'other', 'one'].map((to, call) =>
+      post.send(to, Kind.reply, { call }, bytes(1 << 19)),
+    );
     await Promise.all([...large, post.send('one', Kind.reply, { call: 4 }, bytes(8))]);
 
     const kinds = packets.map((packet) => {
@@ -76,7 +80,11 @@ describe('Post', () => {
 
     // Their numbers are those of the order in which they begin: 1 is the one for the other node.
     expect(kinds.filter((kind) => kind === 1)).toHaveLength(3);
-    expect([first[2]! > last[0]!, first[3]! > last[2]!, first[1]! < last[0]!]).toEqual([true, true, true]);
+    expect([first[2]! > last[0]!, first[3]! > last[2]!, first[1]! < last[0]!]).toEqual([
+      true,
+      true,
+      true,
+    ]);
     expect(kinds.indexOf('whole')).toBeLessThan(last[0]!);
   });
 
@@ -89,7 +97,9 @@ describe('Post', () => {
       }
       await send(to, packet);
     };
-    const failed = expect(post.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow('no way');
+    const failed = expect(post.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow(
+      'no way',
+    );
     await Promise.all([failed, post.send('one', Kind.reply, {}, bytes(1 << 19))]);
 
     expect(packets).toHaveLength(3);
@@ -101,6 +111,11 @@ describe('Post', () => {
     transport.maxPacket = 1 << 16;
     await post.send('one', Kind.reply, {}, bytes(1 << 17));
 
-    expect(packets.map(({ byteLength }) => byteLength > 1 << 16)).toEqual([true, false, false, false]);
+    expect(packets.map(({ byteLength }) => byteLength > 1 << 16)).toEqual([
+      true,
+      false,
+      false,
+      false,
+    ]);
   });
 });

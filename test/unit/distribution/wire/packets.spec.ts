@@ -10,14 +10,17 @@ import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 const limits = defaultWireLimits;
 const secret = 'known to all nodes';
 
-const packerOf = (options: Partial<PackerOptions> = {}): Packer => new Packer({ from: 'node-a', maxPacket: 1024, ...options });
+const packerOf = (options: Partial<PackerOptions> = {}): Packer =>
+  new Packer({ from: 'node-a', maxPacket: 1024, ...options });
 
 const frameOf = (packer: Packer, value: unknown, header: object = {}): Uint8Array =>
   encodeFrame({ kind: Kind.reply, header, value: encodeValue(value, limits) }, packer.spare);
 
-const packetsOf = (packer: Packer, value: unknown): readonly Uint8Array[] => packer.pack(frameOf(packer, value));
+const packetsOf = (packer: Packer, value: unknown): readonly Uint8Array[] =>
+  packer.pack(frameOf(packer, value));
 
-const packetOf = (packer: Packer, value: unknown): Uint8Array => packetsOf(packer, value)[0]!.slice();
+const packetOf = (packer: Packer, value: unknown): Uint8Array =>
+  packetsOf(packer, value)[0]!.slice();
 
 /** What is in the frames that the packets make. */
 const heard = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
@@ -33,7 +36,10 @@ const texts = (values: readonly Uint8Array[]): string[] =>
   values.map((value) => Buffer.from(value).toString('latin1')).toSorted();
 
 /** The packets of each list in their order, mixed with those of the others as the numbers say. */
-function* mixed(lists: readonly (readonly Uint8Array[])[], order: readonly number[]): Generator<Uint8Array> {
+function* mixed(
+  lists: readonly (readonly Uint8Array[])[],
+  order: readonly number[],
+): Generator<Uint8Array> {
   const open = lists.map((list) => [...list]);
   for (let i = 0; open.some(({ length }) => length > 0); i++) {
     const left = open.filter(({ length }) => length > 0);
@@ -55,7 +61,9 @@ describe('Packer and Unpacker', () => {
         const unpacker = new Unpacker({ limits, secret: key });
         const packets = lengths.map((length, i) => packetsOf(packers[i % 2]!, bytesOf(length)));
 
-        const ill = packets.flat().filter((packet) => packet.length > maxPacket || packetLength(packet) !== packet.length);
+        const ill = packets
+          .flat()
+          .filter((packet) => packet.length > maxPacket || packetLength(packet) !== packet.length);
         expect(ill).toEqual([]);
         const values = heard(unpacker, mixed(packets, order)) as Uint8Array[];
         expect(texts(values)).toEqual(texts(lengths.map(bytesOf)));
@@ -91,7 +99,10 @@ describe('Packer and Unpacker', () => {
   });
 
   it('[11] forget what a sender has not finished, and nothing of others', () => {
-    const [a, b] = ['a', 'b'].map((from) => packetsOf(packerOf({ from }), bytesOf(2000))) as [Uint8Array[], Uint8Array[]];
+    const [a, b] = ['a', 'b'].map((from) => packetsOf(packerOf({ from }), bytesOf(2000))) as [
+      Uint8Array[],
+      Uint8Array[],
+    ];
     const unpacker = new Unpacker();
     heard(unpacker, [a[0]!, b[0]!]);
     unpacker.forget('a');
@@ -104,7 +115,9 @@ describe('Packer and Unpacker', () => {
     const packer = packerOf({ limits: { ...limits, bytes: 1000, headerBytes: 50 } });
 
     expect(() => packer.pack(frameOf(packer, bytesOf(1000)))).toThrow(RequestTooLargeError);
-    expect(() => packer.pack(frameOf(packer, 1, { name: 'n'.repeat(50) }))).toThrow(RequestTooLargeError);
+    expect(() => packer.pack(frameOf(packer, 1, { name: 'n'.repeat(50) }))).toThrow(
+      RequestTooLargeError,
+    );
     expect(packer.pack(frameOf(packer, bytesOf(100), { name: 'n' }))).toHaveLength(1);
   });
 
@@ -130,8 +143,16 @@ describe('Packer and Unpacker', () => {
     ['of no bytes', { from: 'a', id: 0, index: 0, total: 9 }, 'bytes'],
     ['that is empty', { from: 'a', id: 0, index: 0, total: 9 }, bytesOf(0)],
     ['of more than there is', { from: 'a', id: 0, index: 0, total: 8 }, bytesOf(9)],
-    ['of a frame that is too large', { from: 'a', id: 0, index: 0, total: limits.bytes + 1 }, bytesOf(9)],
-    ['with a header that is too long', { from: 'a'.repeat(1024), id: 0, index: 0, total: 9 }, bytesOf(9)],
+    [
+      'of a frame that is too large',
+      { from: 'a', id: 0, index: 0, total: limits.bytes + 1 },
+      bytesOf(9),
+    ],
+    [
+      'with a header that is too long',
+      { from: 'a'.repeat(1024), id: 0, index: 0, total: 9 },
+      bytesOf(9),
+    ],
   ])('[11] refuse a fragment %s', (_, header, value) => {
     const packet = encodeFrame({ kind: Kind.fragment, header, value: encodeValue(value, limits) });
 
@@ -191,13 +212,16 @@ describe('a secret', () => {
     }
   });
 
-  it.each([-60_001, 60_001])('[11] refuses packets that were signed more than a minute ago, or ahead: %d ms', (by) => {
-    const at = (time: number) => packetOf(packerOf({ secret, now: () => time }), 1);
-    const unpacker = new Unpacker({ secret, now: () => start });
+  it.each([-60_001, 60_001])(
+    '[11] refuses packets that were signed more than a minute ago, or ahead: %d ms',
+    (by) => {
+      const at = (time: number) => packetOf(packerOf({ secret, now: () => time }), 1);
+      const unpacker = new Unpacker({ secret, now: () => start });
 
-    expect(heard(unpacker, [at(start + by - Math.sign(by))])).toEqual([1]);
-    expect(() => unpacker.hear(at(start + by))).toThrow('do the clocks of all nodes agree?');
-  });
+      expect(heard(unpacker, [at(start + by - Math.sign(by))])).toEqual([1]);
+      expect(() => unpacker.hear(at(start + by))).toThrow('do the clocks of all nodes agree?');
+    },
+  );
 
   it('[11] refuses a packet again however much time goes by', () => {
     let time = start;
@@ -244,6 +268,8 @@ describe('a secret', () => {
   });
 
   it('[11] finds room for the signature only where the frame has left it', () => {
-    expect(() => packerOf({ secret }).pack(frameOf(packerOf(), 1))).toThrow('encode its frame with the bytes to spare');
+    expect(() => packerOf({ secret }).pack(frameOf(packerOf(), 1))).toThrow(
+      'encode its frame with the bytes to spare',
+    );
   });
 });

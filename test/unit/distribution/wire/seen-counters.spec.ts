@@ -5,7 +5,10 @@ import { ReplayWindow } from '../../../../lib/distribution/wire/signature.js';
 describe('SeenCounters', () => {
   it('[11] takes each counter of each sender once, in whatever order they come', () => {
     const packets = fc.array(
-      fc.tuple(fc.constantFrom('a', 'b'), fc.oneof(fc.nat({ max: 20 }), fc.nat({ max: 20_000 }), fc.maxSafeNat())),
+      fc.tuple(
+        fc.constantFrom('a', 'b'),
+        fc.oneof(fc.nat({ max: 20 }), fc.nat({ max: 20_000 }), fc.maxSafeNat()),
+      ),
     );
     fc.assert(
       fc.property(packets, (sent) => {
@@ -54,7 +57,12 @@ describe('SeenCounters', () => {
     seen.forgetBefore(1e9);
 
     expect(seen.pages).toBe(0);
-    expect([3, 5, 6, 4096].map((counter) => seen.add('a', counter, 0))).toEqual([false, false, true, true]);
+    expect([3, 5, 6, 4096].map((counter) => seen.add('a', counter, 0))).toEqual([
+      false,
+      false,
+      true,
+      true,
+    ]);
     expect(seen.add('c', 5, 0)).toBe(true);
   });
 

@@ -8,8 +8,13 @@ const largest = 10_000;
 const begin = (frames: UnfinishedFrames, from: string, id: number, total = largest): unknown =>
   frames.add({ from, id, index: 0, total }, Uint8Array.of(id));
 
-const go = (frames: UnfinishedFrames, from: string, id: number, index: number, total: number): unknown =>
-  frames.add({ from, id, index, total }, Uint8Array.of(id));
+const go = (
+  frames: UnfinishedFrames,
+  from: string,
+  id: number,
+  index: number,
+  total: number,
+): unknown => frames.add({ from, id, index, total }, Uint8Array.of(id));
 
 describe('UnfinishedFrames', () => {
   it('[11] has room for four of the largest frames of one sender, whatever another has', () => {
@@ -71,7 +76,11 @@ describe('UnfinishedFrames', () => {
 
     expect(() => begin(frames, 'a', 4)).toThrow('too many others are not finished');
     time = 60_001;
-    expect([4, 5, 6].map((id) => begin(frames, 'a', id))).toEqual([undefined, undefined, undefined]);
+    expect([4, 5, 6].map((id) => begin(frames, 'a', id))).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ]);
     expect(() => begin(frames, 'a', 7)).toThrow('too many others are not finished');
     expect(go(frames, 'a', 3, 2, largest)).toBeUndefined();
     expect(() => go(frames, 'a', 0, 1, largest)).toThrow('does not follow on what came before');

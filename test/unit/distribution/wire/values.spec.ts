@@ -3,7 +3,11 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../../lib/batch/batch.js';
-import { InvalidInputError, OverloadedError, RequestTooLargeError } from '../../../../lib/errors.js';
+import {
+  InvalidInputError,
+  OverloadedError,
+  RequestTooLargeError,
+} from '../../../../lib/errors.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 import { decodeValue, encodeValue } from '../../../../lib/distribution/wire/values.js';
@@ -12,8 +16,10 @@ import { values } from '../../../fixtures/cluster/wire-values.js';
 
 compareInvalidDates();
 
-const encode = (value: unknown, limits: Partial<WireLimits> = {}) => encodeValue(value, { ...defaultWireLimits, ...limits });
-const decode = (tree: unknown, limits: Partial<WireLimits> = {}) => decodeValue(tree, [], { ...defaultWireLimits, ...limits });
+const encode = (value: unknown, limits: Partial<WireLimits> = {}) =>
+  encodeValue(value, { ...defaultWireLimits, ...limits });
+const decode = (tree: unknown, limits: Partial<WireLimits> = {}) =>
+  decodeValue(tree, [], { ...defaultWireLimits, ...limits });
 
 /** The value on the other side. */
 const cross = (value: unknown): unknown => {
@@ -34,20 +40,31 @@ class Teller {
   tell = (): number => 1;
 }
 
-const nested = (levels: number): unknown => Array.from({ length: levels }).reduce((inner) => [inner], 1);
+const nested = (levels: number): unknown =>
+  Array.from({ length: levels }).reduce((inner) => [inner], 1);
 
 describe('encodeValue and decodeValue', () => {
   it('[11] bring over any value', () => {
     fc.assert(fc.property(values, (value) => expect(cross(value)).toEqual(value)));
   });
 
-  it.each([NaN, Infinity, -Infinity, -0, 0, undefined, null, true, -(2n ** 70n), 0n, 'text', '\ud800'])(
-    '[11] bring over %p',
-    (value) => {
-      expect(cross(value)).toBe(value);
-      expect(cross({ a: [value] })).toStrictEqual({ a: [value] });
-    },
-  );
+  it.each([
+    NaN,
+    Infinity,
+    -Infinity,
+    -0,
+    0,
+    undefined,
+    null,
+    true,
+    -(2n ** 70n),
+    0n,
+    'text',
+    '\ud800',
+  ])('[11] bring over %p', (value) => {
+    expect(cross(value)).toBe(value);
+    expect(cross({ a: [value] })).toStrictEqual({ a: [value] });
+  });
 
   it('[11] keep undefined apart from what is not there, and make holes of lists undefined', () => {
     expect(cross({ a: undefined })).toStrictEqual({ a: undefined });
@@ -85,7 +102,11 @@ describe('encodeValue and decodeValue', () => {
   it('[11] bring a Buffer over as the bytes that it is, and plain data of another realm as data of this one', () => {
     expect(cross(Buffer.from('ab'))).toStrictEqual(Uint8Array.of(97, 98));
     expect(
-      cross(runInNewContext('({ a: [new Date(5)], b: Object.create(null), c: new Uint16Array(1), d: new ArrayBuffer(1) })')),
+      cross(
+        runInNewContext(
+          '({ a: [new Date(5)], b: Object.create(null), c: new Uint16Array(1), d: new ArrayBuffer(1) })',
+        ),
+      ),
     ).toEqual({
       a: [new Date(5)],
       b: {},
@@ -101,7 +122,9 @@ describe('encodeValue and decodeValue', () => {
   });
 
   it('[11] bring over a batch of values with its key', () => {
-    const batch = cross(Batch.ofValues(['a', NaN, new Tensor('int64', [1n], [])]).withKey('$k')) as Batch;
+    const batch = cross(
+      Batch.ofValues(['a', NaN, new Tensor('int64', [1n], [])]).withKey('$k'),
+    ) as Batch;
 
     expect(batch).toBeInstanceOf(Batch);
     expect([batch.key, batch.padding, batch.isPlain]).toEqual(['$k', 0, true]);
@@ -114,7 +137,10 @@ describe('encodeValue and decodeValue', () => {
       c: new Tensor('int32', [1, 2], [2]),
       d: new Tensor('bool', [true], [1]),
     };
-    const sent = Batch.concatenate([item, item], { 'a.b': 1, d: null }).withKey('long').pad(3).slice(1, 4);
+    const sent = Batch.concatenate([item, item], { 'a.b': 1, d: null })
+      .withKey('long')
+      .pad(3)
+      .slice(1, 4);
     const batch = cross({ batch: sent }) as { batch: Batch };
 
     expect(batch.batch.signature).toBe(sent.signature);
@@ -153,9 +179,17 @@ describe('encodeValue and decodeValue', () => {
   });
 
   it.each<[string, unknown, string]>([
-    ['a function', { rows: [1, { f: () => 1 }] }, 'The value at "rows.1.f" cannot cross to another node: it is a function'],
+    [
+      'a function',
+      { rows: [1, { f: () => 1 }] },
+      'The value at "rows.1.f" cannot cross to another node: it is a function',
+    ],
     ['a symbol', Symbol('s'), 'The value cannot cross to another node: it is a symbol'],
-    ['an instance of a class that holds what cannot', [new Teller()], 'The value at "0.tell" cannot cross to another node'],
+    [
+      'an instance of a class that holds what cannot',
+      [new Teller()],
+      'The value at "0.tell" cannot cross to another node',
+    ],
     ['a URL', new URL('http://localhost'), 'an instance of URL'],
     ['a Map', { a: new Map() }, 'an instance of Map'],
     ['a Set', new Set(), 'an instance of Set'],
@@ -187,7 +221,11 @@ describe('encodeValue and decodeValue', () => {
       ),
       'give at most 16 axes',
     ],
-    ['a tensor with too long an axis', new Tensor('int8', [], [0, 2 ** 33]), 'each shorter than 2 ** 32'],
+    [
+      'a tensor with too long an axis',
+      new Tensor('int8', [], [0, 2 ** 33]),
+      'each shorter than 2 ** 32',
+    ],
     ['what is too deep', nested(65), 'it is deeper than 64 levels'],
   ])('[11] refuse %s and say where it is', (_, value, message) => {
     expect(() => encode(value)).toThrow(InvalidInputError);
@@ -264,14 +302,38 @@ describe('encodeValue and decodeValue', () => {
     ['an error that is a list', { $e: [] }, []],
     ['a batch without a key', { $r: { padding: 0 } }, []],
     ['a batch of less than no padding', { $r: { key: '', padding: -1, values: [1] } }, []],
-    ['a batch of padding without end', { $r: { key: '', padding: 2 ** 31, tensors: { $t: 0 }, axes: [0] } }, [bytes]],
+    [
+      'a batch of padding without end',
+      { $r: { key: '', padding: 2 ** 31, tensors: { $t: 0 }, axes: [0] } },
+      [bytes],
+    ],
     ['a batch of padded values', { $r: { key: '', padding: 1, values: [1] } }, []],
-    ['a batch of two kinds', { $r: { key: '', padding: 0, values: [1], tensors: { $t: 0 }, axes: [0] } }, [bytes]],
+    [
+      'a batch of two kinds',
+      { $r: { key: '', padding: 0, values: [1], tensors: { $t: 0 }, axes: [0] } },
+      [bytes],
+    ],
     ['a batch without axes', { $r: { key: '', padding: 0, tensors: { $t: 0 } } }, [bytes]],
-    ['a batch of too many axes', { $r: { key: '', padding: 0, tensors: { $t: 0 }, axes: [0, 0] } }, [bytes]],
-    ['a batch on an axis that is not there', { $r: { key: '', padding: 0, tensors: { $t: 0 }, axes: [1] } }, [bytes]],
-    ['a batch of tensors that are none', { $r: { key: '', padding: 0, tensors: { a: 1 }, axes: [] } }, []],
-    ['a batch in a batch', { $r: { key: '', padding: 0, tensors: { $r: { key: '', padding: 0 } }, axes: [0] } }, []],
+    [
+      'a batch of too many axes',
+      { $r: { key: '', padding: 0, tensors: { $t: 0 }, axes: [0, 0] } },
+      [bytes],
+    ],
+    [
+      'a batch on an axis that is not there',
+      { $r: { key: '', padding: 0, tensors: { $t: 0 }, axes: [1] } },
+      [bytes],
+    ],
+    [
+      'a batch of tensors that are none',
+      { $r: { key: '', padding: 0, tensors: { a: 1 }, axes: [] } },
+      [],
+    ],
+    [
+      'a batch in a batch',
+      { $r: { key: '', padding: 0, tensors: { $r: { key: '', padding: 0 } }, axes: [0] } },
+      [],
+    ],
   ])('[11] refuse to read %s', (_, tree, blocks) => {
     expect(() => decodeValue(tree, blocks, defaultWireLimits)).toThrow(FrameError);
   });

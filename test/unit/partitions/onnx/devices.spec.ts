@@ -15,12 +15,18 @@ describe('partitionPerDevice', () => {
   it.each<[string, object, object[]]>([
     ['on the CPU, one for each core but one', {}, allButOneCore],
     ['on the CPU by name too', { executionProviders: ['cpu'] }, allButOneCore],
-    ['on the CPU with options too', { executionProviders: [{ name: 'cpu', useArena: false }] }, allButOneCore],
+    [
+      'on the CPU with options too',
+      { executionProviders: [{ name: 'cpu', useArena: false }] },
+      allButOneCore,
+    ],
     ['on WebGPU, which offers one device', { executionProviders: ['webgpu', 'cpu'] }, [{}]],
     [
       'on CUDA, one for each visible device, with the options and fallbacks of the serving',
       { executionProviders: [{ name: 'cuda', gpuMemoryLimit: 9 }, 'cpu'] },
-      [0, 1, 2].map((deviceId) => ({ executionProviders: [{ name: 'cuda', gpuMemoryLimit: 9, deviceId }, 'cpu'] })),
+      [0, 1, 2].map((deviceId) => ({
+        executionProviders: [{ name: 'cuda', gpuMemoryLimit: 9, deviceId }, 'cpu'],
+      })),
     ],
     [
       'on TensorRT likewise',

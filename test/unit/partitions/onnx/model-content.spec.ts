@@ -3,14 +3,22 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { ServingLoadError } from '../../../../lib/errors.js';
-import { contentForProcess, type ModelContent, ModelSource, sessionOf } from '../../../../lib/partitions/onnx/model-content.js';
+import {
+  contentForProcess,
+  type ModelContent,
+  ModelSource,
+  sessionOf,
+} from '../../../../lib/partitions/onnx/model-content.js';
 import { echoModel, value, weightsApartModel } from '../../../fixtures/models/models.js';
 
 const model = echoModel({ x: value('float32', 'batch', 2) });
 const other = echoModel({ x: value('float32', 'batch', 3) });
 
 /** What the session is made of: the path, or the bytes. */
-async function madeOf(content: ModelContent, meanwhile = async (): Promise<void> => {}): Promise<unknown> {
+async function madeOf(
+  content: ModelContent,
+  meanwhile = async (): Promise<void> => {},
+): Promise<unknown> {
   const releases: unknown[] = [];
   let made: unknown;
   await sessionOf(content, async (from) => {
@@ -58,7 +66,10 @@ describe('The content of a model', () => {
   it('[W8] a session is made again of the bytes in memory where the file changes while it is loaded', async () => {
     const content = await new ModelSource(path).read();
 
-    expect(await madeOf(content, () => writeFile(path, other))).toEqual({ made: model, released: [path] });
+    expect(await madeOf(content, () => writeFile(path, other))).toEqual({
+      made: model,
+      released: [path],
+    });
   });
 
   it('[W8] a process gets the bytes only where the file has changed', async () => {
@@ -91,13 +102,17 @@ describe('The content of a model', () => {
       expect(await madeOf(content)).toBe(path);
       await writeFile(weights, 'WEIGHTS');
       await expect(madeOf(content)).rejects.toThrow(ServingLoadError);
-      await expect(madeOf(content)).rejects.toThrow(`The file ${weights} has changed since the serving started`);
+      await expect(madeOf(content)).rejects.toThrow(
+        `The file ${weights} has changed since the serving started`,
+      );
     },
   );
 
   it('[W8] a file that is gone is named, with the reason', async () => {
     await rm(path);
 
-    await expect(new ModelSource(path).read()).rejects.toThrow(`Cannot read the model ${path}: ENOENT`);
+    await expect(new ModelSource(path).read()).rejects.toThrow(
+      `Cannot read the model ${path}: ENOENT`,
+    );
   });
 });

@@ -1,7 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import type { InferenceSession, Tensor } from 'onnxruntime-common';
 import { InvalidServingError } from '../../../../lib/errors.js';
-import { type DeclaredAxes, axesOf, describePort, signatureOf } from '../../../../lib/partitions/onnx/model-signature.js';
+import {
+  type DeclaredAxes,
+  axesOf,
+  describePort,
+  signatureOf,
+} from '../../../../lib/partitions/onnx/model-signature.js';
 
 type Shapes = Readonly<Record<string, readonly (number | string)[]>>;
 type Axes = Readonly<Record<string, number | null>>;
@@ -21,19 +26,46 @@ function read(
 describe('signatureOf', () => {
   it.each<[string, Shapes, Axes, number | undefined]>([
     ['a dynamic axis 0', { x: ['batch', 784] }, { x: 0 }, undefined],
-    ['further dynamic axes', { ids: ['batch', 'length'], mask: ['batch', 'length'] }, { ids: 0, mask: 0 }, undefined],
+    [
+      'further dynamic axes',
+      { ids: ['batch', 'length'], mask: ['batch', 'length'] },
+      { ids: 0, mask: 0 },
+      undefined,
+    ],
     ['unnamed dynamic axes', { x: ['', ''], state: [2, '', 128] }, { x: 0, state: 1 }, undefined],
-    ['states of one layer, beside rows of that name', { x: ['n', 9], state: [1, 'n', 64] }, { x: 0, state: 1 }, undefined],
-    ['rows of one name wherever they lie', { x: ['n', 9], past: [2, 'past', 'n'] }, { x: 0, past: 2 }, undefined],
+    [
+      'states of one layer, beside rows of that name',
+      { x: ['n', 9], state: [1, 'n', 64] },
+      { x: 0, state: 1 },
+      undefined,
+    ],
+    [
+      'rows of one name wherever they lie',
+      { x: ['n', 9], past: [2, 'past', 'n'] },
+      { x: 0, past: 2 },
+      undefined,
+    ],
     ['a scalar', { x: ['batch'], rate: [] }, { x: 0, rate: null }, undefined],
-    ['a fixed shape in a dynamic model', { x: ['batch', 3], table: [5, 3] }, { x: 0, table: null }, undefined],
+    [
+      'a fixed shape in a dynamic model',
+      { x: ['batch', 3], table: [5, 3] },
+      { x: 0, table: null },
+      undefined,
+    ],
     ['a fixed model of one row', { x: [1, 3], rate: [] }, { x: 0, rate: null }, 1],
-    ['a model of scalars, which has none', { rate: [], scale: [] }, { rate: null, scale: null }, undefined],
+    [
+      'a model of scalars, which has none',
+      { rate: [], scale: [] },
+      { rate: null, scale: null },
+      undefined,
+    ],
     ['a model of one row of dynamic length', { audio: [1, 'samples'] }, { audio: 0 }, 1],
   ])('[1.8] reads the batch axes of %s', (_, inputs, axes, fixedBatch) => {
     const signature = read(inputs);
 
-    expect(Object.fromEntries(signature.inputs.map(({ name, batchAxis }) => [name, batchAxis]))).toEqual(axes);
+    expect(
+      Object.fromEntries(signature.inputs.map(({ name, batchAxis }) => [name, batchAxis])),
+    ).toEqual(axes);
     expect(signature.fixedBatch).toBe(fixedBatch);
   });
 
@@ -49,9 +81,17 @@ describe('signatureOf', () => {
   it('[1.8] prefers what is declared', () => {
     const inputs = { x: { batchAxis: 1 }, bias: { batchAxis: null } };
 
-    const signature = read({ x: ['time', 'n', 3], bias: ['n'] }, { y: ['n', 3] }, { inputs, outputs: { y: { batchAxis: 1 } } });
+    const signature = read(
+      { x: ['time', 'n', 3], bias: ['n'] },
+      { y: ['n', 3] },
+      { inputs, outputs: { y: { batchAxis: 1 } } },
+    );
 
-    expect([...signature.inputs, ...signature.outputs].map(({ batchAxis }) => batchAxis)).toEqual([1, null, 1]);
+    expect([...signature.inputs, ...signature.outputs].map(({ batchAxis }) => batchAxis)).toEqual([
+      1,
+      null,
+      1,
+    ]);
   });
 
   it.each<[string, Parameters<typeof read>, string]>([
@@ -61,8 +101,16 @@ describe('signatureOf', () => {
       [{ x: [1, 9], state: [2, 1, 64] }, {}, { inputs: { state: { batchAxis: 0 } } }],
       'The inputs of the model disagree on the number of rows: x: float32[1, 9] on axis 0, state: float32[2, 1, 64] on axis 0; say where they lie',
     ],
-    ['one input is fixed to one row', [{ x: ['', 9], state: [1, '', 64] }], 'disagree on the number of rows'],
-    ['an input that is declared is not there', [{ x: ['n'] }, {}, { inputs: { y: { batchAxis: 0 } } }], 'no input "y"; it has x'],
+    [
+      'one input is fixed to one row',
+      [{ x: ['', 9], state: [1, '', 64] }],
+      'disagree on the number of rows',
+    ],
+    [
+      'an input that is declared is not there',
+      [{ x: ['n'] }, {}, { inputs: { y: { batchAxis: 0 } } }],
+      'no input "y"; it has x',
+    ],
     [
       'an output that is declared is not there',
       [{ x: ['n'] }, { y: ['n'] }, { outputs: { x: { batchAxis: 0 } } }],
@@ -73,8 +121,16 @@ describe('signatureOf', () => {
       [{ x: ['n'] }, {}, { inputs: { x: { batchAxis: 1 } } }],
       'has no axis 1; batchAxis can be 0 to 0',
     ],
-    ['a declared axis is negative', [{ x: ['n'] }, {}, { inputs: { x: { batchAxis: -1 } } }], 'has no axis -1'],
-    ['a declared axis is no whole number', [{ x: ['n', 3] }, {}, { inputs: { x: { batchAxis: 0.5 } } }], 'has no axis 0.5'],
+    [
+      'a declared axis is negative',
+      [{ x: ['n'] }, {}, { inputs: { x: { batchAxis: -1 } } }],
+      'has no axis -1',
+    ],
+    [
+      'a declared axis is no whole number',
+      [{ x: ['n', 3] }, {}, { inputs: { x: { batchAxis: 0.5 } } }],
+      'has no axis 0.5',
+    ],
   ])('[1.8] [1.9] fails where %s', (_, args, message) => {
     expect(() => read(...args)).toThrow(InvalidServingError);
     expect(() => read(...args)).toThrow(message);
@@ -86,13 +142,21 @@ describe('signatureOf', () => {
     ['is an image of any size with its channels in front', { x: [3, 'height', 'width'] }],
     ['has only its last axis dynamic', { x: [2, 'n'] }],
     ['has two axes of one dynamic length, as an adjacency matrix', { x: ['nodes', 'nodes'] }],
-    ['starts with a dynamic axis of another name than the others', { x: ['batch', 9], words: ['words', 4] }],
-    ['has an axis that leads another input, behind one that leads itself', { x: ['batch', 'words'], table: ['words', 4] }],
+    [
+      'starts with a dynamic axis of another name than the others',
+      { x: ['batch', 9], words: ['words', 4] },
+    ],
+    [
+      'has an axis that leads another input, behind one that leads itself',
+      { x: ['batch', 'words'], table: ['words', 4] },
+    ],
     ['has a dynamic axis of another name than the rows', { x: ['n', 9], past: [2, 'past', 64] }],
     ['has several dynamic axes without names', { x: ['', 9], past: [2, '', '', 64] }],
   ])('[W1] a model is refused at boot, with advice, where an input %s', (_, inputs) => {
     expect(() => read(inputs)).toThrow(InvalidServingError);
-    expect(() => read(inputs)).toThrow(/does not say which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/);
+    expect(() => read(inputs)).toThrow(
+      /does not say which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
+    );
   });
 
   it('[W1] the advice names every input that is open, and only these', () => {
@@ -111,14 +175,22 @@ describe('signatureOf', () => {
   });
 
   it.each<[string, Parameters<typeof read>]>([
-    ['all inputs are declared so', [{ x: ['n', 3] }, { y: ['n', 3] }, { inputs: { x: { batchAxis: null } } }]],
-    ['a model of one row gives a list of any length', [{ image: [1, 3, 640, 640] }, { boxes: ['found', 7] }]],
+    [
+      'all inputs are declared so',
+      [{ x: ['n', 3] }, { y: ['n', 3] }, { inputs: { x: { batchAxis: null } } }],
+    ],
+    [
+      'a model of one row gives a list of any length',
+      [{ image: [1, 3, 640, 640] }, { boxes: ['found', 7] }],
+    ],
     ['a model of one row gives a scalar beside its row', [{ x: [1, 3] }, { y: [1, 3], loss: [] }]],
     ['a model of one row drops the axis of it', [{ x: [1, 8] }, { scores: [3] }]],
   ])('[W1] a model has no batch axis, and each call is one run, where %s', (_, args) => {
     const { inputs, outputs, fixedBatch } = read(...args);
 
-    expect([...inputs, ...outputs].map(({ batchAxis }) => batchAxis)).toEqual([...inputs, ...outputs].map(() => null));
+    expect([...inputs, ...outputs].map(({ batchAxis }) => batchAxis)).toEqual(
+      [...inputs, ...outputs].map(() => null),
+    );
     expect(fixedBatch).toBeUndefined();
   });
 
@@ -130,13 +202,20 @@ describe('signatureOf', () => {
       { inputs: {}, outputs: {}, fetches: ['y'] },
     );
 
-    expect(signature).toMatchObject({ fixedBatch: 1, outputs: [{ batchAxis: 0 }, { batchAxis: null }] });
+    expect(signature).toMatchObject({
+      fixedBatch: 1,
+      outputs: [{ batchAxis: 0 }, { batchAxis: null }],
+    });
   });
 
   it.each<[string, Parameters<typeof read>, string]>([
     [
       'an output is declared with rows, and no input has any',
-      [{ x: [3] }, { y: [3] }, { inputs: { x: { batchAxis: null } }, outputs: { y: { batchAxis: 0 } } }],
+      [
+        { x: [3] },
+        { y: [3] },
+        { inputs: { x: { batchAxis: null } }, outputs: { y: { batchAxis: 0 } } },
+      ],
       'The output y: float32[3] is declared with rows on axis 0, and no input of the model has a batch axis',
     ],
     [
@@ -160,24 +239,38 @@ describe('signatureOf', () => {
   });
 
   it('[1.8] fails for a model of sequences or maps', () => {
-    const session = { inputMetadata: metadataOf({ x: ['n'] }), outputMetadata: [{ name: 'scores', isTensor: false as const }] };
+    const session = {
+      inputMetadata: metadataOf({ x: ['n'] }),
+      outputMetadata: [{ name: 'scores', isTensor: false as const }],
+    };
 
-    expect(() => signatureOf(session, { inputs: {}, outputs: {} })).toThrow('The output "scores" is no tensor');
+    expect(() => signatureOf(session, { inputs: {}, outputs: {} })).toThrow(
+      'The output "scores" is no tensor',
+    );
   });
 });
 
 describe('axesOf', () => {
   it('[1.8] gives the axes by name', () => {
-    expect(axesOf(read({ x: ['n', 3], state: [2, 'n', 3], rate: [] }).inputs)).toEqual({ x: 0, state: 1, rate: null });
+    expect(axesOf(read({ x: ['n', 3], state: [2, 'n', 3], rate: [] }).inputs)).toEqual({
+      x: 0,
+      state: 1,
+      rate: null,
+    });
   });
 
   it('[1.3] gives that of a lone input to a bare tensor too', () => {
-    expect(axesOf(read({ x: [2, 'n'] }, {}, { inputs: { x: { batchAxis: 1 } } }).inputs)).toEqual({ x: 1, '': 1 });
+    expect(axesOf(read({ x: [2, 'n'] }, {}, { inputs: { x: { batchAxis: 1 } } }).inputs)).toEqual({
+      x: 1,
+      '': 1,
+    });
   });
 });
 
 it('describes a port as messages show it, with a question mark for an axis without name', () => {
   const type: Tensor.Type = 'int64';
 
-  expect(describePort({ name: 'ids', type, shape: ['batch', '', 3] })).toBe('ids: int64[batch, ?, 3]');
+  expect(describePort({ name: 'ids', type, shape: ['batch', '', 3] })).toBe(
+    'ids: int64[batch, ?, 3]',
+  );
 });

@@ -14,8 +14,17 @@ describe('inTurn', () => {
   const serve = useServings();
 
   it('[5.7] lets one thread at a time work', async () => {
-    const serving = await serve({ name: 'turns', useFile: worker('turns'), partitions: 2, batchSize: 1 });
-    const row = { turn: new Int32Array(new SharedArrayBuffer(4)), counter: new Int32Array(new SharedArrayBuffer(4)), times: 500 };
+    const serving = await serve({
+      name: 'turns',
+      useFile: worker('turns'),
+      partitions: 2,
+      batchSize: 1,
+    });
+    const row = {
+      turn: new Int32Array(new SharedArrayBuffer(4)),
+      counter: new Int32Array(new SharedArrayBuffer(4)),
+      times: 500,
+    };
 
     await Promise.all([serving.batchedRun(row), serving.batchedRun(row)]);
 
@@ -23,10 +32,21 @@ describe('inTurn', () => {
   });
 
   it('[5.7] [5.6] lets the next one work when a thread ends in the middle of its turn', async () => {
-    const serving = await serve({ name: 'turns', useFile: worker('turns'), partitions: 2, batchSize: 1 });
+    const serving = await serve({
+      name: 'turns',
+      useFile: worker('turns'),
+      partitions: 2,
+      batchSize: 1,
+    });
     const held = gate();
-    const row = { turn: new Int32Array(webgpuTurn), counter: new Int32Array(new SharedArrayBuffer(4)), times: 1 };
-    const dying = expect(serving.batchedRun({ ...row, exits: held.row.gate })).rejects.toThrow(PartitionLostError);
+    const row = {
+      turn: new Int32Array(webgpuTurn),
+      counter: new Int32Array(new SharedArrayBuffer(4)),
+      times: 1,
+    };
+    const dying = expect(serving.batchedRun({ ...row, exits: held.row.gate })).rejects.toThrow(
+      PartitionLostError,
+    );
     await held.entered();
 
     const next = serving.batchedRun(row);
@@ -38,11 +58,17 @@ describe('inTurn', () => {
   });
 
   it('[5.7] frees a session in its turn', async () => {
-    const model = fileURLToPath(new URL('../../../../sample/01-digits/model/digits.onnx', import.meta.url));
+    const model = fileURLToPath(
+      new URL('../../../../sample/01-digits/model/digits.onnx', import.meta.url),
+    );
     const turn = new Int32Array(webgpuTurn);
     const ends: string[] = [];
     // Where there is no GPU it takes turns all the same.
-    const gpu = await serve({ name: 'gpu', model, partitions: [{ executionProviders: ['webgpu', 'cpu'] }] });
+    const gpu = await serve({
+      name: 'gpu',
+      model,
+      partitions: [{ executionProviders: ['webgpu', 'cpu'] }],
+    });
     turn[0] = ANOTHER;
 
     const closing = gpu.close().then(() => ends.push('on WebGPU'));
@@ -59,7 +85,9 @@ describe('inTurn', () => {
   it('[5.7] passes the turn on after a failure, and says what failed', async () => {
     const turn = new Int32Array(new SharedArrayBuffer(4));
 
-    await expect(inTurn(turn, () => Promise.reject(new RangeError('lost the device')))).rejects.toThrow('lost the device');
+    await expect(
+      inTurn(turn, () => Promise.reject(new RangeError('lost the device'))),
+    ).rejects.toThrow('lost the device');
     expect(await inTurn(turn, () => Promise.resolve('next'))).toBe('next');
   });
 });

@@ -16,7 +16,10 @@ describe('backoff', () => {
         fc.integer({ min: 1, max: 40 }),
         fc.double({ min: 0, max: 1, noNaN: true }),
         (first, failures, drawn) => {
-          expect(backoff(first, failures, () => drawn)).toBeCloseTo(drawn * backoff(first, failures, () => 1), 6);
+          expect(backoff(first, failures, () => drawn)).toBeCloseTo(
+            drawn * backoff(first, failures, () => 1),
+            6,
+          );
         },
       ),
     );

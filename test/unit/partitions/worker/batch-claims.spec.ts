@@ -16,7 +16,11 @@ describe('Turnstile', () => {
     expect([thread.tryBegin(0), thread.tryBegin(1)]).toEqual([true, true]);
     expect(other.revoke(4)).toBe(2);
 
-    expect([thread.tryBegin(2), thread.tryBegin(3), thread.tryBegin(4)]).toEqual([false, false, true]);
+    expect([thread.tryBegin(2), thread.tryBegin(3), thread.tryBegin(4)]).toEqual([
+      false,
+      false,
+      true,
+    ]);
     expect(other.revoke(5)).toBe(0);
   });
 
@@ -24,9 +28,17 @@ describe('Turnstile', () => {
     const { thread, other } = sides(2 ** 31 - 2);
     const last = 2 ** 31 - 2;
 
-    expect([thread.tryBegin(last), thread.tryBegin(last + 1), thread.tryBegin(last + 2)]).toEqual([true, true, true]);
+    expect([thread.tryBegin(last), thread.tryBegin(last + 1), thread.tryBegin(last + 2)]).toEqual([
+      true,
+      true,
+      true,
+    ]);
     expect(other.revoke(last + 5)).toBe(2);
-    expect([last + 3, last + 4, last + 5].map((batch) => thread.tryBegin(batch))).toEqual([false, false, true]);
+    expect([last + 3, last + 4, last + 5].map((batch) => thread.tryBegin(batch))).toEqual([
+      false,
+      false,
+      true,
+    ]);
   });
 
   it('[5.6] [4.6] lets each batch either begin or be taken back, in whatever order the two sides come', () => {
@@ -52,7 +64,9 @@ describe('Turnstile', () => {
             begun.push(asked - 1);
           }
         }
-        expect([...begun, ...revoked].toSorted((a, b) => a - b)).toEqual(Array.from({ length: handed }, (_, batch) => batch));
+        expect([...begun, ...revoked].toSorted((a, b) => a - b)).toEqual(
+          Array.from({ length: handed }, (_, batch) => batch),
+        );
       }),
     );
   });

@@ -7,15 +7,18 @@ import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 const cross = (value: unknown): unknown => decode(owned(deserialize(serialize(encode(value)))));
 
 describe('encode and decode', () => {
-  it.each(sixOfEachType)('[5.4] bring over the elements of a tensor, in memory of their own: $type', ({ data }) => {
-    const [came, same] = cross([data, data]) as [typeof data, typeof data];
+  it.each(sixOfEachType)(
+    '[5.4] bring over the elements of a tensor, in memory of their own: $type',
+    ({ data }) => {
+      const [came, same] = cross([data, data]) as [typeof data, typeof data];
 
-    expect(came).toEqual(data);
-    expect(same).toBe(came);
-    if (ArrayBuffer.isView(came)) {
-      expect(came.buffer.byteLength).toBe(came.byteLength);
-    }
-  });
+      expect(came).toEqual(data);
+      expect(same).toBe(came);
+      if (ArrayBuffer.isView(came)) {
+        expect(came.buffer.byteLength).toBe(came.byteLength);
+      }
+    },
+  );
 
   it('[5.4] leave behind what is in the same buffer', () => {
     const large = new Float32Array(1e6).fill(7);

@@ -27,7 +27,10 @@ class HeldHandler implements ServingHandler {
 }
 
 const kinds: [string, (held: HeldFunction) => ServingDefinition][] = [
-  ['function', (held) => ({ name: 'held', batchSize: 1, runTimeout: 50, useFactory: held.useFactory })],
+  [
+    'function',
+    (held) => ({ name: 'held', batchSize: 1, runTimeout: 50, useFactory: held.useFactory }),
+  ],
   [
     'class',
     (held) => {
@@ -45,51 +48,65 @@ describe('runTimeout', () => {
     jest.restoreAllMocks();
   });
 
-  it.each(kinds)('[5.6] reports a %s that hangs, and gives it no more until it returns', async (_, definition) => {
-    const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
-    const held = new HeldFunction();
-    const serving = await start(definition(held));
+  it.each(kinds)(
+    '[5.6] reports a %s that hangs, and gives it no more until it returns',
+    async (_, definition) => {
+      const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
+      const held = new HeldFunction();
+      const serving = await start(definition(held));
 
-    const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
-    await later(49);
-    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
-    await later(1);
+      const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
+      await later(49);
+      expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+      await later(1);
 
-    expect(await replies).toEqual([
-      { status: 'rejected', reason: expect.any(RunTimeoutError) },
-      { status: 'rejected', reason: expect.any(ServingUnavailableError) },
-    ]);
-    const reason = 'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
-    expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
-    expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
-    await expect(serving.batchedRun('early')).rejects.toThrow(reason);
-    expect(held.rows).toEqual([['a']]);
+      expect(await replies).toEqual([
+        { status: 'rejected', reason: expect.any(RunTimeoutError) },
+        { status: 'rejected', reason: expect.any(ServingUnavailableError) },
+      ]);
+      const reason =
+        'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
+      expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
+      expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
+      await expect(serving.batchedRun('early')).rejects.toThrow(reason);
+      expect(held.rows).toEqual([['a']]);
 
-    held.next().finish(['A']);
-    await turn();
-    const next = serving.batchedRun('c');
-    await turn();
-    held.next().finish(['C']);
+      held.next().finish(['A']);
+      await turn();
+      const next = serving.batchedRun('c');
+      await turn();
+      held.next().finish(['C']);
 
-    expect(await next).toBe('C');
-    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
-    expect(warnings).toHaveBeenCalledTimes(1);
-  });
+      expect(await next).toBe('C');
+      expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+      expect(warnings).toHaveBeenCalledTimes(1);
+    },
+  );
 
   it.each(['one partition', 'two, which hang at the same time'])(
     '[5.6] [6.5] tells the callers of a batch that could run again, and of no other, that it took too long: %s',
     async (partitions) => {
       const held = new HeldFunction();
-      const options = { name: 'held', batchSize: 1, runTimeout: 50, idempotent: true, useFactory: held.useFactory };
+      const options = {
+        name: 'held',
+        batchSize: 1,
+        runTimeout: 50,
+        idempotent: true,
+        useFactory: held.useFactory,
+      };
       const rows = partitions === 'one partition' ? ['a'] : ['a', 'b'];
       const serving = await start({ ...options, partitions: rows.length });
 
       const replies = Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
       await turn();
-      const waiting = expect(serving.batchedRun('waiting')).rejects.toMatchObject({ statusCode: 503 });
+      const waiting = expect(serving.batchedRun('waiting')).rejects.toMatchObject({
+        statusCode: 503,
+      });
       await later(50);
 
-      expect(await replies).toEqual(rows.map(() => ({ status: 'rejected', reason: expect.any(RunTimeoutError) })));
+      expect(await replies).toEqual(
+        rows.map(() => ({ status: 'rejected', reason: expect.any(RunTimeoutError) })),
+      );
       await waiting;
       await expect(serving.batchedRun('late')).rejects.toThrow(ServingUnavailableError);
       expect(held.rows).toEqual(rows.map((row) => [row]));
@@ -99,7 +116,12 @@ describe('runTimeout', () => {
 
   it('[5.6] [6.5] [3.1] tells so also of an inline run that could run again', async () => {
     const held = new HeldFunction();
-    const serving = createServing({ name: 'held', runTimeout: 50, idempotent: true, useFactory: held.useFactory });
+    const serving = createServing({
+      name: 'held',
+      runTimeout: 50,
+      idempotent: true,
+      useFactory: held.useFactory,
+    });
 
     const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
     await later(50);
@@ -116,7 +138,9 @@ describe('runTimeout', () => {
     const seen: ServingEvent[] = [];
     const held = new HeldFunction();
     const serving = await start({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
-    serving.events$.pipe(filter(({ type }) => type === 'partition:change')).subscribe((event) => seen.push(event));
+    serving.events$
+      .pipe(filter(({ type }) => type === 'partition:change'))
+      .subscribe((event) => seen.push(event));
 
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
     await later(50);
@@ -125,7 +149,13 @@ describe('runTimeout', () => {
     await turn();
     unsubscribe('nestjs-serving:partition:change', note);
 
-    const about = { type: 'partition:change', serving: 'held', kind: 'process', partition: 0, restarts: 0 };
+    const about = {
+      type: 'partition:change',
+      serving: 'held',
+      kind: 'process',
+      partition: 0,
+      restarts: 0,
+    };
     expect(seen).toEqual([
       { ...about, state: 'hung', reason: expect.stringContaining('for more than 50 ms') },
       { ...about, state: 'up' },
@@ -177,7 +207,13 @@ describe('runTimeout', () => {
 
   it('[5.6] [2.4] does not hold for the warm-up, which may have something to compile', async () => {
     const held = new HeldFunction();
-    const serving = createServing({ name: 'held', batchSize: 1, runTimeout: 50, warmUp: ['a'], useFactory: held.useFactory });
+    const serving = createServing({
+      name: 'held',
+      batchSize: 1,
+      runTimeout: 50,
+      warmUp: ['a'],
+      useFactory: held.useFactory,
+    });
     const started = serving.start();
 
     await later(10_000);
@@ -202,7 +238,12 @@ describe('runTimeout', () => {
 
   it('[5.6] [9.3] closes, within `shutdown`, a serving whose function never returns', async () => {
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', runTimeout: 50, drainTimeout: 1000, useFactory: held.useFactory });
+    const serving = await start({
+      name: 'held',
+      runTimeout: 50,
+      drainTimeout: 1000,
+      useFactory: held.useFactory,
+    });
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);
     await later(50);
     await reply;

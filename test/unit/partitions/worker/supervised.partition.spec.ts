@@ -1,7 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
 import { PartitionLostError, ServingUnavailableError } from '../../../../lib/errors.js';
-import { NotStartedError, type Partition, type PartitionStatus } from '../../../../lib/partitions/partition.js';
-import { SupervisedPartition, type Supervision } from '../../../../lib/partitions/worker/supervised.partition.js';
+import {
+  NotStartedError,
+  type Partition,
+  type PartitionStatus,
+} from '../../../../lib/partitions/partition.js';
+import {
+  SupervisedPartition,
+  type Supervision,
+} from '../../../../lib/partitions/worker/supervised.partition.js';
 import { runRows } from '../../../fixtures/batching/batches.js';
 import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
@@ -55,7 +62,9 @@ const broken = () => Promise.reject(new Error('no such file'));
 
 /** A start that hangs, until it is killed. */
 const hanging = (end: AbortSignal) =>
-  new Promise<never>((_, reject) => end.addEventListener('abort', () => reject(new Error('killed'))));
+  new Promise<never>((_, reject) =>
+    end.addEventListener('abort', () => reject(new Error('killed'))),
+  );
 
 const tooLate = 'Partition 3 was not ready 5000 ms after it was started again';
 
@@ -87,7 +96,10 @@ describe('A supervised partition', () => {
       expect(ahead).rejects.toThrow(NotStartedError),
       scene.die(),
     ]);
-    expect(scene.partition.unavailable).toMatchObject({ code: 'SERVING_PARTITION_LOST', retryAfter: 1 });
+    expect(scene.partition.unavailable).toMatchObject({
+      code: 'SERVING_PARTITION_LOST',
+      retryAfter: 1,
+    });
     await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.unavailable);
     await later(99);
     expect(scene.workers).toHaveLength(1);
@@ -158,7 +170,8 @@ describe('A supervised partition', () => {
     const { lost } = scene.partition;
     expect(lost).toBeInstanceOf(ServingUnavailableError);
     expect(lost).toMatchObject({
-      message: 'Partition 3 has failed 3 times in a row, and is tried again every 30 s: no such file',
+      message:
+        'Partition 3 has failed 3 times in a row, and is tried again every 30 s: no such file',
       retryAfter: 30,
     });
     expect(scene.partition.status).toEqual({ state: 'lost', restarts: 2, reason: lost!.message });
@@ -178,17 +191,27 @@ describe('A supervised partition', () => {
   it('[5.6] is up again when such a start has succeeded, and lost again if that worker ends without having run a batch', async () => {
     const scene = new Scene({ maxRestarts: 0 });
     await scene.die('first');
-    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed once, and is tried again') });
+    expect(scene.partition.lost).toMatchObject({
+      message: expect.stringContaining('has failed once, and is tried again'),
+    });
 
     await later(30_000);
-    expect(scene.partition).toMatchObject({ lost: undefined, unavailable: undefined, status: { state: 'up', restarts: 1 } });
+    expect(scene.partition).toMatchObject({
+      lost: undefined,
+      unavailable: undefined,
+      status: { state: 'up', restarts: 1 },
+    });
     await scene.die('second');
-    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed 2 times in a row') });
+    expect(scene.partition.lost).toMatchObject({
+      message: expect.stringContaining('has failed 2 times in a row'),
+    });
 
     await later(30_000);
     await scene.serve();
     await scene.die('third');
-    expect(scene.partition.lost).toMatchObject({ message: expect.stringContaining('has failed once, and is tried again') });
+    expect(scene.partition.lost).toMatchObject({
+      message: expect.stringContaining('has failed once, and is tried again'),
+    });
     expect(scene.states).toEqual(['lost', 'up', 'lost', 'up', 'lost']);
     await scene.partition.close();
   });
@@ -196,7 +219,8 @@ describe('A supervised partition', () => {
   it('[5.6] [2.4] [9.2] warms up every worker before it is up', async () => {
     const scene = new Scene();
     const warmed: unknown[] = [];
-    const warm = async (runner: Partition): Promise<void> => void warmed.push(await runRows(runner, ['warm-up']));
+    const warm = async (runner: Partition): Promise<void> =>
+      void warmed.push(await runRows(runner, ['warm-up']));
     const first = scene.partition.warmUp(warm);
     scene.worker.batches[0]!.finish(['first']);
     await first;
@@ -216,7 +240,9 @@ describe('A supervised partition', () => {
 
   it('[5.6] [2.4] closes a worker whose warm-up fails, and starts another', async () => {
     const scene = new Scene();
-    const first = scene.partition.warmUp(async (runner) => void (await runRows(runner, ['warm-up'])));
+    const first = scene.partition.warmUp(
+      async (runner) => void (await runRows(runner, ['warm-up'])),
+    );
     scene.worker.batches[0]!.finish([]);
     await first;
     await scene.die();
@@ -263,7 +289,9 @@ describe('A supervised partition', () => {
       end.addEventListener('abort', () => process.kill());
       return process;
     };
-    const warmed = scene.partition.warmUp(async (runner) => void (await runRows(runner, ['warm-up'])));
+    const warmed = scene.partition.warmUp(
+      async (runner) => void (await runRows(runner, ['warm-up'])),
+    );
     scene.worker.batches[0]!.finish([]);
     await warmed;
     await scene.die();
@@ -271,7 +299,11 @@ describe('A supervised partition', () => {
     await later(100 + 5000);
 
     expect(scene.worker).toMatchObject({ kills: 1, isClosed: true });
-    expect(scene.partition.status).toMatchObject({ state: 'restarting', restarts: 1, reason: expect.stringContaining(tooLate) });
+    expect(scene.partition.status).toMatchObject({
+      state: 'restarting',
+      restarts: 1,
+      reason: expect.stringContaining(tooLate),
+    });
     await scene.partition.close();
   });
 
@@ -326,7 +358,12 @@ describe('A supervised partition', () => {
   it('[5.6] can be killed if its workers can', async () => {
     const process = new FakeProcess();
     const supervision = { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 };
-    const partition = new SupervisedPartition(0, process, async () => new FakeProcess(), supervision);
+    const partition = new SupervisedPartition(
+      0,
+      process,
+      async () => new FakeProcess(),
+      supervision,
+    );
 
     partition.kill!();
     await turn();

@@ -47,8 +47,17 @@ describe('A partition with a time for each batch', () => {
     worker.batches[0]!.fail(new RangeError('no'));
     await later(1000);
 
-    expect([outcome.result, failing.error, seen, timers()]).toEqual([['A'], new RangeError('no'), [], 0]);
-    expect([partition.prefetch, partition.lost, partition.unavailable]).toEqual([1, undefined, undefined]);
+    expect([outcome.result, failing.error, seen, timers()]).toEqual([
+      ['A'],
+      new RangeError('no'),
+      [],
+      0,
+    ]);
+    expect([partition.prefetch, partition.lost, partition.unavailable]).toEqual([
+      1,
+      undefined,
+      undefined,
+    ]);
     expect(partition.status).toEqual({ state: 'up', restarts: 0 });
   });
 
@@ -60,7 +69,9 @@ describe('A partition with a time for each batch', () => {
     await turn();
 
     expect(seen).toMatchObject([{ state: 'restarting', restarts: 0 }]);
-    expect(partition.unavailable).toMatchObject({ message: 'Partition 1 is being restarted: out of memory' });
+    expect(partition.unavailable).toMatchObject({
+      message: 'Partition 1 is being restarted: out of memory',
+    });
     await partition.close();
   });
 
@@ -83,7 +94,9 @@ describe('A partition with a time for each batch', () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
-    const outcomes = [['a', 'b', 'c'], ['ahead']].map((rows) => outcomeOf(runRows(partition, rows)));
+    const outcomes = [['a', 'b', 'c'], ['ahead']].map((rows) =>
+      outcomeOf(runRows(partition, rows)),
+    );
     await later(49);
     expect([outcomes, seen]).toEqual([[{}, {}], []]);
     await later(1);
@@ -94,7 +107,10 @@ describe('A partition with a time for each batch', () => {
       { error: expect.any(NotStartedError) },
     ]);
     expect(partition.lost).toBeInstanceOf(ServingUnavailableError);
-    expect(partition.lost).toMatchObject({ message: `${facts}, and takes no other until that returns`, retryAfter: 1 });
+    expect(partition.lost).toMatchObject({
+      message: `${facts}, and takes no other until that returns`,
+      retryAfter: 1,
+    });
     const hung = { state: 'hung', restarts: 0, reason: partition.lost!.message };
     expect([partition.status, seen]).toEqual([hung, [hung]]);
     await expect(runRows(partition, ['early'])).rejects.toBe(partition.lost);
@@ -104,7 +120,12 @@ describe('A partition with a time for each batch', () => {
     await turn();
 
     const up = { state: 'up', restarts: 0 };
-    expect([partition.lost, partition.status, seen, timers()]).toEqual([undefined, up, [hung, up], 0]);
+    expect([partition.lost, partition.status, seen, timers()]).toEqual([
+      undefined,
+      up,
+      [hung, up],
+      0,
+    ]);
     const next = outcomeOf(runRows(partition, ['next']));
     worker.batches[0]!.finish(['NEXT']);
     await turn();
@@ -120,7 +141,10 @@ describe('A partition with a time for each batch', () => {
     worker.batches[0]!.fail(new Error('too late'));
     await turn();
 
-    expect([outcome.error, seen.map(({ state }) => state)]).toEqual([expect.any(RunTimeoutError), ['hung', 'up']]);
+    expect([outcome.error, seen.map(({ state }) => state)]).toEqual([
+      expect.any(RunTimeoutError),
+      ['hung', 'up'],
+    ]);
   });
 
   it('[5.6] is restarted when its worker ends while a batch hangs', async () => {
@@ -193,7 +217,9 @@ describe('A partition with a time for each batch', () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
-    const warming = outcomeOf(partition.warmUp(async (runner) => expect(await runRows(runner, ['a'])).toEqual(['A'])));
+    const warming = outcomeOf(
+      partition.warmUp(async (runner) => expect(await runRows(runner, ['a'])).toEqual(['A'])),
+    );
     await later(10_000);
     expect(warming).toEqual({});
     worker.batches[0]!.finish(['A']);

@@ -28,7 +28,15 @@ describe('pack and unpack', () => {
     ['a list with a tensor for each row', [floats([1], [1]), floats([2], [2, 3])], true],
     [
       'a list of all kinds',
-      ['text', 7n, null, undefined, { x: floats([1], [1]) }, [floats([1], [2])], { at: new Date(0) }],
+      [
+        'text',
+        7n,
+        null,
+        undefined,
+        { x: floats([1], [1]) },
+        [floats([1], [2])],
+        { at: new Date(0) },
+      ],
       true,
     ],
     [
@@ -55,23 +63,38 @@ describe('pack and unpack', () => {
   });
 
   it('[1.7] change no prototype by a tensor of that name', () => {
-    const row = JSON.parse('{"n": 1, "__proto__": {"type": "string", "dims": [1], "data": ["a"], "size": 1}}') as object;
+    const row = JSON.parse(
+      '{"n": 1, "__proto__": {"type": "string", "dims": [1], "data": ["a"], "size": 1}}',
+    ) as object;
 
     const [moved] = cross([row]) as [object];
 
     expect(Object.getPrototypeOf(Object.getPrototypeOf(moved))).toBeNull();
-    expect(Object.getOwnPropertyDescriptor(moved, '__proto__')?.value).toEqual(new Tensor('string', ['a'], [1]));
+    expect(Object.getOwnPropertyDescriptor(moved, '__proto__')?.value).toEqual(
+      new Tensor('string', ['a'], [1]),
+    );
     expect(Object.keys(moved)).toEqual(['n', '__proto__']);
   });
 
   it('[6.5] bring over errors among the rows, with class, code and cause', () => {
-    const own = Object.assign(new RangeError('too far', { cause: new Error('9 > 8') }), { code: 'TOO_FAR' });
+    const own = Object.assign(new RangeError('too far', { cause: new Error('9 > 8') }), {
+      code: 'TOO_FAR',
+    });
 
-    const [first, second, third] = cross(['fine', new BatchFailedError('broken'), own]) as [string, Error, Error];
+    const [first, second, third] = cross(['fine', new BatchFailedError('broken'), own]) as [
+      string,
+      Error,
+      Error,
+    ];
 
     expect(first).toBe('fine');
     expect(second).toBeInstanceOf(BatchFailedError);
-    expect(third).toMatchObject({ name: 'RangeError', message: 'too far', code: 'TOO_FAR', cause: { message: '9 > 8' } });
+    expect(third).toMatchObject({
+      name: 'RangeError',
+      message: 'too far',
+      code: 'TOO_FAR',
+      cause: { message: '9 > 8' },
+    });
   });
 
   it.each<[string, (elements: Uint8Array) => Uint8Array]>([

@@ -53,7 +53,10 @@ class Application implements Port {
   }
 
   async run(rows: string[]): Promise<void> {
-    const end = new WorkerHost({ partition: 0, keys: ['default'], options: {}, file: this.file }, this).run();
+    const end = new WorkerHost(
+      { partition: 0, keys: ['default'], options: {}, file: this.file },
+      this,
+    ).run();
     this.give(rows);
     await end;
   }

@@ -9,7 +9,10 @@ import {
   OutputLostError,
   STEPPED,
 } from '../../../../lib/partitions/partition.js';
-import { type Isolation, WorkerPartition } from '../../../../lib/partitions/worker/worker.partition.js';
+import {
+  type Isolation,
+  WorkerPartition,
+} from '../../../../lib/partitions/worker/worker.partition.js';
 import { type Gate, useGates } from '../../../fixtures/batching/gate.js';
 import { floats } from '../../../fixtures/values/tensors.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
@@ -21,16 +24,32 @@ function watched(batch: Batch): [Batch, Tensor] {
   return [Object.create(batch, { consume: { value: () => rows } }) as Batch, rows as Tensor];
 }
 
-const silent: BatchListener = { hooks: [], hook: () => undefined, step: () => undefined, isWaiting: () => true };
+const silent: BatchListener = {
+  hooks: [],
+  hook: () => undefined,
+  step: () => undefined,
+  isWaiting: () => true,
+};
 
 /** The result of a batch that nobody listens to before its end. */
-async function run(partition: WorkerPartition, batch: Batch, hooks: readonly string[] = []): Promise<BatchResult> {
+async function run(
+  partition: WorkerPartition,
+  batch: Batch,
+  hooks: readonly string[] = [],
+): Promise<BatchResult> {
   const { key, size, padding } = batch;
-  const result = await partition.run(batch, { key, size, padding, partition: 0, hooks }, { ...silent, hooks });
+  const result = await partition.run(
+    batch,
+    { key, size, padding, partition: 0, hooks },
+    { ...silent, hooks },
+  );
   return result === STEPPED ? { output: [] } : result;
 }
 
-/** Objects in one another, so many of them: more than 2000 or so can be written, but not read again in a stack of usual size. */
+/**
+ * Objects in one another, so many of them: more than 2000 or so can be written, but not read again
+ * in a stack of usual size.
+ */
 function nested(depth: number): unknown {
   let value: unknown = 'deep';
   for (let i = 0; i < depth; i++) {
@@ -41,7 +60,9 @@ function nested(depth: number): unknown {
 
 /** Why they have failed. */
 const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
-  (await Promise.allSettled(replies)).map((reply) => (reply as PromiseRejectedResult).reason as unknown);
+  (await Promise.allSettled(replies)).map(
+    (reply) => (reply as PromiseRejectedResult).reason as unknown,
+  );
 
 /** What loads for as long as the gate is closed. */
 const gatedTask = ({ row }: Gate) => ({
@@ -80,13 +101,19 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
   it('[5.4] gives each row of plain values memory of its own', async () => {
     const partition = await open('echo');
     const table = Float32Array.from({ length: 100 }, (_, i) => i);
-    const rows = [table.slice(3, 5), { inner: [table.slice(7, 8)] }, new DataView(table.slice(9, 10).buffer)];
+    const rows = [
+      table.slice(3, 5),
+      { inner: [table.slice(7, 8)] },
+      new DataView(table.slice(9, 10).buffer),
+    ];
 
     const { output } = await run(partition, Batch.ofValues(rows));
 
     expect(output).toEqual(rows);
     const [first, second, third] = output as [Float32Array, { inner: [Float32Array] }, DataView];
-    expect([first, second.inner[0], third].map(({ buffer }) => buffer.byteLength)).toEqual([8, 4, 4]);
+    expect([first, second.inner[0], third].map(({ buffer }) => buffer.byteLength)).toEqual([
+      8, 4, 4,
+    ]);
   });
 
   it('[9.1] refuses options that cannot move to a worker', async () => {
@@ -124,7 +151,9 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
 
   it('[H4] ends while a batch runs that never ends, where its event loop turns', async () => {
     const partition = await open('never');
-    const running = expect(run(partition, Batch.ofValues(['a']))).rejects.toThrow(PartitionLostError);
+    const running = expect(run(partition, Batch.ofValues(['a']))).rejects.toThrow(
+      PartitionLostError,
+    );
 
     partition.halt();
 
@@ -139,7 +168,10 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     );
     const later = await run(partition, Batch.ofValues(['later'])).catch((error: unknown) => error);
 
-    const [held, ...others] = [...replies.map((reply) => (reply as PromiseRejectedResult).reason as unknown), later];
+    const [held, ...others] = [
+      ...replies.map((reply) => (reply as PromiseRejectedResult).reason as unknown),
+      later,
+    ];
     expect(held).toBe(partition.lost);
     expect(held).toBeInstanceOf(PartitionLostError);
     expect(held).not.toBeInstanceOf(NotStartedError);
@@ -156,8 +188,12 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
   it('[5.6] [6.5] tells of the error that its worker left uncaught', async () => {
     const partition = await open('faults');
 
-    await expect(run(partition, Batch.ofValues(['leaves an exception uncaught']))).rejects.toMatchObject({
-      message: expect.stringMatching(`^The ${isolation} of partition 0 ended with code 1 \\(.*9 is too long\\)$`),
+    await expect(
+      run(partition, Batch.ofValues(['leaves an exception uncaught'])),
+    ).rejects.toMatchObject({
+      message: expect.stringMatching(
+        `^The ${isolation} of partition 0 ended with code 1 \\(.*9 is too long\\)$`,
+      ),
       cause: { name: 'TooLongError', message: '9 is too long', cause: { name: 'RangeError' } },
     });
   });
@@ -170,7 +206,10 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     const closed = partition.close();
     held.open();
 
-    expect(await Promise.all(replies)).toMatchObject([{ output: [{ size: 1 }] }, { output: [{ row: 'ahead' }] }]);
+    expect(await Promise.all(replies)).toMatchObject([
+      { output: [{ size: 1 }] },
+      { output: [{ row: 'ahead' }] },
+    ]);
     await closed;
     expect(partition.lost).toBeInstanceOf(PartitionLostError);
     expect(await Promise.race([partition.ended, Promise.resolve('not missed')])).toBe('not missed');
@@ -203,7 +242,9 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
   it('[6.1] takes a row that is nested as deep as can be written, and goes on', async () => {
     const partition = await open('counting');
 
-    const [deep, fine] = await Promise.allSettled([nested(2500), 'row'].map((row) => run(partition, Batch.ofValues([row]))));
+    const [deep, fine] = await Promise.allSettled(
+      [nested(2500), 'row'].map((row) => run(partition, Batch.ofValues([row]))),
+    );
 
     expect([deep, fine]).toMatchObject([{ value: { output: [1] } }, { value: { output: [1] } }]);
   });
@@ -214,7 +255,12 @@ describe('WorkerPartition with a thread', () => {
 
   it('[5.6] [4.6] never begins with what was taken back from it, and goes on with what comes later', async () => {
     const [begun, starts] = [0, 0].map(() => new Int32Array(new SharedArrayBuffer(4)));
-    const task = { partition: 0, keys: ['default'], options: { begun, starts }, file: worker('mortal').href };
+    const task = {
+      partition: 0,
+      keys: ['default'],
+      options: { begun, starts },
+      file: worker('mortal').href,
+    };
     const partition = await WorkerPartition.open(task);
     const held = gate();
     const holding = run(partition, Batch.ofValues([held.row]));
@@ -226,7 +272,10 @@ describe('WorkerPartition with a thread', () => {
     await expect(ahead).rejects.toThrow(NotStartedError);
     const next = run(partition, Batch.ofValues([0, 0]));
     held.open();
-    expect(await Promise.all([holding, next])).toMatchObject([{ output: [{}] }, { output: [{ row: 0 }, { row: 0 }] }]);
+    expect(await Promise.all([holding, next])).toMatchObject([
+      { output: [{}] },
+      { output: [{ row: 0 }, { row: 0 }] },
+    ]);
     expect(Atomics.load(begun!, 0)).toBe(2);
     await partition.close();
   });
@@ -246,7 +295,12 @@ describe('WorkerPartition with a thread', () => {
   });
 
   it('[5.4] moves the rows of a batch to the thread, and the output back', async () => {
-    const partition = await WorkerPartition.open({ partition: 0, keys: ['default'], options: {}, file: worker('echo').href });
+    const partition = await WorkerPartition.open({
+      partition: 0,
+      keys: ['default'],
+      options: {},
+      file: worker('echo').href,
+    });
     const [batch, rows] = watched(Batch.concatenate([floats([2, 1], [1, 2])]));
 
     const { output } = await run(partition, batch);
@@ -257,7 +311,12 @@ describe('WorkerPartition with a thread', () => {
   });
 
   it('[5.3] has nothing that kills it', async () => {
-    const partition = await WorkerPartition.open({ partition: 0, keys: [], options: {}, file: worker('echo').href });
+    const partition = await WorkerPartition.open({
+      partition: 0,
+      keys: [],
+      options: {},
+      file: worker('echo').href,
+    });
 
     expect(partition.kill).toBeUndefined();
     await partition.close();
@@ -288,7 +347,9 @@ describe('WorkerPartition with a process', () => {
     partition.kill!();
 
     const [running, ahead] = await reasons(replies);
-    expect(running).toEqual(new PartitionLostError('The process of partition 0 was killed by SIGKILL'));
+    expect(running).toEqual(
+      new PartitionLostError('The process of partition 0 was killed by SIGKILL'),
+    );
     expect(running).not.toBeInstanceOf(NotStartedError);
     expect(ahead).toBeInstanceOf(NotStartedError);
     expect(await partition.ended).toBe(running);
@@ -298,13 +359,17 @@ describe('WorkerPartition with a process', () => {
     const held = gate();
     const end = new AbortController();
     const opening = WorkerPartition.open(gatedTask(held), 'process', end.signal);
-    const killed = expect(opening).rejects.toThrow('The process of partition 4 was killed by SIGKILL while it loaded file:');
+    const killed = expect(opening).rejects.toThrow(
+      'The process of partition 4 was killed by SIGKILL while it loaded file:',
+    );
     await held.entered();
 
     end.abort();
 
     await killed;
-    await expect(WorkerPartition.open(gatedTask(held), 'process', end.signal)).rejects.toThrow('was killed by SIGKILL');
+    await expect(WorkerPartition.open(gatedTask(held), 'process', end.signal)).rejects.toThrow(
+      'was killed by SIGKILL',
+    );
   });
 
   it('[5.6] says of a batch that it was given after its end that it has not started', async () => {
@@ -321,14 +386,21 @@ describe('WorkerPartition with a process', () => {
   it('[H7] says of a batch that was on its way when it was killed that the process may have died of that, and of no other', async () => {
     partition.kill!();
 
-    const losses = await reasons(['on its way', 'ahead'].map((row) => run(partition, Batch.ofValues([row]))));
+    const losses = await reasons(
+      ['on its way', 'ahead'].map((row) => run(partition, Batch.ofValues([row]))),
+    );
 
-    expect(losses.map((error) => (error as Error).constructor)).toEqual([LostInTransitError, NotStartedError]);
+    expect(losses.map((error) => (error as Error).constructor)).toEqual([
+      LostInTransitError,
+      NotStartedError,
+    ]);
   });
 
   it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {
     const held = gate();
-    const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
+    const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) =>
+      run(partition, Batch.ofValues([row])),
+    );
     // Nothing is heard of the process meanwhile, and no pipe holds so much.
     while (!held.isEntered);
     partition.kill!();
@@ -338,11 +410,15 @@ describe('WorkerPartition with a process', () => {
   });
 
   it('[5.6] hears all that its process has said before it ended', async () => {
-    const replies = [{ bytes: 2 ** 24 }, 'exits'].map((row) => run(partition, Batch.ofValues([row])));
+    const replies = [{ bytes: 2 ** 24 }, 'exits'].map((row) =>
+      run(partition, Batch.ofValues([row])),
+    );
 
     const [output, exited] = await Promise.allSettled(replies);
 
     expect(output).toMatchObject({ value: { output: [{ byteLength: 2 ** 24 }] } });
-    expect(exited).toMatchObject({ reason: { message: 'The process of partition 0 ended with code 7' } });
+    expect(exited).toMatchObject({
+      reason: { message: 'The process of partition 0 ended with code 7' },
+    });
   });
 });

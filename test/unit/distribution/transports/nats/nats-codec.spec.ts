@@ -1,5 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
-import { BoundedReplies, AnyMessage } from '../../../../../lib/distribution/transports/nats/nats-codec.js';
+import {
+  BoundedReplies,
+  AnyMessage,
+} from '../../../../../lib/distribution/transports/nats/nats-codec.js';
 
 const codec = new AnyMessage();
 
@@ -7,10 +10,14 @@ describe.each([
   ['bytes, as Nest 11 gives them', (data: Uint8Array) => data],
   [
     'a message, as Nest 12 gives it',
-    (data: Uint8Array) => ({ data, json: () => JSON.parse(Buffer.from(data).toString()) as unknown }),
+    (data: Uint8Array) => ({
+      data,
+      json: () => JSON.parse(Buffer.from(data).toString()) as unknown,
+    }),
   ],
 ])('from %s', (_, wrapped) => {
-  const read = (text: string, circumstances?: object): unknown => codec.deserialize(wrapped(Buffer.from(text)), circumstances);
+  const read = (text: string, circumstances?: object): unknown =>
+    codec.deserialize(wrapped(Buffer.from(text)), circumstances);
 
   it('[11] messages of Nest stay what they are', () => {
     expect(read('{"pattern":"p","data":[1],"id":"7"}', { channel: 'c', replyTo: 'r' })).toEqual({
@@ -18,11 +25,18 @@ describe.each([
       data: [1],
       id: '7',
     });
-    expect(read('{"pattern":"p","data":[1]}', { channel: 'c' })).toEqual({ pattern: 'p', data: [1] });
+    expect(read('{"pattern":"p","data":[1]}', { channel: 'c' })).toEqual({
+      pattern: 'p',
+      data: [1],
+    });
   });
 
   it('[11] other messages are data, and requests where they ask for an answer', () => {
-    expect(read('[1,2]', { channel: 'c', replyTo: 'r' })).toEqual({ pattern: 'c', id: 'r', data: [1, 2] });
+    expect(read('[1,2]', { channel: 'c', replyTo: 'r' })).toEqual({
+      pattern: 'c',
+      id: 'r',
+      data: [1, 2],
+    });
     expect(read('{"x":1}', { channel: 'c' })).toEqual({ pattern: 'c', data: { x: 1 } });
     expect(read('null')).toEqual({ pattern: undefined, data: null });
   });

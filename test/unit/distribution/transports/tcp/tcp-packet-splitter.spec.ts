@@ -29,25 +29,31 @@ function message(value: unknown): Buffer {
 }
 
 it('[11] packets and messages of Nest on one connection come apart, wherever its chunks end', () => {
-  const messages = fc.string({ unit: 'binary', maxLength: 30 }).map((text) => message({ pattern: 'p', data: text }));
+  const messages = fc
+    .string({ unit: 'binary', maxLength: 30 })
+    .map((text) => message({ pattern: 'p', data: text }));
   const packets = fc
     .record({ number: fc.nat(0xffff_ffff), bytes: fc.integer({ min: 20, max: 200 }) })
     .map(({ number, bytes }) => Buffer.from(numbered(number, bytes)));
   const streams = fc.array(fc.oneof(messages, packets), { minLength: 1, maxLength: 20 });
 
   fc.assert(
-    fc.property(streams, fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 1 }), (sent, chunks) => {
-      const { pieces, splitter } = split();
-      const all = Buffer.concat(sent);
-      for (let at = 0, i = 0; at < all.byteLength; i++) {
-        const end = at + chunks[i % chunks.length]!;
-        splitter.push(all.subarray(at, end));
-        at = end;
-      }
+    fc.property(
+      streams,
+      fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 1 }),
+      (sent, chunks) => {
+        const { pieces, splitter } = split();
+        const all = Buffer.concat(sent);
+        for (let at = 0, i = 0; at < all.byteLength; i++) {
+          const end = at + chunks[i % chunks.length]!;
+          splitter.push(all.subarray(at, end));
+          at = end;
+        }
 
-      expect(Buffer.concat(pieces).equals(all)).toBe(true);
-      expect(packetsIn(pieces)).toEqual(packetsIn(sent));
-    }),
+        expect(Buffer.concat(pieces).equals(all)).toBe(true);
+        expect(packetsIn(pieces)).toEqual(packetsIn(sent));
+      },
+    ),
     { numRuns: 300 },
   );
 });
@@ -74,14 +80,28 @@ it('[11] a packet over the limit is refused by its prelude, before any more of i
   expect(() => splitter.push(Buffer.from(numbered(1, 101)).subarray(15, 16))).toThrow(
     new FrameError('A packet of 101 bytes, where 100 are the most'),
   );
-  expect(() => split(100).splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 16))).toThrow('A packet of 101 bytes');
+  expect(() => split(100).splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 16))).toThrow(
+    'A packet of 101 bytes',
+  );
 });
 
 it.each([
   ['what begins with 0x00 and is no packet', Buffer.alloc(16), 'These bytes are no frame'],
-  ['a packet of another version', Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(12)]), 'A frame of version 9'],
-  ['more digits than a length has', Buffer.from('12345678901234567#'), 'Neither a packet nor a message begins like this'],
-  ['a text that is no message', Buffer.from('GET / HTTP/1.1\r\n\r\n'), 'Neither a packet nor a message begins like this'],
+  [
+    'a packet of another version',
+    Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(12)]),
+    'A frame of version 9',
+  ],
+  [
+    'more digits than a length has',
+    Buffer.from('12345678901234567#'),
+    'Neither a packet nor a message begins like this',
+  ],
+  [
+    'a text that is no message',
+    Buffer.from('GET / HTTP/1.1\r\n\r\n'),
+    'Neither a packet nor a message begins like this',
+  ],
 ])('[11] %s is refused', (_, bytes, reason) => {
   expect(() => split().splitter.push(bytes)).toThrow(reason);
 });
@@ -93,7 +113,9 @@ it('[L7] text is refused beyond the limit of the connection, however many messag
   splitter.push(Buffer.from('10#0123456789'));
   expect(() => splitter.push(Buffer.from('10#0123456789'))).toThrow('More than 30 bytes of text');
   expect(Buffer.concat(pieces).toString()).toBe('10#012345678910#0123456789');
-  expect(() => split(1000, 30).splitter.push(Buffer.from(`120000000#${'a'.repeat(30)}`))).toThrow(FrameError);
+  expect(() => split(1000, 30).splitter.push(Buffer.from(`120000000#${'a'.repeat(30)}`))).toThrow(
+    FrameError,
+  );
 });
 
 it('[L7] packets do not count against the limit of text', () => {

@@ -71,7 +71,7 @@ describe('the packed package', () => {
     ]);
     expect(files).toContain('package/dist/index.js');
     expect(files).toContain('package/dist/index.d.ts');
-    expect(files).toContain('package/dist/partitions/thread.entry.js');
+    expect(files).toContain('package/dist/partitions/worker/thread.entry.js');
     expect(files).toContain('package/dist/distribution/transports/grpc/link.proto');
     expect(files).toContain('package/dist/testing/index.js');
     expect(files).toContain('package/dist/testing/index.d.ts');

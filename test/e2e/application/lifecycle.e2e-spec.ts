@@ -99,13 +99,13 @@ describe('An application that is told to end', () => {
   it.each<[string, object, string, object]>([
     [
       'answers queued calls as closed without drain, and running ones when they are done',
-      { drain: false },
+      { drainOnShutdown: false },
       '',
       { status: 200, body: 'RUNNING' },
     ],
     [
       'answers every call as closed at the limit of shutdown',
-      { shutdown: 1 },
+      { drainTimeout: 1 },
       'did not finish within 1 ms of shutdown',
       { status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' },
     ],

@@ -595,8 +595,8 @@ describe('Wrong wiring', () => {
 
   it.each<[string, string, () => void]>([
     ['a static method', 'the static method Thing.make', () => decorate(Batched(), Thing, 'make')],
-    ['a getter', 'Thing.size is none', () => decorate(Batched(), Thing.prototype, 'size')],
-    ['a property', 'Thing.name is none', () => decorate(Batched(), Thing.prototype, 'name')],
+    ['a getter', 'Thing.size is not one', () => decorate(Batched(), Thing.prototype, 'size')],
+    ['a property', 'Thing.name is not one', () => decorate(Batched(), Thing.prototype, 'name')],
     [
       'a method, with an option unknown to it',
       '@Batched() on Thing.use: unknown option "batchsize" (3)',

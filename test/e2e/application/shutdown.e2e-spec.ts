@@ -145,7 +145,7 @@ const definitions: ServingDefinition[] = [
       },
   },
 ];
-const servings = definitions.map((definition) => ({ ...definition, shutdown: LIMIT }));
+const servings = definitions.map((definition) => ({ ...definition, drainTimeout: LIMIT }));
 
 /** Closes the application; gives how many milliseconds that took. */
 async function close({ app }: Site): Promise<number> {

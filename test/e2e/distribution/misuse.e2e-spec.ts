@@ -143,7 +143,7 @@ describe('In a cluster', () => {
       String(await failureOf(web.servings.batchedRun(name, 1)));
 
     expect(await failed('c')).toBe(
-      'UnknownServingError: There is no serving "c" here, and no node of namespace "default" is known that could have it',
+      'UnknownServingError: There is no serving "c" here, and namespace "default" has no node that could have it',
     );
     await cluster.node({ nodeId: 'one', servings: [serving('a')] });
     await cluster.node({ nodeId: 'two', servings: [{ ...serving('b'), distributionWeight: 0 }] });

@@ -9,7 +9,7 @@ const echo = (name: string, distributionWeight: number) => ({
   name,
   distributionWeight,
   partitions: 2,
-  shutdown: 100,
+  drainTimeout: 100,
   useFactory: () => (rows: readonly unknown[]) => rows,
 });
 

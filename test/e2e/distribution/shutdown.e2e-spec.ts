@@ -65,7 +65,13 @@ describe('A node that shuts down', () => {
   it.each([true, false])(
     '[H3] closes open windows for rows of other nodes at once, drain: %s',
     async (drain) => {
-      const echo = { name: 'echo', batchSize: 8, batchTimeout: 10_000, shutdown: 5000, drain };
+      const echo = {
+        name: 'echo',
+        batchSize: 8,
+        batchTimeout: 10_000,
+        drainTimeout: 5000,
+        drainOnShutdown: drain,
+      };
       const [owner, web] = await pair({
         ...echo,
         useFactory: () => (rows: readonly unknown[]) => rows,
@@ -120,7 +126,7 @@ describe('A node that shuts down', () => {
     const hung = new Hung({ drainTimeout: 700 });
     const quick = {
       name: 'quick',
-      shutdown: 100,
+      drainTimeout: 100,
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const [owner, web] = await pair(hung.definition, {
@@ -144,7 +150,7 @@ describe('A node that shuts down', () => {
     const owner = await cluster.node({ servings: [hung.definition] });
     const local = {
       name: 'local',
-      shutdown: 300,
+      drainTimeout: 300,
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const web = await cluster.node({
@@ -178,7 +184,7 @@ describe('A node that shuts down', () => {
 
   it('[H3] closes the windows of servings that another module has registered, too', async () => {
     const network = new MemoryNetwork();
-    const patient = { batchSize: 8, batchTimeout: 10_000, shutdown: 5000 };
+    const patient = { batchSize: 8, batchTimeout: 10_000, drainTimeout: 5000 };
     const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
     const feature: Type = class Feature {};
     Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);

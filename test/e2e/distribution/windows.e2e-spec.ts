@@ -24,7 +24,7 @@ describe('The window of a stream between two nodes', () => {
     const frames: Frame[] = [];
     hostile = cluster.network({}).transport();
     const receiver = Object.assign(new Heard(), {
-      hear(packet: Uint8Array) {
+      receive(packet: Uint8Array) {
         const frame = decodeFrame(packet, defaultWireLimits);
         frames.push(frame);
         hear(frame);
@@ -52,7 +52,7 @@ describe('The window of a stream between two nodes', () => {
       const never = {
         name: 'never',
         useFactory: () => () => new Promise<never>(() => {}),
-        shutdown: 10,
+        drainTimeout: 10,
         batchSize: 1,
       };
       const owner = await cluster.node({ servings: [never] });

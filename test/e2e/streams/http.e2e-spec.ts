@@ -183,7 +183,7 @@ describeOnPlatforms('Streams', (listen) => {
   it.each(['events', 'letters'])(
     '[9.3] [8.4] do not keep an application from ending: %s',
     async (path) => {
-      const servings = [{ ...speller, shutdown: 50 }];
+      const servings = [{ ...speller, drainTimeout: 50 }];
       const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
       const response = await open(site, `/${path}/forever`);
       const ended = new Promise((resolve) => response.on('error', () => {}).on('close', resolve));

@@ -83,7 +83,9 @@ describe('Somebody who can send to all nodes and says that he has their serving'
     const transport = cluster.network({}).transport();
     const heard = new Heard();
     await transport.start(
-      stationOf(IMPOSTOR, hear ? Object.assign(heard, { receive: hear }) : heard, { namespace: 'default' }),
+      stationOf(IMPOSTOR, hear ? Object.assign(heard, { receive: hear }) : heard, {
+        namespace: 'default',
+      }),
     );
     return transport;
   }

@@ -1,7 +1,7 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
 import { Batcher, type BatchOutcome, type BatchRecord } from '../batching/batcher.js';
-import type { Lane, Part, QueuedRequest } from '../batching/queued-request.js';
+import type { Lane, Part, QueuedRequest, RequestQueue } from '../batching/queued-request.js';
 import { DEFAULT_KEY } from '../batch/batch.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import { settledRows } from '../partitions/settled-rows.js';
@@ -119,8 +119,7 @@ export class MethodCall implements QueuedRequest {
   ready = 0;
   isOver = false;
   readonly answer: Promise<unknown>;
-  /** Where it waits, if it does. */
-  queue: { leave(call: MethodCall): void } | undefined;
+  queue: RequestQueue | undefined;
   private resolve!: (result: unknown) => void;
   private reject!: (error: unknown) => void;
 

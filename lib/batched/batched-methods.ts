@@ -182,11 +182,7 @@ export class BatchedMethods
     const lane = lanes.laneOf(owner, separateOrigins ? currentOrigin() : undefined);
     const call = new MethodCall(lane, instance, args, watch, terms);
     watch?.queued(1);
-    const submit = (): void => {
-      batcher.submit(call);
-      call.queue = batcher;
-    };
-    return untilCancelled(terms, call, submit, call.answer);
+    return untilCancelled(terms, call, () => batcher.submit(call), call.answer);
   }
 
   private checkServing(method: string, serving: string): void {

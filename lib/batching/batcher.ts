@@ -1,4 +1,4 @@
-import { Subject } from 'rxjs';
+import { audit, lastValueFrom, merge, mergeMap, Observable, Subject, tap } from 'rxjs';
 import { ServingClosedError } from '../errors.js';
 import { Admission, type AdmissionOptions } from './admission.js';
 import type { QueueOrder } from './priority-queue.js';
@@ -63,29 +63,39 @@ export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionO
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
-/** So many times longer than expected may a batch take without its rows being late. */
+/** Safety factor on the expected time of a batch when rows are dropped as late. */
 const TIME_TO_SPARE = 1.5;
 
+/** A batch and the partition that runs it. */
+interface Assignment<R extends QueuedRequest> {
+  readonly window: Window<R>;
+  readonly load: TargetLoad;
+}
+
 /**
- * Rows in, batches out: the only place that knows time and concurrency.
+ * Rows in, batches out: the only place that knows time and concurrency. One pipe leads from row to
+ * batch, and the constructor shows it:
  *
- * A row that is admitted joins the rows of its lane that are ready, where these have room, or else
- * the open window of its lane. When the window closes (`windowsBy`), its rows get their place in
- * the line. Nothing here calls out while a row is pushed: batches leave at the end of the event
- * loop's turn, so rows of one turn share a batch, and whoever pushes from a reply or a batch
- * function can lose nothing.
+ *     rows -> windows by lane, size and time -> ready queue -> partitions -> dispatch
+ *
+ * A row of {@link submit} joins the ready rows of its lane where these have room, or else the open
+ * window of its lane. A window that closes moves its rows to the ready queue. Batches leave the
+ * queue at the end of the event loop's turn, when a partition is free: so rows of one turn share a
+ * batch, a partial batch grows while all partitions are busy, and a call to `submit` from inside a
+ * batch function loses nothing.
  */
 export class Batcher<R extends QueuedRequest> {
   /** The lane of each row that takes a new place in an open window. */
-  private readonly lanes$ = new Subject<Lane>();
+  private readonly rows$ = new Subject<Lane>();
+  /** Emits when a batch may be able to start, other than by a window that closes. */
+  private readonly changes$ = new Subject<void>();
+  private readonly drained: Promise<unknown>;
   protected readonly windows = new Map<Lane, OpenWindow<R>>();
   private readonly admission: Admission;
   private readonly ready: ReadyQueue<R>;
   private readonly pool: Pool;
   /** The batches that run or were handed ahead, with their partitions. */
   private readonly executing = new Map<Window<R>, number>();
-  private readonly drained: Promise<void>;
-  private finish!: () => void;
   private turnEnds = false;
   private turnTime: number | undefined;
   private draining = false;
@@ -97,18 +107,23 @@ export class Batcher<R extends QueuedRequest> {
     this.ready = new ReadyQueue(order);
     this.admission = new Admission({ ...options, takenBy: (idle) => this.ready.takenBy(idle) });
     this.pool = new Pool(targets);
-    this.drained = new Promise((resolve) => (this.finish = resolve));
-    this.lanes$
-      .pipe(
-        windowsBy({
-          lane: (lane) => lane,
-          size: (lane) => this.windows.get(lane)!.size,
-          timeout: (lane) => this.windows.get(lane)!.timeout,
-          closed$: (lane) => this.windows.get(lane)!.close$,
-        }),
-      )
-      .subscribe(({ lane }) => this.queue(this.windows.get(lane)!));
-    targets.forEach((slot) => slot.onChange?.(() => this.runAtEndOfTurn()));
+    targets.forEach((target) => target.onChange?.(() => this.changed()));
+
+    const closedWindows$ = this.rows$.pipe(
+      windowsBy({
+        lane: (lane) => lane,
+        size: (lane) => this.windows.get(lane)!.size,
+        timeout: (lane) => this.windows.get(lane)!.timeout,
+        closed$: (lane) => this.windows.get(lane)!.close$,
+      }),
+      tap(({ lane }) => this.moveToReady(this.windows.get(lane)!)),
+    );
+    const batches$ = merge(closedWindows$, this.changes$).pipe(
+      audit(() => endOfTurn$),
+      mergeMap(() => this.nextBatches()),
+      mergeMap((batch) => this.run(batch)),
+    );
+    this.drained = lastValueFrom(batches$, { defaultValue: undefined });
   }
 
   /** The rows that no partition has taken yet. */
@@ -130,6 +145,7 @@ export class Batcher<R extends QueuedRequest> {
     }
     this.admission.enter(request, now, this.pool);
     const { lane, size } = request;
+    request.queue = this;
     request.waiting = size;
     request.arrivedAt = now;
     this.makeRoomFor(request);
@@ -140,7 +156,7 @@ export class Batcher<R extends QueuedRequest> {
       }
       offset += ready > 0 ? ready : this.addToWindow(request, offset);
     }
-    this.runAtEndOfTurn();
+    this.changed();
   }
 
   /** Still takes rows, but no window waits for more of them from now on. */
@@ -150,15 +166,15 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /** Takes no more rows and closes every window; resolves when all batches have run. */
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.draining = true;
     this.closed = true;
-    this.lanes$.complete();
-    this.runAtEndOfTurn();
-    return this.drained;
+    this.rows$.complete();
+    this.changed();
+    await this.drained;
   }
 
-  /** Gives up the rows of a request that is over: their room in the queue is free. */
+  /** Removes the rows of a request that is over; others get their room in the queue. */
   leave(request: R): void {
     this.admission.leave(request, request.waiting);
     request.waiting = 0;
@@ -166,7 +182,7 @@ export class Batcher<R extends QueuedRequest> {
       this.windows.get(request.lane)!.leave(request);
     }
     this.ready.leave(request);
-    this.runAtEndOfTurn();
+    this.changed();
   }
 
   /**
@@ -180,7 +196,7 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * As {@link abandon}, and fails what runs; what that gives when it ends is dropped. Says whether
+   * Like {@link abandon}, and fails the running batches, whose output is dropped. Returns whether
    * there was anything to fail.
    */
   end(error: Error): boolean {
@@ -192,7 +208,7 @@ export class Batcher<R extends QueuedRequest> {
     return hadCalls;
   }
 
-  /** What runs, in words. */
+  /** The running batches, described for a log. */
   unfinished(): readonly string[] {
     return [...this.executing].map(
       ([{ parts }, partition]) => `a batch of ${sizeOf(parts)} rows on partition ${partition}`,
@@ -200,8 +216,8 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * Adds rows of the request, from the one at `offset` on, to the open window of its lane; gives
-   * how many.
+   * Adds rows of the request, from the one at `offset` on, to the open window of its lane. Returns
+   * their number.
    */
   private addToWindow(request: R, offset: number): number {
     const { lane, size } = request;
@@ -212,8 +228,8 @@ export class Batcher<R extends QueuedRequest> {
       return free;
     }
     window.add({ request, offset, count: 1 });
-    // The window closes in here if that was its last place.
-    this.lanes$.next(lane);
+    // Closes the window if that was its last place.
+    this.rows$.next(lane);
     return 1;
   }
 
@@ -224,13 +240,12 @@ export class Batcher<R extends QueuedRequest> {
     return window;
   }
 
-  /** The window has closed: its rows get their place in the line. */
-  private queue(window: OpenWindow<R>): void {
+  /** The rows of a closed window get a place in the ready queue. */
+  private moveToReady(window: OpenWindow<R>): void {
     const { lane, parts, size } = window;
     this.windows.delete(lane);
     parts.forEach(({ request }) => (request.open = 0));
     this.ready.addWindow({ lane, parts, size, reason: this.reasonOf(window) }, this.now());
-    this.runAtEndOfTurn();
   }
 
   private closeWindows(): void {
@@ -244,7 +259,7 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 
-  /** Keeps a request that must run whole out of room that has it only in part. */
+  /** Closes windows and batches with too little room for a request that must run whole. */
   private makeRoomFor({ lane, size, whole }: R): void {
     if (!whole) {
       return;
@@ -275,25 +290,23 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * The time; read once while a turn of the event loop lasts, since that costs as much as queueing
-   * a row.
+   * The time, read once in a turn of the event loop: reading it costs as much as queueing a row.
    */
   private now(): number {
     return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();
   }
 
-  private runAtEndOfTurn(): void {
+  private changed(): void {
     if (!this.turnEnds && (this.closed || !this.ready.isEmpty || this.pool.isUneven)) {
       this.turnEnds = true;
-      setImmediate(() => {
-        this.turnEnds = false;
-        this.turnTime = undefined;
-        outsideCallContext(() => this.run());
-      });
+      this.changes$.next();
     }
   }
 
-  private run(): void {
+  /** The ready batches, each for the partition that is free for it when it is taken. */
+  private *nextBatches(): Generator<Assignment<R>, void> {
+    this.turnEnds = false;
+    this.turnTime = undefined;
     const hopeless = this.abandoned ?? this.pool.lost;
     if (hopeless) {
       this.expire(hopeless);
@@ -310,18 +323,18 @@ export class Batcher<R extends QueuedRequest> {
           this.pool.endOf(load, now) + (this.admission.timeOf(limits, rows) ?? 0) * TIME_TO_SPARE,
       );
       if (window.parts.length > 0) {
-        void this.execute(window, load);
+        yield { window, load };
       }
     }
     if (this.ready.isEmpty) {
       this.pool.revoke(now);
     }
     if (this.closed && this.ready.isEmpty && this.pool.isIdle) {
-      this.finish();
+      this.changes$.complete();
     }
   }
 
-  private async execute(window: Window<R>, load: TargetLoad): Promise<void> {
+  private async run({ window, load }: Assignment<R>): Promise<void> {
     const { dispatch, observer, nextBatch } = this.options;
     const { parts, lane, size: batchSize, reason } = window;
     const { partition } = load;
@@ -355,7 +368,7 @@ export class Batcher<R extends QueuedRequest> {
     }
     outcome.retries?.forEach((retry) => this.runAgain(retry, batchSize));
     observer.batchEnded({ ...record, wait: startedAt - arrivedAt }, endedAt - startedAt, outcome);
-    this.runAtEndOfTurn();
+    this.changed();
   }
 
   private runAgain({ parts, retryState }: Retry<R>, size: number): void {
@@ -369,3 +382,9 @@ export class Batcher<R extends QueuedRequest> {
     }
   }
 }
+
+/** Emits at the end of the event loop's turn, outside the async context of any caller. */
+const endOfTurn$ = new Observable<void>((subscriber) => {
+  const immediate = outsideCallContext(() => setImmediate(() => subscriber.next()));
+  return () => clearImmediate(immediate);
+});

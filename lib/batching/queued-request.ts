@@ -30,6 +30,8 @@ export interface QueuedRequest {
   readonly deadline: number;
   /** What its rows together count against the most that may wait. */
   readonly cost: number;
+  /** The batcher that holds its rows; set when they are admitted. */
+  queue: RequestQueue | undefined;
   /** Nobody waits for it any more: rows that have not run need not run. */
   readonly isOver: boolean;
   /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
@@ -45,6 +47,11 @@ export interface QueuedRequest {
   fail(error: unknown): void;
   /** Its deadline has passed: as `fail`. */
   expire(): void;
+}
+
+/** Holds requests until they are over. */
+export interface RequestQueue {
+  leave(request: QueuedRequest): void;
 }
 
 /** Consecutive rows of one request. */

@@ -1,5 +1,5 @@
 import type { Batch } from '../batch/batch.js';
-import type { QueuedRequest } from '../batching/queued-request.js';
+import type { QueuedRequest, RequestQueue } from '../batching/queued-request.js';
 import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
@@ -17,7 +17,7 @@ export abstract class BatchRequest implements QueuedRequest {
   ready = 0;
   isOver = false;
   /** Where its rows wait, if they do. */
-  queue: { leave(request: BatchRequest): void } | undefined;
+  queue: RequestQueue | undefined;
   /**
    * A batch of it has taken too long: what its caller hears where no partition is left to run that
    * again.

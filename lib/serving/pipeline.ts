@@ -482,7 +482,6 @@ export class Pipeline {
 
   private submit(request: BatchRequest, { onAdmitted }: CallContext): void {
     this.batcher.submit(request);
-    request.queue = this.batcher;
     onAdmitted?.();
   }
 

@@ -73,13 +73,11 @@ export class ServingService implements OnModuleInit {
     return new Map([...this.methods.counters(), ...servings]);
   }
 
-  /** How the partitions of every serving are now, by the name of the serving. */
+  /** How the partitions of every serving are now, by the name of the serving or `Class.method`. */
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
     // A handle that a test puts in place of a serving may be without partitions.
     return new Map(
-      [...this.registry.all.values()].flatMap((serving) => [
-        ...(serving.partitionsByName?.() ?? []),
-      ]),
+      [...this.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]),
     );
   }
 
@@ -97,14 +95,16 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * How every serving is: whether it answers calls, what of it does not work and why, what waits.
+   * How every serving and `@Batched()` method is: whether it answers calls, what of it does not
+   * work and why, what waits.
    */
   health(): readonly ServingHealth[] {
-    return [...this.registry.all.entries()].map(([name, serving]) => healthOf(name, serving));
+    return [...this.all].map(([name, serving]) => healthOf(name, serving));
   }
 
   /**
-   * The handle of a serving.
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`: its settings and its
+   * status, while calls go to the method itself.
    *
    * @throws UnknownServingError when there is none of that name; where there are other nodes, not
    * before it is called
@@ -145,9 +145,18 @@ export class ServingService implements OnModuleInit {
     return this.get(serving).stream(input, options);
   }
 
+  /** The servings, and those of the methods, by name. */
+  private get all(): ReadonlyMap<string, Serving> {
+    return new Map<string, Serving>([...this.registry.all, ...this.methods.servings]);
+  }
+
   private find(reference: unknown): Serving {
     const { registry, cluster } = this;
     const { name, side, preprocess } = readReference(reference);
+    const method = side === undefined && !registry.find(name) && this.methods.servings.get(name);
+    if (method) {
+      return method;
+    }
     if (side === 'local') {
       return cluster?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
     }

@@ -5,51 +5,29 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
-import type { Batcher } from '../batching/batcher.js';
+import type { CallOptions } from '../context/call-options.js';
 import { UnknownServingError } from '../errors.js';
-import { ServingRegistry } from '../serving.registry.js';
-import { CallRecorder } from '../events/call-recorder.js';
-import type { AbortSignalLike, CallOptions } from '../context/call-options.js';
-import { Counters, type ServingCounters } from '../events/counters.js';
-import { resolveCallOptions, untilCancelled } from '../execution/resolved-call-options.js';
-import { currentOrigin } from '../context/caller-context.js';
-import { shutdownOf } from '../definition/option-rules.js';
+import type { ServingCounters } from '../events/counters.js';
 import { EventHub } from '../events/event-hub.js';
-import { Shutdown } from '../serving/shutdown.js';
-import { Waits } from '../serving/waits.js';
+import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
-import {
-  type BatchedMethod,
-  type BatchedOptions,
-  batcherOf,
-  MethodCall,
-  type OfArguments,
-  batchedMethodsOf,
-  METHODS,
-  MethodLanes,
-} from './batched-method.js';
+import type { LocalServing } from '../serving/local-serving.js';
+import { Waits } from '../serving/waits.js';
+import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
+import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
+import { MethodCall, methodServing } from './method-serving.js';
 
-/** A method at work. */
-interface Running {
-  readonly name: string;
-  readonly batcher: Batcher<MethodCall>;
-  readonly lanes: MethodLanes;
-  readonly shutdown: Shutdown;
-  readonly shutdownLimit: number;
-  readonly counters: Counters;
-}
-
-/** A call as it comes. */
-interface MethodCallOptions {
-  readonly instance: object;
-  readonly args: readonly unknown[];
-  readonly signal: AbortSignalLike | undefined;
-  readonly watch: CallRecorder | undefined;
+/** A method of a class and the serving that runs it. */
+interface RunningMethod {
+  readonly serving: LocalServing<MethodCall>;
+  /** Until the serving can be called. */
+  starting: Promise<void> | undefined;
+  wasCalled: boolean;
 }
 
 /**
- * The batchers of all `@Batched()` methods of one application. Every decorated instance has it
+ * The servings of all `@Batched()` methods of one application. Every decorated instance has this
  * injected.
  */
 @Injectable()
@@ -58,12 +36,13 @@ export class BatchedMethods
 {
   readonly events = new EventHub();
   /** By class and method: classes that inherit a method share nothing else of it. */
-  private readonly running = new Map<unknown, Map<BatchedMethod, Running>>();
+  private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
+  /** Methods of the same name share their counters. */
+  private readonly hubs = new Map<string, EventHub>();
   /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
   private readonly alike = new Set<unknown>();
   /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
-  private readonly counted = new Map<string, Counters>();
   private isClosing = false;
   private isClosed = false;
 
@@ -72,7 +51,7 @@ export class BatchedMethods
     private readonly registry: ServingRegistry,
   ) {}
 
-  onModuleInit(): void {
+  async onModuleInit(): Promise<void> {
     for (const wrapper of [...this.discovery.getControllers(), ...this.discovery.getProviders()]) {
       const given = wrapper.isFactory || !wrapper.metatype;
       const type: unknown = given ? wrapper.instance?.constructor : wrapper.metatype;
@@ -99,27 +78,41 @@ export class BatchedMethods
         checkScope(wrapper, methods);
         this.alike.add(type);
       }
+      for (const method of methods) {
+        if (method.options) {
+          this.runningFor(method, type as new () => object);
+        }
+      }
     }
+    await Promise.all(this.all().flatMap(({ starting }) => starting ?? []));
   }
 
   /** Nest waits next for the clients of its servers: none of them is to wait for others. */
   beforeApplicationShutdown(): void {
     this.isClosing = true;
-    this.all().forEach(({ shutdown }) => shutdown.begin());
+    this.all().forEach(({ serving }) => serving.beforeApplicationShutdown());
   }
 
   async onApplicationShutdown(): Promise<void> {
     this.isClosing = this.isClosed = true;
-    await Promise.all(this.all().map(({ shutdown }) => shutdown.complete()));
+    await Promise.all(this.all().map(({ serving }) => serving.close()));
     this.events.complete();
   }
 
   /** Milliseconds after which shutdown has answered every call, of each method that was called. */
   get shutdownLimits(): readonly number[] {
-    return this.all().map(({ shutdownLimit }) => shutdownLimit);
+    return this.all()
+      .filter(({ wasCalled }) => wasCalled)
+      .map(({ serving }) => serving.shutdownLimit);
   }
 
-  /** Answers the calls whose method of `@Batched('name')` has not come to call its serving. */
+  /** The servings of the methods, by `Class.method`; of several with one name the first. */
+  get servings(): ReadonlyMap<string, LocalServing<MethodCall>> {
+    const all = this.all().toReversed();
+    return new Map(all.map(({ serving }) => [serving.name, serving]));
+  }
+
+  /** Answers the calls of `@Batched('name')` methods whose body still runs. */
   end(error: Error): void {
     this.waits.end(error);
   }
@@ -127,9 +120,11 @@ export class BatchedMethods
   /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
   queueDepths(): ReadonlyMap<string, number> {
     const depths = new Map<string, number>();
-    this.all().forEach(({ name, batcher }) =>
-      depths.set(name, (depths.get(name) ?? 0) + batcher.depth),
-    );
+    for (const { serving } of this.all()) {
+      serving
+        .queueDepths()
+        .forEach((depth, name) => depths.set(name, (depths.get(name) ?? 0) + depth));
+    }
     return depths;
   }
 
@@ -138,7 +133,7 @@ export class BatchedMethods
    * together.
    */
   counters(): ReadonlyMap<string, ServingCounters> {
-    return new Map([...this.counted].map(([name, counters]) => [name, counters.now]));
+    return new Map([...this.hubs].map(([name, { counters }]) => [name, counters.now]));
   }
 
   /** One call of a batched method of `instance`. */
@@ -152,37 +147,18 @@ export class BatchedMethods
       const body = async (): Promise<unknown> => method.original.apply(instance, [...args]);
       return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
     }
-    const running = this.runningFor(method, instance);
-    const watch = CallRecorder.start(this.events, running.name, 'batched', signal);
-    const answer = this.answer(running, method.options ?? {}, { instance, args, signal, watch });
-    try {
-      const result = await (watch ? watch.follow(answer) : answer);
-      running.counters.answered++;
-      return result;
-    } catch (error) {
-      running.counters.failed(error, signal);
-      throw error;
+    const running = this.runningFor(method, instance.constructor);
+    running.wasCalled = true;
+    if (running.starting) {
+      await running.starting;
     }
-  }
-
-  private async answer(
-    { name, batcher, lanes }: Running,
-    { separateOrigins, timeout, priority, tenant }: BatchedOptions,
-    { instance, args, signal, watch }: MethodCallOptions,
-  ): Promise<unknown> {
-    const asked = {
+    const priority = method.options?.priority;
+    const options: InternalCallOptions = {
       signal,
-      timeout,
-      priority: saidOf(args, priority),
-      tenant: saidOf(args, tenant),
+      ...(priority && { priority: Reflect.apply(priority, undefined, args) as number }),
+      group: this.alike.has(instance.constructor) ? instance.constructor : instance,
     };
-    const terms = resolveCallOptions({ name }, undefined, asked);
-    signal?.throwIfAborted();
-    const owner = this.alike.has(instance.constructor) ? instance.constructor : instance;
-    const lane = lanes.laneOf(owner, separateOrigins ? currentOrigin() : undefined);
-    const call = new MethodCall(lane, instance, args, watch, terms);
-    watch?.queued(1);
-    return untilCancelled(terms, call, () => batcher.submit(call), call.answer);
+    return running.serving.batchedRun(new MethodCall(instance, args), options);
   }
 
   private checkServing(method: string, serving: string): void {
@@ -199,44 +175,37 @@ export class BatchedMethods
     }
   }
 
-  private all(): Running[] {
+  private all(): RunningMethod[] {
     return [...this.running.values()].flatMap((ofClass) => [...ofClass.values()]);
   }
 
-  private runningFor(method: BatchedMethod, { constructor }: object): Running {
-    const ofClass = this.running.get(constructor) ?? new Map<BatchedMethod, Running>();
+  private runningFor(method: BatchedMethod, type: Function): RunningMethod {
+    const ofClass = this.running.get(type) ?? new Map<BatchedMethod, RunningMethod>();
+    this.running.set(type, ofClass);
     let running = ofClass.get(method);
     if (!running) {
-      const name = `${constructor.name}.${String(method.key)}`;
-      const { options = {} } = method;
-      const counters = this.counted.get(name) ?? new Counters();
-      this.counted.set(name, counters);
-      const batcher = batcherOf(name, method, this.events, counters);
-      const limits = shutdownOf(options);
-      const shutdown = new Shutdown(name, limits, batcher);
-      running = {
-        name,
-        batcher,
-        lanes: new MethodLanes(options),
-        counters,
-        shutdown,
-        shutdownLimit: limits.drainTimeout,
-      };
-      this.running.set(constructor, ofClass.set(method, running));
-      if (this.isClosing) {
-        shutdown.begin();
-      }
-      if (this.isClosed) {
-        void shutdown.complete();
-      }
+      running = this.start(`${type.name}.${String(method.key)}`, method);
+      ofClass.set(method, running);
     }
     return running;
   }
-}
 
-function saidOf<Value>(
-  args: readonly unknown[],
-  say: OfArguments<Value> | undefined,
-): Value | undefined {
-  return say && (Reflect.apply(say, undefined, args) as Value);
+  private start(name: string, method: BatchedMethod): RunningMethod {
+    const hub = this.hubs.get(name) ?? new EventHub(this.events);
+    this.hubs.set(name, hub);
+    const serving = methodServing(name, method, hub);
+    const starting = serving.start();
+    const running: RunningMethod = { serving, starting, wasCalled: false };
+    starting.then(
+      () => (running.starting = undefined),
+      () => {},
+    );
+    if (this.isClosing) {
+      serving.beforeApplicationShutdown();
+    }
+    if (this.isClosed) {
+      void serving.close();
+    }
+    return running;
+  }
 }

@@ -35,22 +35,28 @@ class EventChannel {
  * `nestjs-serving:batch:end` and its like. No event is made that nobody would see.
  */
 export class EventHub {
-  private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>> = {
-    'call:start': new EventChannel('call:start'),
-    'call:end': new EventChannel('call:end'),
-    'batch:start': new EventChannel('batch:start'),
-    'batch:end': new EventChannel('batch:end'),
-    'partition:change': new EventChannel('partition:change'),
-  };
-  readonly all$: Observable<ServingEvent> = merge(
-    ...Object.values(this.channels).map(({ subject }) => subject),
-  );
-  private readonly callStarts = this.channels['call:start'];
-  private readonly callEnds = this.channels['call:end'];
+  private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>>;
+  readonly all$: Observable<ServingEvent>;
+  private readonly callStarts: EventChannel;
+  private readonly callEnds: EventChannel;
   /** Counted whether or not somebody observes. */
   readonly counters = new Counters();
   private calls = 0;
   private batches = 0;
+
+  /** With a `parent`, the hub shares the observers and the numbers of that, and counts apart. */
+  constructor(private readonly parent?: EventHub) {
+    this.channels = parent?.channels ?? {
+      'call:start': new EventChannel('call:start'),
+      'call:end': new EventChannel('call:end'),
+      'batch:start': new EventChannel('batch:start'),
+      'batch:end': new EventChannel('batch:end'),
+      'partition:change': new EventChannel('partition:change'),
+    };
+    this.callStarts = this.channels['call:start'];
+    this.callEnds = this.channels['call:end'];
+    this.all$ = merge(...Object.values(this.channels).map(({ subject }) => subject));
+  }
 
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
     return this.channels[type].subject.asObservable() as Observable<never>;
@@ -68,19 +74,23 @@ export class EventHub {
 
   /** A number for one more call. */
   nextCall(): number {
-    return ++this.calls;
+    return this.parent ? this.parent.nextCall() : ++this.calls;
   }
 
   /** A number for one more batch. */
   nextBatch(): number {
-    return ++this.batches;
+    return this.parent ? this.parent.nextBatch() : ++this.batches;
   }
 
   emit(event: ServingEvent): void {
     this.channels[event.type].emit(event);
   }
 
+  /** Ends the events; those of a hub with a parent end with the parent. */
   complete(): void {
+    if (this.parent) {
+      return;
+    }
     Object.values(this.channels).forEach(({ subject }) => subject.complete());
   }
 }
@@ -92,8 +102,8 @@ export class EventHub {
 export function batchObserver<R extends QueuedRequest>(
   events: EventHub,
   labelsOf: (record: BatchRecord<R>) => BatchLabels,
-  counters = events.counters,
 ): BatchObserver<R> {
+  const { counters } = events;
   return {
     batchStarted(record) {
       if (events.isObserved('batch:start')) {

@@ -125,7 +125,7 @@ export class BatchRunner {
     if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
     }
-    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+    return this.opened.throwsAsIs || isServingError(cause) ? cause : this.failedBatch(cause, size);
   }
 
   private failedBatch(cause: unknown, size: number): BatchFailedError {

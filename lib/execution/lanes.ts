@@ -27,6 +27,8 @@ export class Lanes {
   readonly keys: readonly string[];
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
+  /** The lanes of each group of calls that batch apart, for as long as the group lives. */
+  private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
   /** The options of calls that run alone, by those of their key. */
   private readonly alone = new Map<KeyOptions, KeyOptions>();
   /** For keys that are not known. */
@@ -76,7 +78,7 @@ export class Lanes {
    * The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to
    * find them again.
    */
-  laneOf(batch: Batch, origin?: Origin): ServingLane {
+  laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key } = batch;
     checkOrigin(origin);
     const limits = this.limits.get(key);
@@ -86,15 +88,22 @@ export class Lanes {
     const template = batch.isPlain ? key : `${key}\0${batch.signature}`;
     // The origin comes from the caller, and could otherwise look like a signature.
     const id = origin === undefined ? template : `${key}\0${batch.signature}\0${origin}`;
-    let lane = this.lanes.get(id);
+    const lanes = group ? this.lanesOf(group) : this.lanes;
+    let lane = lanes.get(id);
     if (!lane) {
-      if (this.lanes.size === this.limits.size + MORE_LANES) {
-        this.lanes.clear();
+      if (lanes.size === this.limits.size + MORE_LANES) {
+        lanes.clear();
       }
       lane = { key, origin, limits };
-      this.lanes.set(id, lane);
+      lanes.set(id, lane);
     }
     return lane;
+  }
+
+  private lanesOf(group: object): Map<string, ServingLane> {
+    const lanes = this.grouped.get(group) ?? new Map<string, ServingLane>();
+    this.grouped.set(group, lanes);
+    return lanes;
   }
 
   private set(limits: Limits, { batchSize, runSize, ...others }: Partial<KeyOptions>): void {

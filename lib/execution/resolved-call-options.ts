@@ -46,8 +46,11 @@ const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
   } satisfies Record<keyof StreamOptions<string>, { ofStreams: boolean }>),
 );
 
-/** The option that only this package gives. */
-const OWN_OPTION: keyof InternalCallOptions = 'zeroCopy';
+/** The options that only this package gives. */
+const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
+  'zeroCopy',
+  'group',
+] satisfies (keyof InternalCallOptions)[]);
 
 /**
  * The terms of a call to the serving, whose time runs from now.
@@ -177,7 +180,7 @@ function checkNames(serving: string, options: CallOptions, isStream: boolean): v
     if (!Object.hasOwn(options, option)) {
       continue;
     }
-    if ((!known || (known.ofStreams && !isStream)) && option !== OWN_OPTION) {
+    if ((!known || (known.ofStreams && !isStream)) && !INTERNAL_OPTIONS.has(option)) {
       const allowed = [...OPTIONS].filter(([, { ofStreams }]) => isStream || !ofStreams);
       const names = allowed.map(([each]) => each).join(', ');
       throw new InvalidInputError(
@@ -202,13 +205,15 @@ function check(
   }
 }
 
-/** What only this package says of a call. */
+/** The options of a call that only this package gives. */
 export interface InternalCallOptions extends CallOptions {
   /**
-   * Its output is copied before anybody else could do anything with it, and may be views of that of
-   * its batch.
+   * The output may be views of the output of its batch: the caller copies it in the same turn of
+   * the event loop.
    */
   readonly zeroCopy?: boolean;
-  /** Its terms, whose time runs already. */
+  /** Calls share batches only with calls of the same group. */
+  readonly group?: object;
+  /** The resolved options of a call that began earlier: its deadline stays. */
   readonly terms?: ResolvedCallOptions;
 }

@@ -50,8 +50,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
-  private readonly events = new EventHub();
-  readonly events$ = this.events.all$;
+  readonly events$: Observable<ServingEvent>;
   /** The options of its keys, as they are now. */
   private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
@@ -74,9 +73,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     private readonly callbacks: Callbacks,
     private readonly engine: Engine,
     private readonly storeOf?: () => ReplyStore,
+    private readonly events = new EventHub(),
   ) {
     super();
     this.name = options.name;
+    this.events$ = events.all$;
     this.lanes = new Lanes(options.keys, options.otherKeys);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options, {
       drain: () => this.lines.forEach((line) => line.drain()),

@@ -52,7 +52,7 @@ import type { ResolvedServing } from '../definition/resolved-serving.js';
 
 /** One call on its way. */
 interface CallContext {
-  readonly options: StreamOptions<string>;
+  readonly options: StreamOptions<string> & InternalCallOptions;
   readonly terms: ResolvedCallOptions;
   readonly watch: CallRecorder | undefined;
   /** Called when rows of the call were admitted. */
@@ -449,7 +449,7 @@ export class Pipeline {
   }
 
   /** The lane for the rows, if they fit the serving. */
-  private admit(batch: Batch, options: StreamOptions<string>, watch?: CallRecorder): ServingLane {
+  private admit(batch: Batch, options: CallContext['options'], watch?: CallRecorder): ServingLane {
     const { name } = this.options;
     const { signature } = this.opened;
     checkSize(this.options, batch);
@@ -467,7 +467,7 @@ export class Pipeline {
     // After the checks: what is refused is not remembered.
     const lane = isInline
       ? this.lanes.inlineLaneOf(batch, this.options.maxRows, origin)
-      : this.lanes.laneOf(batch, origin);
+      : this.lanes.laneOf(batch, origin, options.group);
     const hooks = askedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);

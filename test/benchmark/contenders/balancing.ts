@@ -15,7 +15,7 @@ type Balancing = Pick<typeof balancer, 'balancerOf'> &
  */
 export async function balancing(): Promise<Balancing> {
   const files = ['balancer', 'members', 'node-info'].map(
-    (file) => `../../../../../dist/distribution/${file}.js`,
+    (file) => `../../../../../dist/distribution/membership/${file}.js`,
   );
   const [first, second, third] = await Promise.all(
     files.map((file) => import(new URL(file, import.meta.url).href)),

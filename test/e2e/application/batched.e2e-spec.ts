@@ -480,6 +480,43 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
+  it('[10.2] A method is a serving: its handle has the settings, the counters and the status of one', async () => {
+    @Injectable()
+    class Press {
+      readonly runs: number[] = [];
+
+      @Batched({ batchSize: 2, batchTimeout: 10_000 })
+      async print(texts: string[]): Promise<string[]> {
+        this.runs.push(texts.length);
+        return texts;
+      }
+    }
+    const { app } = await listen(withServing({ providers: [Press] }));
+    const servings = app.get(ServingService);
+    const press = asCaller(app.get(Press));
+    const handle = servings.get('Press.print');
+
+    await Promise.all([press.print('a'), press.print('b')]);
+    handle.setBatchSize(3);
+    await Promise.all([press.print('c'), press.print('d'), press.print('e')]);
+
+    expect(app.get(Press).runs).toEqual([2, 3]);
+    expect(handle.state).toBe('ready');
+    expect(handle.counters()).toMatchObject({ answered: 5, batches: 2, rows: 5 });
+    expect(handle.partitions()).toEqual([{ state: 'up', restarts: 0 }]);
+    expect(servings.health()).toContainEqual({
+      serving: 'Press.print',
+      state: 'ready',
+      isReady: true,
+      isLive: true,
+      queued: 0,
+      partitions: [{ state: 'up', restarts: 0 }],
+    });
+    await expect(handle.batchedRun('f')).rejects.toThrow(
+      new InvalidInputError('Press.print is a @Batched() method; call it on its instance'),
+    );
+  });
+
   @Injectable()
   class Room {
     @Batched(batchesOf(2))

@@ -250,6 +250,7 @@ describeOnPlatforms('telemetry', (listen) => {
     expect(up.map(({ attributes }) => attributes)).toEqual([
       { 'serving.name': 'echo', 'serving.partition.state': 'up' },
       { 'serving.name': 'steps', 'serving.partition.state': 'up' },
+      { 'serving.name': 'Words.shout', 'serving.partition.state': 'up' },
     ]);
     const depths = measured.get('serving.queue.depth')!.points;
     expect(
@@ -258,6 +259,7 @@ describeOnPlatforms('telemetry', (listen) => {
       new Map([
         ['echo', 0],
         ['steps', 0],
+        ['Words.shout', 0],
       ]),
     );
   });

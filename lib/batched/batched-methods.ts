@@ -5,7 +5,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
-import type { CallOptions } from '../context/call-options.js';
+import { callInRequest } from '../context/request-scope.js';
 import { UnknownServingError } from '../errors.js';
 import type { ServingCounters } from '../events/counters.js';
 import { EventHub } from '../events/event-hub.js';
@@ -137,28 +137,43 @@ export class BatchedMethods
   }
 
   /** One call of a batched method of `instance`. */
-  async call(
-    method: BatchedMethod,
-    instance: object,
-    args: readonly unknown[],
-    { signal }: CallOptions,
-  ): Promise<unknown> {
+  call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
     if (method.serving !== undefined) {
-      const body = async (): Promise<unknown> => method.original.apply(instance, [...args]);
-      return this.registry.get(method.serving).batchedRun(await this.waits.for(body()), { signal });
+      return this.callServing(method.serving, method, instance, args);
     }
     const running = this.runningFor(method, instance.constructor);
     running.wasCalled = true;
-    if (running.starting) {
-      await running.starting;
+    const call = (): Promise<unknown> => this.callMethod(running, method, instance, args);
+    return running.starting ? running.starting.then(call) : call();
+  }
+
+  private callServing(
+    name: string,
+    { original }: BatchedMethod,
+    instance: object,
+    args: readonly unknown[],
+  ): Promise<unknown> {
+    // The signal is that of the request in which the method is called.
+    const body = async (): Promise<unknown> => original.apply(instance, [...args]);
+    return callInRequest({}, async ({ signal }) =>
+      this.registry.get(name).batchedRun(await this.waits.for(body()), { signal }),
+    );
+  }
+
+  private callMethod(
+    { serving }: RunningMethod,
+    { options = {} }: BatchedMethod,
+    instance: object,
+    args: readonly unknown[],
+  ): Promise<unknown> {
+    const group = this.alike.has(instance.constructor) ? instance.constructor : instance;
+    try {
+      const priority = options.priority && Reflect.apply(options.priority, undefined, args);
+      const asked: InternalCallOptions = { priority: priority as number | undefined, group };
+      return serving.batchedRun(new MethodCall(instance, args), asked);
+    } catch (error) {
+      return Promise.reject(error);
     }
-    const priority = method.options?.priority;
-    const options: InternalCallOptions = {
-      signal,
-      ...(priority && { priority: Reflect.apply(priority, undefined, args) as number }),
-      group: this.alike.has(instance.constructor) ? instance.constructor : instance,
-    };
-    return running.serving.batchedRun(new MethodCall(instance, args), options);
   }
 
   private checkServing(method: string, serving: string): void {

@@ -1,7 +1,6 @@
 import 'reflect-metadata';
 import { Inject, type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
-import { callInRequest } from '../context/request-scope.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
@@ -67,7 +66,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
               'provider of an application that has started; get it from there',
           );
         }
-        return callInRequest({}, (options) => methods.call(method, this, args, options));
+        return methods.call(method, this, args);
       },
     );
   };

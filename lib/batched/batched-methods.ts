@@ -12,7 +12,7 @@ import { EventHub } from '../events/event-hub.js';
 import type { InternalCallOptions } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
 import type { LocalServing } from '../serving/local-serving.js';
-import { Waits } from '../serving/waits.js';
+import { Waits } from '../execution/waits.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';

@@ -28,7 +28,7 @@ export interface SharedCall {
   readonly key: string | undefined;
   /** Calls back when the caller waits no more; what it returns ends that. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
-  readonly watch: CallRecorder | undefined;
+  readonly recorder: CallRecorder | undefined;
   /**
    * Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is
    * called when they are admitted.
@@ -66,7 +66,7 @@ export class SharedCalls {
   async answer(
     shared: SharedCall,
   ): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
-    const { watch, onStop, prepare, finish } = shared;
+    const { recorder, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
     // The flight runs a copy, made in the same turn as the identity: the caller may change its
     // input later.
@@ -88,7 +88,7 @@ export class SharedCalls {
     }
     const { call, reply } = landing.run;
     const output = copyOutput(reply.rows);
-    watch?.answered();
+    recorder?.answered();
     const answer = await finish((await own) ?? call, output, reply);
     if (!landing.isKept && typeof identity === 'string') {
       landing.isKept = true;
@@ -109,13 +109,13 @@ export class SharedCalls {
     shared: SharedCall,
     inputOf: () => unknown,
   ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
-    const { watch } = shared;
+    const { recorder } = shared;
     const flight = this.sharing.singleFlight ? identity : Symbol('alone');
-    const seat = this.singleFlight.join(flight, watch, (left) =>
+    const seat = this.singleFlight.join(flight, recorder, (left) =>
       this.runShared(identity, inputOf(), shared, left),
     );
-    if (seat.joined && watch) {
-      seat.first?.joinedBy(watch);
+    if (seat.joined && recorder) {
+      seat.first?.joinedBy(recorder);
     }
     return seat;
   }

@@ -36,6 +36,18 @@ export class Counters {
     this.failures.set(code, (this.failures.get(code) ?? 0) + 1);
   }
 
+  /** A call has ended: with the failure, or else with an answer. */
+  ended(
+    failure: { readonly error: unknown } | undefined,
+    signal: AbortSignalLike | undefined,
+  ): void {
+    if (failure) {
+      this.failed(failure.error, signal);
+    } else {
+      this.answered++;
+    }
+  }
+
   /** A batch has run. */
   ran(rows: number, padding: number, hasFailed: boolean): void {
     this.batches++;

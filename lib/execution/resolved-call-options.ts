@@ -148,7 +148,7 @@ interface Cancellable {
 export async function untilCancelled<T>(
   terms: ResolvedCallOptions,
   request: Cancellable,
-  submit: () => void,
+  submit: () => unknown,
   answer: Promise<T>,
 ): Promise<T> {
   const stop = onCancel(terms, (reason) => request.fail(reason));
@@ -215,5 +215,5 @@ export interface InternalCallOptions extends CallOptions {
   /** Calls share batches only with calls of the same group. */
   readonly group?: object;
   /** The resolved options of a call that began earlier: its deadline stays. */
-  readonly terms?: ResolvedCallOptions;
+  readonly resolved?: ResolvedCallOptions;
 }

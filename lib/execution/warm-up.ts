@@ -2,14 +2,21 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
 import { zerosOf } from '../batch/tensor.js';
-import { InvalidServingError } from '../errors.js';
+import { InvalidServingError, messageOf, ServingLoadError } from '../errors.js';
 import {
   axesOf,
   describePort,
   hasRows,
   type ModelSignature,
 } from '../partitions/onnx/model-signature.js';
-import type { Call } from './call.js';
+import type { BatchRunner } from './batch-runner.js';
+import type { CallerSide } from './caller-side.js';
+import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
+import type { Intake } from './intake.js';
+import type { Lanes } from './lanes.js';
+import { ReplyRequest } from './reply-request.js';
+import type { OpenedEngine } from '../partitions/engine.js';
+import type { Partition } from '../partitions/partition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 
 /**
@@ -19,10 +26,10 @@ import type { ResolvedServing } from '../definition/resolved-serving.js';
  * @throws InvalidServingError for an example without rows, a model that needs one, and sizes for a
  * model without a batch axis
  */
-export async function examplesOf(
-  { name, warmUp, keys }: ResolvedServing,
+async function examplesOf(
+  { name, warmUp: inputs, keys }: ResolvedServing,
   signature: ModelSignature | undefined,
-  prepare: (input: unknown) => Call | Promise<Call>,
+  caller: CallerSide,
 ): Promise<Batch[]> {
   const [padded] = [...keys].find(([, { allowedSizes }]) => allowedSizes) ?? [];
   if (signature && !hasRows(signature.inputs) && padded !== undefined) {
@@ -33,8 +40,8 @@ export async function examplesOf(
     );
   }
   const examples: Batch[] = [];
-  for (const input of warmUp) {
-    const { rows } = await prepare(input);
+  for (const input of inputs) {
+    const { rows } = await caller.prepare(input, DEFAULT_CALL_OPTIONS);
     if (!(rows instanceof Batch) || rows.size === 0) {
       throw new InvalidServingError(
         `Serving "${name}": each input of warmUp must give a batch with rows`,
@@ -71,7 +78,61 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   return Batch.ofContainer(row, axesOf(inputs));
 }
 
-/** The row as often as each of the sizes says. */
-export function repeated(row: Batch, sizes: readonly number[]): Batch[] {
+/** What a warm-up needs of a serving that is loaded. */
+export interface WarmUp {
+  readonly options: ResolvedServing;
+  readonly opened: OpenedEngine;
+  readonly lanes: Lanes;
+  readonly runner: BatchRunner;
+  readonly intake: Intake;
+  readonly caller: CallerSide;
+}
+
+/**
+ * Runs every allowed size and the examples once on every partition, and again on each that is
+ * started again. Returns the keys whose allowed sizes it cannot run without an example.
+ *
+ * @throws ServingLoadError when a batch fails
+ */
+export async function warmUp({
+  options,
+  opened,
+  lanes,
+  runner,
+  intake,
+  caller,
+}: WarmUp): Promise<readonly string[]> {
+  const rows = await examplesOf(options, opened.signature, caller);
+  const batches = rows.flatMap((row) => {
+    const lane = intake.admit(row, { options: {}, recorder: undefined });
+    const { allowedSizes, batchSize } = lane.limits;
+    return repeated(row, allowedSizes ?? [batchSize]).map((batch) => ({ batch, lane }));
+  });
+  await Promise.all(
+    opened.partitions.map((partition, index) => {
+      const warm = async (session: Partition): Promise<void> => {
+        for (const { batch, lane } of batches) {
+          const error = await runner.tryOut(new ReplyRequest(batch, lane), index, session);
+          if (error !== undefined) {
+            throw failed(batch, error);
+          }
+        }
+      };
+      return partition.warmUp ? partition.warmUp(warm) : warm(partition);
+    }),
+  );
+  const warm = new Set(rows.map(({ key }) => key));
+  return lanes.keys.filter((key) => lanes.optionsOf(key).allowedSizes && !warm.has(key));
+}
+
+function failed({ size, key }: Batch, cause: unknown): ServingLoadError {
+  return new ServingLoadError(
+    `The warm-up with ${size} rows of key "${key}" failed: ${messageOf(cause)}`,
+    { cause },
+  );
+}
+
+/** The row, repeated to a batch of each size. */
+function repeated(row: Batch, sizes: readonly number[]): Batch[] {
   return sizes.map((size) => Batch.merge(Array.from({ length: size }, () => row)));
 }

@@ -34,7 +34,7 @@ import { batching, checkOptions, checkRoom } from '../definition/option-rules.js
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
-import { Waits } from './waits.js';
+import { Waits } from '../execution/waits.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import { type EventOf, EventHub } from '../events/event-hub.js';
@@ -56,13 +56,13 @@ export class LocalServing<Input = unknown, Output = unknown>
   private readonly logger = new Logger('Serving');
   private opening: Promise<Pipeline> | undefined;
   private pipeline: Pipeline | undefined;
-  /** For `run`: a line of its own, so that it waits for no batch; opened when first needed. */
+  /** For `run`: a pipeline of its own, so that it waits for no batch; opened when first needed. */
   private inline: Promise<Pipeline> | undefined;
   private inlinePipeline: Pipeline | undefined;
-  /** Callers that wait for a line to open. */
+  /** Callers that wait for a pipeline to open. */
   private readonly waits = new Waits();
-  /** Every line that was opened, those that still warm up included. */
-  private readonly lines = new Set<Pipeline>();
+  /** Every pipeline that was opened, those that still warm up included. */
+  private readonly pipelines = new Set<Pipeline>();
   private readonly loading = new AbortController();
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
@@ -80,12 +80,12 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.events$ = events.all$;
     this.lanes = new Lanes(options.keys, options.otherKeys);
     this.shutdown = new Shutdown(`Serving "${options.name}"`, options, {
-      drain: () => this.lines.forEach((line) => line.drain()),
+      drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
       abandon: (error) => this.abandon(error),
       end: (error) => this.endCalls(error),
-      halt: () => this.lines.forEach((line) => line.halt()),
+      halt: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.halt()),
       close: () => this.release(),
-      unfinished: () => [...this.lines].flatMap((line) => line.unfinished()),
+      unfinished: () => [...this.pipelines].flatMap((pipeline) => pipeline.shutdown.unfinished()),
     });
   }
 
@@ -168,9 +168,9 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.refuseOnceClosed();
     const opening = (this.opening ??= this.openWarm());
     try {
-      const line = await this.waits.for(opening);
+      const pipeline = await this.waits.for(opening);
       this.refuseOnceClosed();
-      this.pipeline = line;
+      this.pipeline = pipeline;
     } catch (error) {
       // A later start may succeed.
       this.opening =
@@ -220,13 +220,13 @@ export class LocalServing<Input = unknown, Output = unknown>
     ) as Promise<Output>;
   }
 
-  /** The call waits for the line of `run`, and its time runs meanwhile. */
+  /** The call waits for the pipeline of `run`, and its time runs meanwhile. */
   private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
     const { signal } = options;
     signal?.throwIfAborted();
-    const terms = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
-    const line = await this.openInline(terms);
-    return line.run(input, { ...options, signal, terms });
+    const resolved = resolveCallOptions(this.callbacks, input, options, this.options.timeout);
+    const pipeline = await this.openInline(resolved);
+    return pipeline.run(input, { ...options, signal, resolved });
   }
 
   private async *streamFrom(
@@ -240,16 +240,16 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       return yield* this.pipeline.stream(input, options, left) as AsyncGenerator<never, undefined>;
     }
-    const terms = resolveCallOptions(this.callbacks, input, options, undefined, true);
-    const line = this.inlinePipeline ?? (await this.openInline(terms));
-    return yield* line.stream(input, { ...options, terms }, left) as AsyncGenerator<
+    const resolved = resolveCallOptions(this.callbacks, input, options, undefined, true);
+    const pipeline = this.inlinePipeline ?? (await this.openInline(resolved));
+    return yield* pipeline.stream(input, { ...options, resolved }, left) as AsyncGenerator<
       never,
       undefined
     >;
   }
 
-  /** The line of `run`, for a call that waits for it no longer than its terms allow. */
-  private async openInline(terms: ResolvedCallOptions): Promise<Pipeline> {
+  /** The pipeline of `run`, for a call that waits for it no longer than its terms allow. */
+  private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
     const { name, maxQueue } = this.options;
     if (this.waits.size >= maxQueue) {
@@ -262,12 +262,12 @@ export class LocalServing<Input = unknown, Output = unknown>
       const opening = outsideCallContext(() => this.open('inline'));
       this.inline = opening;
       opening.then(
-        (line) => (this.inlinePipeline = line),
+        (pipeline) => (this.inlinePipeline = pipeline),
         // A later call may succeed.
         () => (this.inline = this.inline === opening ? undefined : this.inline),
       );
     }
-    return this.waits.for(this.inline, terms);
+    return this.waits.for(this.inline, resolved);
   }
 
   private async open(kind: ServingKind): Promise<Pipeline> {
@@ -290,7 +290,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       const partitions = this.timed(opened.partitions);
       partitions.forEach((partition, index) => this.watch(kind, partition, index));
-      const line = new Pipeline(
+      const pipeline = new Pipeline(
         options,
         callbacks,
         lanes,
@@ -299,11 +299,11 @@ export class LocalServing<Input = unknown, Output = unknown>
         kind,
         shared,
       );
-      this.lines.add(line);
+      this.pipelines.add(pipeline);
       if (this.shutdown.hasBegun) {
-        line.drain();
+        pipeline.shutdown.drain();
       }
-      return line;
+      return pipeline;
     } catch (cause) {
       // Whoever hears of this is likely to end the process.
       await modelsLoaded();
@@ -363,9 +363,9 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private async openWarm(): Promise<Pipeline> {
-    const line = await this.open('process');
+    const pipeline = await this.open('process');
     try {
-      const cold = await line.warmUp();
+      const cold = await pipeline.warmUp();
       if (cold.length > 0) {
         this.logger.warn(
           `Serving "${this.name}" cannot run its allowed sizes (of key ${cold.join(', ')}) ` +
@@ -375,11 +375,11 @@ export class LocalServing<Input = unknown, Output = unknown>
         );
       }
     } catch (cause) {
-      await line.close();
-      this.lines.delete(line);
+      await pipeline.shutdown.close();
+      this.pipelines.delete(pipeline);
       throw this.loadError(cause);
     }
-    return line;
+    return pipeline;
   }
 
   private loadError(cause: unknown): Error {
@@ -403,24 +403,30 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.events.complete();
   }
 
-  /** Ends the lines once their batches have run; one that is still opening, once it is open. */
+  /** Ends the pipelines once their batches have run; one that is still opening, once it is open. */
   private async release(): Promise<void> {
-    // The lines at work are closed at once, so that they take no more calls.
-    const closed = [...this.lines].map((line) => line.close());
+    // The pipelines at work are closed at once, so that they take no more calls.
+    const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
-    await Promise.all([...closed, ...[...this.lines].map((line) => line.close())]);
+    await Promise.all([
+      ...closed,
+      ...[...this.pipelines].map((pipeline) => pipeline.shutdown.close()),
+    ]);
   }
 
   private abandon(error: Error): void {
     this.waits.end(error);
-    this.lines.forEach((line) => line.abandon(error));
+    this.pipelines.forEach((pipeline) => pipeline.shutdown.abandon(error));
   }
 
   private endCalls(error: Error): boolean {
     const isWaitedFor = this.waits.size > 0;
     this.waits.end(error);
     this.loading.abort(error);
-    return [...this.lines].reduce((had, line) => line.end(error) || had, isWaitedFor);
+    return [...this.pipelines].reduce(
+      (had, pipeline) => pipeline.shutdown.end(error) || had,
+      isWaitedFor,
+    );
   }
 
   private refuseOnceClosed(): void {

@@ -2,7 +2,7 @@ import {
   type ResolvedCallOptions,
   DEFAULT_CALL_OPTIONS,
   onCancel,
-} from '../execution/resolved-call-options.js';
+} from './resolved-call-options.js';
 
 /** One result that a caller waits for. */
 interface Wait {

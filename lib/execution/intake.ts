@@ -1,0 +1,118 @@
+import type { Batch } from '../batch/batch.js';
+import type { Batcher } from '../batching/batcher.js';
+import { currentOrigin, type Origin } from '../context/caller-context.js';
+import type { StreamOptions } from '../context/call-options.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { CallRecorder } from '../events/call-recorder.js';
+import type { ModelSignature } from '../partitions/onnx/model-signature.js';
+import type { Callbacks } from './call.js';
+import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
+import { type Reply, ReplyRequest } from './reply-request.js';
+import type { BatchRequest } from './request.js';
+import {
+  type InternalCallOptions,
+  isCancellable,
+  type ResolvedCallOptions,
+  untilCancelled,
+} from './resolved-call-options.js';
+import { StreamRequest } from './stream-request.js';
+import { checkHooks, checkSize, costOf, validateBatch } from './validate-batch.js';
+
+/** What the steps of one call share. */
+export interface CallContext {
+  readonly options: StreamOptions<string> & InternalCallOptions;
+  readonly resolved: ResolvedCallOptions;
+  readonly recorder: CallRecorder | undefined;
+  /** Called when rows of the call were admitted. */
+  readonly onAdmitted?: () => void;
+}
+
+/** Where the caller's half of a call hands its rows to the shared half: checked, and queued. */
+export class Intake {
+  constructor(
+    private readonly options: ResolvedServing,
+    private readonly callbacks: Callbacks,
+    private readonly lanes: Lanes,
+    private readonly signature: ModelSignature | undefined,
+    private readonly batcher: Batcher<BatchRequest>,
+    private readonly isInline: boolean,
+  ) {}
+
+  /** The reply to the rows; rejects when the call is cancelled before. */
+  reply(batch: Batch, context: CallContext): Promise<Reply> {
+    const request = this.replyRequest(batch, context);
+    if (!isCancellable(context.resolved)) {
+      return this.submit(request, context).reply;
+    }
+    const submit = (): unknown => this.submit(request, context);
+    return untilCancelled(context.resolved, request, submit, request.reply);
+  }
+
+  /** A queued piece of a call whose reply is collected. */
+  replyPiece(batch: Batch, context: CallContext, cost: number): ReplyRequest {
+    const request = this.replyRequest(batch, context, cost);
+    // The pieces are awaited in order: until its turn, nothing handles a rejection.
+    request.reply.catch(() => {});
+    return this.submit(request, context);
+  }
+
+  /** A queued piece of a call whose output is streamed. */
+  streamPiece(batch: Batch, context: CallContext, cost: number): StreamRequest {
+    const { options, resolved, recorder } = context;
+    const lane = this.admit(batch, context);
+    const hooks = requestedHooks(options);
+    return this.submit(new StreamRequest(batch, lane, recorder, hooks, resolved, cost), context);
+  }
+
+  /** The lane for the rows, if they fit the serving. */
+  admit(
+    batch: Batch,
+    { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
+  ): ServingLane {
+    const { lanes, isInline, signature } = this;
+    const { name, maxRows, template } = this.options;
+    checkSize(this.options, batch);
+    const keys = isInline ? undefined : lanes.keys;
+    validateBatch(name, batch, lanes.optionsOf(batch.key), keys, signature, template);
+    const origin = this.originOf(options);
+    // After the checks: a refused batch leaves no lane behind.
+    const lane = isInline
+      ? lanes.inlineLaneOf(batch, maxRows, origin)
+      : lanes.laneOf(batch, origin, options.group);
+    const hooks = requestedHooks(options);
+    if (hooks) {
+      checkHooks(name, batch, hooks, largestBatch(lane.limits, isInline), signature);
+    }
+    recorder?.queued(batch.size);
+    return lane;
+  }
+
+  /** The origin of the call, in a serving that separates origins. */
+  originOf({ origin }: StreamOptions<string>): Origin | undefined {
+    return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
+  }
+
+  private replyRequest(
+    batch: Batch,
+    { options, recorder, resolved }: CallContext,
+    cost?: number,
+  ): ReplyRequest {
+    const lane = this.admit(batch, { options, recorder });
+    const ownCost = cost ?? costOf(this.callbacks, batch);
+    return new ReplyRequest(batch, lane, recorder, resolved, ownCost);
+  }
+
+  private submit<Request extends BatchRequest>(
+    request: Request,
+    { onAdmitted }: CallContext,
+  ): Request {
+    this.batcher.submit(request);
+    onAdmitted?.();
+    return request;
+  }
+}
+
+/** The hooks that a call asks for, or undefined. */
+export function requestedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
+  return hooks?.length ? hooks : undefined;
+}

@@ -1,0 +1,86 @@
+import { Batch } from '../batch/batch.js';
+import { mostRowsOf } from '../batching/admission.js';
+import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { Partition } from '../partitions/partition.js';
+import type { PullAhead } from '../streaming/pull-ahead.js';
+import type { Pulls } from '../streaming/pulls.js';
+import type { Source } from '../streaming/source.js';
+import type { Call, Callbacks } from './call.js';
+import { type CallContext, type Intake, requestedHooks } from './intake.js';
+import { largestBatch, type Lanes } from './lanes.js';
+import type { Reply } from './reply-request.js';
+import type { BatchRequest } from './request.js';
+import { onCancel } from './resolved-call-options.js';
+import { replyOf, type StreamRequest } from './stream-request.js';
+import { costOf } from './validate-batch.js';
+
+export interface PiecesOptions {
+  readonly options: ResolvedServing;
+  readonly callbacks: Callbacks;
+  readonly lanes: Lanes;
+  readonly partitions: readonly Partition[];
+  readonly intake: Intake;
+  readonly pulls: Pulls;
+  readonly isInline: boolean;
+}
+
+/**
+ * Calls that queue their rows piece by piece: streams, and inputs that are lazy sequences. As many
+ * rows are queued at a time as keep every partition busy.
+ */
+export class Pieces {
+  constructor(private readonly options: PiecesOptions) {}
+
+  /** The replies to all pieces of a lazy sequence, as one. */
+  async reply(call: Call, source: Source<Batch>, context: CallContext): Promise<Reply> {
+    const { intake, pulls, options } = this.options;
+    const pieces = this.pull(call, context, source, (batch, cost) =>
+      intake.replyPiece(batch, context, cost),
+    );
+    pieces.onStop(onCancel(context.resolved, (error) => pulls.end(pieces, { error })));
+    try {
+      return await replyOf(options.name, pieces);
+    } finally {
+      pulls.end(pieces);
+    }
+  }
+
+  /** The pieces of a streamed call. */
+  stream(call: Call, context: CallContext): PullAhead<Batch, StreamRequest> {
+    return this.pull(call, context, this.sourceOf(call, context), (batch, cost) =>
+      this.options.intake.streamPiece(batch, context, cost),
+    );
+  }
+
+  /**
+   * Pieces of the largest batch: a large call goes only as fast as it is read. A call with hooks
+   * runs in one batch.
+   */
+  private sourceOf({ rows }: Call, { options }: CallContext): Source<Batch> {
+    if (!(rows instanceof Batch)) {
+      return rows;
+    }
+    const { lanes, isInline } = this.options;
+    const size = largestBatch(lanes.optionsOf(rows.key), isInline);
+    return (requestedHooks(options) || rows.size === 0 ? [rows] : rows.chunksOf(size)).values();
+  }
+
+  private pull<Request extends BatchRequest>(
+    { isOpen }: Call,
+    { resolved }: CallContext,
+    source: Source<Batch>,
+    start: (batch: Batch, cost: number) => Request,
+  ): PullAhead<Batch, Request> {
+    const { lanes, partitions, callbacks, pulls } = this.options;
+    const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options.options;
+    const largest = Math.max(...lanes.keys.map((key) => lanes.optionsOf(key).batchSize));
+    const busy = 2 * partitions.length * largest;
+    // A batch of room stays free, since admission would refuse the rows beyond it.
+    const room = Math.max(1, mostRowsOf(resolved, maxQueue) - largest + 1);
+    // Rows that exist already are queued one batch further: they keep their place until the first
+    // of them can have been read.
+    const window = Math.min(isOpen ? busy : busy + largest, room);
+    const cost = (batch: Batch): number => costOf(callbacks, batch);
+    return pulls.begin({ source, start, window, isOpen, mostCost, costOf: cost });
+  }
+}

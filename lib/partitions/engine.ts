@@ -69,7 +69,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
         kind,
         options.map((own) => ({ ...own, batchKeys })),
       );
-    if (kind === 'process') {
+    if (kind === 'batched') {
       await (initialised = init(keys));
     }
     const handlerFor = async (key: string): Promise<ServingHandler> => {

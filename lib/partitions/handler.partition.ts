@@ -12,10 +12,8 @@ import {
   type BatchListener,
 } from './batch-function.js';
 
-/**
- * `inline`: the partition serves `run()`; `process`: it serves `batchedRun()`. As in Nx.Serving.
- */
-export type ServingKind = 'inline' | 'process';
+/** Which calls a partition serves: `inline` those of `run()`, `batched` those of `batchedRun()`. */
+export type ServingKind = 'inline' | 'batched';
 
 /** The options of a partition of a class serving, with what its class must know to load for it. */
 export type HandlerPartitionOptions = PartitionOptions & {

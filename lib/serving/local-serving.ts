@@ -272,7 +272,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   private async open(kind: ServingKind): Promise<Pipeline> {
     const { options, callbacks, lanes, events } = this;
-    const isShared = kind === 'process';
+    const isShared = kind === 'batched';
     try {
       const shared = isShared ? this.sharedCalls() : undefined;
       const opened = await this.engine(
@@ -363,7 +363,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private async openWarm(): Promise<Pipeline> {
-    const pipeline = await this.open('process');
+    const pipeline = await this.open('batched');
     try {
       const cold = await pipeline.warmUp();
       if (cold.length > 0) {

@@ -355,7 +355,7 @@ describeOnPlatforms('A class serving', (listen) => {
       ]);
 
       expect(app.get(Dictionary).story).toEqual([
-        ['process', [{ memory: 'short', batchKeys: ['default'] }]],
+        ['batched', [{ memory: 'short', batchKeys: ['default'] }]],
         'bootstrap',
         [0, 2],
       ]);

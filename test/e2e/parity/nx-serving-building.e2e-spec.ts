@@ -100,7 +100,7 @@ describe('As Nx.Serving builds its servings', () => {
     const batchKeys = ['x', 'y'];
     expect(inits).toEqual([
       [
-        'process',
+        'batched',
         [
           { gpu: 'a', batchKeys },
           { gpu: 'b', batchKeys },

@@ -136,7 +136,7 @@ describe('As Nx.Serving runs inline', () => {
     const serving = await serve({ name: 'class', useClass: Counted });
 
     expect([await serving.batchedRun(1), await serving.run(1)]).toEqual([1, 1]);
-    expect(inits.map(([kind]) => kind)).toEqual(['process']);
+    expect(inits.map(([kind]) => kind)).toEqual(['batched']);
   });
 
   it('[3.1] without a batch size a call of any size runs whole', async () => {

@@ -194,7 +194,7 @@ describe('createServing', () => {
 
       expect(replies).toEqual(['A', 'B', 'C']);
       expect(journal).toEqual([
-        ['init', 'process', sites],
+        ['init', 'batched', sites],
         ['batch', ['a', 'b'], 0],
         ['batch', ['c'], 1],
       ]);
@@ -274,7 +274,7 @@ describe('createServing', () => {
     it('[1.2] [4.7] is told its keys: all at start, inline that of the first batch', async () => {
       const batchKeys = ['en', 'de'];
       await start({ name: 'upper', useClass: Upper, batchKeys });
-      expect(journal).toEqual([['init', 'process', [{ batchKeys }]]]);
+      expect(journal).toEqual([['init', 'batched', [{ batchKeys }]]]);
 
       const inline = createServing({ name: 'upper', useClass: Upper, batchKeys });
       await inline.run(Batch.stack(['a']).withKey('fr'));
@@ -302,7 +302,7 @@ describe('createServing', () => {
       await serving.start();
       await Promise.all([serving.batchedRun('b'), serving.run('c')]);
 
-      expect(kinds).toEqual(['inline', 'process']);
+      expect(kinds).toEqual(['inline', 'batched']);
       await serving.close();
     });
 

@@ -348,7 +348,7 @@ describe('warmUp', () => {
 
     await start({ name: 'echo', useClass: Echo, allowedSizes: [1, 2], warmUp: [rowsFrom(1, 1)] });
 
-    expect(journal).toEqual(['process', [1, 0], [2, 0]]);
+    expect(journal).toEqual(['batched', [1, 0], [2, 0]]);
   });
 
   it.each<[string, () => unknown, string]>([

@@ -152,7 +152,7 @@ describe('runTimeout', () => {
     const about = {
       type: 'partition:change',
       serving: 'held',
-      kind: 'process',
+      kind: 'batched',
       partition: 0,
       restarts: 0,
     };

@@ -10,44 +10,42 @@ import type { Limits, QueuedRequest } from './queued-request.js';
 
 export interface AdmissionOptions {
   readonly name: string;
-  /** The most rows that may wait. */
+  /** The largest number of rows in the queue. */
   readonly maxQueue: number;
-  /** The most that what waits may cost. */
+  /** The largest total cost of the rows in the queue. */
   readonly maxQueueCost?: number | undefined;
-  /** How many of the rows that wait so many idle partitions take at the end of the turn. */
+  /** The number of queued rows that this many idle partitions take at the end of the turn. */
   readonly takenBy: (idle: number) => number;
 }
 
 /**
- * Under overload the queue is filled up to this door's limit, so half of those at its end would be
- * late if that were the expected time; and rows that are late when they have run have kept others
- * from running. Where less than a batch waits there is no such end.
+ * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to this limit,
+ * so half of the rows at its end would be late if the limit were the expected time itself; and rows
+ * that turn out late after they ran have kept others from running. A queue of less than one batch
+ * needs no factor.
  */
 const BATCHES_TO_SPARE = 1;
 
-/** What the partitions have to do. */
+/** The load of the partitions. */
 export interface PoolLoad {
   /** The partitions that take batches. */
   readonly partitions: number;
-  /** Those of them that wait for a batch. */
+  /** The partitions that are idle. */
   readonly idle: number;
-  /**
-   * Milliseconds until the batches that run have ended, of all partitions together, as far as is
-   * known.
-   */
+  /** Expected milliseconds until the running batches have ended, summed over all partitions. */
   runningUntil(now: number): number;
 }
 
-/** The rows of one priority that wait. */
+/** The queued rows of one priority. */
 interface QueuedAhead {
   readonly priority: number;
   rows: number;
-  /** Those of tenants that have a name. */
+  /** The rows of named tenants. */
   named: number;
   readonly tenants: Map<string, number>;
 }
 
-/** What is known of all lanes with the same limits. */
+/** The learned batch times of all lanes with the same limits. */
 interface LaneModel {
   readonly limits: Limits;
   readonly model: BatchTimeModel;
@@ -55,13 +53,13 @@ interface LaneModel {
 }
 
 /**
- * The door of a queue: counts what waits, and refuses at once what it has no room for or what could
- * not be answered in time.
+ * Admission control of a queue: counts the queued rows, and refuses at once a request that has no
+ * room or that could not be answered before its deadline.
  *
- * A full queue must not lock out those who have little in it. So calls of a priority below 0 leave
- * half of it to others; and a tenant may have no more rows in it than there is room left (dynamic
- * thresholds: Choudhury and Hahne, 1998), which is half of it for one alone, a third for each of
- * two, and always something for one more.
+ * A full queue must stay open for callers with few rows in it. So calls of a priority below 0 leave
+ * half of it to others, and a tenant may have no more rows in it than there is room left (dynamic
+ * thresholds: Choudhury and Hahne, 1998): half of the queue for one tenant alone, a third each for
+ * two, and always some room for one more.
  */
 export class Admission {
   private rows = 0;
@@ -69,13 +67,13 @@ export class Admission {
   private readonly tenants = new Map<string, number>();
   private readonly priorities = new Map<number, QueuedAhead>();
   private readonly known = new Map<Limits, LaneModel>();
-  /** Asked for last, and most often asked for next. */
+  /** The last result of {@link knownOf}: most calls ask for the same. */
   private lastWaiting: QueuedAhead | undefined;
   private lastKnown: LaneModel | undefined;
 
   constructor(private readonly options: AdmissionOptions) {}
 
-  /** The rows that wait. */
+  /** The queued rows. */
   get depth(): number {
     return this.rows;
   }
@@ -83,7 +81,7 @@ export class Admission {
   /**
    * Admits the rows of the request, or throws.
    *
-   * @throws RequestTooLargeError for more rows than there is ever room for
+   * @throws RequestTooLargeError for more rows than the queue can ever hold
    * @throws OverloadedError when there is no room
    * @throws DeadlineExceededError when its deadline has passed
    * @throws DeadlineTooShortError when it could not be answered in time
@@ -94,7 +92,7 @@ export class Admission {
     this.count(request, request.size);
   }
 
-  /** So many rows of the request wait again. */
+  /** Counts rows of the request as queued again. */
   count(request: QueuedRequest, rows: number): void {
     const { lane, priority, tenant, cost, size } = request;
     this.rows += rows;
@@ -109,17 +107,17 @@ export class Admission {
     }
   }
 
-  /** So many rows of the request wait no more. */
+  /** Counts rows of the request as no longer queued. */
   leave(request: QueuedRequest, rows: number): void {
     this.count(request, -rows);
   }
 
-  /** A batch has run. */
+  /** Learns the run time of a batch. */
   learn(limits: Limits, rows: number, milliseconds: number): void {
     this.knownOf(limits).model.learn(rows, milliseconds);
   }
 
-  /** Milliseconds that a batch will take, as far as is known. */
+  /** Expected milliseconds of a batch, or undefined while too little is known. */
   timeOf(limits: Limits, rows: number): number | undefined {
     return this.knownOf(limits).model.predict(rows);
   }
@@ -173,15 +171,15 @@ export class Admission {
         `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
         `room for ${Math.round(maxQueue - rows)} of others, and a tenant may have no more than ` +
         'is left to others; call again later';
-      // Each of its rows that runs counts twice: it has one less, and others have room for one
-      // more.
+      // Each of its rows that runs counts twice: the tenant has one row less, and others have room
+      // for one more.
       throw this.overloaded(why, (own - (maxQueue - rows)) / 2, request, work);
     }
   }
 
   /**
-   * The rows that wait, without those that idle partitions take at the end of the turn, where that
-   * decides whether there is room.
+   * The queued rows without those that idle partitions take at the end of the turn. Computed only
+   * where that decides whether there is room.
    */
   private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
     const { maxQueue, maxQueueCost = Infinity, takenBy } = this.options;
@@ -204,8 +202,8 @@ export class Admission {
   }
 
   /**
-   * Nobody is refused while too little is known, nor by an idle partition: what it takes may have
-   * changed since it was learned.
+   * Refuses no request while too little is known, nor while a partition is idle: the run of that
+   * request may show that batch times have changed.
    */
   private checkDeadline(request: QueuedRequest, now: number, work: PoolLoad): void {
     const { deadline, lane, size } = request;
@@ -243,7 +241,7 @@ export class Admission {
     }
   }
 
-  /** The rows that would run before those of the request. */
+  /** The rows that would run before the rows of the request. */
   private rowsAhead({ priority, tenant, size }: QueuedRequest): number {
     let ahead = 0;
     for (const [level, { rows, named, tenants }] of this.priorities) {
@@ -258,7 +256,7 @@ export class Admission {
     return ahead;
   }
 
-  /** Milliseconds in which one partition would run all that waits. */
+  /** Expected milliseconds in which one partition would run the whole queue. */
   private timeOfQueue(): number | undefined {
     let time = 0;
     for (const [{ batchSize }, { model, rows }] of this.known) {
@@ -271,7 +269,7 @@ export class Admission {
     return time;
   }
 
-  /** Whole seconds in which so many rows will have run; unknown until a batch has run. */
+  /** Whole seconds in which this many rows will have run; undefined until a batch has run. */
   private secondsFor(
     rows: number,
     { lane }: QueuedRequest,
@@ -307,8 +305,8 @@ export class Admission {
 }
 
 /**
- * The most rows of a queue that one call could ever have: the half of it, where it must leave the
- * other to others.
+ * The largest number of rows of one call in a queue: half of it for calls that leave the other half
+ * to others.
  */
 export function mostRowsOf(
   { priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>,

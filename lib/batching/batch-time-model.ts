@@ -1,12 +1,12 @@
-/** How much of what was learned still counts after one more batch. */
+/** Factor by which the weight of earlier batches decreases with each new batch. */
 const MEMORY = 0.95;
 
-/** Batches before calls are refused by what was learned. */
+/** Batches to learn from before calls are refused by what was learned. */
 const BATCHES_TO_BELIEVE = 8;
 
 /**
- * How long batches take by their size: a straight line `ms = a + b * rows` through those that have
- * run, fitted by least squares, of which older ones count less and less.
+ * Expected run time of a batch by its size: a line `ms = a + b * rows`, fitted by least squares to
+ * the batches that have run, with exponentially decreasing weights.
  */
 export class BatchTimeModel {
   private batches = 0;
@@ -26,14 +26,13 @@ export class BatchTimeModel {
   }
 
   /**
-   * Milliseconds that a batch of so many rows will take, once enough of them have run to rely on
-   * it.
+   * Expected milliseconds of a batch of this many rows, or undefined until enough batches have run.
    */
   predict(rows: number): number | undefined {
     return this.batches < BATCHES_TO_BELIEVE ? undefined : this.estimate(rows);
   }
 
-  /** As {@link predict}, from the first batch on. */
+  /** Like {@link predict}, from the first batch on. */
   estimate(rows: number): number | undefined {
     if (this.batches === 0) {
       return undefined;
@@ -43,13 +42,13 @@ export class BatchTimeModel {
     const meanTime = this.time / weight;
     const variance = this.rowsSquared / weight - meanRows * meanRows;
     if (variance < 1e-6 * meanRows * meanRows) {
-      // All of one size: smaller ones take no longer, and larger ones no longer per row.
+      // All batches had one size. Assume that smaller ones take as long, and larger ones as long
+      // per row.
       return meanTime * Math.max(1, rows / meanRows);
     }
     const slope = Math.max(0, (this.rowsTimesTime / weight - meanRows * meanTime) / variance);
     const start = meanTime - slope * meanRows;
-    // No batch takes less than nothing: where the line would have it so, the best one through the
-    // origin.
+    // A negative time is impossible. Use the best line through the origin instead.
     return start < 0 ? (this.rowsTimesTime / this.rowsSquared) * rows : start + slope * rows;
   }
 }

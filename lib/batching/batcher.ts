@@ -9,7 +9,7 @@ import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
 import { windowsBy } from './windows-by.js';
 
-/** How one batch came about. */
+/** How a batch was formed. */
 export interface BatchRecord<R extends QueuedRequest> {
   readonly id: number;
   readonly parts: readonly Part<R>[];
@@ -19,47 +19,45 @@ export interface BatchRecord<R extends QueuedRequest> {
   readonly reason: CloseReason;
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
-  /** The rows that still wait, those of other batches. */
+  /** The rows still in the queue when it started. */
   readonly queued: number;
 }
 
-/** Rows that are to run again, by themselves. */
+/** Rows to run again in a batch of their own. */
 export interface Retry<R extends QueuedRequest> {
   readonly parts: readonly Part<R>[];
-  /** Handed on to the dispatch of the new batch. */
+  /** Passed to the dispatch of the new batch. */
   readonly retryState?: unknown;
 }
 
-/** How one batch went. */
+/** The result of a batch. */
 export interface BatchOutcome<R extends QueuedRequest> {
-  /** Why it failed, if it did. */
+  /** The reason why it failed. */
   readonly error?: unknown;
-  /** It was taken back before it began; its rows are to run again. */
+  /** It was revoked before it began; its rows run again. */
   readonly revoked?: true;
-  /** The rows that were added to fill it up. */
+  /** The number of padding rows. */
   readonly padding?: number;
-  /** How often it yielded, where it was run by a generator. */
+  /** The number of steps, for a batch function that is a generator. */
   readonly steps?: number;
-  /** Batches of those of its rows that are to run again. */
+  /** The batches in which some of its rows run again. */
   readonly retries?: readonly Retry<R>[];
 }
 
-/** Hears of every batch when a partition gets it and when it has ended. */
+/** Called for every batch: when a partition gets it, and when it has ended. */
 export interface BatchObserver<R extends QueuedRequest> {
   batchStarted(record: BatchRecord<R>): void;
-  /** `runTime` is in milliseconds, the way to the partition and back included. */
+  /** `runTime` is in milliseconds and includes the transfer to the partition and back. */
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
 }
 
 export interface BatcherOptions<R extends QueuedRequest> extends Omit<AdmissionOptions, 'takenBy'> {
   readonly order: QueueOrder;
-  /** A number for one more batch. */
+  /** The number of the next batch. */
   readonly nextBatch: () => number;
   readonly targets: readonly Target[];
   readonly observer: BatchObserver<R>;
-  /**
-   * Runs the rows and settles their requests, but for those that are to run again; never rejects.
-   */
+  /** Runs the rows and settles their requests, except those that run again. Never rejects. */
   readonly dispatch: (window: Window<R>, partition: number) => Promise<BatchOutcome<R>>;
 }
 
@@ -94,7 +92,9 @@ export class Batcher<R extends QueuedRequest> {
   private readonly admission: Admission;
   private readonly ready: ReadyQueue<R>;
   private readonly pool: Pool;
-  /** The batches that run or were handed ahead, with their partitions. */
+  /**
+   * The batches that were handed to partitions and have not ended, with the index of the partition.
+   */
   private readonly executing = new Map<Window<R>, number>();
   private turnEnds = false;
   private turnTime: number | undefined;
@@ -134,7 +134,7 @@ export class Batcher<R extends QueuedRequest> {
   /**
    * Queues all rows of the request, or throws and queues none.
    *
-   * @throws ServingClosedError, and what {@link Admission.enter} throws
+   * @throws ServingClosedError when closed, and what {@link Admission.enter} throws
    */
   submit(request: R): void {
     const now = this.now();
@@ -159,7 +159,7 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
-  /** Still takes rows, but no window waits for more of them from now on. */
+  /** Takes rows as before, but from now on no window waits for more of them. */
   drain(): void {
     this.draining = true;
     this.closeWindows();
@@ -185,10 +185,7 @@ export class Batcher<R extends QueuedRequest> {
     this.changed();
   }
 
-  /**
-   * Takes no more rows; fails every row that no partition has taken yet, and from now on those that
-   * would run again.
-   */
+  /** Takes no more rows, and fails every queued row, and later every row that would run again. */
   abandon(error: Error): void {
     this.abandoned = error;
     void this.close();
@@ -290,7 +287,8 @@ export class Batcher<R extends QueuedRequest> {
   }
 
   /**
-   * The time, read once in a turn of the event loop: reading it costs as much as queueing a row.
+   * The current time, read once in a turn of the event loop: reading it costs as much as queueing a
+   * row.
    */
   private now(): number {
     return this.turnEnds ? (this.turnTime ??= performance.now()) : performance.now();

@@ -2,23 +2,24 @@ import TinyQueue from 'tinyqueue';
 import { Fifo } from './fifo.js';
 import type { Part, QueuedRequest } from './queued-request.js';
 
-/** The rows of one tenant, first come, first served. */
+/** The rows of one tenant, in the order of their arrival. */
 interface Flow<R extends QueuedRequest> {
   readonly tenant: string;
   readonly weight: number;
-  /** The rows that it has had, by weight: who has had least is next. */
+  /** The rows it has had, divided by its weight. The flow with the lowest value is next. */
   pass: number;
-  /** Of those who have had equally much, who came or had rows first is next. */
+  /** Breaks ties between flows of equal `pass`: the one that had rows first is next. */
   turn: number;
   readonly parts: Fifo<Part<R>>;
 }
 
 /**
- * Rows of one priority, of which every tenant gets a share by its weight, however many it brings.
+ * Rows of one priority, shared between tenants by their weights, however many rows each of them
+ * queues.
  *
- * Start-time fair queueing (Goyal, Vin and Cheng, 1996): who comes starts where the others are by
- * now, and so is owed nothing for the time in which it asked for nothing. Every operation takes
- * constant time per row, and the logarithm of the tenants.
+ * Start-time fair queueing (Goyal, Vin and Cheng, 1996): a tenant that joins starts at the current
+ * `pass` of the others, so it gains nothing from the time in which it queued no rows. Every
+ * operation takes constant time per row, and time logarithmic in the number of tenants.
  */
 export class FairQueue<R extends QueuedRequest> {
   private readonly flows = new Map<string, Flow<R>>();
@@ -28,10 +29,10 @@ export class FairQueue<R extends QueuedRequest> {
 
   constructor(private readonly weights: ReadonlyMap<string, number>) {}
 
-  /** Those of one request come in their order. */
+  /** Adds a part. The parts of one request arrive in order. */
   add(part: Part<R>): void {
     const { tenant } = part.request;
-    // Most often there is but one.
+    // Most queues have one flow.
     const next = this.next.peek();
     let flow = next?.tenant === tenant ? next : this.flows.get(tenant);
     if (!flow) {
@@ -47,22 +48,23 @@ export class FairQueue<R extends QueuedRequest> {
     }
     const last = flow.parts.peekLast();
     if (last?.request === part.request) {
-      // As one, between whose rows those of no other tenant can come: they may have to run whole.
+      // Consecutive parts of a request become one, so that no rows of other tenants come between:
+      // the request may have to run whole.
       flow.parts.replaceLast({ ...last, count: last.count + part.count });
     } else {
       flow.parts.push(part);
     }
   }
 
-  /** The rows that are next, of those for which somebody waits. */
+  /** The next part that a caller still waits for. */
   peek(now: number): Part<R> | undefined {
     const flow = this.nextFlow(now);
     return flow?.parts.peek();
   }
 
   /**
-   * Takes the rows that are next, as many as there is room for; of a request that must run whole,
-   * all of them or nothing.
+   * Takes the next rows, as many as there is room for. A request that must run whole is taken whole
+   * or not at all.
    */
   take(room: number, now: number): Part<R> | undefined {
     const flow = this.nextFlow(now);
@@ -88,7 +90,7 @@ export class FairQueue<R extends QueuedRequest> {
     return { request, offset, count };
   }
 
-  /** Whether somebody waits for one of the rows longer than until then. */
+  /** Whether a row has a deadline later than this time. */
   hasRowsAfter(time: number): boolean {
     for (const { parts } of this.flows.values()) {
       if (parts.some(({ request }) => !request.isOver && request.deadline > time)) {
@@ -98,7 +100,7 @@ export class FairQueue<R extends QueuedRequest> {
     return false;
   }
 
-  /** Forgets the rows for which nobody waits. */
+  /** Removes the rows whose callers have left. */
   sweep(): void {
     for (const { tenant, parts } of this.flows.values()) {
       parts.keep(({ request }) => !request.isOver);
@@ -116,20 +118,20 @@ export class FairQueue<R extends QueuedRequest> {
   }
 
   /**
-   * The flow whose turn it is; flows without rows are forgotten, but for the last, which is there
-   * again soon.
+   * The flow whose turn it is. Flows without rows are removed, except the last one, which is likely
+   * to get rows again.
    */
   private nextFlow(now: number): Flow<R> | undefined {
     for (let flow = this.next.peek(); flow; flow = this.next.peek()) {
       const hasNext = hasRows(flow.parts, now);
-      // Where rows have expired, it may have been swept.
+      // The flow may have been removed when its rows expired.
       if (flow !== this.next.peek()) {
         continue;
       }
       if (hasNext) {
         return flow;
       }
-      // Nobody has had less, so whoever comes starts here, also if it is the same again.
+      // This flow has the lowest `pass`: flows that join, also this one, start from here.
       this.pass = flow.pass;
       if (this.next.length === 1) {
         return undefined;
@@ -145,14 +147,14 @@ function byPass(a: Flow<QueuedRequest>, b: Flow<QueuedRequest>): number {
   return a.pass - b.pass || a.turn - b.turn;
 }
 
-/** Whether there are rows for which somebody waits; those before them are forgotten. */
+/** Whether the flow has rows that a caller waits for. Rows before them are removed. */
 function hasRows<R extends QueuedRequest>(parts: Fifo<Part<R>>, now: number): boolean {
   for (let part = parts.peek(); part; part = parts.peek()) {
     const { request } = part;
     if (!request.isOver && request.deadline > now) {
       return true;
     }
-    // Before its request is told, which may call back and have the queue swept.
+    // Removed before the request is notified, since that may call back into this queue.
     parts.shift();
     if (!request.isOver) {
       request.expire();

@@ -1,4 +1,4 @@
-/** First in, first out, in constant time. */
+/** A first-in, first-out queue. All operations take constant time. */
 export class Fifo<T> {
   private items: (T | undefined)[] = [];
   private first = 0;
@@ -18,7 +18,7 @@ export class Fifo<T> {
   shift(): T | undefined {
     const item = this.items[this.first];
     this.items[this.first++] = undefined;
-    // What has left is cut off when it is the larger half, so that each item is moved once at most.
+    // Compacts when more than half is stale: amortised constant time.
     if (this.first * 2 > this.items.length) {
       this.items.splice(0, this.first);
       this.first = 0;
@@ -30,7 +30,7 @@ export class Fifo<T> {
     return this.items.at(-1);
   }
 
-  /** Puts another item in the place of the next. */
+  /** Replaces the next item. */
   replace(item: T): void {
     this.items[this.first] = item;
   }
@@ -44,7 +44,7 @@ export class Fifo<T> {
     return false;
   }
 
-  /** Puts another item in the place of the last. */
+  /** Replaces the last item. */
   replaceLast(item: T): void {
     this.items[this.items.length - 1] = item;
   }

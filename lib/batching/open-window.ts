@@ -1,27 +1,24 @@
 import { type Observable, Subject } from 'rxjs';
 import type { Lane, Part, QueuedRequest } from './queued-request.js';
 
-/** A window keeps up to this many parts whose rows have left. */
+/** The largest number of stale parts that a window keeps. */
 const LEFT_KEPT = 64;
 
-/**
- * The rows of a lane whose window is open. Rows that leave free their places, which the next rows
- * take.
- */
+/** The rows of a lane whose window is open. New rows take the places of rows that have left. */
 export class OpenWindow<R extends QueuedRequest> {
-  /** The number of rows at which it is full, as the lane had it when the window opened. */
+  /** The number of rows at which the window is full, read when it opens. */
   readonly size: number;
-  /** Milliseconds from its first row after which it closes. */
+  /** Milliseconds from its first row until it closes. */
   readonly timeout: number;
-  /** Made for those that have a timeout: the others close at their first row. */
+  /** Created only for windows with a timeout: the others close at their first row. */
   private closing: Subject<void> | undefined;
   private rows: Part<R>[] = [];
   private left = 0;
-  /** The rows whose callers wait. */
+  /** The rows that a caller waits for. */
   live = 0;
-  /** Places of rows that have left. */
+  /** The places of rows that have left. */
   free = 0;
-  /** It was closed for a request that did not fit. */
+  /** It was closed to make room for a request that must run whole. */
   isFlushed = false;
 
   constructor(
@@ -32,17 +29,17 @@ export class OpenWindow<R extends QueuedRequest> {
     this.timeout = timeout;
   }
 
-  /** Emits when the window closes before its time. */
+  /** Emits when the window closes before its timeout. */
   get close$(): Observable<void> {
     return (this.closing ??= new Subject());
   }
 
-  /** The rows that it still has room for. */
+  /** The number of rows that still fit. */
   get room(): number {
     return this.size - this.live;
   }
 
-  /** Its rows in the order in which they came. */
+  /** Its rows in the order of their arrival. */
   get parts(): readonly Part<R>[] {
     return this.rows;
   }
@@ -58,15 +55,15 @@ export class OpenWindow<R extends QueuedRequest> {
     part.request.open += part.count;
   }
 
-  /** Adds rows in places that are free. */
+  /** Adds rows in free places. */
   refill(part: Part<R>): void {
     this.free -= part.count;
     this.add(part);
   }
 
   /**
-   * The request is over. A window without rows closes, so that the next row starts a clock of its
-   * own.
+   * Removes the rows of a request that is over. A window without rows closes, so that the next row
+   * starts a new timeout.
    */
   leave(request: R): void {
     this.live -= request.open;
@@ -80,7 +77,7 @@ export class OpenWindow<R extends QueuedRequest> {
     }
   }
 
-  /** Closes it as it is, before a request that must run whole and does not fit. */
+  /** Closes the window early, before a request that must run whole and does not fit. */
   flush(): void {
     this.isFlushed = true;
     this.close();

@@ -1,41 +1,43 @@
 import type { PoolLoad } from './admission.js';
 
-/** What the batcher must know of a partition. */
+/** A partition as the batcher sees it. */
 export interface Target {
-  /** How many full batches it takes ahead while another one runs. */
+  /** The number of full batches it takes ahead while another one runs. */
   readonly prefetch: number;
-  /** Why it takes no batch now; it is expected back, and what waits waits for it. */
+  /**
+   * The reason why it takes no batch now. It is expected back soon, and queued rows wait for it.
+   */
   readonly unavailable?: Error | undefined;
   /**
-   * Why it takes no batch now, nor soon: when all partitions are lost, what waits fails with it.
+   * The reason why it takes no batch, now or soon. When all partitions are lost, queued rows fail.
    */
   readonly lost?: Error | undefined;
-  /** Takes back the batches that it was handed ahead and has not begun: they end as taken back. */
+  /** Revokes the batches that it was handed ahead and has not begun: they end as revoked. */
   revoke?(): void;
-  /** Has the listener called whenever one of these has changed. */
+  /** Calls the listener whenever one of these has changed. */
   onChange?(listener: () => void): void;
 }
 
-/** A partition and what it has to do. */
+/** A partition and its batches. */
 export interface TargetLoad {
   readonly partition: number;
   readonly target: Target;
-  /** The batches that were handed to it and have not finished, the one that runs first. */
+  /** The batches that it was handed and that have not ended; the first one runs. */
   readonly batches: RunningBatch[];
-  /** When it began with the first of them. */
+  /** When the first of its batches began. */
   startedAt: number;
 }
 
-/** A batch that a partition has. */
+/** A batch that a partition was handed. */
 export interface RunningBatch {
-  /** How many milliseconds it takes, as far as is known. */
+  /** Expected run time in milliseconds. */
   readonly expected: number;
 }
 
-/** The partitions of a batcher, and which of them is to get the next batch. */
+/** The partitions of a batcher. Chooses the partition for the next batch. */
 export class Pool implements PoolLoad {
   private readonly loads: readonly TargetLoad[];
-  /** Those that run nothing, the one that has been idle longest first. */
+  /** The partitions without a batch; the one that has been idle longest comes first. */
   private readonly idleLoads: TargetLoad[];
 
   constructor(targets: readonly Target[]) {
@@ -49,8 +51,8 @@ export class Pool implements PoolLoad {
   }
 
   /**
-   * The partition that has been idle longest; for a full batch, if none is idle, the busy one with
-   * room for it that is expected to be free first.
+   * The partition that has been idle longest. If none is idle, a full batch goes to the busy
+   * partition with room that is expected to be free first.
    */
   next(batch: 'full' | 'growing', now: number): TargetLoad | undefined {
     const idle = this.idleLoads.find(isUp);
@@ -66,15 +68,12 @@ export class Pool implements PoolLoad {
     );
   }
 
-  /** Whether a partition waits for a batch while another has one ahead. */
+  /** Whether one partition is idle while another has a batch ahead. */
   get isUneven(): boolean {
     return this.loads.some(isAhead) && this.idle > 0;
   }
 
-  /**
-   * Has busy partitions give back what they have not begun, as many as there are idle ones to run
-   * it.
-   */
+  /** Revokes batches that busy partitions have not begun, as many as there are idle partitions. */
   revoke(now: number): void {
     if (this.isUneven) {
       this.loads
@@ -85,7 +84,7 @@ export class Pool implements PoolLoad {
     }
   }
 
-  /** The partition gets a batch, which will take so many milliseconds. */
+  /** Hands a batch to the partition. */
   start(load: TargetLoad, expected: number, now: number): RunningBatch {
     if (load.batches.length === 0) {
       this.idleLoads.splice(this.idleLoads.indexOf(load), 1);
@@ -96,7 +95,10 @@ export class Pool implements PoolLoad {
     return handed;
   }
 
-  /** The batch has ended, or was taken back; gives when it began, or now if it did not. */
+  /**
+   * Removes a batch that has ended or was revoked. Returns the time when it began, or `now` if it
+   * did not begin.
+   */
   end(load: TargetLoad, handed: RunningBatch, now: number): number {
     const { startedAt, batches } = load;
     const place = batches.indexOf(handed);
@@ -111,7 +113,7 @@ export class Pool implements PoolLoad {
     return startedAt;
   }
 
-  /** When the partition will have finished what it has, as far as is known. */
+  /** Expected time when the partition will have run all its batches. */
   endOf({ batches, startedAt }: TargetLoad, now: number): number {
     const [first, ...others] = batches;
     return first
@@ -126,7 +128,7 @@ export class Pool implements PoolLoad {
     return this.loads.filter(isUp).length;
   }
 
-  /** The partitions that wait for a batch. */
+  /** The number of idle partitions. */
   get idle(): number {
     let idle = 0;
     for (const load of this.idleLoads) {
@@ -139,18 +141,18 @@ export class Pool implements PoolLoad {
     return this.loads.reduce((time, load) => time + this.endOf(load, now) - now, 0);
   }
 
-  /** Why no partition will take a batch soon. */
+  /** The reason why no partition takes a batch soon, if none does. */
   get lost(): Error | undefined {
     return this.loads.every(({ target }) => target.lost) ? this.loads[0]?.target.lost : undefined;
   }
 
-  /** Nothing runs. */
+  /** Whether no batch runs. */
   get isIdle(): boolean {
     return this.idleLoads.length === this.loads.length;
   }
 }
 
-/** Whether it has a batch ahead that it can give back. */
+/** Whether the partition has a batch ahead that can be revoked. */
 function isAhead({ batches, target }: TargetLoad): boolean {
   return batches.length > 1 && target.revoke !== undefined;
 }

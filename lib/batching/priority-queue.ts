@@ -1,11 +1,11 @@
 import { FairQueue } from './fair-queue.js';
 import type { Part, QueuedRequest } from './queued-request.js';
 
-/** What decides which rows run first. */
+/** How rows are ordered. */
 export interface QueueOrder {
-  /** Milliseconds of waiting that count as much as one level of priority. */
+  /** Milliseconds of waiting that outweigh one level of priority. */
   readonly ageing: number;
-  /** The shares of tenants, by name; of all others 1. */
+  /** The weights of tenants, by name; 1 for all others. */
   readonly weights: ReadonlyMap<string, number>;
 }
 
@@ -14,26 +14,26 @@ interface Level<R extends QueuedRequest> {
   readonly rows: FairQueue<R>;
 }
 
-/** So few requests that have left are not worth a search. */
+/** The number of stale requests below which a search is not worth its cost. */
 const LEFT_KEPT = 64;
 
 /**
- * The rows of one lane that are ready to run: by priority, in which age counts, then fairly by
- * tenant, then first come, first served.
+ * The ready rows of one lane: by priority and age, then fairly by tenant, then in the order of
+ * arrival.
  *
- * A level of priority is worth so much waiting that nobody starves: a row that has waited `ageing`
- * ms longer than another goes before it although it is a level lower.
+ * A row that has waited `ageing` ms longer than another goes before it although its priority is one
+ * level lower. So no row starves.
  */
 export class PriorityQueue<R extends QueuedRequest> {
-  /** Those that have rows; most often one. */
+  /** The levels that have rows; most often one. */
   private levels: Level<R>[] = [];
   private rows = 0;
-  /** The requests that have left since those were last looked for. */
+  /** The number of requests that left since the last search for them. */
   private left = 0;
 
   constructor(private readonly order: QueueOrder) {}
 
-  /** The rows for which somebody waits. */
+  /** The rows that a caller waits for. */
   get size(): number {
     return this.rows;
   }
@@ -45,19 +45,18 @@ export class PriorityQueue<R extends QueuedRequest> {
     this.levelOf(request.priority).rows.add(part);
   }
 
-  /** Whether there are rows of this priority, or of a higher one. */
+  /** Whether there are rows of at least this priority. */
   reaches(priority: number, now: number): boolean {
     return this.live(now).some((level) => level.priority >= priority);
   }
 
   /**
-   * Takes the rows that are next, as many as there is room for; ends before a request that must run
-   * whole and does not fit. One that does not even fit alone came when batches were larger, and is
-   * taken alone.
+   * Takes the next rows, as many as there is room for. Stops before a request that must run whole
+   * and does not fit. Such a request that is larger than a batch arrived when batches were larger,
+   * and is taken alone.
    *
-   * What is taken will have run at `until`. Rows whose deadline will have passed by then fail
-   * instead, as long as there are others: if they ran, those behind them would be late in their
-   * turn, and at last everybody.
+   * The rows will have run at `until`. Rows whose deadline is earlier fail instead, as long as
+   * there are others: if they ran, the rows behind them would be late in turn.
    */
   take(room: number, now: number, until = now): Part<R>[] {
     const limit = this.levels.some(({ rows }) => rows.hasRowsAfter(until)) ? until : now;
@@ -77,14 +76,14 @@ export class PriorityQueue<R extends QueuedRequest> {
     return parts;
   }
 
-  /** The request is over: its rows will not be taken. */
+  /** Removes the rows of a request that is over, at the latest when they are next. */
   leave(request: R): void {
     if (request.ready > 0) {
       this.rows -= request.ready;
       request.ready = 0;
       this.left++;
     }
-    // Looked for when they are the larger half, so that a search moves as many as it drops.
+    // Searches when stale requests are the larger half: amortised constant time.
     if (this.left > LEFT_KEPT && this.left > this.rows) {
       this.left = 0;
       this.levels.forEach(({ rows }) => rows.sweep());
@@ -111,8 +110,7 @@ export class PriorityQueue<R extends QueuedRequest> {
   }
 
   /**
-   * The level whose next rows go first: those that would have come first, had each level a head
-   * start.
+   * The level whose next rows are first: the oldest, after a head start for each level of priority.
    */
   private next(now: number): Level<R> | undefined {
     if (this.levels.length < 2) {

@@ -1,10 +1,10 @@
-/** Where rows wait for one another; compared by identity. */
+/** Rows of one lane may share a batch. Lanes are compared by identity. */
 export interface Lane {
-  /** It is the lane of one request alone, whose batches no other request shares. */
+  /** The lane of a single request, whose batches no other request shares. */
   readonly isInline?: boolean;
   /**
-   * What a window has of them when it opens, it keeps. One object for all lanes of which batches
-   * take equally long.
+   * The sizes of its windows; a window keeps the values from when it opened. Lanes whose batches
+   * take equally long share one object.
    */
   readonly limits: Limits;
 }
@@ -14,38 +14,38 @@ export interface Limits {
   readonly batchTimeout: number;
 }
 
-/** One call: some rows that wait for a batch, and somebody who waits for them. */
+/** One call: rows that wait for a batch, and a caller that waits for their output. */
 export interface QueuedRequest {
-  /** Rows batch only with rows of the same lane. */
+  /** The lane of its rows. */
   readonly lane: Lane;
   /** The number of its rows. */
   readonly size: number;
-  /** All rows must run in one batch; there are no more of them than fit into one. */
+  /** Whether all its rows must run in one batch. They are no more than fit into one. */
   readonly whole: boolean;
-  /** Of the rows that are ready, those of higher priority run first, but for their age. */
+  /** Ready rows of a higher priority run first, after their age is taken into account. */
   readonly priority: number;
-  /** Whose it is: tenants share what there is. */
+  /** The tenant that the call belongs to. */
   readonly tenant: string;
-  /** When its caller waits no more, in milliseconds of `performance.now()`. */
+  /** The time until which the caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;
-  /** What its rows together count against the most that may wait. */
+  /** The cost of all its rows, counted against `maxQueueCost`. */
   readonly cost: number;
   /** The batcher that holds its rows; set when they are admitted. */
   queue: RequestQueue | undefined;
-  /** Nobody waits for it any more: rows that have not run need not run. */
+  /** The caller no longer waits: rows that have not run need not run. */
   readonly isOver: boolean;
-  /** When it was admitted, in milliseconds of `performance.now()`; the batcher notes it. */
+  /** The time of admission in milliseconds of `performance.now()`; set by the batcher. */
   arrivedAt: number;
   /**
-   * The rows that no partition has got yet; of these, those in an open window, and those that are
-   * ready for a partition. The batcher counts them.
+   * The rows that no partition has taken yet, of these the rows in an open window, and the rows
+   * that are ready. Counted by the batcher.
    */
   waiting: number;
   open: number;
   ready: number;
-  /** Answers it with the error, after which it is over. */
+  /** Rejects the call; it is over afterwards. */
   fail(error: unknown): void;
-  /** Its deadline has passed: as `fail`. */
+  /** Like `fail`, when its deadline has passed. */
   expire(): void;
 }
 
@@ -57,12 +57,12 @@ export interface RequestQueue {
 /** Consecutive rows of one request. */
 export interface Part<R extends QueuedRequest> {
   readonly request: R;
-  /** Where they start in their request. */
+  /** The index of the first row in the request. */
   readonly offset: number;
   readonly count: number;
 }
 
-/** Whether somebody waits for it; from its deadline on nobody does. */
+/** Whether a caller waits for the request, which ends at its deadline. */
 export function isWanted(request: QueuedRequest, now: number): boolean {
   if (!request.isOver && request.deadline <= now) {
     request.expire();

@@ -2,7 +2,7 @@ import TinyQueue from 'tinyqueue';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
-/** Why a window closed, or was taken as it stood. */
+/** Why a window closed or a batch was taken. */
 export type CloseReason = 'full' | 'timeout' | 'idle' | 'flush' | 'drain' | 'retry' | 'inline';
 
 /** Rows of one lane that run as one batch. */
@@ -12,54 +12,56 @@ export interface Window<R extends QueuedRequest> {
   /** The number of rows at which it is full. */
   readonly size: number;
   readonly reason: CloseReason;
-  /** What is known of earlier runs of these rows, which now run by themselves. */
+  /** The result of earlier runs of these rows, for a batch that runs again. */
   readonly retryState?: unknown;
 }
 
 /**
- * The right to one batch of the rows that are ready in a lane, of whichever it is to have when its
- * turn comes.
+ * A place in the queue for one batch of a lane. Which rows it gets is decided when a partition
+ * takes it.
  */
 interface BatchSlot<R extends QueuedRequest> {
   readonly queue: LaneQueue<R>;
   readonly size: number;
-  /** What it stands for when it comes to the room in its lane. */
+  /** The rows that it adds to the capacity of its lane. */
   room: number;
   reason: CloseReason;
   readonly priority: number;
-  /** Its turn: when it became ready, but for a head start by priority. */
+  /**
+   * The time when it became ready, less a head start by priority. The slot with the lowest value is
+   * next.
+   */
   readonly turn: number;
   readonly id: number;
-  /** It was given for rows of its priority, and is void without them. */
+  /** Created for rows of its priority; void once they have run. */
   readonly isExpress?: boolean;
-  /** The rows that run again, by themselves. */
+  /** The rows of a batch that runs again. */
   readonly again?: Pick<Window<R>, 'parts' | 'retryState'>;
 }
 
 interface LaneQueue<R extends QueuedRequest> {
   readonly lane: Lane;
   readonly rows: PriorityQueue<R>;
-  /** It has a window that is open, whose rows go before all that come later. */
+  /** The lane has an open window, whose rows go before all that arrive later. */
   isOpen: boolean;
-  /** The rows that its tickets stand for. */
+  /** The number of rows that its slots can take. */
   capacity: number;
-  /** Those that are never void; at least one while there are rows. */
+  /** The slots that are never void; at least one while there are rows. */
   slots: number;
   newest: BatchSlot<R> | undefined;
-  /** Of its tickets the newest of the highest priority, as far as known. */
+  /** The newest of its slots with the highest priority, as far as known. */
   first: BatchSlot<R> | undefined;
 }
 
-/** With more lanes than this, and twice as many as have rows, the others are forgotten. */
+/** The number of lanes above which those without rows are forgotten. */
 const LANES_REMEMBERED = 1024;
 
 /**
- * The rows that are ready for a partition, in lanes, and the batches that they have a right to, in
- * order.
+ * The rows that are ready for a partition, by lane, and the order of their batches.
  *
- * A window that has closed is a ticket, and which rows it gets is decided only when a partition
- * takes it. So a window that is not full keeps its place and goes on growing, the places of rows
- * that have left are refilled, and urgent rows go ahead, all by themselves.
+ * A closed window becomes a slot in the queue. Which rows a slot gets is decided when a partition
+ * takes it. So a batch that is not full keeps its place and goes on growing, new rows take the
+ * places of rows that have left, and urgent rows go first.
  */
 export class ReadyQueue<R extends QueuedRequest> {
   private readonly slots = new TinyQueue<BatchSlot<R>>(
@@ -67,14 +69,14 @@ export class ReadyQueue<R extends QueuedRequest> {
     (a, b) => a.turn - b.turn || a.id - b.id,
   );
   private queues = new Map<Lane, LaneQueue<R>>();
-  /** Asked for last, and most often asked for next. */
+  /** The last result of {@link queueOf}: most calls ask for the same lane. */
   private last: LaneQueue<R> | undefined;
   private lanes = LANES_REMEMBERED;
   private lastId = 0;
 
   constructor(private readonly order: QueueOrder) {}
 
-  /** A window of the lane has closed with these rows. */
+  /** Adds the rows of a closed window. */
   addWindow({ lane, parts, size, reason }: Window<R>, now: number): void {
     const queue = this.queueOf(lane);
     queue.isOpen = false;
@@ -98,12 +100,12 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** A row of the lane is in an open window. */
+  /** Notes that the lane has an open window. */
   openWindow(lane: Lane): void {
     this.queueOf(lane).isOpen = true;
   }
 
-  /** How many rows can still be added to the tickets of the lane. */
+  /** The number of rows that still fit into the slots of the lane. */
   roomIn(lane: Lane): number {
     const queue = this.queueOf(lane);
     return queue.isOpen ? 0 : Math.max(0, queue.capacity - queue.rows.size);
@@ -130,29 +132,27 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
   }
 
-  /** There is no more room in the lane. */
+  /** Ends the growth of the lane's slots. */
   closeWindow(lane: Lane): void {
     const queue = this.queues.get(lane);
     const room = this.roomIn(lane);
     if (queue && room > 0) {
-      // The newest may have been taken before the others.
-      const ticket =
+      // The newest slot may have been taken before older ones.
+      const slot =
         queue.newest ??
         this.slots.data.find((other) => other.queue === queue && isOrdinary(other))!;
-      ticket.reason = 'flush';
-      ticket.room -= room;
+      slot.reason = 'flush';
+      slot.room -= room;
       queue.capacity -= room;
     }
   }
 
-  /**
-   * These rows have run in a batch that failed, and are to run again, ahead of all that came later.
-   */
+  /** Adds rows that run again, ahead of all rows that arrived later. */
   retry(parts: readonly Part<R>[], retryState: unknown, size: number): void {
     const { lane, priority, arrivedAt } = parts[0]!.request;
     const turn = this.turn(arrivedAt, priority);
     const again = { parts, retryState };
-    // Also of those that came at the same time they are the first.
+    // They also go before rows that arrived at the same time.
     const id = this.lastId++ - Number.MAX_SAFE_INTEGER;
     this.admit({
       queue: this.queueOf(lane),
@@ -166,19 +166,17 @@ export class ReadyQueue<R extends QueuedRequest> {
     });
   }
 
-  /** The request is over; its rows will not be taken. */
+  /** Removes the rows of a request that is over. */
   leave(request: R): void {
     this.queues.get(request.lane)?.rows.leave(request);
   }
 
   /** Whether there is a batch to take, and whether it is full. */
   next(now: number): 'full' | 'growing' | undefined {
-    for (let ticket = this.slots.peek(); ticket; ticket = this.slots.peek()) {
-      const rows = this.rowsFor(ticket, now);
+    for (let slot = this.slots.peek(); slot; slot = this.slots.peek()) {
+      const rows = this.rowsFor(slot, now);
       if (rows > 0) {
-        return ticket.again || (rows >= ticket.size && ticket.reason !== 'flush')
-          ? 'full'
-          : 'growing';
+        return slot.again || (rows >= slot.size && slot.reason !== 'flush') ? 'full' : 'growing';
       }
       this.remove();
     }
@@ -186,8 +184,8 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Takes the batch that is next; there is one. `endOf` says when so many rows of the lane will
-   * have run.
+   * Takes the next batch, of which there is one. `endOf` returns the expected time when this many
+   * rows of the lane will have run.
    */
   take(now: number, endOf: (lane: Lane, rows: number) => number = () => now): Window<R> {
     const { queue, size, reason, again, turn, priority } = this.remove();
@@ -203,7 +201,7 @@ export class ReadyQueue<R extends QueuedRequest> {
     }
     const parts = queue.rows.take(size, now, endOf(lane, Math.min(size, queue.rows.size)));
     if (queue.rows.size > 0 && queue.slots === 0) {
-      // Those that a request which must run whole has pushed out.
+      // Rows that were displaced by a request that must run whole need a slot.
       this.admit({
         queue,
         size: lane.limits.batchSize,
@@ -219,11 +217,11 @@ export class ReadyQueue<R extends QueuedRequest> {
     return { lane, parts, size: Math.max(size, rows), reason: isFull ? 'full' : reason };
   }
 
-  /** Empties the line and gives back every request that waited in it. */
+  /** Empties the queue and returns every request in it. */
   clear(): Set<R> {
     const requests = new Set<R>();
-    for (let ticket = this.slots.pop(); ticket; ticket = this.slots.pop()) {
-      ticket.again?.parts.forEach(({ request }) => requests.add(request));
+    for (let slot = this.slots.pop(); slot; slot = this.slots.pop()) {
+      slot.again?.parts.forEach(({ request }) => requests.add(request));
     }
     for (const { rows } of this.queues.values()) {
       for (const { request } of rows) {
@@ -240,10 +238,10 @@ export class ReadyQueue<R extends QueuedRequest> {
     return this.slots.length === 0;
   }
 
-  /** How many of the rows that are ready so many idle partitions take at once. */
+  /** The number of ready rows that this many idle partitions take at once. */
   takenBy(idle: number): number {
     const taken = new Map<LaneQueue<R>, number>();
-    // The first tickets of the heap are not always those of the first turns, but nearly.
+    // An approximation: the first slots of the heap are not always those of the first turns.
     for (const { queue, size, again } of this.slots.data.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
       taken.set(queue, Math.min(rows, queue.rows.size));
@@ -255,30 +253,30 @@ export class ReadyQueue<R extends QueuedRequest> {
     return readyAt - priority * this.order.ageing;
   }
 
-  private admit(ticket: BatchSlot<R>): void {
-    const { queue, room, again } = ticket;
-    this.slots.push(ticket);
+  private admit(slot: BatchSlot<R>): void {
+    const { queue, room, again } = slot;
+    this.slots.push(slot);
     if (again) {
       return;
     }
-    queue.slots += isOrdinary(ticket) ? 1 : 0;
+    queue.slots += isOrdinary(slot) ? 1 : 0;
     queue.capacity += room;
     if (room > 0) {
-      queue.newest = ticket;
+      queue.newest = slot;
     }
-    if (!queue.first || ticket.priority >= queue.first.priority) {
-      queue.first = ticket;
+    if (!queue.first || slot.priority >= queue.first.priority) {
+      queue.first = slot;
     }
   }
 
   private remove(): BatchSlot<R> {
-    const ticket = this.slots.pop()!;
-    const { queue, room } = ticket;
-    queue.slots -= isOrdinary(ticket) ? 1 : 0;
+    const slot = this.slots.pop()!;
+    const { queue, room } = slot;
+    queue.slots -= isOrdinary(slot) ? 1 : 0;
     queue.capacity -= room;
-    queue.first = queue.first === ticket ? undefined : queue.first;
-    queue.newest = queue.newest === ticket ? undefined : queue.newest;
-    return ticket;
+    queue.first = queue.first === slot ? undefined : queue.first;
+    queue.newest = queue.newest === slot ? undefined : queue.newest;
+    return slot;
   }
 
   private rowsFor(
@@ -292,8 +290,8 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 
   /**
-   * Kept while there are few: the outgrown tables of a Map that changes with every window keep what
-   * was in them alive.
+   * Keeps lanes while there are few: a Map that changes with every window keeps its outgrown
+   * tables, and what they refer to, alive.
    */
   private queueOf(lane: Lane): LaneQueue<R> {
     if (this.last?.lane === lane) {

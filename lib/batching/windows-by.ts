@@ -12,32 +12,33 @@ import {
 export interface WindowOptions<T, Lane> {
   /** Items share a window only with items of their own lane. */
   readonly lane: (item: T) => Lane;
-  /** The number of items that closes a window; read when the window opens. */
+  /** The number of items that closes a window, read when the window opens. */
   readonly size: (lane: Lane) => number;
   /**
-   * Milliseconds from the first item after which a window closes; 0 closes it at its first item.
-   * Read when it opens.
+   * Milliseconds from its first item until a window closes, read when it opens; 0 closes it at its
+   * first item.
    */
   readonly timeout: (lane: Lane) => number;
-  /** Closes the open window of the lane when it emits; asked for when the window opens. */
+  /** Closes the open window of the lane when it emits; called when the window opens. */
   readonly closed$?: (lane: Lane) => Observable<unknown>;
 }
 
 /** A window that has closed. */
 export interface ClosedWindow<Lane> {
   readonly lane: Lane;
-  /** The number of items that it took. */
+  /** The number of items in it. */
   readonly items: number;
 }
 
 /**
- * Emits when a window closes, a window per lane at a time. It counts the items and holds none of
- * them, so an item that is dropped while its window is open costs no memory here.
+ * Emits when a window closes; each lane has one window at a time. Counts the items and holds none
+ * of them, so an item that is dropped while its window is open costs no memory here.
  *
- * A group lives exactly as long as its window: it opens with the window's first item and ends when
- * `bufferTime` has counted `size` items or `timeout` ms. So a lane without items holds no timer and
- * no memory, and the end of the source closes what is open. Lossless as long as the consumer does
- * not push into the source from inside `next`.
+ * A group lives exactly as long as its window: it opens with the first item and ends when
+ * `bufferTime` has counted `size` items or `timeout` ms. `bufferTime` only closes the group, since
+ * the batcher refills places in open windows, which a buffer of RxJS cannot. A lane without items
+ * holds no timer and no memory, and the end of the source closes all windows. Lossless as long as
+ * the consumer does not push into the source from inside `next`.
  */
 export function windowsBy<T, Lane>({
   lane,

@@ -19,10 +19,10 @@ export interface AdmissionOptions {
 }
 
 /**
- * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to this limit,
- * so half of the rows at its end would be late if the limit were the expected time itself; and rows
- * that turn out late after they ran have kept others from running. A queue of less than one batch
- * needs no factor.
+ * Batches added to the expected waiting time as a margin. Under overload the queue is filled up to
+ * this limit, so half of the rows at its end would be late if the limit were the expected time
+ * itself; and rows that turn out late after they ran have kept others from running. A queue of less
+ * than one batch needs no factor.
  */
 const BATCHES_TO_SPARE = 1;
 

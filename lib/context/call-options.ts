@@ -1,7 +1,7 @@
 import { sharedListener } from './shared-listener.js';
 import type { Origin } from './caller-context.js';
 
-/** What a call needs of an AbortSignal. */
+/** The part of an AbortSignal that a call uses. */
 export interface AbortSignalLike {
   readonly aborted: boolean;
   readonly reason: unknown;
@@ -14,26 +14,26 @@ export interface AbortSignalLike {
   removeEventListener(type: 'abort', listener: () => void): void;
 }
 
-/** What a caller may say of one call. */
+/** The options of a call. */
 export interface CallOptions {
   /**
-   * Ends the call: it rejects with the reason of the signal; rows that have not run yet do not run.
+   * Cancels the call: it rejects with the reason of the signal, and rows that have not run do not
+   * run.
    *
-   * @default `currentSignal()`: a call ends with the HTTP request that it is made in. One that is
-   * to outlive its client has a signal of its own, such as that of a `new AbortController()`
+   * @default `currentSignal()`: a call ends with the HTTP request that it is made in. A call that
+   * outlives its client needs a signal of its own, such as that of a `new AbortController()`
    */
   readonly signal?: AbortSignalLike | undefined;
   /**
-   * Milliseconds in which the call must be answered, from when it is made; else it rejects with a
-   * DeadlineExceededError, and rows that have not run yet do not run. A call that could not be
-   * answered in time, by what the serving has learned of itself, is refused at once with a
-   * DeadlineTooShortError. A stream must have ended by then.
+   * Milliseconds from the call to its answer. Afterwards it rejects with a DeadlineExceededError,
+   * and rows that have not run do not run. A call whose timeout is shorter than the expected time
+   * is refused at once with a DeadlineTooShortError. A stream must have ended by then.
    *
-   * @default `timeout` of the serving; of a stream, none
+   * @default `timeout` of the serving; none for a stream
    */
   readonly timeout?: number | undefined;
   /**
-   * A whole number from -10 to 10: rows of a higher one run first. A row that has waited
+   * A whole number from -10 to 10: rows of higher priority run first. A row that has waited
    * `priorityAgeing` ms longer makes up for one level. Calls below 0 leave half of the queue to
    * others.
    *
@@ -41,32 +41,32 @@ export interface CallOptions {
    */
   readonly priority?: number | undefined;
   /**
-   * In whose name the call is made: tenants share the serving fairly, and none can fill its queue
-   * alone.
+   * The tenant that the call belongs to: tenants share the serving fairly, and none can fill its
+   * queue alone.
    *
-   * @default what the `tenant` function of the serving says, else nobody in particular
+   * @default the result of the serving's `tenant` function, else no tenant
    */
   readonly tenant?: string | undefined;
   /**
-   * The key of the rows, as `batch.withKey(key)` says it: rows batch only with rows of their own
-   * key.
+   * The key of the rows, as set by `batch.withKey(key)`: rows share batches only with rows of the
+   * same key.
    *
    * @default the key of the batch, else 'default'
    */
   readonly key?: string | undefined;
   /**
-   * Where the call comes from, for a serving with `separateOrigins`.
+   * The origin of the call, for a serving with `separateOrigins`.
    *
    * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'
    */
   readonly origin?: Origin | undefined;
 }
 
-/** What a caller may say of one streamed call. */
+/** The options of a streamed call. */
 export interface StreamOptions<Hook extends string = never> extends CallOptions {
   /**
-   * The hooks whose values are wanted. All rows of the call then run in one batch, so there can be
-   * no more than fit into one.
+   * The hooks whose values the stream includes. All rows of the call then run in one batch, so they
+   * must fit into one.
    */
   readonly hooks?: readonly Hook[];
   /**
@@ -77,7 +77,10 @@ export interface StreamOptions<Hook extends string = never> extends CallOptions 
   readonly inline?: boolean;
 }
 
-/** Calls back when the signal aborts, at once if it has; the function that it returns ends that. */
+/**
+ * Calls back when the signal aborts, at once if it has. Returns a function that removes the
+ * callback.
+ */
 export function onAbort(
   signal: AbortSignalLike | undefined,
   callback: (reason: unknown) => void,

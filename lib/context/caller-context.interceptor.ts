@@ -12,8 +12,8 @@ import { inContext } from './caller-context.js';
 import { HttpCaller } from './http-caller.js';
 
 /**
- * Lets servings and `@Batched()` methods know which request their calls are made in, and clients
- * when to come again.
+ * Gives the calls of servings and `@Batched()` methods the context of their request, and clients
+ * the `Retry-After` header.
  */
 @Injectable()
 export class CallerContextInterceptor implements NestInterceptor {
@@ -21,7 +21,8 @@ export class CallerContextInterceptor implements NestInterceptor {
 
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
     const origin = context.getType();
-    // Whoever subscribes, Nest runs the handler in the context in which it was asked for.
+    // Nest runs the handler in the async context of `intercept`, wherever the Observable is
+    // subscribed.
     if (origin !== 'http') {
       return inContext({ origin, signal: undefined }, () => next.handle());
     }
@@ -37,8 +38,8 @@ export class CallerContextInterceptor implements NestInterceptor {
       return error;
     }
     if (caller.hasLeftWith(error)) {
-      // Nobody reads the answer; but Nest logs what is no exception of its own as a fault of the
-      // application.
+      // No client reads the answer. But Nest logs an error that is not one of its own exceptions as
+      // a fault of the application.
       return new HttpException(error.message, error.statusCode, { cause: error });
     }
     const { httpAdapter } = this.host;
@@ -51,8 +52,8 @@ export class CallerContextInterceptor implements NestInterceptor {
 }
 
 /**
- * Has every request of the application tell of itself; to be called before Nest binds its handlers
- * to interceptors.
+ * Registers the context of every request of the application. Call it before Nest binds handlers to
+ * interceptors.
  */
 export function registerCallerContext(application: ApplicationConfig, host: HttpAdapterHost): void {
   if (

@@ -5,10 +5,10 @@ import { CallCancelledError } from '../errors.js';
 import type { CallerContext } from './caller-context.js';
 import { sharedListener } from './shared-listener.js';
 
-/** A request or response of Node, or what Fastify makes of it. */
+/** A request or response of Node, or the wrapper of Fastify around it. */
 type Wrapped<T> = T & { readonly raw?: T };
 
-/** The client that waits for the answer to an HTTP request. */
+/** The client of an HTTP request. */
 export class HttpCaller implements CallerContext {
   readonly origin = 'http';
   private controller: AbortController | undefined;
@@ -20,7 +20,7 @@ export class HttpCaller implements CallerContext {
     return this.controller.signal;
   }
 
-  /** Whether it is this caller's leaving that the error tells of. */
+  /** Whether the error is the reason of this client's signal. */
   hasLeftWith(error: Error): boolean {
     return this.controller?.signal.reason === error;
   }
@@ -32,7 +32,7 @@ export class HttpCaller implements CallerContext {
       unwrapped(this.context.switchToHttp().getRequest<Wrapped<IncomingMessage>>()),
     );
     const leave = (): void => {
-      // Whoever was answered may leave; what is done after that is done for nobody in particular.
+      // A client that was answered may leave without an effect on later work.
       if (!response.writableEnded) {
         controller.abort(
           new CallCancelledError('The client has closed its connection before it was answered'),
@@ -42,7 +42,7 @@ export class HttpCaller implements CallerContext {
     if (connection.destroyed) {
       leave();
     } else if (!response.writableFinished) {
-      // The end of the response ends the listening; of one that has ended no event would come.
+      // Stops when the response ends: a closed connection emits no further event.
       response.once('finish', onClose(connection, leave));
     }
     return controller;
@@ -50,8 +50,8 @@ export class HttpCaller implements CallerContext {
 }
 
 /**
- * First of all listeners: some, as that of Nest for `@Sse()`, end the response of a client that has
- * left.
+ * Added before all other listeners: some of them, such as that of Nest for `@Sse()`, end the
+ * response of a client that has left.
  */
 const onClose = sharedListener<EventEmitter>((connection, callback) => {
   connection.prependListener('close', callback);
@@ -63,8 +63,8 @@ function unwrapped<T>(given: Wrapped<T>): T {
 }
 
 /**
- * What closes when the client leaves. Of HTTP/1 that is the socket, since requests that are
- * pipelined behind others hear of nothing; of HTTP/2, whose requests share a socket, the stream.
+ * The object that emits `close` when the client leaves. For HTTP/1 the socket, since requests that
+ * are pipelined behind others get no event; for HTTP/2 the stream, since requests share a socket.
  */
 function connectionOf(request: IncomingMessage & { readonly stream?: Connection }): Connection {
   return request.stream ?? request.socket;

@@ -1,21 +1,21 @@
 import { type AbortSignalLike, type CallOptions, onAbort } from './call-options.js';
 import { currentSignal, currentOrigin, type Origin } from './caller-context.js';
 
-/** The options, with the signal of the request that Nest is handling where they have none. */
+/** The options, with the signal of the current request if they have none. */
 export function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }
 
 /**
- * The options of a stream, as they are now: who subscribes may do so outside of the request, as
- * Nest does for `@Sse()`.
+ * The options of a stream, resolved now: its consumer may subscribe outside of the request, as Nest
+ * does for `@Sse()`.
  */
 export function streamInRequest<Options extends CallOptions>(
   options: Options,
 ): Options & { readonly origin: Origin } {
   const inside = inRequest(options);
-  // Options may be an AbortController, whose signal no copy has.
+  // Options may be an AbortController, whose inherited signal a copy would lose.
   return { ...inside, signal: inside.signal, origin: options.origin ?? currentOrigin() };
 }
 
@@ -29,8 +29,8 @@ export function callInRequest<Reply>(
 }
 
 /**
- * The same reply. Code that makes a call now and awaits it after something else is right, and must
- * not end the process as an unhandled rejection when the client leaves in between.
+ * The same reply. A caller may await it later: the rejection of a client that leaves in between
+ * must not end the process as unhandled.
  */
 function markHandled<Reply>(
   signal: AbortSignalLike | undefined,

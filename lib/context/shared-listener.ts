@@ -1,10 +1,10 @@
-/** Calls back when the source says so; the function that it returns ends that. */
+/** Calls back when the source emits. Returns a function that removes the callback. */
 export type Listen<Source> = (source: Source, callback: () => void) => () => void;
 
 /**
- * The same with one listener for all who wait for a source: how many they are may be for a client
- * to say, and sources search all of their listeners to add or remove one, and warn of a leak when
- * there are more than ten.
+ * Shares one listener between all callbacks of a source. The number of callbacks may depend on
+ * clients; a source searches all its listeners to add or remove one, and warns of a leak beyond
+ * ten.
  */
 export function sharedListener<Source extends object>(listen: Listen<Source>): Listen<Source> {
   const sources = new WeakMap<Source, Waiting>();

@@ -3,18 +3,18 @@ import { messageOf } from '../errors.js';
 import { decodeReply, encodeReply } from './reply-codec.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
 
-/** Where replies are kept: what this package asks of a cache manager. */
+/** A store of replies: the part of a cache manager that is used. */
 export interface ReplyStore {
   get(key: string): Promise<unknown>;
   set(key: string, value: string, ttl: number): Promise<unknown>;
 }
 
-/** Faults of a store that is down are as many as calls. */
+/** Milliseconds between two warnings: a store that is down fails every call. */
 const BETWEEN_WARNINGS = 60_000;
 
 /**
- * The replies of a serving that a store keeps. A store that fails, or does not answer, costs a call
- * time, and nothing else.
+ * The replies of a serving in a store. A store that fails or does not answer costs a call time, and
+ * nothing else.
  */
 export class ReplyCache {
   private readonly logger = new Logger('Serving');
@@ -27,7 +27,7 @@ export class ReplyCache {
     private readonly options: Required<ReplyCacheOptions>,
   ) {}
 
-  /** The reply that is kept for calls of the identity, if there is one. */
+  /** The stored reply for the identity, if there is one. */
   find(identity: string): Promise<{ readonly reply: unknown } | undefined> {
     const lookup = this.lookUp(identity);
     this.lookups.add(lookup);
@@ -35,7 +35,7 @@ export class ReplyCache {
     return lookup;
   }
 
-  /** Keeps the reply for later calls; nobody waits for that. */
+  /** Stores the reply for later calls; nothing waits for that. */
   async keep(identity: string, reply: unknown): Promise<void> {
     try {
       await this.store.set(this.keyOf(identity), encodeReply(reply), this.options.ttl);
@@ -62,7 +62,7 @@ export class ReplyCache {
   }
 
   private keyOf(identity: string): string {
-    // With the length of the name no other name and identity give the same key.
+    // The length of the name keeps the keys of different servings apart.
     return `nestjs-serving:${this.serving.length}:${this.serving}:${identity}`;
   }
 

@@ -13,36 +13,36 @@ import type { Origin } from '../context/caller-context.js';
 import type { Sharing } from '../definition/resolved-serving.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
-/** What the line has made of the rows of a call. */
+/** The call and reply of a run. */
 export interface Run {
   readonly call: Call;
   readonly reply: Reply;
 }
 
-/** A call as it comes to the line. */
+/** A call that may share its rows. */
 export interface SharedCall {
   readonly input: unknown;
-  /** Only where the serving separates origins. */
+  /** Only in a serving that separates origins. */
   readonly origin: Origin | undefined;
-  /** Only where the call names one beside its input. */
+  /** The key from the call options, if there is one. */
   readonly key: string | undefined;
-  /** Calls back when the caller waits no more; what it returns ends that. */
+  /** Calls back when the caller no longer waits. Returns a function that removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;
   /**
-   * Runs the rows of the input. The signal aborts when nobody waits for them; `onAdmitted` is
+   * Runs the rows of the input. The signal aborts when no caller waits for them; `onAdmitted` is
    * called when they are admitted.
    */
   readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
-  /** Prepares the caller's own input, for the `info` in it; where `postprocess` reads one. */
+  /** Prepares the caller's own `info`, where `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
-  /** Makes the answer of output that belongs to its caller. */
+  /** Makes the answer from output that belongs to this caller alone. */
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;
 }
 
 /**
- * What a flight gives: the work of the line; a reply that was kept; or the refusal of the call that
- * began it, and its input.
+ * The outcome of shared work: the run; a reply from the cache; or the refusal of the call that
+ * started the work, with its input.
  */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
@@ -50,8 +50,7 @@ type SharedOutcome =
   | { readonly refusal: unknown; readonly input: unknown };
 
 /**
- * Answers calls that ask the same by one run while it is under way, and afterwards by what a cache
- * has kept.
+ * Answers calls with the same input by one run while it is under way, and afterwards from a cache.
  */
 export class SharedCalls {
   private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
@@ -62,14 +61,13 @@ export class SharedCalls {
     private readonly cache: ReplyCache | undefined,
   ) {}
 
-  /** The answer, and where it is from, if not from rows of the call's own. */
+  /** The answer, and its source if it is not rows of the call's own. */
   async answer(
     shared: SharedCall,
   ): Promise<{ readonly answer: unknown; readonly answeredBy?: AnsweredBy }> {
     const { recorder, onStop, prepare, finish } = shared;
     const identity = this.identityOf(shared);
-    // The flight runs a copy, made in the same turn as the identity: the caller may change its
-    // input later.
+    // The work runs a copy, made together with the identity: the caller may change its input later.
     let seat = this.join(identity, shared, () => copyInput(shared.input));
     const own = seat.joined ? prepare?.() : undefined;
     own?.catch(() => {});
@@ -78,7 +76,7 @@ export class SharedCalls {
       if (!seat.joined) {
         throw landing.refusal;
       }
-      // Admission is each caller's own: the next one asks in its own name.
+      // Admission is each caller's own: the next caller tries with its own options.
       const { input } = landing;
       seat = this.join(identity, shared, () => input);
       landing = await seat.reply.finally(onStop(seat.leave));
@@ -94,11 +92,11 @@ export class SharedCalls {
       landing.isKept = true;
       void this.cache?.keep(identity, answer);
     }
-    return seat.joined ? { answer, answeredBy: 'flight' } : { answer };
+    return seat.joined ? { answer, answeredBy: 'single-flight' } : { answer };
   }
 
   /**
-   * Resolves when no call waits for the cache: what was not found there is on its way to the line.
+   * Resolves when no call waits for the cache. Calls that were not found there are on their way.
    */
   async idle(): Promise<void> {
     await this.cache?.idle();
@@ -143,7 +141,7 @@ export class SharedCalls {
     }
   }
 
-  /** A symbol, which is equal to no other, for a call that shares with nobody. */
+  /** A symbol, which equals no other, for a call that shares nothing. */
   private identityOf({ input, origin, key }: SharedCall): string | symbol {
     const identity = this.sharing.identify(input);
     if (identity === undefined) {

@@ -1,33 +1,32 @@
-/** The place of one call in a flight. */
+/** One caller of a shared call. */
 export interface JoinedCall<T, First> {
-  /**
-   * What the flight has given or failed of; or, where its call has left before, the reason for
-   * that.
-   */
+  /** The result or error of the work; or the reason for which this caller has left before. */
   readonly reply: Promise<T>;
-  /** Whether another call had begun the flight. */
+  /** Whether another caller started the work. */
   readonly joined: boolean;
-  /** What the call brought that began it. */
+  /** The value that the first caller brought. */
   readonly first: First;
-  /** Answers the call with the reason. When the last has left, the flight is given up. */
+  /**
+   * Rejects this caller's reply with the reason. The work is aborted when the last caller has left.
+   */
   readonly leave: (reason: unknown) => void;
 }
 
 /**
- * Joins calls of the same identity while the first of them is under way: the work is done once, and
- * all get what it gives. A call that comes once it is done begins the next flight.
+ * Runs work once for all concurrent callers with the same identity, like `singleflight` of Go. A
+ * caller that arrives after the work has ended starts new work.
  */
 export class SingleFlight<T, First = undefined> {
   private readonly calls = new Map<string | symbol, InFlightCall<T, First>>();
 
-  /** How many are under way. */
+  /** The number of works under way. */
   get size(): number {
     return this.calls.size;
   }
 
   /**
-   * A seat in the flight that is under way, or else in one that begins with `start`, whose signal
-   * says that nobody waits any more.
+   * Joins the work under way for the identity, or starts it. The signal for `start` aborts when no
+   * caller waits any more.
    */
   join(
     identity: string | symbol,
@@ -46,7 +45,7 @@ export class SingleFlight<T, First = undefined> {
   }
 }
 
-/** What settles the reply of a seat. */
+/** Settles the reply of one caller. */
 interface Waiter<T> {
   resolve(value: T): void;
   reject(error: unknown): void;
@@ -58,7 +57,7 @@ class InFlightCall<T, First> {
 
   constructor(
     private readonly first: First,
-    /** Takes it from those that can be joined; called once. */
+    /** Removes it from the joinable works; called once. */
     private readonly forget: () => void,
   ) {}
 

@@ -2,14 +2,14 @@ import type { AbortSignalLike } from '../context/call-options.js';
 import type { AnsweredBy, CallMode, CallStage } from './serving-event.js';
 import type { EventHub } from './event-hub.js';
 
-/** Notes when a call passes the stages of the line, and tells it at the end. */
+/** Records when a call passes its stages, and emits its events. */
 export class CallRecorder {
   private readonly startedAt = performance.now();
   private queuedAt: number | undefined;
   private ranAt: number | undefined;
   private answeredAt: number | undefined;
   private rows = 0;
-  /** Calls that wait for the rows of this one. */
+  /** Calls that share the rows of this one. */
   private others: CallRecorder[] | undefined;
 
   private constructor(
@@ -22,7 +22,7 @@ export class CallRecorder {
     events.emit({ type: 'call:start', serving, call, mode });
   }
 
-  /** A watch over one more call, where somebody observes calls. */
+  /** A recorder for a new call, or undefined where nothing observes calls. */
   static start(
     events: EventHub,
     serving: string,
@@ -45,7 +45,7 @@ export class CallRecorder {
     this.others?.forEach((other) => other.running());
   }
 
-  /** What happens to the rows is told of the other call, too, which has none of its own. */
+  /** Passes the stages of the rows on to another call, which has no rows of its own. */
   joinedBy(other: CallRecorder): void {
     (this.others ??= []).push(other);
     if (this.queuedAt !== undefined) {
@@ -65,7 +65,7 @@ export class CallRecorder {
     this.answeredAt = performance.now();
   }
 
-  /** The answer, whose end it tells. */
+  /** The answer; records its end. */
   async follow<T>(answer: Promise<T>): Promise<T> {
     try {
       const value = await answer;
@@ -81,7 +81,7 @@ export class CallRecorder {
     const { events, serving, call, mode, rows, startedAt, signal } = this;
     const isCancelled = 'error' in outcome && signal?.aborted && outcome.error === signal.reason;
     const endedAt = performance.now();
-    // A stage that was not reached took no time, and the one before it all that was left.
+    // A stage that was not reached took no time. The one before it took all the rest.
     const answeredAt = this.answeredAt ?? endedAt;
     const ranAt = this.ranAt ?? answeredAt;
     const queuedAt = this.queuedAt ?? ranAt;

@@ -1,27 +1,26 @@
 import { isServingError } from '../errors.js';
 import type { AbortSignalLike } from '../context/call-options.js';
 
-/** What a serving has done since its application started. */
+/** The totals of a serving since the application started. */
 export interface ServingCounters {
-  /** Calls that were answered. A stream that its reader left counts as answered. */
+  /** Answered calls. A stream that its consumer left counts as answered. */
   readonly answered: number;
   /**
    * Calls that were refused or failed, by the code of their error, such as `SERVING_OVERLOADED`;
-   * `SERVING_CANCELLED` for those that their signal ended, `OTHER` for errors that are not of this
-   * package.
+   * `SERVING_CANCELLED` for calls that their signal ended, `OTHER` for errors of other packages.
    */
   readonly failed: Readonly<Record<string, number>>;
-  /** Batches that have run, the pieces of `run` included. */
+  /** Batches that have run, including the pieces of `run`. */
   readonly batches: number;
-  /** Batches of these that failed. */
+  /** Batches that failed. */
   readonly failedBatches: number;
-  /** Rows in the batches that have run; those that ran again count again. */
+  /** Rows in the batches that have run. Rows that ran again count again. */
   readonly rows: number;
-  /** Rows that were added to the batches as padding. */
+  /** Padding rows in the batches. */
   readonly padding: number;
 }
 
-/** Counts what a serving does. */
+/** Counts the calls and batches of a serving. */
 export class Counters {
   answered = 0;
   private batches = 0;
@@ -30,13 +29,13 @@ export class Counters {
   private padding = 0;
   private readonly failures = new Map<string, number>();
 
-  /** A call has failed. The signal is that of the call. */
+  /** Counts a failed call. `signal` is that of the call. */
   failed(error: unknown, signal: AbortSignalLike | undefined): void {
     const code = codeOf(error, signal);
     this.failures.set(code, (this.failures.get(code) ?? 0) + 1);
   }
 
-  /** A call has ended: with the failure, or else with an answer. */
+  /** Counts a call that has ended: failed, or else answered. */
   ended(
     failure: { readonly error: unknown } | undefined,
     signal: AbortSignalLike | undefined,
@@ -48,7 +47,7 @@ export class Counters {
     }
   }
 
-  /** A batch has run. */
+  /** Counts a batch that has run. */
   ran(rows: number, padding: number, hasFailed: boolean): void {
     this.batches++;
     this.rows += rows;
@@ -56,7 +55,7 @@ export class Counters {
     this.failedBatches += hasFailed ? 1 : 0;
   }
 
-  /** The counters as they are now. */
+  /** The current totals. */
   get now(): ServingCounters {
     const { answered, batches, failedBatches, rows, padding, failures } = this;
     return {

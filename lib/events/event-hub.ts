@@ -5,13 +5,13 @@ import { type ServingEvent, batchEnd, type BatchLabels, batchStart } from './ser
 import type { BatchObserver, BatchRecord } from '../batching/batcher.js';
 import type { QueuedRequest } from '../batching/queued-request.js';
 
-/** The event of a type. */
+/** The event with this type. */
 export type EventOf<Type extends ServingEvent['type']> = Extract<
   ServingEvent,
   { readonly type: Type }
 >;
 
-/** Where the events of one type go. */
+/** The observers of one type of events. */
 class EventChannel {
   readonly subject = new Subject<ServingEvent>();
   private readonly channel: Channel;
@@ -31,20 +31,20 @@ class EventChannel {
 }
 
 /**
- * What a serving tells its observers, here and on the channels of `node:diagnostics_channel`:
- * `nestjs-serving:batch:end` and its like. No event is made that nobody would see.
+ * The events of a serving, for its observers and on the channels of `node:diagnostics_channel`,
+ * such as `nestjs-serving:batch:end`. An event is created only if something observes its type.
  */
 export class EventHub {
   private readonly channels: Readonly<Record<ServingEvent['type'], EventChannel>>;
   readonly all$: Observable<ServingEvent>;
   private readonly callStarts: EventChannel;
   private readonly callEnds: EventChannel;
-  /** Counted whether or not somebody observes. */
+  /** Always counted, observed or not. */
   readonly counters = new Counters();
   private calls = 0;
   private batches = 0;
 
-  /** With a `parent`, the hub shares the observers and the numbers of that, and counts apart. */
+  /** A hub with a `parent` shares its observers and numbers, and has counters of its own. */
   constructor(private readonly parent?: EventHub) {
     this.channels = parent?.channels ?? {
       'call:start': new EventChannel('call:start'),
@@ -62,22 +62,22 @@ export class EventHub {
     return this.channels[type].subject.asObservable() as Observable<never>;
   }
 
-  /** Whether somebody observes when calls start or end; asked for every call. */
+  /** Whether the starts or ends of calls are observed; asked for every call. */
   get observesCalls(): boolean {
     return this.callStarts.isObserved || this.callEnds.isObserved;
   }
 
-  /** Whether somebody observes events of the type. */
+  /** Whether events of the type are observed. */
   isObserved(type: ServingEvent['type']): boolean {
     return this.channels[type].isObserved;
   }
 
-  /** A number for one more call. */
+  /** The number of a new call. */
   nextCall(): number {
     return this.parent ? this.parent.nextCall() : ++this.calls;
   }
 
-  /** A number for one more batch. */
+  /** The number of a new batch. */
   nextBatch(): number {
     return this.parent ? this.parent.nextBatch() : ++this.batches;
   }
@@ -86,7 +86,7 @@ export class EventHub {
     this.channels[event.type].emit(event);
   }
 
-  /** Ends the events; those of a hub with a parent end with the parent. */
+  /** Completes the events. A hub with a parent completes with it. */
   complete(): void {
     if (this.parent) {
       return;
@@ -96,8 +96,8 @@ export class EventHub {
 }
 
 /**
- * Counts every batch, and emits events when it starts and when it ends, where somebody observes
- * them; only then are its labels made.
+ * Counts every batch. Emits events when a batch starts and ends, if they are observed; only then
+ * its labels are computed.
  */
 export function batchObserver<R extends QueuedRequest>(
   events: EventHub,

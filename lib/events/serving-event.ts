@@ -9,128 +9,129 @@ import type { Origin } from '../context/caller-context.js';
 export type CallMode = 'batched' | 'inline' | 'stream';
 
 /**
- * Where a call stands: what comes before its rows are queued, then their wait, then their run, then
- * what shapes the answer.
+ * The stage of a call: before its rows are queued, while they wait, while they run, and while the
+ * answer is shaped.
  */
 export type CallStage = 'preprocessing' | 'waiting' | 'running' | 'postprocessing';
 
 /**
- * What has answered a call in place of rows of its own: the `flight` of a call that asked the same,
- * or a reply from the `cache`.
+ * The source of an answer without rows of its own: a `single-flight` call with the same input, or
+ * the `cache`.
  */
-export type AnsweredBy = 'flight' | 'cache';
+export type AnsweredBy = 'single-flight' | 'cache';
 
-/** A call has come; told before anything is done about it, in the async context of its caller. */
+/** A call has started. Emitted before anything else is done, in the async context of the caller. */
 export interface CallStartEvent {
   readonly type: 'call:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** Counts the calls of the serving that somebody observes, from 1. */
+  /** The number of the call, from 1, among the observed calls of the serving. */
   readonly call: number;
   readonly mode: CallMode;
 }
 
-/** A call has been answered, or has failed. */
+/** A call has been answered or has failed. */
 export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
   readonly type: 'call:end';
-  /** The rows that it brought, as far as it came; none, where something else has answered it. */
+  /** The number of its own rows, as far as they were queued; 0 where something else answered it. */
   readonly rows: number;
-  /** When it came: milliseconds since 1970. */
+  /** The time when it started, in milliseconds since 1970. */
   readonly startedAt: number;
-  /** Milliseconds until its rows were queued: `preprocess`, and the checks at the door. */
+  /** Milliseconds until its rows were queued: `preprocess` and validation. */
   readonly preprocessing: number;
   /** Milliseconds until the first of its rows ran. */
   readonly waiting: number;
-  /** Milliseconds until the last of its rows had their output. */
+  /** Milliseconds until the last of its rows had its output. */
   readonly running: number;
   /** Milliseconds until it was answered. */
   readonly postprocessing: number;
   /**
-   * The stage in which it ended; those after it took no time. What a stream postprocesses is part
-   * of `running`.
+   * The stage in which it ended; later stages took no time. For a stream, postprocessing is part of
+   * `running`.
    */
   readonly stage: CallStage;
   /**
-   * What has answered it, if not rows of its own. A call that found its reply in the cache has only
+   * The source of the answer, if it is not rows of its own. A call answered from the cache was only
    * preprocessed.
    */
   readonly answeredBy?: AnsweredBy;
-  /** Why it failed, if it did. */
+  /** The reason for which it failed. */
   readonly error?: unknown;
   /**
-   * That error is what its `signal` was aborted with: its caller has left, and nothing went wrong.
+   * Whether the error is the reason of its aborted `signal`: the caller has left, and nothing went
+   * wrong.
    */
   readonly cancelled?: true;
 }
 
-/** A partition has got a batch. */
+/** A partition was handed a batch. */
 export interface BatchStartEvent {
   readonly type: 'batch:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
-  /** Counts the batches of the serving, from 1. */
+  /** The number of the batch, from 1, among the batches of the serving. */
   readonly batch: number;
   readonly key: string;
-  /** Where its calls came from, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `separateOrigins`. */
   readonly origin?: Origin | undefined;
-  /** The index of the partition that runs it. */
+  /** The index of the partition. */
   readonly partition: number;
-  /** The rows in it. */
+  /** The number of its rows. */
   readonly rows: number;
-  /** The rows that it had room for. */
+  /** The number of rows that it had room for. */
   readonly batchSize: number;
   /** `rows / batchSize`. */
   readonly fill: number;
   /**
-   * Why it closed: it was `full`; its `timeout` passed; `idle`: a serving without timeout found a
-   * partition; `flush`: the next request did not fit and must not be split; the serving was closing
-   * and it had to `drain`; it is a `retry` of rows whose batch failed; or it never was open, but
-   * ran `inline`.
+   * Why the batch closed. `full`: it had no more room. `timeout`: its window timed out. `idle`: a
+   * partition was free and the serving has no timeout. `flush`: the next request did not fit and
+   * must not be split. `drain`: the serving was closing. `retry`: its rows run again after a
+   * failure. `inline`: it belongs to one call of `run`.
    */
   readonly reason: CloseReason | 'inline';
   /** Milliseconds from the arrival of its oldest row until it ran. */
   readonly wait: number;
-  /** The rows that still waited in the queue. */
+  /** The rows that were still queued. */
   readonly queued: number;
-  /** The calls that wait for rows in it, each once, as far as somebody observed them start. */
+  /** The observed calls with rows in it, each once. */
   readonly calls: readonly number[];
 }
 
-/** One batch has run. */
+/** A batch has run. */
 export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
   readonly type: 'batch:end';
-  /** Milliseconds that it ran, the way to its thread and back included. */
+  /** Milliseconds that it ran, including the transfer to the worker and back. */
   readonly runTime: number;
-  /** The zero rows that were added to it. */
+  /** The number of padding rows. */
   readonly padding: number;
-  /** How often its batch function yielded, if that is a generator. */
+  /** The number of steps, if the batch function is a generator. */
   readonly steps?: number;
-  /** Why it failed, if it did. */
+  /** The reason for which it failed. */
   readonly error?: unknown;
   /**
-   * It was handed ahead to a busy partition and taken back before it began, since another one was
-   * idle.
+   * Whether it was handed ahead to a busy partition and revoked before it began, since another
+   * partition was idle.
    */
   readonly revoked?: true;
-  /** The rows of it that run again, in batches of their own. */
+  /** The number of its rows that run again. */
   readonly retried?: number;
 }
 
-/** A partition has gone, or has come back. */
+/** The status of a partition has changed. */
 export interface PartitionChangeEvent extends PartitionStatus {
   readonly type: 'partition:change';
   readonly serving: string;
-  /** `process`: it runs batches of `batchedRun`; `inline`: it is that of `run`. */
+  /** Which calls it serves: `batched` those of `batchedRun`, `inline` those of `run`. */
   readonly kind: ServingKind;
-  /** Its index. */
+  /** The index of the partition. */
   readonly partition: number;
 }
 
-/** What a serving tells its observers. */
+/** The events of a serving. */
 export type ServingEvent =
   CallStartEvent | CallEndEvent | BatchStartEvent | BatchEndEvent | PartitionChangeEvent;
 
-/** What the batcher does not know of a batch. */
+/** The labels of a batch that the batcher does not have. */
 export interface BatchLabels {
   readonly serving: string;
   readonly key: string;

@@ -11,23 +11,25 @@ import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 
 /**
- * One batch on its way through a partition: gives the requests with rows in it what it says, each
- * its own.
+ * One run of a batch on a partition. Gives each request its own rows of what the batch function
+ * returns and emits.
  */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
   private hooked = false;
-  /** The request of each row and its index there; made for the batches that need it. */
+  /**
+   * The request of each row and the index of the row there; computed only for batches that need it.
+   */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
     private readonly parts: readonly Part<BatchRequest>[],
     private readonly outputAxes: BatchAxes,
-    /** The most rows of the batch, padding included. */
+    /** The largest number of rows of the batch, padding included. */
     largest: number,
-    /** Why its steps are not wanted any more. */
+    /** The reason why its further steps are not wanted, if there is one. */
     private readonly cut: () => Error | undefined = () => undefined,
   ) {
     const batch = Batch.merge(
@@ -53,7 +55,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
+  /** @throws RejectedRowsError when the memory of rows was transferred away while they waited */
   checkRows(): void {
     if (this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
@@ -73,7 +75,7 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Answers those with rows that are unfit, and gives the parts of the others. */
+  /** Fails the requests whose rows were rejected, and returns the parts of the others. */
   without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const unfit = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
@@ -126,7 +128,7 @@ export class BatchRun implements BatchListener {
     return owner !== undefined && owner.request.isWaiting(owner.index);
   }
 
-  /** Whether callers have heard of it already: then it cannot run again. */
+  /** Whether callers have received output of the batch: then it cannot run again. */
   get hasSpoken(): boolean {
     return this.hooked || this.steps > 0;
   }
@@ -150,7 +152,7 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  /** It has failed so, and its rows are to run again. */
+  /** Notes that the batch failed and that its rows run again. */
   runsAgain(error: unknown): void {
     if (error instanceof RunTimeoutError) {
       this.parts.forEach(({ request }) => (request.overrun = error));

@@ -20,7 +20,7 @@ type Parts = readonly Part<BatchRequest>[];
 export class BatchRunner {
   readonly observer: BatchObserver<BatchRequest>;
   private readonly outputAxes: BatchAxes;
-  /** What generators that still run are ended with. */
+  /** The error that ends running generators, once {@link terminate} was called. */
   private cut: Error | undefined;
 
   constructor(
@@ -34,8 +34,8 @@ export class BatchRunner {
   }
 
   /**
-   * Runs the window as one batch, which padding makes no larger than that; what failed and may run
-   * again is in the outcome.
+   * Runs the rows of a window as one batch of at most the window's size, padding included. The
+   * outcome holds the rows that run again.
    */
   readonly dispatch = (
     { parts, size, retryState }: Window<BatchRequest>,
@@ -43,7 +43,7 @@ export class BatchRunner {
   ): Promise<BatchOutcome<BatchRequest>> =>
     this.runParts(parts, partition, size, retryState as RetryState | undefined);
 
-  /** Runs the request so that a fault is found; nobody waits for what it gives. */
+  /** Runs the request to find errors. Its output is dropped. */
   async tryOut(request: BatchRequest, index: number, partition: Partition): Promise<unknown> {
     request.isOver = true;
     const { size } = request;
@@ -58,8 +58,8 @@ export class BatchRunner {
   }
 
   /**
-   * Generators that still run end at their next step, and what is lost with its partition is lost
-   * for this reason.
+   * Ends running generators at their next step. Batches that are lost with their partition fail
+   * with this error.
    */
   terminate(error: Error): void {
     this.cut = error;

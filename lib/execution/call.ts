@@ -12,27 +12,30 @@ import type {
 } from '../definition/serving-definition.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
-/** The caller's half of the line: `preprocess` before the batch, `postprocess` after it. */
+/**
+ * The callbacks that run on the caller's side: `preprocess` before the batch, `postprocess` after
+ * it.
+ */
 export type Callbacks = Pick<
   ServingOptions,
   'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'tenant' | 'cost' | 'maxQueueCost'
 >;
 
 /**
- * A call after preprocessing: its rows, at once or one batch after the other, and what the reply
- * needs.
+ * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
+ * `postprocess` needs.
  */
 export interface Call {
   readonly rows: Batch | Source<Batch>;
   /** The input was one plain value, so the reply is its one result. */
   readonly single: boolean;
-  /** The batches may go on for ever. */
+  /** The sequence of batches may never end. */
   readonly isOpen: boolean;
   readonly info: unknown;
 }
 
 /**
- * Turns the input into rows. `axes` tells where the rows of a model's inputs lie.
+ * Turns the input into rows. `axes` gives the batch axes of a model's inputs.
  *
  * @throws InvalidInputError for an iterator that another call reads
  */
@@ -46,9 +49,9 @@ export function prepareCall(
 }
 
 /**
- * The call with the key that its caller names for its rows.
+ * The call with the key from its options.
  *
- * @throws InvalidInputError when a batch names another one itself
+ * @throws InvalidInputError when a batch has another key
  */
 export function withKey({ name }: Callbacks, call: Call, key: string): Call {
   const { rows } = call;
@@ -75,7 +78,7 @@ function keyed(serving: string, batch: Batch, key: string): Batch {
   return batch.withKey(key);
 }
 
-/** Ends the lazy sequence of a call that is not run. */
+/** Ends the lazy sequence of a call that does not run. */
 export function dropCall({ rows }: Call): void {
   if (!(rows instanceof Batch)) {
     leave(rows);
@@ -100,14 +103,14 @@ function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
 }
 
 /**
- * Shapes what a stream gives: all of it by `postprocessStream`, or else each output by
+ * Shapes the events of a stream: all of them by `postprocessStream`, or else each output by
  * `postprocess`.
  */
 export async function* finishStream(
   callbacks: Callbacks,
   { info }: Call,
   events: AsyncIterable<StreamEvent<unknown, string>>,
-  /** The result of user code, unless the call ends before. */
+  /** The result of user code, unless the call is cancelled first. */
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
@@ -125,7 +128,7 @@ export async function* finishStream(
   }
 }
 
-/** The one result of a call with one plain value; of any other, all of them. */
+/** The one result of a call with one plain value; of any other call, all results. */
 export function unwrap({ single }: Call, output: unknown): unknown {
   return single && Array.isArray(output) ? output[0] : output;
 }
@@ -166,7 +169,7 @@ async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes
 function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   const source = sourceOf(rows);
   if (source && Array.isArray(rows)) {
-    // The batches are here, and nothing has to wait for them.
+    // All batches exist already, so none has to be awaited.
     const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
     return { rows: batches, single: false, isOpen: false, info };
   }
@@ -182,7 +185,7 @@ function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
   };
 }
 
-/** The value as a batch, unless it is one plain value. */
+/** The value as a batch, or undefined if it is one plain value. */
 function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
   if (typeof rows !== 'object') {
     return undefined;

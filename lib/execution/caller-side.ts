@@ -14,8 +14,8 @@ import type { ResolvedCallOptions } from './resolved-call-options.js';
 import { Waits } from './waits.js';
 
 /**
- * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller waits
- * for neither longer than its options allow.
+ * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller
+ * waits for neither longer than its options allow.
  */
 export class CallerSide {
   /** Calls whose `preprocess` runs. */
@@ -28,7 +28,9 @@ export class CallerSide {
     private readonly inputAxes: BatchAxes,
   ) {}
 
-  /** The rows of the input. No promise where nothing is asynchronous: that would cost a microtask. */
+  /**
+   * The rows of the input. No promise where nothing is asynchronous: that would cost a microtask.
+   */
   prepare(input: unknown, resolved: ResolvedCallOptions): Call | Promise<Call> {
     const { callbacks } = this;
     const { key } = resolved;
@@ -44,14 +46,18 @@ export class CallerSide {
     return call;
   }
 
-  /** The call with the `info` of its `preprocess` and without rows, for a call that shares those. */
+  /**
+   * The call with the `info` of its `preprocess` and without rows, for a call that shares those.
+   */
   async prepareInfo(input: unknown, resolved: ResolvedCallOptions): Promise<Call> {
     const call = await this.prepare(input, resolved);
     dropCall(call);
     return call;
   }
 
-  /** The reply from the output of the call's rows; a promise where `postprocess` is asynchronous. */
+  /**
+   * The reply from the output of the call's rows; a promise where `postprocess` is asynchronous.
+   */
   finish(
     call: Call,
     output: BatchOutput,

@@ -16,24 +16,25 @@ export interface ServingLane extends Lane {
 type Limits = { -readonly [Option in keyof KeyOptions]: KeyOptions[Option] };
 
 /**
- * With so many lanes more than keys, all are forgotten: rows of a forgotten lane open a new window.
+ * Beyond this number of lanes more than keys, all are forgotten: later rows of a forgotten lane
+ * open a new window.
  */
 const MORE_LANES = 1024;
 const LONGEST_ORIGIN = 256;
 
-/** The lanes of one serving, and the options of each key, which may change while it runs. */
+/** The lanes of a serving, and the options of each key, which may change while it runs. */
 export class Lanes {
-  /** The keys that are known. */
+  /** The declared keys. */
   readonly keys: readonly string[];
   private readonly limits: ReadonlyMap<string, Limits>;
   private readonly lanes = new Map<string, ServingLane>();
   /** The lanes of each group of calls that batch apart, for as long as the group lives. */
   private readonly grouped = new WeakMap<object, Map<string, ServingLane>>();
-  /** The options of calls that run alone, by those of their key. */
+  /** The limits of calls that run alone, by the options of their key. */
   private readonly alone = new Map<KeyOptions, KeyOptions>();
-  /** For keys that are not known. */
+  /** The options of keys that are not declared. */
   private readonly others: Limits;
-  /** The rows of one run of the model, where its file fixes them. */
+  /** The number of rows of one run of the model, where its file fixes it. */
   private step = 1;
   private most = Infinity;
 
@@ -44,8 +45,8 @@ export class Lanes {
   }
 
   /**
-   * Has batches take as many rows as the model does: multiples of its fixed batch, or one call
-   * where it has no batch axis.
+   * Adapts the batch sizes to the model: multiples of its fixed batch size, or one call per batch
+   * for a model without a batch axis.
    */
   fit({ inputs, fixedBatch }: Pick<ModelSignature, 'inputs' | 'fixedBatch'>): void {
     this.step = fixedBatch ?? 1;
@@ -57,12 +58,14 @@ export class Lanes {
     return this.limits.get(key) ?? this.others;
   }
 
-  /** From the next window on. */
+  /** Changes options of keys, from the next window on. */
   change(keys: readonly string[], options: Partial<KeyOptions>): void {
     keys.forEach((key) => this.set(this.limits.get(key)!, options));
   }
 
-  /** A lane for one call of at most so many rows, whose batches no other call shares. */
+  /**
+   * A new lane for one call of at most this many rows, which shares its batches with no other call.
+   */
   inlineLaneOf({ key }: Batch, mostRows: number, origin?: Origin): ServingLane {
     checkOrigin(origin);
     const options = this.optionsOf(key);
@@ -75,8 +78,8 @@ export class Lanes {
   }
 
   /**
-   * The lane in which the rows wait. Nobody waits in those of unknown keys, and so nobody has to
-   * find them again.
+   * The lane of the rows. A key that is not declared gets a new lane each time, since such rows
+   * share no batch.
    */
   laneOf(batch: Batch, origin?: Origin, group?: object): ServingLane {
     const { key } = batch;
@@ -131,14 +134,14 @@ function checkOrigin(origin: unknown): void {
   }
 }
 
-/** The most rows of one batch: shared with others, or inline. */
+/** The largest number of rows of one batch: shared with other calls, or inline. */
 export function largestBatch({ batchSize, runSize }: KeyOptions, inline = false): number {
   return inline ? runSize : batchSize;
 }
 
 /**
- * The padding of a batch: up to the next allowed size, or what its callers asked for as far as it
- * fits into the largest batch.
+ * The padding of a batch: up to the next allowed size, or as much as its callers asked for and the
+ * largest batch allows.
  */
 export function paddingOf(
   { size, padding }: Batch,

@@ -7,9 +7,9 @@ import { deepCopy } from '../batch/deep-copy.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
 /**
- * The output of a batch as rows that can be shared out, the results of padding cut off.
+ * The output of a batch as rows, without the results of padding.
  *
- * @throws InvalidOutputError when it has not one result per row
+ * @throws InvalidOutputError when it does not have one result per row
  */
 export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
   const expected = input.size + input.padding;
@@ -48,14 +48,14 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   return rows.slice(0, input.size);
 }
 
-/** Only a model has the option. */
+/** Advice for the outputs of a model; nothing else has the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
     ? `. Where its rows lie on another axis, say so: outputs: { ${path}: { batchAxis: ... } }`
     : '';
 }
 
-/** What makes a batch invalid is the caller's fault, unless it is an output that is to make one. */
+/** An InvalidBatchError is the caller's fault; for an output it becomes an InvalidOutputError. */
 export function asOutput(make: () => Batch): Batch {
   try {
     return make();
@@ -67,8 +67,8 @@ export function asOutput(make: () => Batch): Batch {
 }
 
 /**
- * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error
- * that a batch function put in place of a row's result.
+ * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
+ * Throws the Error that a batch function returned in place of a row's result.
  */
 export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
   const output = isLent ? rows.view() : rows.release();
@@ -79,7 +79,7 @@ export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
   return output;
 }
 
-/** As {@link releaseOutput}, for one of several callers: no other sees what he does with it. */
+/** Like {@link releaseOutput}, with a copy for one of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

@@ -6,7 +6,7 @@ import type { CallMetadata } from '../definition/reply.js';
 import { asOutput } from './output.js';
 import { BatchRequest } from './request.js';
 
-/** The output rows of a request, and what was said of the batches in which it ran. */
+/** The output rows of a request, and the metadata of the batches in which they ran. */
 export type Reply = CallMetadata & { readonly rows: Batch };
 
 /** The output rows of one batch, for the rows of the request from `offset` on. */
@@ -20,10 +20,10 @@ interface Answer {
 /** A request whose caller waits for all of the output. */
 export class ReplyRequest extends BatchRequest {
   readonly reply: Promise<Reply>;
-  /** Most requests have but one, and need no list of them. */
+  /** Most requests have one answer and need no list. */
   private first: Answer | undefined;
   private others: Answer[] | undefined;
-  /** What generators have yielded, by part and row, and what they said beside the last of it. */
+  /** The steps of generators, by part and row, and the last metadata of each. */
   private steps:
     Map<number, { readonly rows: readonly unknown[][]; metadata: unknown }> | undefined;
   private resolve!: (reply: Reply) => void;

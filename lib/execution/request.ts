@@ -6,32 +6,28 @@ import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import { DONE } from '../partitions/batch-function.js';
 
-/**
- * Rows of a call on their way through the batcher: they may run in several batches, and finish in
- * any order.
- */
+/** Rows of a call in the batcher. They may run in several batches, and end in any order. */
 export abstract class BatchRequest implements QueuedRequest {
   arrivedAt = 0;
   waiting = 0;
   open = 0;
   ready = 0;
   isOver = false;
-  /** Where its rows wait, if they do. */
   queue: RequestQueue | undefined;
   /**
-   * A batch of it has taken too long: what its caller hears where no partition is left to run that
-   * again.
+   * The error of a batch that took too long. The caller gets it where no partition is left to run
+   * the rows again.
    */
   overrun: RunTimeoutError | undefined;
   private missing: number;
-  /** The rows that a generator has said to be over. */
+  /** The rows that a generator has ended with DONE. */
   private done: Set<number> | undefined;
 
   constructor(
     readonly batch: Batch,
     readonly lane: ServingLane,
     readonly watch?: CallRecorder,
-    /** The hooks that the caller asked for; then all rows run in one batch. */
+    /** The hooks that the caller asked for. With hooks, all rows run in one batch. */
     readonly hooks?: readonly string[],
     private readonly terms = DEFAULT_CALL_OPTIONS,
     readonly cost = 0,
@@ -59,7 +55,7 @@ export abstract class BatchRequest implements QueuedRequest {
     return this.terms.deadline;
   }
 
-  /** Takes the output rows for the part at `offset`; with the last part the request is over. */
+  /** Takes the output rows of the part at `offset`. The request is over with its last part. */
   answer(offset: number, rows: Batch, metadata: unknown): void {
     if (!this.isOver) {
       this.takeOutput(offset, rows, metadata);
@@ -67,7 +63,7 @@ export abstract class BatchRequest implements QueuedRequest {
     }
   }
 
-  /** Takes what a generator has yielded for the rows from `offset` on. */
+  /** Takes the values that a generator has yielded for the rows from `offset` on. */
   step(offset: number, values: readonly unknown[], metadata: unknown): void {
     const isLive = (value: unknown, i: number): boolean =>
       value !== DONE && this.isWaiting(offset + i);
@@ -82,7 +78,7 @@ export abstract class BatchRequest implements QueuedRequest {
     this.endRows(offset, values.length, (i) => values[i] === DONE);
   }
 
-  /** The generator has ended, and with it the rows of the part. */
+  /** Ends the rows of a part whose generator has ended. */
   endSteps(offset: number, count: number): void {
     this.endRows(offset, count, () => true);
   }
@@ -90,7 +86,7 @@ export abstract class BatchRequest implements QueuedRequest {
   /** Takes the value of a hook for all rows. */
   abstract hook(name: string, value: unknown): void;
 
-  /** Answers the call with the error. */
+  /** Rejects the call with the error. */
   fail(error: unknown): void {
     if (!this.isOver) {
       this.isOver = true;
@@ -104,8 +100,7 @@ export abstract class BatchRequest implements QueuedRequest {
   }
 
   /**
-   * The batch with the part has failed; where a generator had said all of these rows to be over,
-   * they are not concerned.
+   * Fails the request, unless a generator had ended all rows of the part before the batch failed.
    */
   failPart(offset: number, count: number, error: unknown): void {
     for (let row = offset; row < offset + count; row++) {
@@ -121,11 +116,11 @@ export abstract class BatchRequest implements QueuedRequest {
     return !this.isOver && !this.done?.has(row);
   }
 
-  /** All that there is for the part. */
+  /** Takes the whole output of a part. */
   protected abstract takeOutput(offset: number, rows: Batch, metadata: unknown): void;
   /**
-   * `values` has an entry for every row of the part; where `live` is false, the row was over
-   * already.
+   * `values` has an entry for every row of the part; where `live` is false, the row had ended
+   * before.
    */
   protected abstract takeStep(
     offset: number,
@@ -133,7 +128,7 @@ export abstract class BatchRequest implements QueuedRequest {
     live: readonly boolean[],
     metadata: unknown,
   ): void;
-  /** There will be no more steps for the part, of which there may have been none. */
+  /** Ends the steps of a part, of which there may have been none. */
   protected abstract endSteppedPart(offset: number, count: number): void;
   protected abstract finish(): void;
   protected abstract reject(error: unknown): void;

@@ -9,20 +9,20 @@ import {
 } from '../context/call-options.js';
 import { LONGEST_DELAY } from '../definition/option-rules.js';
 
-/** What a call asks for beside its rows, with every default filled in. */
+/** The options of a call with every default filled in. */
 export interface ResolvedCallOptions {
   readonly priority: number;
   readonly tenant: string;
-  /** The key of its rows; that of its batch, if there is none. */
+  /** The key from the call options; undefined if the batch gives it. */
   readonly key: string | undefined;
-  /** When its caller waits no more, in milliseconds of `performance.now()`. */
+  /** The time until which the caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
-  /** What its caller is told when the deadline has passed. */
+  /** The error for the caller when the deadline has passed. */
   readonly deadlineError: () => Error;
 }
 
-/** The terms of a call that asks for nothing; one for all of them. */
+/** The options of a call without any; one object for all such calls. */
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,
   tenant: '',
@@ -32,7 +32,7 @@ export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   deadlineError: () => new DeadlineExceededError('The deadline of the call has passed'),
 };
 
-/** The options that a caller may give, and whether only a stream has them. */
+/** The options that callers may give, and whether only streams have them. */
 const OPTIONS: ReadonlyMap<string, { readonly ofStreams: boolean }> = new Map(
   Object.entries({
     signal: { ofStreams: false },
@@ -53,9 +53,9 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
 ] satisfies (keyof InternalCallOptions)[]);
 
 /**
- * The terms of a call to the serving, whose time runs from now.
+ * Resolves the options of a call; its timeout starts now.
  *
- * @throws InvalidInputError for an option that is unknown, or cannot be
+ * @throws InvalidInputError for an unknown option or an invalid value
  */
 export function resolveCallOptions(
   { name, tenant: tenantOf }: Callbacks,
@@ -107,8 +107,8 @@ export function resolveCallOptions(
 }
 
 /**
- * Calls back with the reason when the call is to end before its answer, at once if it is; the
- * function that it returns ends that.
+ * Calls back with the reason when the signal aborts or the deadline passes, at once if that has
+ * happened. Returns a function that removes the callback.
  */
 export function onCancel(
   { signal, deadline, deadlineError }: ResolvedCallOptions,
@@ -130,20 +130,20 @@ export function onCancel(
   };
 }
 
-/** Whether the call may have to end before its answer. */
+/** Whether the call can be cancelled before its answer. */
 export function isCancellable({ signal, deadline }: ResolvedCallOptions): boolean {
   return signal !== undefined || deadline < Infinity;
 }
 
-/** What can be answered before its work has come to an end. */
+/** A request that can fail before its batch ends. */
 interface Cancellable {
   readonly isOver: boolean;
   fail(reason: unknown): void;
 }
 
 /**
- * The answer to the request, which ends when its call is to end, and is not submitted where that is
- * so already.
+ * The answer to the request, or its failure when the call is cancelled. A call that was cancelled
+ * already is not submitted.
  */
 export async function untilCancelled<T>(
   terms: ResolvedCallOptions,
@@ -162,7 +162,7 @@ export async function untilCancelled<T>(
   }
 }
 
-/** What the work gives, unless the call is to end before. */
+/** The result of the work, or the reason when the call is cancelled first. */
 export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Promise<T> {
   if (!isCancellable(terms)) {
     return work;
@@ -172,9 +172,9 @@ export function orCancelled<T>(terms: ResolvedCallOptions, work: Promise<T>): Pr
   return Promise.race([work, stopped]).finally(unheard);
 }
 
-/** Own names only: options may be an AbortController, whose signal is that of its class. */
+/** Checks own properties only: options may be an AbortController, whose signal is inherited. */
 function checkNames(serving: string, options: CallOptions, isStream: boolean): void {
-  // Makes no list of names, which every call would pay for.
+  // Builds no list of names: every call would pay for it.
   for (const option in options) {
     const known = OPTIONS.get(option);
     if (!Object.hasOwn(options, option)) {

@@ -16,28 +16,26 @@ import {
 import type { BatchRequest } from './request.js';
 import { type RetryOptions } from '../definition/resolved-serving.js';
 
-/** What is known of rows that run again. */
+/** The history of rows that run again. */
 export interface RetryState {
-  /** How many partitions were lost with them. */
+  /** The number of partitions that were lost with the rows. */
   readonly losses: number;
-  /**
-   * How many more runs the search for the row at fault may take; shared by all batches that look
-   * for it.
-   */
+  /** The runs left for the search for the failing row, shared by all batches of that search. */
   readonly search: { runs: number };
 }
 
 /**
- * The batches in which the rows of one that has failed are to run again; none where they have
- * failed for good.
+ * The batches in which the rows of a failed batch run again; none where the failure is final.
  *
- * Who was not begun with runs elsewhere; what its partition has died of when it received it, no
- * more often than `retries` says. What is too much for one message runs in halves. Where the output
- * was at fault, no rows are. What had come to its end when its output was lost runs again, and is
- * not to blame. What was lost with its partition runs again whole, since it need not be to blame;
- * and in halves from then on, since it may be. What failed by itself runs in halves: a binary
- * search, which ends when it has taken twice as many runs as one row at fault can ask for, since
- * then it is not the rows that are at fault.
+ * - A batch that did not begin runs elsewhere. One that its partition may have died of when it
+ *   arrived counts as a loss of that partition.
+ * - A batch too large for one message runs in halves.
+ * - An invalid output is final: it is not the fault of rows.
+ * - A batch whose output was lost runs again; it did not cause the loss.
+ * - A batch that was lost with its partition runs again whole, since it need not be the cause, and
+ *   in halves after the second loss, since it may be.
+ * - A batch that failed by itself runs in halves: a binary search for the failing row. The search
+ *   ends after twice the runs that one failing row needs, since then the rows are not the cause.
  */
 export function retriesFor(
   error: unknown,
@@ -79,15 +77,12 @@ export function retriesFor(
   return inHalves(parts, rows, known);
 }
 
-/** So that rows, too, share what a batch cannot have. */
+/** Out of memory: half of the rows may fit. */
 function isOutOfMemory(error: unknown): boolean {
   return /out of memory|bad_alloc|failed to allocate/i.test(messageOf(error));
 }
 
-/**
- * Two batches of the rows; nothing where that would cut off rows from those that they must run
- * with.
- */
+/** Two batches of the rows; none where the cut would separate rows that must run together. */
 function inHalves(
   parts: readonly Part<BatchRequest>[],
   rows: number,
@@ -113,8 +108,8 @@ function inHalves(
 }
 
 /**
- * The middle, or where a request lies there that must run whole, the end of it that is inside the
- * batch.
+ * The middle of the batch, moved to the end of a request that must run whole, or to its start if
+ * its end is that of the batch.
  */
 function cutOf(parts: readonly Part<BatchRequest>[], rows: number): number {
   const middle = Math.ceil(rows / 2);

@@ -7,21 +7,21 @@ import { asOutput, releaseOutput } from './output.js';
 import type { Reply, ReplyRequest } from './reply-request.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 
-/** What a request has to say, in the order of its rows. */
+/** The events of a request, in the order of its rows. */
 export type RequestEvent =
   | { readonly offset: number; readonly rows: Batch; readonly metadata: unknown }
   | { readonly hook: string; readonly value: unknown };
 
 /**
- * The most steps and hooks that wait, for their consumer or for earlier rows: the batch goes on for
- * others and cannot wait.
+ * Limit of steps and hooks that wait for their consumer, or for those of earlier rows. The batch
+ * runs on for other callers and cannot wait.
  */
 const EVENTS_AHEAD = 1024;
 
-/** A request whose caller wants the output as it comes, in the order of its rows. */
+/** A request whose caller reads the output while it is computed, in the order of its rows. */
 export class StreamRequest extends BatchRequest {
   readonly events = new Queue<RequestEvent>();
-  /** The offset of the part whose events are passed on; those of later parts are held. */
+  /** The offset of the part whose events are passed on. The events of later parts are held back. */
   private turn = 0;
   private readonly held = new Map<number, { readonly events: RequestEvent[]; count: number }>();
   /** The number of events of later parts. */
@@ -103,7 +103,7 @@ export class StreamRequest extends BatchRequest {
   }
 }
 
-/** What a call gives while it runs: the events of its pieces, one piece after the other. */
+/** The events of a call: those of its pieces, one piece after the other. */
 export async function* eventsOf(
   call: Call,
   pieces: AsyncIterator<StreamRequest, undefined>,
@@ -126,7 +126,7 @@ export async function* eventsOf(
   }
 }
 
-/** The replies to all pieces of a call as one. */
+/** The replies to all pieces of a call, as one. */
 export async function replyOf(
   serving: string,
   pieces: AsyncIterator<ReplyRequest, undefined>,
@@ -146,7 +146,7 @@ export async function replyOf(
   return { isSplit: true, rows, metadata: metadataOf(replies) };
 }
 
-/** What was said of the batches of all replies, by the place of their rows in the call. */
+/** The metadata of the batches of all replies, by the place of their rows in the call. */
 function metadataOf(replies: readonly Reply[]): PartMetadata[] {
   let before = 0;
   return replies.flatMap((reply) => {

@@ -16,12 +16,11 @@ import { truncate, formatValue } from '../format.js';
 import type { Callbacks } from './call.js';
 import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
 
-/** More hooks no call may ask for. */
+/** The largest number of hooks of one call. */
 const MOST_HOOKS = 1024;
 
 /**
- * Refuses more in one call than the serving would ever take, padding counted; of a stream, in one
- * of its batches.
+ * Refuses a call, or a batch of a stream, that is larger than the serving allows, padding included.
  *
  * @throws RequestTooLargeError
  */
@@ -43,9 +42,8 @@ export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: B
 }
 
 /**
- * Refuses rows at the door that could not run, so that they spoil no batch. Without `keys`, any key
- * will do. Rows must be like the inputs of the model, or the template that is declared where there
- * is no model.
+ * Refuses rows that could not run, so that they spoil no batch: rows unlike the inputs of the model
+ * or the declared template. Without `keys`, any key is allowed.
  *
  * @throws InvalidBatchError for a batch without rows
  * @throws UnknownKeyError for a key that the serving does not have
@@ -87,9 +85,9 @@ export function validateBatch(
 }
 
 /**
- * The hooks that a call asks for, in a list of its own; none where it does not say.
+ * A copy of the list of hooks in the options; empty if there is none.
  *
- * @throws InvalidInputError when it is no list of names
+ * @throws InvalidInputError when it is not a list of names
  */
 export function ownHooks(serving: string, hooks: readonly string[] = []): readonly string[] {
   const own = read(() =>
@@ -105,8 +103,8 @@ export function ownHooks(serving: string, hooks: readonly string[] = []): readon
 }
 
 /**
- * Refuses a call with hooks whose rows cannot run in one batch, or that asks for what the model
- * does not have.
+ * Refuses a call with hooks whose rows do not fit into one batch, or with hooks that the model does
+ * not have.
  *
  * @throws InvalidInputError
  */
@@ -133,7 +131,7 @@ export function checkHooks(
   }
 }
 
-/** Why the rows are not like the inputs, if they are not. */
+/** The reason why the rows do not match the inputs, or undefined. */
 function mismatch(
   batch: Batch,
   inputs: readonly ModelPort[],
@@ -149,7 +147,7 @@ function mismatch(
       ({ path, tensor }, i) => [path, { tensor, axis: template.axes[i] }] as const,
     ),
   );
-  // A bare tensor is the one input of a model that has one. A function takes what it is given.
+  // A bare tensor is the input of a model that has one input. A function accepts any.
   const lone =
     isModel && inputs.length === 1 && template.leaves.length === 1 ? leaves.get('') : undefined;
   for (const port of inputs) {
@@ -174,14 +172,14 @@ function mismatch(
   }
   if (template.leaves.length > inputs.length) {
     const names = new Set(inputs.map(({ name }) => name));
-    // Two leaves can have one path: those of { 'a.b': x, a: { b: y } }.
+    // Two leaves can have the same path: those of `{ 'a.b': x, a: { b: y } }`.
     const extra = template.leaves.find(({ path }) => !names.delete(path))?.label;
     return `${isModel ? 'the model has' : 'there is'} no input ${formatValue(extra)}`;
   }
   return undefined;
 }
 
-/** `sizes` remembers dynamic axes by name: axes of one name must agree within a call. */
+/** `sizes` keeps dynamic axes by name: axes of one name must have equal sizes within a call. */
 function wrongShape(
   port: ModelPort,
   dims: readonly number[],
@@ -212,7 +210,7 @@ function named({ name }: ModelPort): string {
   return name === '' ? 'the tensor' : `"${name}"`;
 }
 
-/** What the rows count against `maxQueueCost`, where that is given. */
+/** The cost of the rows, where `maxQueueCost` is given. */
 export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch: Batch): number {
   if (maxQueueCost === undefined) {
     return 0;
@@ -227,7 +225,7 @@ export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch:
   return costs;
 }
 
-/** The bytes of rows that are tensors; a string counts as one, plain values as none. */
+/** The bytes of rows that are tensors: 1 for each string, none for plain values. */
 function bytesOf({ template, size }: Batch): number {
   const perRow = (template?.leaves ?? []).map(({ tensor: { data, dims } }, leaf) => {
     const elements = elementsOf(dims, template!.axes[leaf] ?? null);
@@ -236,7 +234,7 @@ function bytesOf({ template, size }: Batch): number {
   return size * perRow.reduce((sum, bytes) => sum + bytes, 0);
 }
 
-/** The elements of one row: the item of which the shape is known may have no rows. */
+/** The number of elements of one row. The item whose shape is known may have no rows. */
 function elementsOf(dims: readonly number[], axis: number | null): number {
   return dims.reduce((elements, dim, i) => (i === axis ? elements : elements * dim), 1);
 }

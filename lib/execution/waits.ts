@@ -4,27 +4,27 @@ import {
   onCancel,
 } from './resolved-call-options.js';
 
-/** One result that a caller waits for. */
+/** A result that a caller waits for. */
 interface Wait {
   readonly result: Promise<unknown>;
   readonly end: (reason: unknown) => void;
 }
 
 /**
- * The results that callers wait for and that cannot be ended from here: of `preprocess`,
- * `postprocess`, or a session that loads. A caller waits no longer than its terms allow, and at
- * most until {@link end}.
+ * Results that callers wait for and that cannot be cancelled: of `preprocess`, of `postprocess`, or
+ * of a session that loads. A caller waits at most until its call is cancelled or {@link end} is
+ * called.
  */
 export class Waits {
   private readonly waits = new Set<Wait>();
   private ending: { readonly error: Error } | undefined;
 
-  /** The results that are waited for. */
+  /** The number of results that are waited for. */
   get size(): number {
     return this.waits.size;
   }
 
-  /** The result of the work, or the reason for which the call ends before. */
+  /** The result of the work, or the reason when the call ends first. */
   for<T>(work: Promise<T>, terms: ResolvedCallOptions = DEFAULT_CALL_OPTIONS): Promise<T> {
     let end!: Wait['end'];
     let stop: (() => void) | undefined;
@@ -50,7 +50,7 @@ export class Waits {
     }
   }
 
-  /** Answers every caller that waits, and from now on those that would, with the error. */
+  /** Rejects all waits, and later ones at once, with the error. */
   end(error: Error): void {
     this.ending = { error };
     this.waits.forEach(({ end }) => end(error));

@@ -20,11 +20,11 @@ import type { Partition } from '../partitions/partition.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 
 /**
- * One row for every batch that is to be run before the serving is ready: of each example, and of
- * zeros for the keys of a model that has allowed sizes and no example.
+ * One row for each batch of the warm-up: of each example, and zeros for the keys of a model with
+ * allowed sizes and no example.
  *
- * @throws InvalidServingError for an example without rows, a model that needs one, and sizes for a
- * model without a batch axis
+ * @throws InvalidServingError for an example without rows, for a model that needs an example, and
+ * for allowed sizes of a model without a batch axis
  */
 async function examplesOf(
   { name, warmUp: inputs, keys }: ResolvedServing,
@@ -57,9 +57,9 @@ async function examplesOf(
 }
 
 /**
- * A row of zeros for a model, if its inputs have but one inner shape.
+ * A row of zeros for a model whose inputs have fixed inner shapes.
  *
- * @throws InvalidServingError naming the input that may have many
+ * @throws InvalidServingError naming an input with an open axis
  */
 function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   const row: Record<string, Container> = {};
@@ -78,7 +78,7 @@ function zeroRow(serving: string, { inputs }: ModelSignature): Batch {
   return Batch.ofContainer(row, axesOf(inputs));
 }
 
-/** What a warm-up needs of a serving that is loaded. */
+/** The parts of a loaded serving that its warm-up needs. */
 export interface WarmUp {
   readonly options: ResolvedServing;
   readonly opened: OpenedEngine;

@@ -24,7 +24,9 @@ export interface OpenedEngine {
   readonly signature?: ModelSignature | undefined;
   /** What each partition of a model runs on. */
   readonly providers?: readonly (SessionProviders | undefined)[];
-  /** Callers get what a batch function throws as it is, and not as the cause of a BatchFailedError. */
+  /**
+   * Callers get what a batch function throws as it is, and not as the cause of a BatchFailedError.
+   */
   readonly throwsAsIs?: boolean;
 }
 

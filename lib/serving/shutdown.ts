@@ -2,34 +2,29 @@ import { Logger } from '@nestjs/common';
 import { ServingClosedError } from '../errors.js';
 import { type ShutdownOptions } from '../definition/option-rules.js';
 
-/** What takes calls and can be shut down. */
+/** A target of shutdown, which takes calls. */
 export interface Closable {
-  /** Still takes calls, and lets none of them wait for others. */
+  /** Takes calls as before, but lets none of them wait for others. */
   drain(): void;
-  /** Takes no more calls, and answers those that no partition has taken. */
+  /** Takes no more calls, and fails those that no partition has taken. */
   abandon(error: Error): void;
-  /** Takes no more calls, and answers those that are left. Says whether there were any. */
+  /** Takes no more calls, and fails all that are left. Returns whether there were any. */
   end(error: Error): boolean;
-  /** Ends what still runs, where that is safe. */
+  /** Ends running work where that is safe. */
   halt?(): void;
-  /**
-   * Takes no more calls; resolves when those that are left are answered and everything has ended.
-   */
+  /** Takes no more calls; resolves when all calls are answered and everything has ended. */
   close(): Promise<void>;
-  /** What runs although its callers were answered, in words. */
+  /** The work that runs on although its callers were answered, described for a log. */
   unfinished(): readonly string[];
 }
 
-/**
- * Milliseconds that what still runs at the limit has to come to its end, and then once more when it
- * was halted.
- */
+/** Milliseconds that running work has to end at the limit, and once more after it was halted. */
 const GRACE = 200;
 
 /**
- * The order of shutdown. From {@link begin} on no call waits for others, and with `drain: false`
- * those that are queued are answered as closed. From {@link complete} on no call is taken. At the
- * limit every call that is left is answered as closed, and what can be ended is ended.
+ * The order of shutdown. After {@link begin} no call waits for others, and with
+ * `drainOnShutdown: false` queued calls fail as closed. After {@link complete} no call is taken. At
+ * the limit all calls that are left fail as closed, and everything that can be ended is ended.
  */
 export class Shutdown {
   private readonly logger = new Logger('Serving');
@@ -38,7 +33,7 @@ export class Shutdown {
   private completing: Promise<void> | undefined;
 
   constructor(
-    /** As messages name it: `Serving "x"`. */
+    /** The owner as messages name it: `Serving "x"`. */
     private readonly owner: string,
     private readonly options: ShutdownOptions,
     private readonly target: Closable,
@@ -53,7 +48,7 @@ export class Shutdown {
     return this.completing !== undefined;
   }
 
-  /** Starts the clock. Nest then waits for the clients of its servers, which may still call. */
+  /** Starts the clock. Nest waits next for the clients of its servers, which may still call. */
   begin(): void {
     if (this.limit) {
       return;
@@ -69,7 +64,7 @@ export class Shutdown {
     }
   }
 
-  /** Resolves when all has ended, and soon after the limit in any case. */
+  /** Resolves when everything has ended, or soon after the limit. */
   complete(): Promise<void> {
     return (this.completing ??= this.run());
   }
@@ -86,7 +81,7 @@ export class Shutdown {
     }
   }
 
-  /** Resolves when there is nothing more to wait for. */
+  /** Resolves when nothing is left to wait for. */
   private async enforce(shutdown: number): Promise<void> {
     await this.delay(shutdown);
     this.endCalls();

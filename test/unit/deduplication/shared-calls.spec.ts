@@ -414,9 +414,9 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(ends).toEqual([
       { ...common, call: 1, rows: 1, answeredBy: undefined, waiting: 0, running: 5 },
       { ...common, call: 2, rows: 1, answeredBy: undefined, waiting: 5, running: 7 },
-      { ...common, call: 3, rows: 0, answeredBy: 'flight', waiting: 5, running: 7 },
-      { ...common, call: 4, rows: 0, answeredBy: 'flight', waiting: 3, running: 7 },
-      { ...common, call: 5, rows: 0, answeredBy: 'flight', waiting: 0, running: 7 },
+      { ...common, call: 3, rows: 0, answeredBy: 'single-flight', waiting: 5, running: 7 },
+      { ...common, call: 4, rows: 0, answeredBy: 'single-flight', waiting: 3, running: 7 },
+      { ...common, call: 5, rows: 0, answeredBy: 'single-flight', waiting: 0, running: 7 },
     ]);
   });
 });

@@ -143,7 +143,7 @@ describe('metrics', () => {
     expect(points).toEqual([
       { attributes, value: expect.objectContaining({ count: 1 }) },
       {
-        attributes: { ...attributes, 'serving.call.answered_by': 'flight' },
+        attributes: { ...attributes, 'serving.call.answered_by': 'single-flight' },
         value: expect.objectContaining({ count: 2 }),
       },
     ]);

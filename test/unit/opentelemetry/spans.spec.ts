@@ -131,7 +131,7 @@ describe('spans', () => {
       ]),
     ).toEqual([
       [1, undefined],
-      [0, 'flight'],
+      [0, 'single-flight'],
     ]);
   });
 

@@ -54,7 +54,7 @@ class Door extends Admission {
 }
 
 describe('Admission', () => {
-  it('[7.1] counts the rows that wait', () => {
+  it('[7.1] Admission counts the rows in the queue, and no row that has left', () => {
     const door = new Door();
     const a = door.ask({ size: 3 });
     door.ask({ size: 2 });
@@ -66,8 +66,8 @@ describe('Admission', () => {
     expect(door.depth).toBe(4);
   });
 
-  describe('refuses', () => {
-    it('[7.1] more rows than there is room for, and says when to call again', () => {
+  describe('refusals', () => {
+    it('[7.1] Rows beyond the queue limit are refused with the numbers, and without a time to retry before batches have run', () => {
       const door = new Door();
       door.ask({ size: 8 });
 
@@ -82,7 +82,7 @@ describe('Admission', () => {
       expect(door.refusal()?.message).toContain('has 10 of at most 10 rows');
     });
 
-    it('[7.1] more rows than there is ever room for, with another error', () => {
+    it('[7.1] A call with more rows than the whole queue holds is refused as too large', () => {
       const error = new Door().refusal({ size: 11 });
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
@@ -92,7 +92,7 @@ describe('Admission', () => {
       expect(error?.retryAfter).toBeUndefined();
     });
 
-    it('[7.1] rows that cost more than there is room for', () => {
+    it('[7.1] Rows beyond the cost limit of the queue are refused', () => {
       const door = new Door({ maxQueueCost: 100 });
       door.ask({ cost: 60, size: 3 });
 
@@ -105,7 +105,7 @@ describe('Admission', () => {
       expect(door.refusal({ cost: 40 })).toBeUndefined();
     });
 
-    it('[7.1] rows that cost more than there is ever room for', () => {
+    it('[7.1] A call that costs more than the whole queue allows is refused as too large', () => {
       const error = new Door({ maxQueueCost: 100 }).refusal({ cost: 101 });
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
@@ -114,7 +114,7 @@ describe('Admission', () => {
       );
     });
 
-    it('[7.4] calls of a priority below 0 where they would take the half that is for others', () => {
+    it('[7.4] Calls with a priority below 0 are refused when they would fill more than half of the queue', () => {
       const door = new Door();
       door.ask({ size: 4 });
       expect(door.refusal({ priority: -1 })).toBeUndefined();
@@ -128,7 +128,7 @@ describe('Admission', () => {
       expect(door.refusal({ size: 5 })).toBeUndefined();
     });
 
-    it('[7.4] calls of a priority below 0 that are more than half of the queue, as too large', () => {
+    it('[7.4] A call with a priority below 0 and more rows than half of the queue is refused as too large', () => {
       const error = new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 6 }, idle);
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
@@ -138,14 +138,14 @@ describe('Admission', () => {
       expect(new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 5 })).toBeUndefined();
     });
 
-    it('[7.4] a call of a tenant with more than half of the queue, as too large', () => {
+    it('[7.4] A call of a tenant with more rows than half of the queue is refused as too large', () => {
       const door = new Door({ maxQueue: 11 });
 
       expect(door.refusal({ tenant: 'a', size: 6 }, idle)).toBeInstanceOf(RequestTooLargeError);
       expect(door.refusal({ tenant: 'a', size: 5 })).toBeUndefined();
     });
 
-    it('[7.4] a tenant that has as much as is left to others', () => {
+    it('[7.4] A tenant is refused when it would have more rows in the queue than it leaves to others', () => {
       const door = new Door();
       Array.from({ length: 5 }, () => door.ask({ tenant: 'a' }));
 
@@ -159,7 +159,7 @@ describe('Admission', () => {
       expect(door.refusal()).toBeUndefined();
     });
 
-    it('[7.4] no call of nobody in particular while there is room', () => {
+    it('[7.4] Calls without a tenant may fill the whole queue', () => {
       const door = new Door();
 
       expect(Array.from({ length: 10 }, () => door.refusal())).toEqual(
@@ -173,7 +173,7 @@ describe('Admission', () => {
     { tenants: 2, share: 33 },
     { tenants: 4, share: 20 },
   ])(
-    '[7.4] leaves $share of 100 rows to each of $tenants tenants that want all, and always something for one more',
+    '[7.4] $tenants greedy tenants get $share of 100 places each, and one more tenant still finds room',
     (given) => {
       const door = new Door({ maxQueue: 100 });
       const names = Array.from({ length: given.tenants }, (_, i) => `tenant ${i}`);
@@ -190,7 +190,7 @@ describe('Admission', () => {
     },
   );
 
-  it('[7.4] gives a tenant its share again when its rows have left', () => {
+  it('[7.4] A tenant may add rows again after rows of it have left the queue', () => {
     const door = new Door();
     const requests = Array.from({ length: 5 }, () => door.ask({ tenant: 'a' }));
     expect(door.refusal({ tenant: 'a' })).toBeDefined();
@@ -200,8 +200,8 @@ describe('Admission', () => {
     expect(door.refusal({ tenant: 'a' })).toBeUndefined();
   });
 
-  describe('says when to call again', () => {
-    it('[7.1] by how long the rows that are too many will take, on all partitions that take batches', () => {
+  describe('time to retry', () => {
+    it('[7.1] The time to retry is the expected run time of the excess rows on all available partitions', () => {
       const door = new Door({ maxQueue: 100 }).trained(4000);
       door.ask({ size: 100 });
 
@@ -213,7 +213,7 @@ describe('Admission', () => {
       ]);
     });
 
-    it('[7.1] [H9] not before a batch has run, and from the first batch on', () => {
+    it('[7.1] [H9] The time to retry is absent until a batch has run and measured from the first one on', () => {
       const door = new Door({ maxQueue: 100 });
       door.ask({ size: 100 });
       expect(door.refusal({ size: 30 })?.retryAfter).toBeUndefined();
@@ -222,13 +222,13 @@ describe('Admission', () => {
       expect(door.refusal({ size: 30 })?.retryAfter).toBe(6);
     });
 
-    it('[7.1] in a second where it will have room sooner', () => {
+    it('[7.1] The time to retry is at least one second', () => {
       const door = new Door({ maxQueue: 20 }).trained(10);
       door.ask({ size: 20 });
       expect(door.refusal()?.retryAfter).toBe(1);
     });
 
-    it('[7.1] by the share of the rows that costs too much', () => {
+    it('[7.1] The time to retry follows the share of the rows that cost too much', () => {
       const door = new Door({ maxQueue: 100, maxQueueCost: 100 }).trained(1000);
       door.ask({ size: 50, cost: 100 });
 
@@ -236,7 +236,7 @@ describe('Admission', () => {
       expect(door.refusal({ cost: 60 })?.retryAfter).toBe(3);
     });
 
-    it('[7.4] by what a tenant, or a low priority, has too much', () => {
+    it('[7.4] The time to retry follows the rows that a tenant or a low priority has beyond its share', () => {
       const door = new Door({ maxQueue: 100 }).trained(1000);
       door.ask({ size: 50, tenant: 'a' });
 
@@ -245,12 +245,12 @@ describe('Admission', () => {
     });
   });
 
-  describe('of calls with a deadline', () => {
+  describe('deadlines', () => {
     it.each([
       ['idle', idle],
       ['busy', busy],
     ])(
-      '[M7] refuses one whose deadline has passed as late, where the partitions are %s',
+      '[M7] A call whose deadline has passed is refused with a deadline error while the partitions are %s',
       (_, work) => {
         const error = new Door().trained(100).refusal({ deadline: 990 }, work, 1000);
 
@@ -259,7 +259,7 @@ describe('Admission', () => {
       },
     );
 
-    it('[7.1] refuses those that could not be answered in time, and says why', () => {
+    it('[7.1] A call that cannot be answered before its deadline is refused with the time that it needs', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
       door.ask({ size: 20 });
 
@@ -275,7 +275,7 @@ describe('Admission', () => {
       expect(door.refusal({ deadline: 1400 }, busy, 1000)).toBeUndefined();
     });
 
-    it('[7.1] counts what runs, what waits and what the call takes itself, on all partitions that take batches', () => {
+    it('[7.1] The expected time of a call counts running rows, queued rows and its own, over all available partitions', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
       const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
@@ -288,7 +288,7 @@ describe('Admission', () => {
       expect(door.refusal({ size: 40, deadline: 1430 }, work, 1000)).toBeUndefined();
     });
 
-    it('[7.1] counts of its own batch the rows that are ahead in it, and one batch to spare where it is not the first', () => {
+    it('[7.1] The expected time of a call counts the rows ahead of it in its batch, and a spare batch when it is not the first', () => {
       const door = new Door({ maxQueue: 100 });
       // A batch takes 99.5 ms, and 10 for each row.
       Array.from({ length: 8 }, (_, i) => door.learn(lane.limits, 1 + i, 109.5 + 10 * i));
@@ -303,7 +303,7 @@ describe('Admission', () => {
       expect(needed()).toBe('599'); // a batch of 10, its own, and one to spare
     });
 
-    it('[7.1] lets those in that have just the time they need', () => {
+    it('[7.1] A call with exactly the time that it needs is admitted', () => {
       const door = new Door().trained(0);
       const work: PoolLoad = { ...busy, runningUntil: () => 60 };
 
@@ -311,14 +311,14 @@ describe('Admission', () => {
       expect(door.refusal({ deadline: 60 }, work)).toBeUndefined();
     });
 
-    it('[7.1] says to call again when that much less waits', () => {
+    it('[7.1] A call that is too short of time may retry when enough of the queue has run', () => {
       const door = new Door({ maxQueue: 1000 }).trained(1000);
       door.ask({ size: 60 });
 
       expect(door.refusal({ deadline: 2500 })?.retryAfter).toBe(6);
     });
 
-    it('[7.1] fails open while it does not know how long the batches take, of the call or of those that wait', () => {
+    it('[7.1] Calls with a deadline are admitted while the batch times of their lane or of queued lanes are unknown', () => {
       const slow = laneOf(10);
       const door = new Door({ maxQueue: 1000 });
       door.ask({ size: 500 });
@@ -335,7 +335,7 @@ describe('Admission', () => {
       expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineTooShortError);
     });
 
-    it('[7.1] does not fail open for lanes that it knows nothing of where none of their rows wait', () => {
+    it('[7.1] A lane with unknown batch times and no queued rows does not prevent refusals', () => {
       const unknown = laneOf(10);
       const door = new Door({ maxQueue: 100 }).trained(100);
       const request = door.ask({ lane: unknown, size: 2 });
@@ -347,21 +347,21 @@ describe('Admission', () => {
       expect(door.refusal({ deadline: 1 })).toBeInstanceOf(DeadlineTooShortError);
     });
 
-    it('[7.1] refuses nobody by a partition that waits for a batch: what it takes may have changed', () => {
+    it('[7.1] The first call that finds an idle partition is admitted, since batch times may have changed', () => {
       const door = new Door().trained(1_000_000);
 
       expect(door.refusal({ deadline: 1 }, idle)).toBeUndefined();
       expect(door.refusal({ deadline: 1 }, idle)).toBeInstanceOf(DeadlineTooShortError);
     });
 
-    it('[7.1] refuses nobody while no partition takes batches: nobody knows when one is back', () => {
+    it('[7.1] No call is refused for its deadline while all partitions are unavailable, since their return is unpredictable', () => {
       const door = new Door().trained(1000);
       door.ask();
 
       expect(door.refusal({ deadline: 1 }, { ...busy, partitions: 0 })).toBeUndefined();
     });
 
-    it('[7.4] counts the rows that run before: those of higher and of the same priority', () => {
+    it('[7.4] The expected time of a call counts queued rows of higher or the same priority', () => {
       const door = new Door({ maxQueue: 2000 }).trained(100);
       door.ask({ size: 100, priority: 1 });
       door.ask({ size: 200 });
@@ -375,7 +375,7 @@ describe('Admission', () => {
       expect(needed).toEqual(['100', '1200', '3200', '6200']);
     });
 
-    it('[7.4] counts of other tenants as many rows as of the one who calls', () => {
+    it('[7.4] The expected time of a call counts as many rows of each other tenant as of its own', () => {
       const door = new Door({ maxQueue: 100_000 }).trained(100);
       door.ask({ size: 5000, tenant: 'many' });
       door.ask({ size: 10, tenant: 'few' });
@@ -389,7 +389,7 @@ describe('Admission', () => {
       expect(needed('', 1)).toBe(100 + 20);
     });
 
-    it('[7.1] knows lanes of other limits apart', () => {
+    it('[7.1] Batch times are learned separately for lanes with different limits', () => {
       const large = laneOf(100);
       const door = new Door({ maxQueue: 1000 }).trained(10).trained(5000, large);
       door.ask({ lane: large, size: 100 });
@@ -401,7 +401,7 @@ describe('Admission', () => {
     });
   });
 
-  it('[7.1] knows how long a batch takes once it has seen eight', () => {
+  it('[7.1] The time of a batch is predicted from the eighth batch on', () => {
     const door = new Door();
     expect(door.timeOf(lane.limits, 10)).toBeUndefined();
 
@@ -409,7 +409,7 @@ describe('Admission', () => {
     expect(door.timeOf(laneOf(10).limits, 10)).toBeUndefined();
   });
 
-  it('[7.1] has room for as much as at first when all have left, however they came and left', () => {
+  it('[7.1] The queue has all of its room again after all requests have left, in any order of arrival and departure', () => {
     const aRequest = fc.record({
       size: fc.integer({ min: 1, max: 4 }),
       cost: fc.double({ min: 0, max: 3, noNaN: true }),
@@ -447,7 +447,7 @@ describe('Admission', () => {
     );
   });
 
-  it('[7.1] has forgotten what waited cost when nothing waits, also where the parts do not add up to the whole', () => {
+  it('[7.1] The cost of the queue is exactly 0 when it is empty, despite rounding errors', () => {
     const door = new Door({ maxQueueCost: 1 });
     for (let i = 0; i < 50; i++) {
       const request = door.ask({ size: 7, cost: 1 });
@@ -457,7 +457,7 @@ describe('Admission', () => {
     expect(door.refusal({ cost: 1 })).toBeUndefined();
   });
 
-  it('[7.1] never has more rows than it may, nor refuses one that there is room for', () => {
+  it('[7.1] The queue never exceeds its limit and never refuses a request that fits', () => {
     fc.assert(
       fc.property(fc.array(fc.integer({ min: 1, max: 12 }), { maxLength: 30 }), (sizes) => {
         const door = new Door();

@@ -12,8 +12,8 @@ function paceOf(
 
 const times = <T>(count: number, value: T): T[] => Array.from({ length: count }, () => value);
 
-describe('Pace', () => {
-  it('[7.1] recovers the line through batches of different sizes', () => {
+describe('BatchTimeModel', () => {
+  it('[7.1] The model recovers a linear run time from batches of different sizes', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 0, max: 500 }),
@@ -33,7 +33,7 @@ describe('Pace', () => {
     );
   });
 
-  it('[7.1] says nothing before it has seen eight batches', () => {
+  it('[7.1] The model predicts nothing before its eighth batch', () => {
     const pace = paceOf(times(7, [4, 10]));
     expect(pace.predict(4)).toBeUndefined();
 
@@ -41,7 +41,7 @@ describe('Pace', () => {
     expect(pace.predict(4)).toBeCloseTo(10);
   });
 
-  it('[7.1] holds, after batches of one size, that smaller ones take no less and larger ones as much more as they have rows', () => {
+  it('[7.1] After batches of one size, smaller batches are expected to take as long and larger ones in proportion to their rows', () => {
     const pace = paceOf(times(20, [4, 10]));
 
     expect([1, 4, 8, 6].map((rows) => pace.predict(rows))).toEqual(
@@ -49,7 +49,7 @@ describe('Pace', () => {
     );
   });
 
-  it('[7.1] takes batches of one size for that, however large: it is not misled by what numbers cannot hold', () => {
+  it('[7.1] Large batches of one size do not mislead the model through rounding errors', () => {
     for (let rows = 100_000; rows < 100_100; rows++) {
       const pace = paceOf(times(20, [rows, 10]));
 
@@ -60,7 +60,7 @@ describe('Pace', () => {
     }
   });
 
-  it('[7.1] follows a change: what is long ago counts less and less', () => {
+  it('[7.1] The model follows a change of the run time, since older batches lose weight', () => {
     const pace = paceOf(times(200, [4, 100]));
     expect(pace.predict(4)).toBeCloseTo(100);
 
@@ -74,7 +74,7 @@ describe('Pace', () => {
     expect(pace.predict(4)).toBeLessThan(11);
   });
 
-  it('[7.1] follows a change of the slope', () => {
+  it('[7.1] The model follows a change of the time per row', () => {
     const pace = paceOf(Array.from({ length: 200 }, (_, i) => [1 + (i % 8), 100 * (1 + (i % 8))]));
 
     Array.from({ length: 200 }, (_, i) => pace.learn(1 + (i % 8), 5 + (i % 8)));
@@ -82,7 +82,7 @@ describe('Pace', () => {
     expect(pace.predict(32)).toBeCloseTo(36, 0);
   });
 
-  it('[7.1] never holds that more rows take less time, or that any take less than none', () => {
+  it('[7.1] The predicted time never decreases with the number of rows and is never negative', () => {
     fc.assert(
       fc.property(
         fc.array(fc.tuple(fc.integer({ min: 1, max: 64 }), fc.nat(1000)), {
@@ -99,7 +99,7 @@ describe('Pace', () => {
     );
   });
 
-  it('[7.1] holds, where larger batches seem to take less, that all take as long as they do on average', () => {
+  it('[7.1] When larger batches seem faster, all sizes are predicted to take the average time', () => {
     const pace = paceOf([...times(10, [8, 10] as const), ...times(10, [2, 30] as const)]);
 
     expect(pace.predict(1)).toBe(pace.predict(64));
@@ -107,7 +107,7 @@ describe('Pace', () => {
     expect(pace.predict(1)).toBeLessThan(30);
   });
 
-  it('[7.1] takes the best line through the origin where that of the batches would start below it', () => {
+  it('[7.1] When the fitted line would start below 0, the model takes the best line through the origin', () => {
     const pace = paceOf(Array.from({ length: 400 }, (_, i) => (i % 2 === 0 ? [2, 0] : [4, 100])));
 
     const perRow = pace.predict(1)!;

@@ -27,7 +27,7 @@ import { nextTimer, timers, turn, useVirtualTime } from '../../fixtures/async/vi
 describe('Batcher', () => {
   useVirtualTime();
 
-  it('[4.1] to [4.8], [4.11], [5.5], [5.6], [6.4], [7.1] to [7.4], [8.3], [9.3] keeps every promise, whatever comes when and ends how', async () => {
+  it('[4.1] [4.2] [4.3] [4.4] [4.5] [4.6] [4.7] [4.8] [4.11] [5.5] [5.6] [6.4] [7.1] [7.2] [7.3] [7.4] [8.3] [9.3] The batcher keeps every promise under random calls, failures and departures', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
         expect(await new Play(options).broken()).toEqual([]);

@@ -17,8 +17,8 @@ import {
 describe('Batcher', () => {
   useVirtualTime();
 
-  describe('closes windows', () => {
-    it('[4.1] as soon as they are full', async () => {
+  describe('windows', () => {
+    it('[4.1] A window closes as soon as it is full', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 2);
@@ -30,7 +30,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 a1 b0']);
     });
 
-    it('[4.1] their timeout after their first row, which later rows do not put off', async () => {
+    it('[4.1] A window closes its timeout after its first row, and later rows do not delay it', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10 });
 
       batcher.call('a');
@@ -42,7 +42,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 b0']);
     });
 
-    it('[4.1] and owns no timer while it has none open', async () => {
+    it('[4.1] The batcher has no timer while no window is open', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10 });
       expect(timers()).toBe(0);
 
@@ -58,7 +58,7 @@ describe('Batcher', () => {
       expect(timers()).toBe(0);
     });
 
-    it('[4.2] but lets one whose timeout has passed grow while all partitions are busy', async () => {
+    it('[4.2] A window whose timeout has passed takes more rows while all partitions are busy', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a');
@@ -70,7 +70,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 b0']);
     });
 
-    it('[4.2] in whose place they then grow, while windows that are full stand behind', async () => {
+    it('[4.2] A waiting window that takes more rows keeps its place ahead of full windows that closed later', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 1, 'left');
@@ -82,7 +82,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: a0 c0', '0: b0 b1 b2']);
     });
 
-    it('[4.2] and opens the next one, with a clock of its own, when the waiting one is full', async () => {
+    it('[4.2] When a waiting window is full, the next row opens a window with a timeout of its own', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a');
@@ -100,7 +100,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: b2']);
     });
 
-    it('[4.3] at once without a timeout, and coalesces rows while all partitions are busy', async () => {
+    it('[4.3] Without a timeout a row runs at once on an idle partition, and rows gather while all partitions are busy', async () => {
       const batcher = new HeldBatcher();
 
       batcher.call('a');
@@ -118,7 +118,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: b0 c0']);
     });
 
-    it('[4.3] without a timeout at the end of the turn of the event loop, whose rows so share a batch', async () => {
+    it('[4.3] Without a timeout the rows of one turn of the event loop share a batch', async () => {
       const batcher = new HeldBatcher();
 
       batcher.call('a');
@@ -132,8 +132,8 @@ describe('Batcher', () => {
     });
   });
 
-  describe('shares partitions', () => {
-    it('[4.4] among lanes in the order in which their windows became ready', async () => {
+  describe('partitions', () => {
+    it('[4.4] Lanes share partitions in the order in which their windows became ready', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 1, 'left');
@@ -145,7 +145,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: b0 b1 b2', '0: c0 c1 c2', '0: a0', '0: d0 d1 d2']);
     });
 
-    it('[4.4] among the full windows of a lane in their order', async () => {
+    it('[4.4] Full windows of a lane run in their order of arrival', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 3);
@@ -155,7 +155,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: a0 a1 a2', '0: b0 b1 b2', '0: c0 c1 c2']);
     });
 
-    it('[5.1] one batch to each at a time', async () => {
+    it('[5.1] Each partition runs one batch at a time', async () => {
       const batcher = new HeldBatcher({ partitions: 2 });
 
       batcher.call('a', 9);
@@ -164,7 +164,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 a1 a2', '1: a3 a4 a5']);
     });
 
-    it('[5.1] and takes the one that has been idle longest', async () => {
+    it('[5.1] A batch runs on the partition that has been idle longest', async () => {
       const batcher = new HeldBatcher({ partitions: 3 });
       batcher.call('a', 9);
       await later();
@@ -179,7 +179,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['2: b0 b1 b2', '0: b3 b4 b5', '1: b6 b7 b8']);
     });
 
-    it('[4.5] and splits a request that is larger than the room left', async () => {
+    it('[4.5] A request larger than the room left in a batch is split over batches', async () => {
       const batcher = new HeldBatcher({ partitions: 2 });
 
       batcher.call('a', 2);
@@ -192,7 +192,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: a0 a1 b0', '1: b4']);
     });
 
-    it('[4.6] never two lanes in one batch, and the rows of each in the order of arrival', async () => {
+    it('[4.6] A batch never mixes two lanes, and its rows keep their order of arrival', async () => {
       const batcher = await busyBatcher();
 
       for (const [index, name] of 'abcdef'.split('').entries()) {
@@ -202,7 +202,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: a0 c0 e0', '0: b0 d0 f0']);
     });
 
-    it('[5.5] and hands full batches ahead to a busy one, as many as it takes', async () => {
+    it('[5.5] Full batches are handed ahead to a busy partition, up to its limit', async () => {
       const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
 
       batcher.call('a', 20);
@@ -219,7 +219,7 @@ describe('Batcher', () => {
       expect(batcher.running.slice(2)).toEqual(['1: a9 a10 a11', '1: a12 a13 a14']);
     });
 
-    it('[5.5] but hands no batch ahead that could still grow', async () => {
+    it('[5.5] A batch that can still grow is not handed ahead', async () => {
       const batcher = await busyBatcher({ prefetch: 1 });
 
       batcher.call('a', 2);
@@ -231,7 +231,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: busy0', '0: a0 a1 b0']);
     });
 
-    it('[5.5] and hands a batch ahead only when no partition is idle', async () => {
+    it('[5.5] A batch is handed ahead only when no partition is idle', async () => {
       const batcher = await busyBatcher({ partitions: 2, prefetch: 1 });
 
       batcher.call('a', 3);
@@ -240,7 +240,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['0: busy0', '1: a0 a1 a2']);
     });
 
-    it('[5.6] that are not lost', async () => {
+    it('[5.6] No batch is given to a lost partition', async () => {
       const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
       batcher.call('a', 6);
       await later();
@@ -255,7 +255,7 @@ describe('Batcher', () => {
       expect(batcher.running).toEqual(['1: a3 a4 a5', '1: b0 b1 b2']);
     });
 
-    it('[5.6] and fails what is queued when all are lost', async () => {
+    it('[5.6] Queued rows fail when all partitions are lost', async () => {
       const batcher = await busyBatcher();
       const [queued, after] = [new PartitionLostError('ended'), undefined];
       const request = batcher.call('a', 4);
@@ -273,8 +273,8 @@ describe('Batcher', () => {
     });
   });
 
-  describe('limits its queue', () => {
-    it('[7.1] to whole requests: one that does not fit leaves none of its rows', async () => {
+  describe('limits of the queue', () => {
+    it('[7.1] A request that does not fit into the queue leaves none of its rows there', async () => {
       const batcher = await busyBatcher({ maxQueue: 4 });
       batcher.call('a', 2);
 
@@ -288,7 +288,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: a0 a1 c0', '0: c1']);
     });
 
-    it('[7.1] by rows that wait, in line or in a window, and not by those that run', async () => {
+    it('[7.1] The queue limit counts rows that wait in the queue or in a window, and no running rows', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10, maxQueue: 4 });
 
       batcher.call('a', 4);
@@ -300,7 +300,7 @@ describe('Batcher', () => {
       expect(await runAll(batcher)).toEqual(['0: a0 a1 a2', '0: a3 c0 c1', '0: c2']);
     });
 
-    it('[H10] does not count the rows of one turn that idle partitions take at its end', async () => {
+    it('[H10] Rows of one turn that idle partitions take at its end do not count as queued', async () => {
       const batcher = new HeldBatcher({ maxQueue: 3, partitions: 2 });
       for (const name of 'abcdefghi') {
         batcher.call(name);
@@ -312,7 +312,7 @@ describe('Batcher', () => {
       await runAll(batcher);
     });
 
-    it('[H10] counts the rows that idle partitions leave because their window is open', async () => {
+    it('[H10] Rows in an open window count as queued although partitions are idle', async () => {
       const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchTimeout: 10 });
       ['left', 'right'].forEach((lane) => batcher.call(lane, 2, lane));
 
@@ -324,7 +324,7 @@ describe('Batcher', () => {
       ['a priority below 0', { priority: -1 }, 3, 'leave half of 4 to others'],
       ['a tenant', { tenant: 'one' }, 3, 'rows of tenant "one"'],
     ])(
-      '[H10] does not count what idle partitions take against the share of %s',
+      '[H10] Rows that idle partitions take do not count against the share of %s',
       async (_, options, most, message) => {
         const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchSize: 4 });
         for (let i = 0; i < 8 + most - 1; i++) {
@@ -337,7 +337,7 @@ describe('Batcher', () => {
     );
   });
 
-  it('[9.3] lets no row wait for others once it drains, and still takes calls', async () => {
+  it('[9.3] A draining batcher makes no row wait for others and still accepts calls', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10_000 });
     batcher.call('a');
 
@@ -351,8 +351,8 @@ describe('Batcher', () => {
     expect(timers()).toBe(0);
   });
 
-  describe('closes', () => {
-    it('[9.3] after every queued row has run, open windows at once', async () => {
+  describe('closing', () => {
+    it('[9.3] The batcher closes after every queued row has run, open windows at once', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10_000 });
       batcher.call('a', 4);
 
@@ -362,7 +362,7 @@ describe('Batcher', () => {
       expect(closed.at).toBe(Date.now());
     });
 
-    it('[9.3] not before the batches that run have finished', async () => {
+    it('[9.3] The batcher does not close before its running batches have finished', async () => {
       const batcher = await busyBatcher();
 
       const closed = settled(batcher.close());
@@ -374,7 +374,7 @@ describe('Batcher', () => {
       expect(closed.at).toBe(Date.now());
     });
 
-    it('[9.3] at once when it is idle, however often it is asked to', async () => {
+    it('[9.3] An idle batcher closes at once, also when close is called twice', async () => {
       const batcher = new HeldBatcher();
 
       const closed = [settled(batcher.close()), settled(batcher.close())];
@@ -383,7 +383,7 @@ describe('Batcher', () => {
       expect(closed.map(({ at }) => at)).toEqual([Date.now(), Date.now()]);
     });
 
-    it('[9.3] and takes no more calls', async () => {
+    it('[9.3] A closed batcher refuses calls', async () => {
       const batcher = new HeldBatcher();
       void batcher.close();
 
@@ -392,7 +392,7 @@ describe('Batcher', () => {
       await later();
     });
 
-    it('[9.3] and can abandon what is queued, not what runs', async () => {
+    it('[9.3] Abandoning fails the queued rows and lets running batches finish', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
       const requests = [batcher.call('a', 4), batcher.call('b', 1, 'other')];
       const error = new ServingClosedError();
@@ -410,23 +410,26 @@ describe('Batcher', () => {
     });
   });
 
-  describe('reports of each batch', () => {
+  describe('reports', () => {
     it.each([
       { reason: 'full', options: { batchTimeout: 10 }, rows: 3 },
       { reason: 'full', options: {}, rows: 3 },
       { reason: 'timeout', options: { batchTimeout: 10 }, rows: 2 },
       { reason: 'idle', options: {}, rows: 2 },
-    ])('[12.2] why it closed: $reason', async ({ reason, options, rows }) => {
-      const batcher = new HeldBatcher(options);
+    ])(
+      '[12.2] A batch reports that it closed for the reason "$reason"',
+      async ({ reason, options, rows }) => {
+        const batcher = new HeldBatcher(options);
 
-      batcher.call('a', rows);
-      await later(10);
-      await runAll(batcher);
+        batcher.call('a', rows);
+        await later(10);
+        await runAll(batcher);
 
-      expect(batcher.records.map((record) => record.reason)).toEqual([reason]);
-    });
+        expect(batcher.records.map((record) => record.reason)).toEqual([reason]);
+      },
+    );
 
-    it('[4.8] [12.2] why it closed, by the timeout that it opened with', async () => {
+    it('[4.8] [12.2] A batch reports the reason for closing by the timeout with which its window opened', async () => {
       const batcher = new HeldBatcher({ batchTimeout: 10 });
 
       batcher.call('a');
@@ -438,7 +441,7 @@ describe('Batcher', () => {
       expect(batcher.records.map(({ reason }) => reason)).toEqual(['timeout', 'idle']);
     });
 
-    it('[12.2] why it closed: it grew full in line', async () => {
+    it('[12.2] A batch that was filled while it waited in the queue reports the reason "full"', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 2);
@@ -449,7 +452,7 @@ describe('Batcher', () => {
       expect(batcher.records[1]).toMatchObject({ reason: 'full' });
     });
 
-    it('[12.2] why it closed: it was full, also where a row has left since', async () => {
+    it('[12.2] A batch that was full reports the reason "full" also when a row has left since', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
       batcher.call('a', 2);
       batcher.call('b').leave();
@@ -459,7 +462,7 @@ describe('Batcher', () => {
       expect(batcher.records[1]).toMatchObject({ reason: 'full', rows: 2 });
     });
 
-    it('[12.2] why it closed: drain', async () => {
+    it('[12.2] A batch that closed because the batcher closes reports the reason "drain"', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10 });
 
       batcher.call('a', 4);
@@ -469,7 +472,7 @@ describe('Batcher', () => {
       expect(batcher.records.slice(1).map(({ reason }) => reason)).toEqual(['full', 'drain']);
     });
 
-    it('[12.2] its partition and room, how long its oldest row waited and how long it ran', async () => {
+    it('[12.2] A batch reports its partition, its room, the wait of its oldest row and its run time', async () => {
       const batcher = await busyBatcher({ batchTimeout: 10, partitions: 2 });
 
       batcher.call('a');
@@ -499,7 +502,7 @@ describe('Batcher', () => {
       await runAll(batcher);
     });
 
-    it('[12.2] that was handed ahead the times from when the one before it had finished', async () => {
+    it('[12.2] The run time of a batch that was handed ahead starts when the batch before it has finished', async () => {
       const batcher = await busyBatcher({ prefetch: 1 });
 
       batcher.call('a', 3);
@@ -512,7 +515,7 @@ describe('Batcher', () => {
       expect(batcher.records[1]).toMatchObject({ wait: 10, runTime: 5 });
     });
 
-    it('[12.2] the wait of rows that come in the turn in which another batch finishes', async () => {
+    it('[12.2] The wait of rows that arrive in the turn in which another batch finishes is measured from their arrival', async () => {
       const batcher = await busyBatcher();
       batcher.call('a');
       batcher.call('b', 2);
@@ -528,7 +531,7 @@ describe('Batcher', () => {
       expect(batcher.records.map(({ wait }) => wait)).toEqual([0, 10, 5]);
     });
 
-    it('[12.2] [6.1] the error that it failed with, after which the next one runs', async () => {
+    it('[12.2] [6.1] A failed batch reports its error, and the next batch runs', async () => {
       const batcher = await busyBatcher();
       const error = new Error('out of memory');
       batcher.call('a');
@@ -542,7 +545,7 @@ describe('Batcher', () => {
     });
   });
 
-  it('[4.11] loses no row that is submitted while a batch is handed over', async () => {
+  it('[4.11] No row that is submitted while a batch is dispatched is lost', async () => {
     const names = 'bcdefgh'.split('');
     const batcher: HeldBatcher = new HeldBatcher({
       batchSize: 2,
@@ -564,7 +567,7 @@ describe('Batcher', () => {
   });
 
   it.each([0, 10])(
-    '[4.11] does as much for a row however many wait, with a timeout of %s',
+    '[4.11] The work per row does not grow with the number of queued rows, with a timeout of %s',
     async (batchTimeout) => {
       let reads = 0;
       const readsPerRow = async (rows: number): Promise<number> => {

@@ -9,10 +9,10 @@ import {
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Here no timer answers those that are late: whoever takes rows sees to it. */
-describe('Batcher, of calls with a deadline,', () => {
+describe('Batcher: deadlines', () => {
   useVirtualTime();
 
-  it('[7.2] gives no slot to rows whose deadline has passed, but to those behind them', async () => {
+  it('[7.2] Rows whose deadline has passed leave their places in the batch to the rows behind them', async () => {
     const batcher = await busyBatcher();
     const late = [
       batcher.ask('a', { deadline: inMs(10), size: 2 }),
@@ -30,7 +30,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect([inTime.error, batcher.depth]).toEqual([undefined, 0]);
   });
 
-  it('[7.2] passes over a window of nothing else, of whose rows nobody is told that they run', async () => {
+  it('[7.2] A window with nothing but late rows is skipped and starts no batch', async () => {
     const batcher = await busyBatcher({ partitions: 2 });
     batcher.ask('a', { deadline: inMs(5), size: 3 }, 'left');
     batcher.ask('b', {}, 'right');
@@ -40,7 +40,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(batcher.started).toHaveLength(3);
   });
 
-  it('[7.2] takes no row of a window that is open when its deadline passes before it closes', async () => {
+  it('[7.2] A row whose deadline passes in an open window is not in the batch of that window', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 20 });
     batcher.ask('a', { deadline: inMs(15) });
     batcher.ask('b');
@@ -50,7 +50,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(await runAll(batcher)).toEqual(['b0']);
   });
 
-  it('[7.2] of one that is split, leaves what runs, and runs no more of it', async () => {
+  it('[7.2] After the deadline of a split request its running rows finish and no more of its rows run', async () => {
     const batcher = new HeldBatcher();
     const request = batcher.ask('a', { deadline: inMs(10), size: 7 });
     await later(10);
@@ -60,7 +60,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[7.2] runs none again whose deadline has passed', async () => {
+  it('[7.2] A row whose deadline has passed is not retried', async () => {
     const batcher = await busyBatcher();
     const requests = [10, 30].map((ms) => batcher.ask(`in ${ms}-`, { deadline: inMs(ms) }));
     batcher.finishBatch();
@@ -76,7 +76,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[7.2] [7.3] loses nobody where many are late at once', async () => {
+  it('[7.2] [7.3] No row in time is lost when many rows are late at once', async () => {
     const batcher = await busyBatcher({ batchSize: 4 });
     Array.from({ length: 200 }, (_, i) => batcher.ask(`late ${i}.`, { deadline: inMs(10) }));
     const stay = Array.from({ length: 6 }, (_, i) => batcher.ask(`s${i}.`));
@@ -88,7 +88,7 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[7.1] refuses those that could not be answered in time, once it knows how long batches take', async () => {
+  it('[7.1] A call that cannot be answered in time is refused once batch times are known', async () => {
     const batcher = await trained(100);
     batcher.ask('a', { size: 9 });
     await later();
@@ -102,7 +102,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await runAll(batcher);
   });
 
-  it('[7.1] counts what was handed ahead to those partitions that run', async () => {
+  it('[7.1] The expected time of a call counts batches that were handed ahead', async () => {
     const batcher = await trained(100, { prefetch: 1 });
     batcher.ask('a', { size: 6 });
     await later();
@@ -113,7 +113,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await runAll(batcher);
   });
 
-  it('[7.1] learns nothing of batches that fail, which may be quicker', async () => {
+  it('[7.1] Failed batches, which may be faster, do not change the expected batch time', async () => {
     const batcher = await trained(100);
     for (let i = 0; i < 20; i++) {
       batcher.ask('a', { size: 3 });
@@ -128,7 +128,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await runAll(batcher);
   });
 
-  it('[7.1] [2.4] learns of the rows that padding has made of a batch', async () => {
+  it('[7.1] [2.4] The batch time is learned for the rows of the padded batch', async () => {
     const batcher = new HeldBatcher({ batchSize: 4 });
     for (let i = 0; i < 8; i++) {
       batcher.ask('a');
@@ -146,7 +146,7 @@ describe('Batcher, of calls with a deadline,', () => {
     await runAll(batcher);
   });
 
-  it('[7.2] [7.5] fails rows that would be late if their batch took half as long again as it should, for others that are not', async () => {
+  it('[7.2] [7.5] A row that would be late if its batch took half as long again is failed in favour of rows that are not', async () => {
     const batcher = await trained(100);
     batcher.ask('a', { size: 3 });
     await later();
@@ -158,14 +158,14 @@ describe('Batcher, of calls with a deadline,', () => {
     expect(late.error).toBeInstanceOf(DeadlineExceededError);
   });
 
-  it('[7.1] never refuses a call when it is idle, however short its time', async () => {
+  it('[7.1] An idle batcher never refuses a call for its deadline', async () => {
     const batcher = await trained(100);
 
     expect(() => batcher.ask('a', { deadline: inMs(1) })).not.toThrow();
     await runAll(batcher);
   });
 
-  it('[7.1] says, of those for which there is no room, when to call again by what it has learned', async () => {
+  it('[7.1] A call refused for lack of room gets a time to retry from the learned batch times', async () => {
     const batcher = await trained(2900, { maxQueue: 6 });
     batcher.ask('a', { size: 3 });
     await later();

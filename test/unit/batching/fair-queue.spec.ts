@@ -44,7 +44,7 @@ function lateAt(name: string, deadline: number, tenant = ''): NamedRequest {
 }
 
 describe('FairQueue', () => {
-  it('[4.4] gives the rows of one tenant in the order in which they came', () => {
+  it('[4.4] Rows of one tenant leave the queue in their order of arrival', () => {
     const queue = queueOf();
     fill(queue, 'a', [1, 2, 1]);
 
@@ -52,14 +52,14 @@ describe('FairQueue', () => {
     expect(queue.peek(0)).toBeUndefined();
   });
 
-  it('[4.5] gives as many rows of a request as there is room for, and the others next', () => {
+  it('[4.5] A request larger than the room is taken in parts, the rest of it next', () => {
     const queue = queueOf();
     fill(queue, 'a', [5, 1]);
 
     expect(takeAll(queue, 2)).toEqual(['a0.0 a0.1', 'a0.2 a0.3', 'a0.4', 'a1.0']);
   });
 
-  it('[8.3] gives a request that must run whole as a whole, or nothing of it', () => {
+  it('[8.3] A request that must run whole is taken whole or not at all', () => {
     const queue = queueOf();
     queue.add(allOf(requestOf('w', { size: 3, whole: true })));
     fill(queue, '', [1]);
@@ -69,7 +69,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 3)).toEqual(['w0 w1 w2', '0.0']);
   });
 
-  it('[8.3] [7.4] does not tear one whose rows have come in two parts for the row of another tenant', () => {
+  it('[8.3] [7.4] A whole request whose rows were added in two parts is not split by a row of another tenant', () => {
     const queue = queueOf();
     const whole = requestOf('w', { size: 3, whole: true });
     queue.add({ request: whole, offset: 0, count: 1 });
@@ -79,7 +79,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 3)).toEqual(['w0 w1 w2', 'other0.0']);
   });
 
-  it('[7.4] lets tenants take turns, so that many rows of one do not delay a row of another by more than its turn', () => {
+  it('[7.4] Many rows of one tenant delay a row of another tenant by one turn at most', () => {
     const queue = queueOf();
     fill(queue, 'many', [5000]);
     expect(takeAll(queue, 32, 10)).toHaveLength(10);
@@ -89,7 +89,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 32, 2)[0]).toBe('one0.0');
   });
 
-  it('[7.4] [4.4] lets those who have had equally much take turns in the order in which they came', () => {
+  it('[7.4] [4.4] Tenants that have had equal shares take turns in their order of arrival', () => {
     const queue = queueOf();
     const tenants = Array.from({ length: 50 }, (_, i) => `t${i}-`);
     tenants.forEach((tenant) => fill(queue, tenant, [1, 1]));
@@ -104,7 +104,7 @@ describe('FairQueue', () => {
     expect(rows).toEqual([...first, 'x0.0', 'y0.0', ...second]);
   });
 
-  it('[7.4] gives the tenants shares by their weights; the weight of who is not named is 1', () => {
+  it('[7.4] Tenants get shares by their weights, and a tenant without a weight counts as 1', () => {
     const queue = queueOf({ gold: 3, iron: 0.5 });
     ['gold', 'iron', 'other'].forEach((tenant) =>
       fill(
@@ -122,7 +122,7 @@ describe('FairQueue', () => {
     expect(shares).toEqual([60, 10, 20]);
   });
 
-  it('[7.4] owes nothing to who comes late', () => {
+  it('[7.4] A tenant that arrives late gets no credit for the time before', () => {
     const queue = queueOf();
     fill(queue, 'a', [100]);
     takeAll(queue, 1, 50);
@@ -133,7 +133,7 @@ describe('FairQueue', () => {
     expect(rows.filter((row) => row.startsWith('a')).length).toBeGreaterThanOrEqual(9);
   });
 
-  it('[7.4] owes nothing to who has had his rows, has left and comes back', () => {
+  it('[7.4] A tenant that leaves and returns gets no credit for its absence', () => {
     const queue = queueOf({ returns: 4 });
     fill(queue, 'stays', [1000]);
 
@@ -152,7 +152,7 @@ describe('FairQueue', () => {
     expect(turns.filter((tenant) => tenant === 'stays').length).toBeGreaterThanOrEqual(10);
   });
 
-  it('[7.4] owes nothing to who comes when nobody has rows', () => {
+  it('[7.4] A tenant that arrives at an empty queue gets no credit', () => {
     const queue = queueOf();
     fill(queue, 'a', [30]);
     takeAll(queue);
@@ -163,7 +163,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 1, 10).filter((row) => row.startsWith('b'))).toHaveLength(5);
   });
 
-  it('[7.4] lets no tenant have more than a turn beyond its share, nor less, while both have rows', () => {
+  it('[7.4] No tenant gets more or less than one turn beyond its share while several have rows', () => {
     const aTenant = fc.record({
       weight: fc.double({ min: 0.1, max: 10, noNaN: true }),
       sizes: fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 12 }),
@@ -196,7 +196,7 @@ describe('FairQueue', () => {
     );
   });
 
-  it('[4.6] [7.3] gives each row once, those of a tenant in their order, and none for which nobody waits', () => {
+  it('[4.6] [7.3] Each row is taken once and in order per tenant, and no row of a cancelled request is taken', () => {
     const step = fc.record({
       do: fc.constantFrom('add', 'add', 'take', 'take', 'leave', 'sweep', 'late'),
       tenant: fc.constantFrom('a', 'b', 'c'),
@@ -253,7 +253,7 @@ describe('FairQueue', () => {
     );
   });
 
-  it('[7.2] expires rows whose deadline has passed when it comes to them, and gives the next', () => {
+  it('[7.2] A row whose deadline has passed is expired when its turn comes, and the next row is taken', () => {
     const queue = queueOf();
     const [early, late] = [lateAt('early', 10), lateAt('late', 11)];
     [early, late, requestOf('any')].forEach((request) => queue.add(allOf(request)));
@@ -267,7 +267,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue)).toEqual(['any0']);
   });
 
-  it('[7.3] gives no rows for which nobody waits, of whatever tenant', () => {
+  it('[7.3] Rows of cancelled requests are not taken, for any tenant', () => {
     const queue = queueOf();
     const left = ['a', 'b', 'c'].flatMap((tenant) => fill(queue, tenant, [1, 1]));
     const [stays] = fill(queue, 'b', [1]);
@@ -277,7 +277,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue)).toEqual(['b0.0']);
   });
 
-  it('[7.3] forgets on request those for which nobody waits, and keeps the others and their order', () => {
+  it('[7.3] Sweeping removes cancelled requests and keeps the order of the others', () => {
     const queue = queueOf();
     const requests = ['a', 'b'].flatMap((tenant) => fill(queue, tenant, [1, 2, 1]));
     [requests[0], requests[4]].forEach((request) => request!.leave());
@@ -294,7 +294,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 2).toSorted()).toEqual(['a1.0 a1.1', 'a2.0', 'b0.0', 'b2.0']);
   });
 
-  it('[7.3] goes on where sweeping is asked for while it expires rows', () => {
+  it('[7.3] Sweeping while a row expires loses no row', () => {
     const queue = queueOf();
     const sweeping = lateAt('sweeping', 5);
     sweeping.expire = () => {
@@ -308,7 +308,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 1, Infinity, 10).toSorted()).toEqual(['a0', 'b0', 'c0']);
   });
 
-  it('[7.2] [7.3] loses no row of other tenants where it is swept while it expires the last of one', () => {
+  it('[7.2] [7.3] Sweeping while the last row of a tenant expires loses no row of other tenants', () => {
     const queue = queueOf();
     const last = lateAt('last', 5, 'late');
     last.expire = () => {
@@ -322,7 +322,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue, 1, Infinity, 10)).toEqual(['a0', 'b0']);
   });
 
-  it('[7.3] does not expire who has left', () => {
+  it('[7.3] A cancelled request does not expire', () => {
     const queue = queueOf();
     const left = lateAt('left', 5);
     queue.add(allOf(left));
@@ -332,7 +332,7 @@ describe('FairQueue', () => {
     expect(left.error).toBeUndefined();
   });
 
-  it('[7.2] knows whether somebody waits for one of its rows, of whatever tenant, longer than until then', () => {
+  it('[7.2] The queue reports for any tenant whether a row has a deadline after a given time', () => {
     const queue = queueOf();
     expect(queue.hasRowsAfter(0)).toBe(false);
 
@@ -349,7 +349,7 @@ describe('FairQueue', () => {
     expect([19, 20].map((time) => queue.hasRowsAfter(time))).toEqual([true, false]);
   });
 
-  it('[7.3] remembers no tenant of whom it has forgotten all rows', () => {
+  it('[7.3] A tenant whose rows were all swept leaves no state behind', () => {
     const { queue, asked } = asking();
     const tenants = Array.from({ length: 5000 }, (_, i) => `tenant ${i}`);
     tenants.forEach((tenant) => fill(queue, tenant, [1])[0]!.leave());
@@ -361,7 +361,7 @@ describe('FairQueue', () => {
     expect(takeAll(queue)).toHaveLength(5000);
   });
 
-  it('[7.4] remembers no tenant who had his rows while others wait', () => {
+  it('[7.4] A tenant whose rows have all run leaves no state behind while others wait', () => {
     const { queue, asked } = asking();
     const tenants = Array.from({ length: 5000 }, (_, i) => `tenant ${i}`);
     tenants.forEach((tenant) => fill(queue, tenant, [1]));

@@ -12,7 +12,7 @@ const command = fc.oneof(
 );
 
 describe('Fifo', () => {
-  it('is a list of which the first is taken, whatever is done to it', () => {
+  it('A Fifo behaves like a list from which the first item is taken, under any sequence of operations', () => {
     fc.assert(
       fc.property(fc.array(command, { maxLength: 60 }), (commands) => {
         const fifo = new Fifo<number>();
@@ -41,7 +41,7 @@ describe('Fifo', () => {
     );
   });
 
-  it('moves each item once at most, however many there are and however they come and leave', () => {
+  it('A Fifo moves each item at most once, for any number of items', () => {
     let moved = 0;
     const fifo = new Fifo<number>();
     const { splice } = Array.prototype;
@@ -69,7 +69,7 @@ describe('Fifo', () => {
     expect(moved).toBeLessThanOrEqual(30_000);
   });
 
-  it('gives nothing when it is empty, however often it is asked', () => {
+  it('An empty Fifo returns undefined, however often it is read', () => {
     const fifo = new Fifo<string>();
 
     expect([fifo.shift(), fifo.shift(), fifo.peek(), fifo.length]).toEqual([

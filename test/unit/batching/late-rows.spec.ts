@@ -9,8 +9,8 @@ import {
 
 const lane = { limits: { batchSize: 8, batchTimeout: 0 } };
 
-describe('Backlog, of rows that would be late,', () => {
-  it('[4.6] [7.2] loses no row where so many before it are too late that the queue is swept meanwhile', () => {
+describe('PriorityQueue: late rows', () => {
+  it('[4.6] [7.2] No row in time is lost when the late rows before it make the queue sweep itself', () => {
     for (let late = 60; late < 140; late++) {
       const backlog = newBacklog();
       for (let i = 0; i < late; i++) {
@@ -23,7 +23,7 @@ describe('Backlog, of rows that would be late,', () => {
     }
   });
 
-  it('[4.8] [8.3] gives a request that must run whole, and came when batches were larger, a batch of its own', () => {
+  it('[4.8] [8.3] A whole request larger than the present batch size gets a batch of its own', () => {
     const backlog = newBacklog();
     add(backlog, 'a', { size: 1 });
     const b = add(backlog, 'b', { size: 5, whole: true }, 3);
@@ -37,7 +37,7 @@ describe('Backlog, of rows that would be late,', () => {
     ]);
   });
 
-  it('[7.2] [7.5] gives the places of rows that would be late when they have run to others, and fails them', () => {
+  it('[7.2] [7.5] Rows that would be late after running are failed, and their places go to other rows', () => {
     const backlog = newBacklog();
     const late = [
       add(backlog, 'a', { deadline: 40 }),
@@ -53,7 +53,7 @@ describe('Backlog, of rows that would be late,', () => {
     expect(backlog.size).toBe(1);
   });
 
-  it('[7.2] takes rows that would be late where there are no others: nobody knows for sure how long they take', () => {
+  it('[7.2] Rows that would be late are taken when there are no others, since the expected time may be wrong', () => {
     const backlog = newBacklog();
     add(backlog, 'a', { deadline: 20 });
     ['b', 'c'].forEach((name) => add(backlog, name, { deadline: 40 }));

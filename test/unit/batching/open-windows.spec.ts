@@ -5,10 +5,10 @@ import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time
 
 const leave = (...requests: NamedRequest[]): void => requests.forEach((request) => request.leave());
 
-describe('Batcher, when rows leave an open window,', () => {
+describe('Batcher: rows that leave an open window', () => {
   useVirtualTime();
 
-  it('[W14] gives the place of a row that has left to the next row', async () => {
+  it('[W14] The place of a row that has left an open window goes to the next row', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 100 });
     const gone = batcher.call('a');
     batcher.call('b');
@@ -25,7 +25,7 @@ describe('Batcher, when rows leave an open window,', () => {
     await runAll(batcher);
   });
 
-  it('[W14] closes a window that has no rows left, so that the next row has a full timeout', async () => {
+  it('[W14] An open window without rows is closed, so that the next row gets the full timeout', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 100 });
     leave(...['a', 'b'].map((name) => batcher.call(name)));
     expect(timers()).toBe(0);
@@ -41,7 +41,7 @@ describe('Batcher, when rows leave an open window,', () => {
     await runAll(batcher);
   });
 
-  it('[W14] leaves the clock of a window alone while it has a row', async () => {
+  it('[W14] A row that leaves a window does not change the clock of the rows that stay', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 100 });
     const gone = batcher.call('a');
     await later(60);
@@ -53,7 +53,7 @@ describe('Batcher, when rows leave an open window,', () => {
     await runAll(batcher);
   });
 
-  it('[W14] puts the rows of a large call first into free places, then into new ones, then into the next window', async () => {
+  it('[W14] The rows of a large call fill free places first, then new ones, then the next window', async () => {
     const batcher = new HeldBatcher({ batchSize: 4, batchTimeout: 100 });
     const gone = batcher.call('a', 2);
     batcher.call('b');
@@ -65,7 +65,7 @@ describe('Batcher, when rows leave an open window,', () => {
     expect(await runAll(batcher)).toEqual(['b0 c0 c1 c2', 'c3 c4']);
   });
 
-  it('[W14] counts the places of rows that have left as room for a request that must run whole', async () => {
+  it('[W14] The places of rows that have left count as room for a whole request', async () => {
     const batcher = new HeldBatcher({ batchSize: 4, batchTimeout: 100 });
     const gone = batcher.call('a', 2);
     batcher.call('b', 2);
@@ -77,7 +77,7 @@ describe('Batcher, when rows leave an open window,', () => {
     await runAll(batcher);
   });
 
-  it('[W14] forgets rows that have left while a window stays open', () => {
+  it('[W14] Rows that have left an open window are removed from memory', () => {
     const batcher = new HeldBatcher({ batchSize: 1000, batchTimeout: 100, maxQueue: 1000 });
     batcher.call('stays');
     for (let i = 0; i < 10_000; i++) {

@@ -10,7 +10,7 @@ const timeOf = (rows: number): number => 6 + 0.6 * rows;
 /** Rows that a partition can run in a millisecond. */
 const pace = lane.limits.batchSize / timeOf(lane.limits.batchSize);
 
-describe('Batcher, of more than it can do,', () => {
+describe('Batcher: overload', () => {
   useVirtualTime();
 
   it.each([
@@ -20,7 +20,7 @@ describe('Batcher, of more than it can do,', () => {
     { times: 10, patience: 500, partitions: 3 },
     { times: 10, patience: 500, slowness: 1.5 },
   ])(
-    '[7.5] answers as much in time as it can: $times times its capacity, $patience ms each',
+    '[7.5] The batcher answers 95 % of its capacity in time under $times times its load and a patience of $patience ms',
     async (options) => {
       const { good, late, refused, capacity } = await new Rush(options).play();
 

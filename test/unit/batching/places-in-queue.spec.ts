@@ -3,8 +3,8 @@ import type { Lane, Part } from '../../../lib/batching/queued-request.js';
 import type { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 
-describe('WaitingLine, of places in it,', () => {
-  it('[12.2] tells the size of a window also where it is taken before it is full', () => {
+describe('ReadyQueue: places', () => {
+  it('[12.2] A window that is taken before it is full reports the size that it had room for', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a');
 
@@ -13,7 +13,7 @@ describe('WaitingLine, of places in it,', () => {
     expect(queue.isEmpty).toBe(true);
   });
 
-  it('[7.2] asks when as many rows will have run as it is about to take', () => {
+  it('[7.2] The end of a batch is requested for exactly the rows that it is about to take', () => {
     const queue = new NamedQueue();
     const asked: [Lane, number][] = [];
     queue.window('left', 'a', 3);
@@ -26,8 +26,8 @@ describe('WaitingLine, of places in it,', () => {
     expect(asked).toEqual([3, 2].map((rows) => [queue.lane('left'), rows]));
   });
 
-  describe('that urgent rows have ahead', () => {
-    it('[7.4] gives them in the order in which they came, of lanes in which nothing is different', () => {
+  describe('places of urgent rows', () => {
+    it('[7.4] Urgent rows of equal lanes leave the queue in their order of arrival', () => {
       const queue = new NamedQueue();
       const lanes = ['left', 'right', 'middle'];
       lanes.forEach((lane) => queue.window(lane, `${lane} `));
@@ -37,7 +37,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.takeAll()).toEqual(lanes.map((lane) => `urgent ${lane} 0 ${lane} 0`));
     });
 
-    it('[12.2] says that a batch was flushed for them where it was not full', () => {
+    it('[12.2] A batch that was flushed for urgent rows before it was full reports the reason "flush"', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a');
       queue.add('left', 'b', { priority: 1 });
@@ -46,7 +46,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.take(0)).toMatchObject({ size: 3, reason: 'flush' });
     });
 
-    it('[7.4] gives none to those who have one, though a window without urgent rows has closed since', () => {
+    it('[7.4] Urgent rows of a lane that has an urgent place get no second one, also after another window closed', () => {
       const queue = new NamedQueue();
       queue.addClosed('left', [queue.part('left', 'a', { size: 3, priority: 1 })], 'full');
       queue.window('right', 'r');
@@ -57,7 +57,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.takeAll()).toEqual(['a0 a1 a2', 'r0', 'c0 b0']);
     });
 
-    it('[7.4] gives none to those who have the later one of two, once the earlier is taken', () => {
+    it('[7.4] Urgent rows get no second place when the later of two urgent places is left', () => {
       const queue = new NamedQueue();
       queue.addClosed('left', [queue.part('left', 'a', { size: 3, priority: 1 })], 'full');
       queue.addClosed('left', [queue.part('left', 'b', { priority: 1 })]);
@@ -70,7 +70,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.takeAll()).toEqual(['b0 d0 e0', 'r0', 'f0 c0']);
     });
 
-    it('[7.4] gives them one of their own once that of others is taken', () => {
+    it('[7.4] Urgent rows get a place of their own when the earlier urgent place was taken', () => {
       const queue = new NamedQueue();
       queue.addClosed('left', [queue.part('left', 'a', { priority: 1 })]);
       expect(queue.takeNames()).toBe('a0');
@@ -82,7 +82,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.takeAll()).toEqual(['c0 b0', 'r0']);
     });
 
-    it('[7.4] [6.4] gives them one beside a batch that runs again, which runs by itself', () => {
+    it('[7.4] [6.4] Urgent rows get a place beside a retried batch, which runs by itself', () => {
       const queue = new NamedQueue();
       queue.window('right', 'r');
       queue.window('left', 'a');
@@ -94,8 +94,8 @@ describe('WaitingLine, of places in it,', () => {
     });
   });
 
-  describe('that are sealed for a request that must run whole', () => {
-    it('[8.3] seals the newest, so that those before it are full as they were', () => {
+  describe('places that are closed for a whole request', () => {
+    it('[8.3] Closing a lane closes its newest window, and full windows before it stay full', () => {
       const queue = new NamedQueue();
       ['a', 'b'].forEach((name) => queue.window('left', name, 3));
       queue.window('left', 'c', 2);
@@ -109,7 +109,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.take(0)).toMatchObject({ reason: 'flush' });
     });
 
-    it('[8.3] takes no room from windows that come later', () => {
+    it('[8.3] Closing a lane takes no room from windows that come later', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a');
       queue.closeWindow(queue.lane('left'));
@@ -120,7 +120,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.roomIn(queue.lane('left'))).toBe(2);
     });
 
-    it('[8.3] [7.4] seals one of its own lane where its newest was taken before the others, and of no other lane', () => {
+    it('[8.3] [7.4] Closing a lane whose newest window was taken closes another window of that lane alone', () => {
       const queue = new NamedQueue();
       queue.window('right', 'r', 2);
       queue.window('left', 'a', 2);
@@ -135,7 +135,7 @@ describe('WaitingLine, of places in it,', () => {
       expect(queue.roomIn(queue.lane('left'))).toBe(2);
     });
 
-    it('[8.3] [4.4] gives those that were pushed out their batch before windows that join later', () => {
+    it('[8.3] [4.4] Whole requests that did not fit run before windows that arrive later', () => {
       const queue = new NamedQueue();
       const gone = queue.window('left', 'a');
       queue.add('left', 'X', { size: 2, whole: true });
@@ -156,7 +156,7 @@ describe('WaitingLine, of places in it,', () => {
   });
 
   it.each([0, 2000])(
-    '[4.7] remembers few lanes that have no rows, beside %s that have',
+    '[4.7] The queue keeps state for few lanes without rows, beside %s lanes with rows',
     (waiting) => {
       let made = 0;
       const order = { ageing: 1000, weights: new Map<string, number>() };

@@ -19,7 +19,7 @@ const end = (pool: Pool, load: TargetLoad, now: number): number =>
   pool.end(load, load.batches[0]!, now);
 
 describe('Pool', () => {
-  it('[5.1] gives the partition that has been idle longest', () => {
+  it('[5.1] The pool gives the partition that has been idle longest', () => {
     const pool = new Pool(slotsOf(0, 0, 0));
     const loads = [start(pool), start(pool), start(pool)];
     expect(loads.map(({ partition }) => partition)).toEqual([0, 1, 2]);
@@ -32,7 +32,7 @@ describe('Pool', () => {
     ]);
   });
 
-  it('[5.5] gives a busy one that takes full batches ahead, as many as it takes, when none is idle', () => {
+  it('[5.5] The pool hands full batches ahead to busy partitions, up to their limits, when no partition is idle', () => {
     const pool = new Pool(slotsOf(1, 0));
     const given = [start(pool), start(pool), start(pool)].map(({ partition }) => partition);
 
@@ -40,7 +40,7 @@ describe('Pool', () => {
     expect(pool.next('full', 0)).toBeUndefined();
   });
 
-  it('[W13] gives a full batch to the busy one that is expected to be free first', () => {
+  it('[W13] The pool hands a full batch ahead to the busy partition that is expected free first', () => {
     const pool = new Pool(slotsOf(1, 1, 1));
     [30, 10, 20].forEach((expected) => start(pool, 'full', expected));
 
@@ -50,7 +50,7 @@ describe('Pool', () => {
     expect(pool.next('full', 5)).toBeUndefined();
   });
 
-  it('[W13] has the one that will be busy longest give back what it has not begun, one for each idle one', () => {
+  it('[W13] For each idle partition the pool revokes a batch from the partition that will be busy longest', () => {
     const given: number[] = [];
     const pool = new Pool(
       [0, 1, 2].map((partition) => ({ prefetch: 1, revoke: () => given.push(partition) })),
@@ -68,7 +68,7 @@ describe('Pool', () => {
     expect(ended.partition).toBe(0);
   });
 
-  it('[W13] goes on with the batch that runs when the one behind it is taken back', () => {
+  it('[W13] The running batch goes on when the batch behind it is revoked', () => {
     const pool = new Pool(slotsOf(1));
     const load = start(pool, 'full', 30, 5);
     start(pool, 'full', 40, 6);
@@ -79,7 +79,7 @@ describe('Pool', () => {
     expect(end(pool, load, 40)).toBe(5);
   });
 
-  it('[5.5] gives a batch that can still grow to idle ones alone', () => {
+  it('[5.5] The pool gives a batch that can still grow only to idle partitions', () => {
     const pool = new Pool(slotsOf(1));
     const load = start(pool, 'growing');
     expect(pool.next('growing', 0)).toBeUndefined();
@@ -90,7 +90,7 @@ describe('Pool', () => {
   });
 
   it.each(['unavailable', 'lost'] as const)(
-    '[5.6] gives none that is %s, until it is back',
+    '[5.6] The pool gives no batch to a partition that is %s until it is back',
     (state) => {
       const slots = slotsOf(1, 1);
       const pool = new Pool(slots);
@@ -103,7 +103,7 @@ describe('Pool', () => {
     },
   );
 
-  it('[5.6] hands nothing ahead to one that went unavailable while it was busy', () => {
+  it('[5.6] The pool hands nothing ahead to a busy partition that became unavailable', () => {
     const slots = slotsOf(1);
     const pool = new Pool(slots);
     start(pool);
@@ -115,7 +115,7 @@ describe('Pool', () => {
     expect(pool.next('full', 0)?.partition).toBe(0);
   });
 
-  it('[5.6] is lost when all of its partitions are, and not while one of them is expected back', () => {
+  it('[5.6] The pool is lost when all partitions are lost, and not while one is expected back', () => {
     const slots = slotsOf(0, 0);
     const pool = new Pool(slots);
     const later = new PartitionLostError('gone later');
@@ -129,7 +129,7 @@ describe('Pool', () => {
     expect(pool.lost).toBe(gone);
   });
 
-  it('[7.1] counts the partitions that take batches, and knows whether one waits for a batch', () => {
+  it('[7.1] The pool counts the available partitions and the idle ones among them', () => {
     const slots = slotsOf(0, 0, 0);
     const pool = new Pool(slots);
     expect([pool.partitions, pool.idle > 0, pool.isIdle]).toEqual([3, true, true]);
@@ -144,7 +144,7 @@ describe('Pool', () => {
     expect([pool.partitions, pool.idle > 0]).toEqual([1, false]);
   });
 
-  it('[9.3] is quiet when nothing runs, whether partitions are there or not', () => {
+  it('[9.3] The pool is idle when no batch runs, whether or not its partitions are available', () => {
     const slots = slotsOf(1);
     const pool = new Pool(slots);
     const load = start(pool);
@@ -157,7 +157,7 @@ describe('Pool', () => {
     expect(pool.isIdle).toBe(true);
   });
 
-  it('[7.1] knows how much longer its partitions will run, those that are late no longer', () => {
+  it('[7.1] The pool predicts the remaining time of running batches, and counts 0 for batches that are overdue', () => {
     const pool = new Pool(slotsOf(1, 0));
     const load = start(pool, 'full', 10, 100);
     start(pool, 'full', 25, 100);
@@ -174,7 +174,7 @@ describe('Pool', () => {
     expect(pool.runningUntil(112)).toBe(13);
   });
 
-  it('[12.2] tells when a batch began: when it was handed over, or when the one before it had ended', () => {
+  it('[12.2] A batch begins when it is handed over, or when the batch before it has ended', () => {
     const pool = new Pool(slotsOf(1));
     const load = start(pool, 'full', 0, 5);
     start(pool, 'full', 0, 6);
@@ -185,7 +185,7 @@ describe('Pool', () => {
     expect(end(pool, load, 50)).toBe(40);
   });
 
-  it('[7.1] [7.2] expects the end of what runs from when it began, however wrong it was about what ran before', () => {
+  it('[7.1] [7.2] The predicted end of a batch counts from its real begin, not from earlier predictions', () => {
     const pool = new Pool([{ prefetch: 1 }]);
     const load = pool.next('full', 0)!;
     pool.start(load, 10, 0);
@@ -200,7 +200,7 @@ describe('Pool', () => {
     expect(pool.runningUntil(130)).toBe(0);
   });
 
-  it('[7.2] expects nothing of an idle partition', () => {
+  it('[7.2] An idle partition has no remaining time', () => {
     const pool = new Pool([{ prefetch: 1 }, { prefetch: 0 }]);
     const load = pool.next('full', 0)!;
     pool.start(load, 10, 0);

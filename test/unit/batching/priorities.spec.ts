@@ -3,11 +3,11 @@ import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import { HeldBatcher } from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-describe('Batcher, of calls of different priority,', () => {
+describe('Batcher: priorities', () => {
   useVirtualTime();
 
   it.each([0, 10])(
-    '[7.4] runs rows of higher priority first, with a timeout of %s',
+    '[7.4] Rows of higher priority run first, with a timeout of %s',
     async (batchTimeout) => {
       const batcher = await busyBatcher({ batchTimeout });
 
@@ -20,7 +20,7 @@ describe('Batcher, of calls of different priority,', () => {
     },
   );
 
-  it('[7.4] fills batches that would be half empty with rows of lower priority', async () => {
+  it('[7.4] Rows of lower priority fill batches that would be half empty', async () => {
     const batcher = await busyBatcher({ batchSize: 4 });
 
     batcher.ask('low', { priority: -5, size: 7 });
@@ -29,7 +29,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['high0 low0 low1 low2', 'low3 low4 low5 low6']);
   });
 
-  it('[7.4] takes nobody out of a batch that runs, or that was handed ahead', async () => {
+  it('[7.4] An urgent row takes no place in a batch that runs or was handed ahead', async () => {
     const batcher = await busyBatcher({ prefetch: 1 });
     batcher.ask('a', { size: 6 });
     await later();
@@ -40,7 +40,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['a0 a1 a2', 'high0 a3 a4', 'a5']);
   });
 
-  it('[7.4] runs a row before new ones of a higher level when it has waited `ageing` ms longer, and not sooner', async () => {
+  it('[7.4] A row runs before newer rows of the next higher level only after waiting the ageing time longer', async () => {
     const batcher = await busyBatcher({ batchSize: 1, ageing: 100 });
     batcher.ask('low');
     await later(99);
@@ -51,7 +51,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['sooner0', 'low0', 'later0']);
   });
 
-  it('[7.4] lets no row starve under an endless load of higher priority', async () => {
+  it('[7.4] No row starves under an endless load of higher priority', async () => {
     const batcher = await busyBatcher({ batchSize: 2, ageing: 50 });
     batcher.ask('low', { priority: -1 });
     let waited = 0;
@@ -68,7 +68,7 @@ describe('Batcher, of calls of different priority,', () => {
     await runAll(batcher);
   });
 
-  it('[7.4] runs them strictly by priority where waiting counts as little as can be', async () => {
+  it('[7.4] Rows run strictly by priority when the ageing time is very long', async () => {
     const batcher = await busyBatcher({ batchSize: 1, ageing: 1e9 });
     batcher.ask('low', { priority: -1 });
     await later(1_000_000);
@@ -77,7 +77,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['high0', 'low0']);
   });
 
-  it('[7.4] runs them by age alone where waiting counts for everything', async () => {
+  it('[7.4] Rows run by age alone when the ageing time is 0', async () => {
     const batcher = await busyBatcher({ batchSize: 1, ageing: 0 });
     batcher.ask('low', { priority: -1 });
     await later(1);
@@ -86,7 +86,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['low0', 'high0']);
   });
 
-  it('[7.4] [4.4] lets a row of a busy lane go ahead of the full windows of another', async () => {
+  it('[7.4] [4.4] An urgent row of a busy lane runs before the full windows of another lane', async () => {
     const batcher = await busyBatcher();
     batcher.ask('right', { size: 9 }, 'right');
     batcher.ask('left', { size: 5 }, 'left');
@@ -102,7 +102,7 @@ describe('Batcher, of calls of different priority,', () => {
     ]);
   });
 
-  it('[7.4] [4.4] lets one ahead whose window has just opened, when that has closed', async () => {
+  it('[7.4] [4.4] An urgent row in a window that has just opened runs first once that window has closed', async () => {
     const batcher = await busyBatcher({ batchTimeout: 10 });
     batcher.ask('right', { size: 6 }, 'right');
     batcher.ask('left', { size: 3 }, 'left');
@@ -122,7 +122,7 @@ describe('Batcher, of calls of different priority,', () => {
     ]);
   });
 
-  it('[4.4] leaves the order of lanes as it is for rows of one priority, whichever', async () => {
+  it('[4.4] Lanes keep their order of arrival when all rows have the same priority', async () => {
     for (const priority of [-3, 0, 3]) {
       const batcher = await busyBatcher();
       batcher.ask('a', { priority, size: 3 }, 'left');
@@ -135,7 +135,7 @@ describe('Batcher, of calls of different priority,', () => {
     }
   });
 
-  it('[4.4] leaves the places of windows as they are whose rows have run with others', async () => {
+  it('[4.4] Windows keep their places when some of their rows ran early in an urgent batch', async () => {
     const batcher = await busyBatcher();
     batcher.ask('a', { size: 2 }, 'left');
     batcher.ask('r', { size: 3 }, 'right');
@@ -149,7 +149,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(await runAll(batcher)).toEqual(['urgent0 a0 a1', 'r0 r1 r2', 'b0']);
   });
 
-  it('[7.4] [8.3] does not tear a request that must run whole, and leaves none behind', async () => {
+  it('[7.4] [8.3] Urgent rows neither split a whole request nor leave one behind', async () => {
     const batcher = await busyBatcher({ batchTimeout: 10 });
     batcher.ask('a', { size: 2 });
     await later(10);
@@ -166,7 +166,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[12.2] tells the wait of the oldest row of a batch, which need not be its first', async () => {
+  it('[12.2] The reported wait of a batch is that of its oldest row, also when that is not its first', async () => {
     const batcher = await busyBatcher();
     batcher.ask('a');
     await later(5);
@@ -178,7 +178,7 @@ describe('Batcher, of calls of different priority,', () => {
     expect(batcher.records[1]).toMatchObject({ wait: 7, rows: 2 });
   });
 
-  it('[7.4] [7.1] leaves half of the queue to calls of a priority from 0 on', async () => {
+  it('[7.4] [7.1] Half of the queue is left to calls with a priority of 0 or more', async () => {
     const batcher = await busyBatcher({ maxQueue: 8 });
     batcher.ask('low', { priority: -1, size: 4 });
 
@@ -191,7 +191,7 @@ describe('Batcher, of calls of different priority,', () => {
     await runAll(batcher);
   });
 
-  it('[7.4] [4.1] closes windows for rows of every priority alike', async () => {
+  it('[7.4] [4.1] A window closes at the same time for rows of every priority', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
     batcher.ask('low', { priority: -10 });
     await later(9);

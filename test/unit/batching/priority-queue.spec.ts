@@ -35,8 +35,8 @@ class NamedBacklog extends PriorityQueue<NamedRequest> {
   }
 }
 
-describe('Backlog', () => {
-  it('[4.6] gives the rows of one priority in the order in which they came, those of one request together', () => {
+describe('PriorityQueue', () => {
+  it('[4.6] Rows of one priority leave the queue in their order of arrival, those of one request together', () => {
     const backlog = new NamedBacklog();
     backlog.ask('a', { size: 2 });
     backlog.ask('b', { size: 4 });
@@ -46,14 +46,14 @@ describe('Backlog', () => {
     expect(backlog.takeNames(4)).toBe('');
   });
 
-  it('[7.4] gives rows of higher priority first', () => {
+  it('[7.4] Rows of higher priority leave the queue first', () => {
     const backlog = new NamedBacklog();
     [0, -1, 2, 0, 2].forEach((priority, i) => backlog.ask('abcde'[i]!, { priority }));
 
     expect(backlog.takeNames(9)).toBe('c0 e0 a0 d0 b0');
   });
 
-  it('[7.4] fills a batch with rows of lower priority', () => {
+  it('[7.4] Rows of lower priority fill the rest of a batch', () => {
     const backlog = new NamedBacklog();
     backlog.ask('low', { priority: -1, size: 5 });
     backlog.ask('high', { priority: 1, size: 2 });
@@ -65,7 +65,7 @@ describe('Backlog', () => {
     { waited: 999, first: 'new' },
     { waited: 1001, first: 'old' },
   ])(
-    '[7.4] gives $first rows first where those of a lower level have waited $waited ms longer, of 1000',
+    '[7.4] After $waited ms with an ageing time of 1000 ms, the $first row leaves the queue first',
     ({ waited, first }) => {
       const backlog = new NamedBacklog(1000);
       backlog.ask('old', { priority: 0, arrivedAt: 0 });
@@ -75,7 +75,7 @@ describe('Backlog', () => {
     },
   );
 
-  it('[7.4] counts a level for each of the levels between', () => {
+  it('[7.4] Each level between two priorities counts as one ageing time', () => {
     const backlog = new NamedBacklog(100);
     backlog.ask('old', { priority: -2 });
     backlog.ask('new', { priority: 3, arrivedAt: 499 });
@@ -84,7 +84,7 @@ describe('Backlog', () => {
     expect(backlog.takeNames(3)).toBe('new0 old0 newer0');
   });
 
-  it('[7.4] lets nobody starve: of a priority below others that never end, the rows of every tenant run in the end', () => {
+  it('[7.4] Rows of every tenant of a low priority run in the end, below an endless load of higher priority', () => {
     const backlog = new NamedBacklog(50);
     const low = ['a', 'b', 'c'].map((tenant) => backlog.ask(tenant, { tenant, priority: -1 }));
     let now = 0;
@@ -99,7 +99,7 @@ describe('Backlog', () => {
     expect(now).toBeLessThan(200);
   });
 
-  it('[7.4] shares fairly among the tenants of a level, by weight, and not between levels', () => {
+  it('[7.4] Tenants share a level by weight, and levels are not shared', () => {
     const backlog = new NamedBacklog(1000, { b: 2 });
     for (let i = 0; i < 6; i++) {
       backlog.ask('a', { tenant: 'a' });
@@ -112,7 +112,7 @@ describe('Backlog', () => {
     expect(rows.filter((row) => row === 'b0')).toHaveLength(4);
   });
 
-  it('[8.3] ends a batch before a request that must run whole and does not fit', () => {
+  it('[8.3] A batch ends before a whole request that does not fit into it', () => {
     const backlog = new NamedBacklog();
     backlog.ask('a', { size: 2 });
     backlog.ask('w', { size: 3, whole: true });
@@ -121,7 +121,7 @@ describe('Backlog', () => {
     expect([backlog.takeNames(4), backlog.takeNames(4)]).toEqual(['a0 a1', 'w0 w1 w2 b0']);
   });
 
-  it('[7.1] counts the rows for which somebody waits, and of each request those that are ready', () => {
+  it('[7.1] The queue counts the rows of open requests, in all and per request', () => {
     const backlog = new NamedBacklog();
     const [a, b] = [backlog.ask('a', { size: 3, priority: 1 }), backlog.ask('b', { size: 2 })];
     expect([backlog.size, a.ready, b.ready]).toEqual([5, 3, 2]);
@@ -135,7 +135,7 @@ describe('Backlog', () => {
     expect([backlog.size, a.ready, b.ready]).toEqual([0, 0, 0]);
   });
 
-  it('[7.2] takes no row whose deadline has passed, of whatever level, and counts it no more', () => {
+  it('[7.2] A row whose deadline has passed is neither taken nor counted, at any level', () => {
     const backlog = new NamedBacklog();
     const late = [2, 1, 0].map((priority) =>
       backlog.ask(`late${priority}.`, { priority, deadline: 10 }),
@@ -148,7 +148,7 @@ describe('Backlog', () => {
     expect(backlog.size).toBe(0);
   });
 
-  it('[7.4] knows whether it has rows of a priority or a higher one, those for which nobody waits not counted', () => {
+  it('[7.4] The queue reports whether it has open rows of a priority or a higher one', () => {
     const backlog = new NamedBacklog();
     const reached = (now = 0): boolean[] =>
       [0, 1, 2, 3].map((priority) => backlog.reaches(priority, now));
@@ -165,7 +165,7 @@ describe('Backlog', () => {
     expect(reached()).toEqual([false, false, false, false]);
   });
 
-  it('[7.3] forgets those that have left once they are more than 64 and more than the rows that stay', () => {
+  it('[7.3] Cancelled requests are swept once they are more than 64 and more than the rest', () => {
     const backlog = new NamedBacklog();
     const requests = Array.from({ length: 140 }, (_, i) =>
       backlog.ask(`${i}.`, { priority: i % 2, tenant: `${i % 3}` }),
@@ -184,7 +184,7 @@ describe('Backlog', () => {
     expect(backlog.take(999, 0)).toHaveLength(69);
   });
 
-  it('[7.3] does not look for so few as 64, though hardly any stay', () => {
+  it('[7.3] Up to 64 cancelled requests are not swept, also when few others stay', () => {
     const backlog = new NamedBacklog();
     const requests = Array.from({ length: 66 }, (_, i) => backlog.ask(`${i}.`));
     requests.slice(0, 64).forEach((request) => request.leave());
@@ -197,7 +197,7 @@ describe('Backlog', () => {
     expect([...backlog]).toHaveLength(1);
   });
 
-  it('[7.3] looks at those that stay seldom, however many come and leave', () => {
+  it('[7.3] Sweeping reads the requests that stay seldom, for any number of arrivals and departures', () => {
     const backlog = new NamedBacklog();
     let looks = 0;
     for (let i = 0; i < 1000; i++) {
@@ -212,7 +212,7 @@ describe('Backlog', () => {
     expect(looks).toBeLessThanOrEqual(5000);
   });
 
-  it('[7.3] keeps a bounded number of requests that have left, however many come and leave', () => {
+  it('[7.3] The queue holds a bounded number of cancelled requests', () => {
     const backlog = new NamedBacklog();
     backlog.ask('stays', { size: 10 });
 
@@ -223,7 +223,7 @@ describe('Backlog', () => {
     expect([...backlog].length).toBeLessThanOrEqual(1 + 65);
   });
 
-  it('[7.2] [7.3] loses no row where those that expire are so many that it forgets them', () => {
+  it('[7.2] [7.3] No row is lost when rows that expire make the queue sweep itself', () => {
     const backlog = new NamedBacklog();
     for (let i = 0; i < 100; i++) {
       const late = backlog.ask(`late${i}.`, { deadline: 10 });
@@ -235,7 +235,7 @@ describe('Backlog', () => {
     expect(backlog.size).toBe(0);
   });
 
-  it('[4.6] [7.4] gives every row once, and of those of one tenant and priority the earlier first', () => {
+  it('[4.6] [7.4] Every row is taken once, and the earlier first within a tenant and priority', () => {
     const step = fc.record({
       do: fc.constantFrom('ask', 'ask', 'take', 'leave'),
       priority: fc.integer({ min: -1, max: 1 }),

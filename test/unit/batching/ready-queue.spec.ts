@@ -4,8 +4,8 @@ import type { Part } from '../../../lib/batching/queued-request.js';
 import type { NamedRequest } from '../../fixtures/batching/held-batcher.js';
 import { NamedQueue } from '../../fixtures/batching/named-queue.js';
 
-describe('WaitingLine', () => {
-  it('[4.4] gives windows in the order in which they joined', () => {
+describe('ReadyQueue', () => {
+  it('[4.4] Windows leave the queue in the order in which they joined it', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a', 3);
     queue.window('right', 'b');
@@ -17,7 +17,7 @@ describe('WaitingLine', () => {
     expect(queue.next(0)).toBeUndefined();
   });
 
-  it('[4.2] lets a window grow in its place until it is full', () => {
+  it('[4.2] A waiting window takes more rows in its place until it is full', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a');
     queue.window('right', 'b');
@@ -33,7 +33,7 @@ describe('WaitingLine', () => {
     expect(queue.takeAll()).toEqual(['b0']);
   });
 
-  it('[4.2] does not let a window grow that was taken', () => {
+  it('[4.2] A window that was taken takes no more rows', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a');
     queue.takeNames();
@@ -41,7 +41,7 @@ describe('WaitingLine', () => {
     expect(queue.add('left', 'b')).toBeUndefined();
   });
 
-  it('[4.2] grows the later window of a lane when the earlier is taken', () => {
+  it('[4.2] New rows join the later window of a lane when the earlier one was taken', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a', 3);
     queue.window('left', 'b');
@@ -52,14 +52,14 @@ describe('WaitingLine', () => {
     expect(queue.takeAll()).toEqual(['b0 c0']);
   });
 
-  it('[4.2] has no room in a lane that has no window in queue', () => {
+  it('[4.2] A lane without a window in the queue has no room', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a');
 
     expect(queue.roomIn(queue.lane('right'))).toBe(0);
   });
 
-  it('[4.2] has no room in a lane whose next window is open: its rows go before', () => {
+  it('[4.2] A lane has no room in the queue while its next window is open, whose rows go first', () => {
     const queue = new NamedQueue();
     queue.window('left', 'a');
     expect(queue.roomIn(queue.lane('left'))).toBe(2);
@@ -71,14 +71,14 @@ describe('WaitingLine', () => {
     expect(queue.roomIn(queue.lane('left'))).toBe(4);
   });
 
-  it('[8.3] has no room in a window that was flushed', () => {
+  it('[8.3] A flushed window has no room', () => {
     const queue = new NamedQueue();
     queue.addClosed('left', [queue.part('left', 'a')], 'flush');
 
     expect(queue.roomIn(queue.lane('left'))).toBe(0);
   });
 
-  it('[4.7] lets any number of lanes grow', () => {
+  it('[4.7] Windows of any number of lanes take more rows', () => {
     const queue = new NamedQueue();
     const lanes = Array.from({ length: 5000 }, (_, i) => `lane ${i}`);
     lanes.forEach((lane) => queue.window(lane, 'a'));
@@ -87,7 +87,7 @@ describe('WaitingLine', () => {
     expect(new Set(queue.takeAll())).toEqual(new Set(['a0 b0']));
   });
 
-  it('[4.7] loses no rows, nor the room for them, where it forgets lanes that have none', () => {
+  it('[4.7] Removing lanes without rows loses no row and no room', () => {
     const queue = new NamedQueue();
     const left = queue.window('waits', 'a');
     queue.openWindow(queue.lane('open'));
@@ -105,7 +105,7 @@ describe('WaitingLine', () => {
     expect(queue.takeAll().filter((rows) => !['b0', 'c0'].includes(rows))).toEqual(['d0 e0']);
   });
 
-  it('[9.3] gives all requests back when it is cleared, and is then as new', () => {
+  it('[9.3] Clearing the queue returns all requests and leaves it as new', () => {
     const queue = new NamedQueue();
     const requests = [
       queue.window('left', 'a'),
@@ -131,7 +131,7 @@ describe('WaitingLine', () => {
     expect(queue.takeAll()).toEqual(['f0']);
   });
 
-  it('[4.4] keeps the order however often windows join and leave', () => {
+  it('[4.4] Windows keep their order for any sequence of joining and leaving', () => {
     const queue = new NamedQueue();
     const taken: unknown[] = [];
     for (let i = 0; i < 1000; i++) {
@@ -146,16 +146,16 @@ describe('WaitingLine', () => {
     );
   });
 
-  it('[4.4] looks at a row as often however many wait', () => {
+  it('[4.4] The work per row does not grow with the number of queued rows', () => {
     expect(looksPerRow(2000)).toBe(looksPerRow(20));
   });
 
-  it('[7.4] looks at a row as often however many of its lane wait, of whatever priority', () => {
+  it('[7.4] The work per row does not grow with the number of rows of its lane, at any priority', () => {
     expect(looksPerRow(3000, 1)).toBeLessThanOrEqual(looksPerRow(30, 1));
   });
 
-  describe('decides late', () => {
-    it('[7.4] which rows of a lane a batch gets: those of higher priority first', () => {
+  describe('late binding', () => {
+    it('[7.4] A batch of a lane gets its rows of higher priority first', () => {
       const queue = new NamedQueue();
       queue.addClosed('left', [queue.part('left', 'a', { size: 3 })], 'full');
       queue.addClosed(
@@ -167,7 +167,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1']);
     });
 
-    it('[7.4] which lane is next: that in which rows of higher priority have closed a window', () => {
+    it('[7.4] The lane whose closed window has rows of higher priority is next', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3, 0);
       queue.addClosed(
@@ -180,7 +180,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll(999)).toEqual(['c0 b0', 'a0 a1 a2']);
     });
 
-    it('[7.4] that a lane that has waited for more than a level goes before one of higher priority', () => {
+    it('[7.4] A lane that has waited longer than the ageing time runs before one of higher priority', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3, 0);
       queue.addClosed(
@@ -193,7 +193,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll(1001)).toEqual(['a0 a1 a2', 'b0']);
     });
 
-    it('[7.4] that a row of higher priority, which joins a window that waits, takes it ahead', () => {
+    it('[7.4] An urgent row that joins a waiting window moves that window ahead', () => {
       const queue = new NamedQueue();
       queue.window('right', 'r', 3);
       queue.window('left', 'a', 2);
@@ -203,7 +203,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['b0 a0 a1', 'r0 r1 r2']);
     });
 
-    it('[7.4] that it goes ahead alone where the windows of its lane are full of others, who keep their places', () => {
+    it('[7.4] An urgent row runs ahead alone when the windows of its lane are full, and those keep their places', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3);
       queue.window('right', 'r', 3);
@@ -214,7 +214,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['c0 a0 a1', 'a2 b0 b1', 'r0 r1 r2']);
     });
 
-    it('[7.4] that it goes ahead once, however many rows of its priority come', () => {
+    it('[7.4] A lane moves ahead once for any number of urgent rows of one priority', () => {
       const queue = new NamedQueue();
       queue.window('right', 'r', 3);
       queue.window('left', 'a');
@@ -225,7 +225,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['c0 d0 e0', 'r0 r1 r2', 'f0 a0 b0']);
     });
 
-    it('[7.4] [7.3] that nobody goes ahead once the row has left for which that was', () => {
+    it('[7.4] [7.3] A lane loses its urgent place when the urgent row leaves', () => {
       const queue = new NamedQueue();
       queue.window('right', 'r', 3);
       queue.window('left', 'a');
@@ -237,7 +237,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['r0 r1 r2', 'a0']);
     });
 
-    it('[7.4] that rows of lower priority go ahead of nobody', () => {
+    it('[7.4] Rows of lower priority move no window ahead', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a');
       queue.window('right', 'r', 3);
@@ -248,8 +248,8 @@ describe('WaitingLine', () => {
     });
   });
 
-  describe('of requests that have left', () => {
-    it('[7.3] gives their places to rows that come later', () => {
+  describe('requests that have left', () => {
+    it('[7.3] The places of a request that has left go to later rows', () => {
       const queue = new NamedQueue();
       const gone = queue.window('left', 'a', 3);
       queue.window('left', 'b', 2);
@@ -263,7 +263,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['b0 b1 c0', 'c1']);
     });
 
-    it('[7.3] takes no place for a window of nothing else', () => {
+    it('[7.3] A window with nothing but cancelled requests takes no place in the queue', () => {
       const queue = new NamedQueue();
       const part = queue.part('left', 'a');
       part.request.leave();
@@ -273,7 +273,7 @@ describe('WaitingLine', () => {
       expect([queue.isEmpty, queue.roomIn(queue.lane('left'))]).toEqual([true, 0]);
     });
 
-    it('[7.3] passes over a place of which all rows have left', () => {
+    it('[7.3] A place in the queue whose rows have all left is skipped', () => {
       const queue = new NamedQueue();
       const gone = queue.window('left', 'a', 3);
       queue.window('right', 'b');
@@ -284,7 +284,7 @@ describe('WaitingLine', () => {
       expect(queue.roomIn(queue.lane('left'))).toBe(0);
     });
 
-    it('[7.2] passes over rows whose deadline has passed, and gives their places to others', () => {
+    it('[7.2] Rows whose deadline has passed are skipped, and their places go to other rows', () => {
       const queue = new NamedQueue();
       const late = queue.part('left', 'a', { size: 2, deadline: 10 });
       late.request.expire = () => {
@@ -298,8 +298,8 @@ describe('WaitingLine', () => {
     });
   });
 
-  describe('of batches that run again', () => {
-    it('[6.4] gives them by themselves, with what is known of them, as full batches', () => {
+  describe('retried batches', () => {
+    it('[6.4] A retried batch runs by itself with its retry state, as a full batch', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a');
       queue.retry([queue.part('left', 'b'), queue.part('left', 'c')], 'known', 3);
@@ -315,7 +315,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['a0 d0']);
     });
 
-    it('[6.4] gives them ahead of all that came later, and behind those of a higher priority', () => {
+    it('[6.4] A retried batch runs before all later rows and after rows of higher priority', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3, 5);
       queue.addClosed('right', [queue.part('right', 'b', { priority: 1 })], 'timeout', 900);
@@ -325,7 +325,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll(900)).toEqual(['b0', 'c0', 'a0 a1 a2']);
     });
 
-    it('[6.4] gives them in their order, and ahead of those that came at the same time', () => {
+    it('[6.4] Retried batches run in their order and before windows of the same time', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 3);
       ['b', 'c'].forEach((name) => queue.retry([queue.part('left', name)], undefined, 3));
@@ -333,7 +333,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['b0', 'c0', 'a0 a1 a2']);
     });
 
-    it('[7.3] gives of them the rows for which somebody waits, and passes over them where that is nobody', () => {
+    it('[7.3] Cancelled rows of a retried batch do not run, and a batch without other rows is skipped', () => {
       const queue = new NamedQueue();
       const parts = ['a', 'b', 'c'].map((name) => queue.part('left', name));
       queue.retry(parts.slice(0, 2), undefined, 3);
@@ -344,7 +344,7 @@ describe('WaitingLine', () => {
       expect(queue.isEmpty).toBe(true);
     });
 
-    it('[7.2] runs none of their rows whose deadline has passed', () => {
+    it('[7.2] Rows of a retried batch whose deadline has passed do not run', () => {
       const queue = new NamedQueue();
       const parts = [10, 11].map((deadline) =>
         queue.part('left', `till ${deadline}.`, { deadline }),
@@ -357,7 +357,7 @@ describe('WaitingLine', () => {
       expect(parts[0]!.request.isOver).toBe(true);
     });
 
-    it('[4.2] makes no room in their lane', () => {
+    it('[4.2] A retried batch makes no room in its lane', () => {
       const queue = new NamedQueue();
       queue.retry([queue.part('left', 'a')], undefined, 3);
 
@@ -365,8 +365,8 @@ describe('WaitingLine', () => {
     });
   });
 
-  describe('of requests that must run whole', () => {
-    it('[8.3] lets no row grow into a lane that was sealed for one', () => {
+  describe('whole requests', () => {
+    it('[8.3] A lane that was closed for a whole request takes no more rows', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 2);
 
@@ -376,7 +376,7 @@ describe('WaitingLine', () => {
       expect(queue.take(0)).toMatchObject({ reason: 'flush' });
     });
 
-    it('[8.3] [7.4] seals a lane whose newest window was taken before the others', () => {
+    it('[8.3] [7.4] Closing a lane also works after its newest window was taken before the others', () => {
       const queue = new NamedQueue();
       queue.window('left', 'a', 2);
       queue.addClosed('left', [queue.part('left', 'b', { priority: 5 })], 'full');
@@ -392,7 +392,7 @@ describe('WaitingLine', () => {
       expect(queue.roomIn(queue.lane('left'))).toBe(2);
     });
 
-    it('[8.3] gives those that another has pushed out a batch of their own', () => {
+    it('[8.3] Whole requests that an urgent one has pushed out get a batch of their own', () => {
       const queue = new NamedQueue();
       queue.addClosed(
         'left',
@@ -408,7 +408,7 @@ describe('WaitingLine', () => {
       expect(queue.takeAll()).toEqual(['C0 C1', 'a0 a1 b0']);
     });
 
-    it('[8.3] [7.4] gives them one also where a place is left that was for urgent rows, which have run before', () => {
+    it('[8.3] [7.4] Whole requests get batches of their own also when urgent rows have used the place left for them', () => {
       const queue = new NamedQueue();
       ['a', 'b'].forEach((name) => {
         const gone = queue.window('left', name);
@@ -423,7 +423,7 @@ describe('WaitingLine', () => {
     });
   });
 
-  it('[4.6] [8.3] gives every row for which somebody waits, once and in batches that are not too large', () => {
+  it('[4.6] [8.3] Every row of an open request is taken once, in batches within the size limit', () => {
     const step = fc.record({
       do: fc.constantFrom('window', 'grow', 'grow', 'grow', 'take', 'leave', 'seal', 'again'),
       lane: fc.constantFrom('left', 'right'),

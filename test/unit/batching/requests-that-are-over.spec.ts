@@ -6,10 +6,10 @@ import {
 } from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-describe('Batcher, of requests for which nobody waits any more,', () => {
+describe('Batcher: cancelled requests', () => {
   useVirtualTime();
 
-  it('[7.3] runs no row', async () => {
+  it('[7.3] No row of a cancelled request runs', async () => {
     const batcher = await busyBatcher();
     const [, gone] = ['a', 'b', 'c'].map((name) => batcher.call(name));
     leave(gone!);
@@ -23,7 +23,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     expect(batcher.records.at(-1)!.parts.map(({ request }) => request.name)).toEqual(['a', 'c']);
   });
 
-  it('[7.3] runs no row of the batches that are left where one of them has failed', async () => {
+  it('[7.3] No further row of a cancelled request runs after one of its batches has failed', async () => {
     const batcher = new HeldBatcher({ batchSize: 2 });
     const request = batcher.call('a', 5);
     await later();
@@ -36,7 +36,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     expect(batcher.started).toHaveLength(1);
   });
 
-  it('[7.3] gives no partition to a batch of nothing else, and tells of none', async () => {
+  it('[7.3] A batch with nothing but cancelled requests gets no partition and is not reported', async () => {
     const batcher = await busyBatcher({ partitions: 2, batchSize: 2 });
     [batcher.call('a', 2, 'left'), batcher.call('b', 1, 'right')].forEach(leave);
     batcher.call('c', 1, 'middle');
@@ -48,7 +48,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     await later();
   });
 
-  it('[7.3] drops a batch of nothing else while every partition is busy, and makes room in the queue', async () => {
+  it('[7.3] A batch with nothing but cancelled requests is dropped from the queue while all partitions are busy', async () => {
     const batcher = await busyBatcher({ maxQueue: 3 });
     const gone = batcher.call('a', 2, 'left');
     batcher.call('b', 1, 'right');
@@ -68,7 +68,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     await later();
   });
 
-  it('[7.3] makes room in the queue at once, also in a batch that others share', async () => {
+  it('[7.3] A cancelled request makes room in the queue at once, also in a batch that it shared', async () => {
     const batcher = await busyBatcher({ batchSize: 4, maxQueue: 4 });
     const gone = batcher.call('a', 3);
     batcher.call('b');
@@ -83,7 +83,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     await later();
   });
 
-  it('[7.3] lets rows of their lane move up into their places, and no row that must stay with others', async () => {
+  it('[7.3] Rows of the same lane move up into free places, and whole requests are not split for it', async () => {
     const batcher = await busyBatcher({ batchSize: 3 });
     const gone = batcher.call('a', 2);
     batcher.call('b');
@@ -104,7 +104,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     await later();
   });
 
-  it('[7.3] [12.2] tells the wait of the oldest row that runs', async () => {
+  it('[7.3] [12.2] The reported wait of a batch is that of the oldest row that runs', async () => {
     const batcher = await busyBatcher();
     leave(batcher.call('a'));
     await later(7);
@@ -119,7 +119,7 @@ describe('Batcher, of requests for which nobody waits any more,', () => {
     expect(batcher.records[1]).toMatchObject({ wait: 5 });
   });
 
-  it('[9.3] closes without them', async () => {
+  it('[9.3] The batcher closes without running cancelled requests', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10_000 });
     leave(batcher.call('a'));
 

@@ -3,11 +3,11 @@ import { busyBatcher, runAll } from '../../fixtures/batching/busy-batcher.js';
 import { OverloadedError } from '../../../lib/errors.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-describe('Batcher, of the calls of several tenants,', () => {
+describe('Batcher: tenants', () => {
   useVirtualTime();
 
   it.each([0, 10])(
-    '[7.4] delays a row by one batch where another tenant has 5000, with a timeout of %s',
+    '[7.4] 5000 rows of one tenant delay a row of another by one batch, with a timeout of %s',
     async (batchTimeout) => {
       const batcher = await busyBatcher({ batchSize: 32, batchTimeout, maxQueue: 20_000 });
       batcher.ask('many', { tenant: 'many', size: 5000 });
@@ -28,7 +28,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     },
   );
 
-  it('[7.4] delays no more a call of nobody in particular', async () => {
+  it('[7.4] Many rows of one tenant do not delay a call without a tenant', async () => {
     const batcher = await busyBatcher({ batchSize: 4 });
     batcher.ask('many', { tenant: 'many', size: 100 });
     batcher.ask('one');
@@ -38,7 +38,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     expect(ran.slice(0, 2).join(' ')).toContain('one0');
   });
 
-  it('[7.4] gives each tenant the same share, however many rows it brings at a time', async () => {
+  it('[7.4] Each tenant gets the same share, whatever the number of rows per call', async () => {
     const batcher = await busyBatcher({ batchSize: 6, maxQueue: 20_000 });
     batcher.ask('a', { tenant: 'a', size: 600 });
     for (let i = 0; i < 300; i++) {
@@ -50,7 +50,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     expect(Math.abs(shares['a']! - shares['b']!)).toBeLessThanOrEqual(6);
   });
 
-  it('[7.4] gives them shares by weight while all have rows, and the rest to those who have', async () => {
+  it('[7.4] Tenants get shares by weight while all have rows, and unused shares go to the others', async () => {
     const batcher = await busyBatcher({ batchSize: 6, weights: { a: 3, b: 2 }, maxQueue: 20_000 });
     ['a', 'b', 'c'].forEach((tenant) => batcher.ask(tenant, { tenant, size: 600 }));
 
@@ -65,7 +65,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     expect(sharesOf(ran, 300)).toEqual({ a: 600, b: 600, c: 600 });
   });
 
-  it('[7.4] lets no tenant starve beside others who always have new rows', async () => {
+  it('[7.4] No tenant starves beside tenants that always have new rows', async () => {
     const batcher = await busyBatcher({ batchSize: 2, maxQueue: 100_000 });
     batcher.ask('waits', { tenant: 'waits', size: 20 });
     let batches = 0;
@@ -88,7 +88,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     await runAll(batcher);
   });
 
-  it('[7.4] shares out within a level of priority, and not between levels', async () => {
+  it('[7.4] Tenants share within a level of priority and not between levels', async () => {
     const batcher = await busyBatcher({ batchSize: 2 });
     batcher.ask('high', { tenant: 'a', priority: 1, size: 4 });
     batcher.ask('a', { tenant: 'a', size: 2 });
@@ -100,7 +100,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     expect(sharesOf(ran.slice(2), 2)).toEqual({ a: 2, b: 2 });
   });
 
-  it('[4.6] keeps the order of the rows of each', async () => {
+  it('[4.6] The rows of each tenant keep their order', async () => {
     const batcher = await busyBatcher({ batchSize: 5 });
     for (let i = 0; i < 12; i++) {
       batcher.ask(`${'ab'[i % 2]}-${i}-`, { tenant: 'ab'[i % 2]!, size: 1 + (i % 3) });
@@ -119,7 +119,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     }
   });
 
-  it('[7.4] [7.1] lets no tenant fill the queue with one call after the other', async () => {
+  it('[7.4] [7.1] No tenant can fill the queue with one call after the other', async () => {
     const batcher = await busyBatcher({ maxQueue: 10 });
     const refused = Array.from({ length: 8 }, () => {
       try {
@@ -137,7 +137,7 @@ describe('Batcher, of the calls of several tenants,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[7.3] [7.4] shares what one has left among the others', async () => {
+  it('[7.3] [7.4] The share of a tenant that has left goes to the others', async () => {
     const batcher = await busyBatcher({ batchSize: 2 });
     const gone = ['a', 'b'].map((tenant) => batcher.ask(tenant, { tenant, size: 4 }))[0]!;
     batcher.ask('c', { tenant: 'c', size: 2 });

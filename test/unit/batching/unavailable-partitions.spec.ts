@@ -12,10 +12,10 @@ const partOf = (request: NamedRequest, offset: number, count: number) => ({
   count,
 });
 
-describe('Batcher, whose partitions go unavailable,', () => {
+describe('Batcher: unavailable partitions', () => {
   useVirtualTime();
 
-  it('[5.6] lets rows wait while all are unavailable, and runs them when one is back', async () => {
+  it('[5.6] Rows wait while all partitions are unavailable, and run when one is back', async () => {
     const batcher = new HeldBatcher({ partitions: 2 });
     batcher.targets.forEach((target) => target.change({ unavailable: error }));
     const requests = [batcher.call('a', 4), batcher.call('b', 1, 'other')];
@@ -30,7 +30,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     expect(requests.map((request) => request.error)).toEqual([undefined, undefined]);
   });
 
-  it('[5.6] goes on with the others while one is unavailable', async () => {
+  it('[5.6] The other partitions go on while one is unavailable', async () => {
     const batcher = new HeldBatcher({ partitions: 2, prefetch: 1 });
     batcher.targets[0]!.change({ unavailable: error });
 
@@ -44,7 +44,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     await runAll(batcher);
   });
 
-  it('[5.6] lets windows grow while all are unavailable', async () => {
+  it('[5.6] Windows take more rows while all partitions are unavailable', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
     batcher.targets[0]!.change({ unavailable: error });
     batcher.call('a');
@@ -56,7 +56,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     expect(await runAll(batcher)).toEqual(['a0 b0']);
   });
 
-  it('[5.6] fails what waits when all are lost, the last of them while others are unavailable', async () => {
+  it('[5.6] Queued rows fail when the last partition is lost, and not while one is unavailable', async () => {
     const batcher = new HeldBatcher({ partitions: 2 });
     batcher.targets[0]!.change({ lost: error });
     batcher.targets[1]!.change({ unavailable: error });
@@ -71,7 +71,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[5.6] fails what comes while all are lost, and runs what comes when one is back', async () => {
+  it('[5.6] A call fails while all partitions are lost, and runs when one is back', async () => {
     const batcher = new HeldBatcher();
     batcher.targets[0]!.change({ lost: error });
     const failed = batcher.call('a');
@@ -87,7 +87,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     expect(served.error).toBeUndefined();
   });
 
-  it('[5.6] fails rows of an open window when that closes while all are lost', async () => {
+  it('[5.6] Rows of an open window fail when it closes while all partitions are lost', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
     const request = batcher.call('a');
     batcher.targets[0]!.change({ lost: error });
@@ -100,7 +100,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     expect(batcher.depth).toBe(0);
   });
 
-  it('[5.6] runs the rows of an open window when the partition is back before it closes', async () => {
+  it('[5.6] Rows of an open window run when the partition is back before it closes', async () => {
     const batcher = new HeldBatcher({ batchTimeout: 10 });
     batcher.targets[0]!.change({ lost: error });
     batcher.call('a', 3, 'other');
@@ -115,7 +115,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
     await runAll(batcher);
   });
 
-  it('[5.6] [9.3] closes when they are back, or when what waits is abandoned', async () => {
+  it('[5.6] [9.3] The batcher closes when its partitions are back or its queued rows are abandoned', async () => {
     for (const end of ['back', 'abandoned']) {
       const batcher = new HeldBatcher();
       batcher.targets[0]!.change({ unavailable: error });
@@ -140,8 +140,8 @@ describe('Batcher, whose partitions go unavailable,', () => {
     }
   });
 
-  describe('of batches that run again', () => {
-    it('[5.6] [6.4] runs them on others, each by itself, ahead of what came later', async () => {
+  describe('retried batches', () => {
+    it('[5.6] [6.4] Retried batches run on other partitions, each by itself, before later rows', async () => {
       const batcher = new HeldBatcher({ batchSize: 4 });
       const a = batcher.call('a', 4);
       await later(1);
@@ -162,7 +162,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       ]);
     });
 
-    it('[5.6] waits with them for a partition that is expected back', async () => {
+    it('[5.6] A retried batch waits for a partition that is expected back', async () => {
       const batcher = new HeldBatcher();
       const a = batcher.call('a', 2);
       await later();
@@ -177,7 +177,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       expect(batcher.depth).toBe(0);
     });
 
-    it('[5.6] fails them with what all partitions are lost for', async () => {
+    it('[5.6] A retried batch fails with the error of the lost partitions', async () => {
       const batcher = new HeldBatcher();
       const a = batcher.call('a', 2);
       await later();
@@ -192,7 +192,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       expect([a.error, batcher.depth, batcher.running]).toEqual([error, 0, []]);
     });
 
-    it('[7.1] counts them as rows that wait, also beyond the most that may', async () => {
+    it('[7.1] Retried rows count as queued, also beyond the queue limit', async () => {
       const batcher = new HeldBatcher({ maxQueue: 3 });
       const a = batcher.call('a', 3);
       await later(1);
@@ -209,7 +209,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       expect(batcher.depth).toBe(0);
     });
 
-    it('[7.3] runs none of those for which nobody waits any more, before or after it has failed', async () => {
+    it('[7.3] Cancelled rows of a failed batch are not retried, whether they left before or after the failure', async () => {
       const batcher = await busyBatcher({ batchSize: 4 });
       const requests = ['a', 'b', 'c', 'd'].map((name) => batcher.call(name));
       batcher.finishBatch();
@@ -232,7 +232,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       expect(batcher.depth).toBe(0);
     });
 
-    it('[7.3] runs none where nobody waits for any, and tells of the end of the batch all the same', async () => {
+    it('[7.3] A failed batch with nothing but cancelled rows is not retried, and its end is reported', async () => {
       const batcher = new HeldBatcher();
       const a = batcher.call('a', 2);
       await later();
@@ -245,7 +245,7 @@ describe('Batcher, whose partitions go unavailable,', () => {
       expect(batcher.records).toHaveLength(1);
     });
 
-    it('[9.3] runs them before it closes, unless what waits was abandoned: then they fail with that', async () => {
+    it('[9.3] Retried batches run before the batcher closes, and fail when the queued rows were abandoned', async () => {
       for (const abandons of [false, true]) {
         const batcher = new HeldBatcher();
         const a = batcher.call('a', 2);

@@ -3,11 +3,11 @@ import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/batching/he
 import { later, runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Letters in capitals are requests whose rows must run in one batch. */
-describe('Batcher, of requests that must run in one batch,', () => {
+describe('Batcher: requests that must run in one batch', () => {
   useVirtualTime();
 
   it.each([0, 10])(
-    '[8.3] puts one that fits into the open window there, with a timeout of %s',
+    '[8.3] A whole request that fits joins the open window, with a timeout of %s',
     async (batchTimeout) => {
       const batcher = new HeldBatcher({ batchSize: 5, batchTimeout });
 
@@ -18,7 +18,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     },
   );
 
-  it('[8.3] puts one that fits into the waiting window there', async () => {
+  it('[8.3] A whole request that fits joins the waiting window', async () => {
     const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
 
     batcher.call('a', 2);
@@ -29,7 +29,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['full: a0 a1 B0 B1 c0']);
   });
 
-  it('[8.3] [4.2] puts one there also where it just fits, so that it waits for no window of its own', async () => {
+  it('[8.3] [4.2] A whole request that exactly fills the waiting window does not wait for a window of its own', async () => {
     const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
     batcher.call('a', 2);
     await later(10);
@@ -42,7 +42,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     await runAll(batcher);
   });
 
-  it('[8.3] flushes the open window for one that does not fit, and starts the next with it', async () => {
+  it('[8.3] A whole request that does not fit flushes the open window and starts the next one', async () => {
     const batcher = new HeldBatcher({ batchSize: 5, batchTimeout: 10 });
 
     batcher.call('a', 3);
@@ -53,7 +53,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['flush: a0 a1 a2', 'timeout: B0 B1 B2']);
   });
 
-  it('[8.3] flushes the waiting window for one that does not fit', async () => {
+  it('[8.3] A whole request that does not fit flushes the waiting window', async () => {
     const batcher = await busyBatcher({ batchSize: 5, batchTimeout: 10 });
 
     batcher.call('a', 3);
@@ -64,7 +64,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
   });
 
   it.each([0, 10])(
-    '[8.3] [4.6] lets no later row overtake it into the window that was flushed, with a timeout of %s',
+    '[8.3] [4.6] Later rows do not overtake a whole request into the window that it flushed, with a timeout of %s',
     async (batchTimeout) => {
       const batcher = await busyBatcher({ batchSize: 5, batchTimeout });
 
@@ -82,7 +82,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     },
   );
 
-  it('[8.3] gives each its own batch where no two fit into one', async () => {
+  it('[8.3] Whole requests that do not fit together get a batch each', async () => {
     const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
 
     ['A', 'B', 'C'].forEach((name) => batcher.callWhole(name, 2));
@@ -91,7 +91,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
   });
 
   it.each([0, 10])(
-    '[8.3] fills a batch with one of its size, with a timeout of %s',
+    '[8.3] A whole request of the batch size fills a batch, with a timeout of %s',
     async (batchTimeout) => {
       const batcher = new HeldBatcher({ batchSize: 3, batchTimeout });
 
@@ -103,7 +103,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     },
   );
 
-  it('[8.3] splits those that may be split around it', async () => {
+  it('[8.3] Other requests may be split around a whole request', async () => {
     const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
 
     batcher.call('a', 4);
@@ -119,7 +119,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     ]);
   });
 
-  it('[8.3] flushes no window of another lane', async () => {
+  it('[8.3] A whole request flushes no window of another lane', async () => {
     const batcher = new HeldBatcher({ batchSize: 3, batchTimeout: 10 });
 
     batcher.call('a', 2, 'left');
@@ -130,7 +130,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['full: B0 B1 B2', 'timeout: a0 a1']);
   });
 
-  it('[8.3] [4.8] flushes a window that opened when batches were smaller for one that is larger than it', async () => {
+  it('[8.3] [4.8] A whole request larger than the window that is open since before the batch size grew flushes it', async () => {
     const batcher = new HeldBatcher({ batchSize: 2, batchTimeout: 10 });
 
     batcher.call('a');
@@ -140,7 +140,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(await runAll(batcher)).toEqual(['flush: a0', 'full: B0 B1 B2 B3']);
   });
 
-  it('[8.3] [5.5] hands no flushed window ahead, whose batch is not full', async () => {
+  it('[8.3] [5.5] A flushed window that is not full is not handed ahead', async () => {
     const batcher = await busyBatcher({ batchSize: 3, prefetch: 1 });
 
     batcher.call('a', 2);
@@ -151,7 +151,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     await runAll(batcher);
   });
 
-  it('[7.1] counts the rows of one that was moved to the next window once', async () => {
+  it('[7.1] Rows of a whole request that moved to the next window count once', async () => {
     const batcher = await busyBatcher({ batchSize: 3, batchTimeout: 10, maxQueue: 4 });
 
     batcher.call('a', 2);
@@ -162,7 +162,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     await runAll(batcher);
   });
 
-  it('[4.8] are run also where batches have become too small for them', async () => {
+  it('[4.8] A whole request runs also after the batch size has become too small for it', async () => {
     const batcher = new HeldBatcher({ batchSize: 8 });
     const [high, low] = [{ whole: true }, { whole: true, priority: -1 }];
     batcher.call('a');
@@ -182,7 +182,7 @@ describe('Batcher, of requests that must run in one batch,', () => {
     expect(ran).toEqual(['0: b0 b1 b2 b3 b4', '0: d0 d1 d2 d3 d4 c0 c1 c2', '0: e0 e1 e2']);
   });
 
-  it('[7.3] [8.3] are not split where the window before, that others have left, has room for some of their rows', async () => {
+  it('[7.3] [8.3] A whole request is not split when cancelled rows leave room for a part of it in the window before', async () => {
     const batcher = await busyBatcher({ batchSize: 4, batchTimeout: 10 });
     batcher.call('a');
     const gone = batcher.call('b', 3);

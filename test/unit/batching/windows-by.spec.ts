@@ -14,65 +14,65 @@ const options = { lane: laneOf, size: () => 3, timeout: () => 5 };
 describe('windowsBy', () => {
   it.each([
     {
-      promise: '[4.1] closes a window with its last item',
+      promise: '[4.1] A window closes with the item that fills it',
       items: '  -a-b-c----|',
       windows: '-----w----|',
       values: { w: '3 letters' },
     },
     {
       promise:
-        '[4.1] closes a window its timeout after its first item, which later items do not put off',
+        '[4.1] A window closes its timeout after its first item, and later items do not delay it',
       items: '  --a-b-c--d------|',
       options: { ...options, size: () => 9 },
       windows: '-------w------x-|',
       values: { w: '3 letters', x: '1 letters' },
     },
     {
-      promise: '[4.1] starts the clock anew with each window, however long nothing came',
+      promise: '[4.1] The clock starts anew with each window, after any pause',
       items: '  -a-----------b---c------|',
       windows: '------w-----------x-----|',
       values: { w: '1 letters', x: '2 letters' },
     },
     {
-      promise: '[4.1] opens a new window in the frame in which one fills up',
+      promise: '[4.1] A new window opens in the same frame in which one fills up',
       items: '  -(abcdef)-g-----|',
       windows: '-(wx)----------y|',
       values: { w: '3 letters', x: '3 letters', y: '1 letters' },
     },
     {
-      promise: '[4.1] closes a window that fills up in the frame of its timeout once',
+      promise: '[4.1] A window that fills up in the frame of its timeout closes once',
       items: '  -a-b--c---|',
       windows: '------w---|',
       values: { w: '3 letters' },
     },
     {
-      promise: '[4.1] closes what is open when the source completes',
+      promise: '[4.1] Open windows close when the source completes',
       items: '  -a-B-|',
       windows: '-----(wx|)',
       values: { w: '1 letters', x: '1 capitals' },
     },
     {
-      promise: '[4.1] closes a window at its first item where the timeout is 0',
+      promise: '[4.1] A window closes at its first item when the timeout is 0',
       items: '  -(ab)--C-|',
       options: { ...options, timeout: () => 0 },
       windows: '-(wx)--y-|',
       values: { w: '1 letters', x: '1 letters', y: '1 capitals' },
     },
     {
-      promise: '[4.1] closes every window at its first item where the size is 1',
+      promise: '[4.1] A window closes at its first item when the size is 1',
       items: '  -(ab)--C-|',
       options: { ...options, size: () => 1 },
       windows: '-(wx)--y-|',
       values: { w: '1 letters', x: '1 letters', y: '1 capitals' },
     },
     {
-      promise: '[4.7] has a window and a clock for each lane',
+      promise: '[4.7] Each lane has a window and a clock of its own',
       items: '  -aB1bcC--2---|',
       windows: '-----w-xy----(z|)',
       values: { w: '3 letters', x: '2 capitals', y: '1 digits', z: '1 digits' },
     },
     {
-      promise: 'passes an error of the source on, and no window after it',
+      promise: 'An error of the source is passed on, and no window follows it',
       items: '  -a-#',
       windows: '---#',
       values: {},
@@ -83,7 +83,7 @@ describe('windowsBy', () => {
     });
   });
 
-  it('[4.1] holds neither a clock nor a group between windows', () => {
+  it('[4.1] windowsBy holds neither a clock nor a group between windows', () => {
     const opened = new Set<number>();
     const own = { ...options, timeout: () => (opened.add(asyncScheduler.now()), 5) };
 
@@ -103,7 +103,7 @@ describe('windowsBy', () => {
     expect(scheduler.actions).toEqual([]);
   });
 
-  it('[9.3] closes the open window of a lane when its `closed$` emits, and opens the next as always', () => {
+  it('[9.3] An open window closes when its `closed$` emits, and the next item opens another', () => {
     marbles(({ hot, expectObservable }) => {
       const items = '  -aB--------c------|';
       const flush$ = hot('---f----f---------');
@@ -120,7 +120,7 @@ describe('windowsBy', () => {
     });
   });
 
-  it('[4.8] reads size and timeout when a window opens', () => {
+  it('[4.8] Size and timeout are read when a window opens', () => {
     const limits = { size: 2, timeout: 9 };
     const own = { ...options, size: () => limits.size, timeout: () => limits.timeout };
 

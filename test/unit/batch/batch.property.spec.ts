@@ -8,7 +8,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 
 describe('Batch', () => {
   it.each(Object.entries(kinds()))(
-    '[2.1] [2.2] holds what a list would hold after the same operations: %s',
+    '[2.1] [2.2] A batch holds the same rows as a list after the same operations: %s',
     (_, kind) => {
       fc.assert(
         fc.property(rowsOf, fc.array(operationOn(kind), { maxLength: 12 }), (rows, operations) => {

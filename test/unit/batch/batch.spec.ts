@@ -18,7 +18,7 @@ describe('Batch', () => {
       ],
       ['tuples', [[floats([], [1]), floats([1], [2])]], [floats([1], [1]), floats([1, 1], [2])]],
       ['nestings', [{ a: [{ b: floats([], [7]) }] }], { a: [{ b: floats([1], [7]) }] }],
-    ])('[1.7] [2.1] makes a row of each item: %s', (_, items, rows) => {
+    ])('[1.7] [2.1] stack makes a row of each item: %s', (_, items, rows) => {
       const batch = Batch.stack(items);
 
       expect(batch.size).toBe(items.length);
@@ -45,11 +45,11 @@ describe('Batch', () => {
         [floats([2], [1, 2]), floats([2], [3, 4])],
       ],
       ['an item without rows', [floats([0, 1], []), floats([1, 1], [5])], floats([1, 1], [5])],
-    ])('[1.7] [2.1] counts axis 0 of each item as rows: %s', (_, items, rows) => {
+    ])('[1.7] [2.1] concatenate counts axis 0 of each item as rows: %s', (_, items, rows) => {
       expect(Batch.concatenate(items).consume()).toEqual(rows);
     });
 
-    it('[1.8] puts rows together on the axis on which they lie', () => {
+    it('[1.8] Rows are joined on the axis on which they lie', () => {
       const left = { state: floats([2, 1, 2], [1, 2, 3, 4]), x: floats([1], [10]) };
       const right = {
         state: floats([2, 2, 2], [5, 6, 7, 8, 9, 10, 11, 12]),
@@ -68,14 +68,14 @@ describe('Batch', () => {
       });
     });
 
-    it('[1.8] finds the axis of a nested leaf by its path', () => {
+    it('[1.8] The axis of a nested leaf is found by its path', () => {
       const state = floats([1, 2], [1, 2]);
       const item = { state: [state, { deep: state }] };
 
       expect(Batch.concatenate([item], { 'state.0': 1, 'state.1.deep': 1 }).size).toBe(2);
     });
 
-    it('[1.8] keeps one copy of a leaf that the rows share', () => {
+    it('[1.8] A leaf that all rows share is kept once', () => {
       const rate = floats([], [16]);
       const items = [
         { rate, x: floats([2], [1, 2]) },
@@ -91,26 +91,34 @@ describe('Batch', () => {
     it.each([
       ['numbers', new Tensor('int64', [16_000n], []), new Tensor('int64', [8000n], [])],
       ['strings', new Tensor('string', ['a b', 'c'], [2]), new Tensor('string', ['a', 'b c'], [2])],
-    ])('[1.8] refuses to share a leaf whose value differs: %s', (_, left, right) => {
+    ])('[1.8] A shared leaf with different values is refused: %s', (_, left, right) => {
       const items = [left, right].map((shared) => ({ shared, x: floats([1], [1]) }));
 
       expect(() => Batch.concatenate(items, { shared: null })).toThrow(InvalidBatchError);
     });
   });
 
-  it.each(sixOfEachType)('[1.7] carries $type unchanged, and pads it with zeros', (tensor) => {
-    const rows = new Tensor(tensor.type, tensor.data, [3, 2]);
-    const [first, rest] = Batch.concatenate([rows]).split(1);
-    const consumed = rest.merge(first).pad(1).consume() as Tensor;
+  it.each(sixOfEachType)(
+    '[1.7] A batch keeps $type elements unchanged and pads them with zeros',
+    (tensor) => {
+      const rows = new Tensor(tensor.type, tensor.data, [3, 2]);
+      const [first, rest] = Batch.concatenate([rows]).split(1);
+      const consumed = rest.merge(first).pad(1).consume() as Tensor;
 
-    expect(consumed).toMatchObject({ type: tensor.type, dims: [4, 2] });
-    expect(consumed.data.constructor).toBe(tensor.data.constructor);
-    const elements = Array.from<unknown>(tensor.data);
-    const zero = { string: '', int64: 0n, uint64: 0n }[tensor.type as string] ?? 0;
-    expect([...consumed.data]).toEqual([...elements.slice(2), ...elements.slice(0, 2), zero, zero]);
-  });
+      expect(consumed).toMatchObject({ type: tensor.type, dims: [4, 2] });
+      expect(consumed.data.constructor).toBe(tensor.data.constructor);
+      const elements = Array.from<unknown>(tensor.data);
+      const zero = { string: '', int64: 0n, uint64: 0n }[tensor.type as string] ?? 0;
+      expect([...consumed.data]).toEqual([
+        ...elements.slice(2),
+        ...elements.slice(0, 2),
+        zero,
+        zero,
+      ]);
+    },
+  );
 
-  it('[2.1] extends an existing batch and leaves it as it was', () => {
+  it('[2.1] Extending a batch leaves the original as it was', () => {
     const batch = Batch.stack(['a']);
 
     expect(
@@ -122,7 +130,7 @@ describe('Batch', () => {
     expect(batch.consume()).toEqual(['a']);
   });
 
-  it('[2.1] is not changed when the list that it was made of is', () => {
+  it('[2.1] Changing the source list does not change the batch', () => {
     const items = ['a'];
     const stacked = Batch.stack(items);
     const concatenated = Batch.concatenate([items]);
@@ -133,7 +141,7 @@ describe('Batch', () => {
     expect(concatenated.consume()).toEqual(['a']);
   });
 
-  it('[2.1] gives rows in storage of their own, shared leaves included', () => {
+  it('[2.1] The rows of a batch, shared leaves included, lie in memory of their own', () => {
     const item = { rate: floats([], [16]), x: floats([1], [1]) };
 
     const { rate, x } = Batch.concatenate([item], { rate: null }).consume() as typeof item;
@@ -142,7 +150,7 @@ describe('Batch', () => {
     expect(item).toEqual({ rate: floats([], [16]), x: floats([1], [1]) });
   });
 
-  it('[W4] copies the rows of tensors, and those that the copy releases lie in its own memory', () => {
+  it('[W4] A copied batch lies in memory of its own', () => {
     const source = floats([3, 1], [1, 2, 3]);
     const copy = Batch.concatenate([source]).slice(1, 3).copy();
     (source.data as Float32Array).fill(0);
@@ -156,7 +164,7 @@ describe('Batch', () => {
     expect((copy.release() as Tensor).data).toBe(data);
   });
 
-  it('[2.1] releases the whole of one source without a copy', () => {
+  it('[2.1] A batch of one whole source is released without a copy', () => {
     const source = floats([2, 1], [1, 2]);
 
     const { data } = Batch.concatenate([source]).release() as { data: Float32Array };
@@ -167,7 +175,7 @@ describe('Batch', () => {
     );
   });
 
-  it('[2.1] lends rows without a copy where they lie together', () => {
+  it('[2.1] Rows that lie together are viewed without a copy', () => {
     const item = { rate: floats([], [16]), x: floats([3, 2], [1, 2, 3, 4, 5, 6]) };
     const batch = Batch.concatenate([item], { rate: null });
 
@@ -193,7 +201,7 @@ describe('Batch', () => {
     expect(Batch.stack(['a', 'b']).slice(1, 2).view()).toEqual(['b']);
   });
 
-  it('[2.2] keeps its key through every operation', () => {
+  it('[2.2] A batch keeps its key through every operation', () => {
     const batch = Batch.stack([floats([1], [1]), floats([1], [2])]).withKey('en');
     const [first, rest] = batch.split(1);
 
@@ -209,14 +217,14 @@ describe('Batch', () => {
     expect(derived.map(({ key }) => key)).toEqual(derived.map(() => 'en'));
   });
 
-  it('[2.2] adds padding only when it is consumed', () => {
+  it('[2.2] Padding is added only when the batch is consumed', () => {
     const batch = Batch.stack([floats([2], [1, 2])]).pad(2);
 
     expect(batch).toMatchObject({ size: 1, padding: 2 });
     expect(batch.consume()).toEqual(floats([3, 2], [1, 2, 0, 0, 0, 0]));
   });
 
-  it('[2.2] adds up sizes and paddings when it merges, with the padding at the end', () => {
+  it('[2.2] Merging adds up sizes and paddings, with the padding at the end', () => {
     const [first, second, third] = [[1, 2], [3], [4]].map((values) =>
       Batch.concatenate([floats([values.length], values)]),
     );
@@ -232,7 +240,7 @@ describe('Batch', () => {
     { at: 3, left: [1, 2, 3], right: [0, 0] },
     { at: 4, left: [1, 2, 3, 0], right: [0] },
     { at: 9, left: [1, 2, 3, 0, 0], right: undefined },
-  ])('[2.2] splits 3 rows and 2 of padding after $at', ({ at, left, right }) => {
+  ])('[2.2] A batch with 3 rows and 2 of padding is split after $at', ({ at, left, right }) => {
     const halves = Batch.concatenate([floats([3], [1, 2, 3])])
       .pad(2)
       .split(at);
@@ -243,7 +251,7 @@ describe('Batch', () => {
     expect(values).toEqual([left, right]);
   });
 
-  it('[2.2] cuts consecutive pieces of at most a size', () => {
+  it('[2.2] A batch is cut into consecutive pieces of a maximum size', () => {
     const pieces = Batch.concatenate([
       ['a', 'b'],
       ['c', 'd', 'e'],
@@ -252,7 +260,7 @@ describe('Batch', () => {
     expect(pieces.map((piece) => piece.consume())).toEqual([['a', 'b'], ['c', 'd'], ['e']]);
   });
 
-  describe('refuses', () => {
+  describe('refusals', () => {
     const x = floats([1, 2], [1, 2]);
     const large = floats(
       [1025],
@@ -369,7 +377,7 @@ describe('Batch', () => {
         'The axes name "x", and the item has no such leaf; it has y',
       ],
       ['to split off nothing', () => Batch.stack([x]).split(0), 'Cannot split after 0 rows'],
-    ])('[2.3] %s', (_, make, message) => {
+    ])('[2.3] A batch refuses %s', (_, make, message) => {
       expect(make).toThrow(InvalidBatchError);
       expect(make).toThrow(message);
     });

@@ -21,7 +21,7 @@ describe('isContainer', () => {
     ['a map without prototype', Object.assign(Object.create(null) as object, { x })],
     ['a tuple', [x, y]],
     ['a nesting', { a: [x, { b: y }] }],
-  ])('[1.7] takes %s for tensors', (_, value) => {
+  ])('[1.7] A container is %s', (_, value) => {
     expect(isContainer(value)).toBe(true);
   });
 
@@ -41,24 +41,24 @@ describe('isContainer', () => {
       })(),
     ],
     ['an object that only looks like a tensor', { type: 'float32', dims: [1], data: [1] }],
-  ])('[1.7] takes %s for a plain value', (_, value) => {
+  ])('[1.7] A plain value is %s', (_, value) => {
     expect(isContainer(value)).toBe(false);
   });
 });
 
 describe('leavesOf', () => {
-  it('gives leaves in the order of their names, whatever the order in the map', () => {
+  it('Leaves are listed in the order of their names, in any order of the map', () => {
     expect(pathsOf({ b: x, a: { d: y, c: z } })).toEqual(['a.c', 'a.d', 'b']);
     expect(pathsOf({ a: { c: z, d: y }, b: x })).toEqual(['a.c', 'a.d', 'b']);
   });
 
-  it('gives the leaves of a tuple in their places', () => {
+  it('The leaves of a tuple are listed by position', () => {
     const tuple = Array.from({ length: 11 }, (_, i) => floats([1], [i]));
 
     expect(leavesOf(tuple).map(({ tensor }) => tensor)).toEqual(tuple);
   });
 
-  it('gives a bare tensor no path', () => {
+  it('A bare tensor has an empty path', () => {
     expect(leavesOf(x)).toEqual([{ path: '', label: '', tensor: x }]);
   });
 });
@@ -69,7 +69,7 @@ describe('withLeaves', () => {
     ['a map', { b: x, a: y }],
     ['a nesting', { b: [x, { d: y, c: z }], a: x }],
     ['a map with the names of what every object has', { constructor: x, ['__proto__']: y }],
-  ])('builds the same structure again: %s', (_, structure) => {
+  ])('The same structure is built again from its leaves: %s', (_, structure) => {
     const rebuilt = withLeaves(
       structure,
       leavesOf(structure).map(({ tensor }) => tensor),

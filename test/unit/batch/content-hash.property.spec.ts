@@ -4,7 +4,7 @@ import * as fc from 'fast-check';
 import { contentHash } from '../../../lib/batch/content-hash.js';
 
 describe('contentHash', () => {
-  it('is equal for two values exactly when they are equal in structure', () => {
+  it('Two values have equal hashes exactly when they are equal in structure', () => {
     fc.assert(
       fc.property(value, value, (one, other) => {
         expect(contentHash(one) === contentHash(other)).toBe(areEqual(one, other));
@@ -13,7 +13,7 @@ describe('contentHash', () => {
     );
   });
 
-  it('is equal for a value and what was built of the same parts', () => {
+  it('A value and its clone have equal hashes', () => {
     fc.assert(
       fc.property(value, (one) => {
         expect(contentHash(structuredClone(one))).toBe(contentHash(one));
@@ -22,7 +22,7 @@ describe('contentHash', () => {
     );
   });
 
-  it('changes with any one part of a value', () => {
+  it('Any change to one part of a value changes its hash', () => {
     fc.assert(
       fc.property(fc.array(value, { minLength: 1 }), fc.nat(), value, (list, at, other) => {
         const index = at % list.length;

@@ -10,7 +10,7 @@ class Account {
 }
 
 describe('contentHash', () => {
-  it('tells primitives of different kinds apart that read the same', () => {
+  it('Primitives of different types that print alike have different hashes', () => {
     expectAllDifferent([
       1,
       '1',
@@ -31,19 +31,19 @@ describe('contentHash', () => {
     ]);
   });
 
-  it('is the same for entries in another order', () => {
+  it('The order of entries does not change the hash', () => {
     expect(contentHash({ a: 1, b: [2] })).toBe(contentHash({ b: [2], a: 1 }));
     // prettier-ignore
     expect(contentHash(new Map<unknown, unknown>([['a', 1], ['b', {}]]))).toBe(contentHash(new Map<unknown, unknown>([['b', {}], ['a', 1]])));
     expect(contentHash(new Set([1, 2]))).toBe(contentHash(new Set([2, 1])));
   });
 
-  it('tells a missing entry from one that is undefined', () => {
+  it('A missing entry and an undefined entry have different hashes', () => {
     // oxlint-disable-next-line no-sparse-arrays -- a hole is what is asked about
     expectAllDifferent([{}, { a: undefined }, [1, , 2], [1, undefined, 2], [1, 2]]);
   });
 
-  it('tells values apart whose parts, one after the other, read the same', () => {
+  it('Values whose parts concatenate to the same text have different hashes', () => {
     const header = Buffer.from('[object Uint8Array] 1:', 'utf16le');
     expectAllDifferent(['\ud800', '\udc00', '\ufffd']);
     expectAllDifferent([['a', 'sb'], ['as', 'b'], ['a', 's1:b'], 's1:a']); // prettier-ignore
@@ -61,13 +61,13 @@ describe('contentHash', () => {
     expectAllDifferent([[1, , 2], [1, NaN, 2]]); // prettier-ignore
   });
 
-  it('tells tensors apart by type, shape and each element', () => {
+  it('Tensors with different type, shape or elements have different hashes', () => {
     const changed = sixOfEachType.map(({ type, data }) => new Tensor(type, data.slice(), [2, 3]));
     const other = sixOfEachType.map(({ type, data }) => new Tensor(type, data.toReversed(), [6]));
     expectAllDifferent([...sixOfEachType, ...changed, ...other]);
   });
 
-  it('is the same for a tensor of the same type, shape and elements, wherever these lie', () => {
+  it('Tensors with the same type, shape and elements have equal hashes, wherever their memory lies', () => {
     for (const { type, data, dims } of sixOfEachType) {
       const copy = Array.isArray(data) ? [...data] : partOfLarger(data);
       expect(contentHash(new Tensor(type, copy, dims))).toBe(
@@ -76,7 +76,7 @@ describe('contentHash', () => {
     }
   });
 
-  it('takes a tensor of another copy of onnxruntime-common for one', () => {
+  it('A tensor of another copy of onnxruntime-common has the hash of a tensor', () => {
     class Foreign {
       readonly type = 'float32';
       readonly dims = [2];
@@ -85,7 +85,7 @@ describe('contentHash', () => {
     expect(contentHash(new Foreign())).toBe(contentHash(floats([2], [1, 2])));
   });
 
-  it('tells typed arrays apart by their class and bytes', () => {
+  it('Typed arrays with different class or bytes have different hashes', () => {
     const zeros = new ArrayBuffer(8);
     const shared = new Uint8Array(new SharedArrayBuffer(8)).fill(1);
     expectAllDifferent([
@@ -100,7 +100,7 @@ describe('contentHash', () => {
     expect(contentHash(shared)).toBe(contentHash(new Uint8Array(8).fill(1)));
   });
 
-  it('tells batches apart by rows, key and padding', () => {
+  it('Batches with different rows, key or padding have different hashes', () => {
     const rows = Batch.ofContainer(floats([2, 2], [1, 2, 3, 4]));
     const axis = Batch.ofContainer(floats([2, 2], [1, 2, 3, 4]), { '': 1 });
     expectAllDifferent([
@@ -116,7 +116,7 @@ describe('contentHash', () => {
     ]);
   });
 
-  it('is the same for batches of the same rows, whatever items they came in', () => {
+  it('Batches with the same rows have equal hashes, in whatever items the rows arrived', () => {
     const joined = Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]);
     expect(contentHash(joined)).toBe(
       contentHash(Batch.concatenate([floats([2, 2], [1, 2, 3, 4])])),
@@ -142,7 +142,7 @@ describe('contentHash', () => {
     ['a promise', Promise.resolve(1), 'an instance of Promise'],
     ['a boxed number', new Number(1), 'an instance of Number'],
     ['an error', new Error('one'), 'an instance of Error'],
-  ])('refuses %s', (_, input, part) => {
+  ])('contentHash refuses %s', (_, input, part) => {
     expect(() => contentHash(input)).toThrow(InvalidInputError);
     expect(() => contentHash(input)).toThrow(
       `The input holds ${part}, which has no content to compare by; ` +
@@ -155,7 +155,7 @@ describe('contentHash', () => {
     ['a list', () => []],
     ['a Map', () => new Map()],
     ['a Set', () => new Set()],
-  ])('refuses %s that holds itself', (_, make) => {
+  ])('contentHash refuses %s that holds itself', (_, make) => {
     const holder: unknown = make();
     if (holder instanceof Map) {
       holder.set('self', holder);
@@ -168,12 +168,12 @@ describe('contentHash', () => {
     expect(() => contentHash(holder)).toThrow(/holds itself/);
   });
 
-  it('refuses what is nested so deeply that it would overflow the stack', () => {
+  it('contentHash refuses values too deeply nested for the stack', () => {
     expect(contentHash(deep(200))).toHaveLength(43);
     expect(() => contentHash(deep(100_000))).toThrow(InvalidInputError);
   });
 
-  it('leaves what it reads as it is', () => {
+  it('contentHash leaves its input as it was', () => {
     const data = Float32Array.of(1, 2);
     const batch = Batch.ofContainer(new Tensor('float32', data, [2]));
     contentHash(batch);

@@ -10,8 +10,8 @@ class Prediction {
   constructor(readonly label: string) {}
 }
 
-describe('ownCopy', () => {
-  it('is equal to what it is of', () => {
+describe('deepCopy', () => {
+  it('A copy is equal to its source', () => {
     fc.assert(
       fc.property(
         fc.anything({
@@ -30,7 +30,7 @@ describe('ownCopy', () => {
     );
   });
 
-  it('shares no part with what it is of', () => {
+  it('A copy shares no part with its source', () => {
     const value = {
       list: [part()],
       tensor: floats([2], [1, 2]),
@@ -44,7 +44,7 @@ describe('ownCopy', () => {
     expect(shared).toEqual([]);
   });
 
-  it('copies tensors of every type', () => {
+  it('Tensors of every type are copied', () => {
     for (const tensor of sixOfEachType) {
       const { row } = deepCopy({ row: tensor }) as { row: Tensor };
       expect(row).toBeInstanceOf(Tensor);
@@ -53,7 +53,7 @@ describe('ownCopy', () => {
     }
   });
 
-  it('copies of a larger buffer only the part that is seen', () => {
+  it('Of a larger buffer only the visible part is copied', () => {
     const { buffer } = Uint8Array.of(9, 1, 2, 9);
     expect(deepCopy(new Uint8Array(buffer, 1, 2))).toEqual(Uint8Array.of(1, 2));
     expect((deepCopy(new Uint8Array(buffer, 1, 2)) as Uint8Array).buffer.byteLength).toBe(2);
@@ -61,11 +61,11 @@ describe('ownCopy', () => {
     expect([view.byteLength, view.buffer.byteLength, view.getUint8(0)]).toEqual([2, 2, 1]);
   });
 
-  it('keeps a Buffer a Buffer', () => {
+  it('The copy of a Buffer is a Buffer', () => {
     expect(Buffer.isBuffer(deepCopy(Buffer.from('text')))).toBe(true);
   });
 
-  it('takes a name such as __proto__ for a name', () => {
+  it('A property named __proto__ is copied as a property', () => {
     const value: unknown = JSON.parse('{ "__proto__": { "admin": true } }');
     const copy = deepCopy(value) as { admin?: boolean };
     expect(Object.keys(copy)).toEqual(['__proto__']);
@@ -79,14 +79,14 @@ describe('ownCopy', () => {
     ['an entry named by a symbol', { [Symbol('one')]: 1 }, 'an entry named by a symbol'],
     ['an error', { error: new Error('one') }, 'an instance of Error'],
     ['memory that is shared', new SharedArrayBuffer(1), 'an instance of SharedArrayBuffer'],
-  ])('refuses %s', (_, value, part) => {
+  ])('deepCopy refuses %s', (_, value, part) => {
     expect(() => deepCopy(value)).toThrow(InvalidOutputError);
     expect(() => deepCopy(value)).toThrow(
       `The reply holds ${part}, of which there can be no copy for each of its callers; return plain data, such as { ...instance }`,
     );
   });
 
-  it('refuses what holds itself', () => {
+  it('deepCopy refuses a value that holds itself', () => {
     const value: unknown[] = [];
     value.push({ value });
     expect(() => deepCopy(value)).toThrow(InvalidOutputError);

@@ -55,7 +55,7 @@ describe('A value that is hard to walk', () => {
       'an object with many names',
       Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])),
     ],
-  ])('[4.9] is a plain value: %s', (_, value) => {
+  ])('[4.9] A value that is hard to walk is a plain value: %s', (_, value) => {
     expect(isContainer(value)).toBe(false);
   });
 
@@ -97,18 +97,18 @@ describe('A value that is hard to walk', () => {
       Tensor.fromGpuBuffer({} as never, { dims: [1], dataType: 'float32' }),
       'The data is not on CPU',
     ],
-  ])('[4.9] [2.3] is refused: %s', (_, value, message) => {
+  ])('[4.9] [2.3] A value that is hard to walk is refused: %s', (_, value, message) => {
     expect(() => isContainer(value)).toThrow(InvalidBatchError);
     expect(() => isContainer(value)).toThrow(message);
   });
 
-  it('[2.3] may have up to 32 levels and 1024 tensors', () => {
+  it('[2.3] A container may have up to 32 levels and 1024 tensors', () => {
     expect(isContainer(around(floats([1], [1]), 32))).toBe(true);
     expect(Batch.concatenate([Array.from({ length: 1024 }, () => floats([1], [1]))]).size).toBe(1);
   });
 });
 
-describe('What calls itself a tensor', () => {
+describe('A value that claims to be a tensor', () => {
   it.each<[string, Container, string]>([
     [
       'more elements than it has',
@@ -169,7 +169,7 @@ describe('What calls itself a tensor', () => {
       text([2 ** 32 - 1], sparse('a')),
       'is a string tensor and holds undefined at 1; give strings',
     ],
-  ])('[4.9] [2.3] is refused when it has %s', (_, tensor, message) => {
+  ])('[4.9] [2.3] A claimed tensor is refused when it has %s', (_, tensor, message) => {
     for (const make of [
       () => Batch.concatenate([tensor]),
       () => Batch.ofContainer({ x: tensor }),
@@ -180,7 +180,7 @@ describe('What calls itself a tensor', () => {
     expect(() => Batch.stack([tensor])).toThrow(InvalidBatchError);
   });
 
-  it('[1.7] is taken where it tells the truth, whoever made it', () => {
+  it('[1.7] A consistent tensor of any class is accepted', () => {
     const batch = Batch.concatenate([
       claim({ data: Buffer.from([7]), type: 'uint8' }),
       new Tensor('uint8', [8], [1]),
@@ -200,21 +200,18 @@ describe('What calls itself a tensor', () => {
       'the class of its data',
       (tensor) => Object.assign(tensor.data as object, { constructor: throws }),
     ],
-  ])(
-    '[4.6] [6.1] is taken as it was when it came: nothing that becomes of %s harms its batch mates',
-    (_, change) => {
-      const tensor = { type: 'float32', dims: [1, 2], data: Float32Array.of(1, 2) };
-      const batch = Batch.concatenate([tensor]);
+  ])('[4.6] [6.1] A change to %s after the call harms no other row of the batch', (_, change) => {
+    const tensor = { type: 'float32', dims: [1, 2], data: Float32Array.of(1, 2) };
+    const batch = Batch.concatenate([tensor]);
 
-      change(tensor);
+    change(tensor);
 
-      expect(Batch.merge([batch, Batch.concatenate([floats([1, 2], [3, 4])])]).consume()).toEqual(
-        floats([2, 2], [1, 2, 3, 4]),
-      );
-    },
-  );
+    expect(Batch.merge([batch, Batch.concatenate([floats([1, 2], [3, 4])])]).consume()).toEqual(
+      floats([2, 2], [1, 2, 3, 4]),
+    );
+  });
 
-  it('[4.6] [6.1] is taken with the strings that it had', () => {
+  it('[4.6] [6.1] A string tensor keeps the strings that it had at the call', () => {
     const strings = ['a', 'b'];
     const batch = Batch.concatenate([{ tags: text([2], strings) }]);
 
@@ -223,7 +220,7 @@ describe('What calls itself a tensor', () => {
     expect(batch.consume()).toEqual({ tags: new Tensor('string', ['a', 'b'], [2]) });
   });
 
-  it('[4.6] [6.1] is taken in the structure that it had', () => {
+  it('[4.6] [6.1] A container keeps the structure that it had at the call', () => {
     const item: Record<string, Container> = { x: floats([1], [1]) };
     const batch = Batch.concatenate([item]);
 
@@ -232,7 +229,7 @@ describe('What calls itself a tensor', () => {
     expect(batch.consume()).toEqual({ x: floats([1], [1]) });
   });
 
-  it('[4.6] is read once, so that nothing can change between check and use', () => {
+  it('[4.6] A tensor is read once, so that nothing changes between check and use', () => {
     let reads = 0;
     const shifty = Object.defineProperty(claim({}), 'dims', {
       get: () => (reads++ < 2 ? [1] : [1000]),
@@ -244,8 +241,8 @@ describe('What calls itself a tensor', () => {
   });
 });
 
-describe('Memory that is taken away while rows wait', () => {
-  it('[4.9] can be told of the batch that lies in it, and of no other', () => {
+describe('Memory that is detached while rows wait', () => {
+  it('[4.9] A batch reports detached memory of its own rows and of no others', () => {
     const [gone, safe] = [floats([2, 1], [1, 2]), floats([1, 1], [3])];
     const [lost, kept] = [Batch.concatenate([gone]), Batch.concatenate([safe])];
     expect([lost, kept, lost.merge(kept)].map(({ isIntact }) => isIntact)).toEqual([
@@ -265,7 +262,7 @@ describe('Memory that is taken away while rows wait', () => {
     ]);
   });
 
-  it('[2.1] lets nothing out of what was in the memory of a merged batch before', () => {
+  it('[2.1] A merged batch discloses nothing of the memory that it was allocated in', () => {
     const dirty = jest
       .spyOn(Buffer, 'allocUnsafeSlow')
       .mockImplementation((length) => Buffer.alloc(length, 0xff));
@@ -308,13 +305,13 @@ describe('A batch', () => {
     ],
     ['an element that is', () => Batch.concatenate([sparse(1)]), 'and not of a list of 4294967295'],
     ['values that are', () => Batch.ofValues(sparse(1)), 'and not of a list of 4294967295'],
-  ])('[2.3] is not made of %s', (_, make, message) => {
+  ])('[2.3] A batch is not made of %s', (_, make, message) => {
     expect(make).toThrow(InvalidBatchError);
     expect(make).toThrow(message);
   });
 
   it.each([[Symbol('key')], [{}], [null], ['k'.repeat(1025)]])(
-    '[4.7] has no key such as %p',
+    '[4.7] A batch refuses the key %p',
     (key) => {
       expect(() => Batch.stack([1]).withKey(key as never)).toThrow(
         'The key of a batch is a string of at most 1024 characters',
@@ -322,14 +319,14 @@ describe('A batch', () => {
     },
   );
 
-  it('[2.1] merges another one of very many items', () => {
+  it('[2.1] A batch merges another with very many items', () => {
     const row = floats([1], [1]);
     const many = Batch.concatenate(Array.from({ length: 200_000 }, () => row));
 
     expect(Batch.concatenate([row]).merge(many).size).toBe(200_001);
   });
 
-  it('[2.2] copies no element where there is none, however long the other axes are', () => {
+  it('[2.2] Tensors without elements are not copied, for any length of their axes', () => {
     const none = new Tensor('float32', new Float32Array(0), [2 ** 52, 1, 0]);
     const rate = floats([], [1]);
 
@@ -342,7 +339,7 @@ describe('A batch', () => {
     );
   });
 
-  it('[4.6] keeps rows apart that share a value of 0 and of -0', () => {
+  it('[4.6] Rows that share 0 and rows that share -0 do not batch together', () => {
     const [zero, minus] = [0, -0].map((rate) =>
       Batch.ofContainer({ x: floats([1], [1]), rate: floats([], [rate]) }, { rate: null }),
     );
@@ -367,7 +364,7 @@ describe('A batch', () => {
           { tag: null },
         ),
     ],
-  ])('[2.3] is refused with a short message when %s would take much to remember', (_, make) => {
+  ])('[2.3] A batch is refused with a short message when %s would need much memory', (_, make) => {
     expect(make).toThrow(InvalidBatchError);
     expect(messageOf(make).length).toBeLessThan(600);
   });
@@ -386,11 +383,11 @@ describe('A batch', () => {
     ],
     ['a type', () => Batch.ofContainer(claim({ type: 'x'.repeat(1e6) }))],
     ['rows', () => Batch.ofContainer({ ['n'.repeat(30_000)]: floats([], [1]) })],
-  ])('[6.5] says in few words what is wrong with %s', (_, make) => {
+  ])('[6.5] The error about invalid %s is short', (_, make) => {
     expect(messageOf(make).length).toBeLessThan(700);
   });
 
-  it('[2.3] never reaches the prototype of objects, whatever its leaves are called', () => {
+  it('[2.3] Leaves with the names of object members never reach the prototype', () => {
     const names = [
       '__proto__',
       'constructor',
@@ -440,7 +437,7 @@ describe('The bytes of a batch', () => {
     ['of strings', Batch.concatenate([new Tensor('string', ['a', 'ä'], [2])]), 3],
     ['of plain values', Batch.stack(['a', 'b']), 0],
     ['of none', Batch.empty(), 0],
-  ])('[7.1] are those %s', (_, batch, bytes) => {
+  ])('[7.1] The bytes of a batch are those %s', (_, batch, bytes) => {
     expect(batch.bytes).toBe(bytes);
   });
 });

@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { lengthBuckets } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 
-it('[4.7] pads to the smallest bucket that holds the rows, from which taking the padding off gives them back', () => {
+it('[4.7] Rows are padded to the smallest bucket that holds them, and removing the padding restores them', () => {
   fc.assert(
     fc.property(
       lengths,

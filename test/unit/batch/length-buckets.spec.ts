@@ -21,14 +21,14 @@ describe('lengthBuckets', () => {
     [[4, NaN], 'NaN cannot stand at 1'],
     [[4, '8' as never], '"8" cannot stand at 1'],
     [[4, undefined as never], 'undefined cannot stand at 1'],
-  ])('[4.7] refuses the buckets %j', (lengths, reason) => {
+  ])('[4.7] The buckets %j are refused', (lengths, reason) => {
     const make = () => lengthBuckets(lengths);
 
     expect(make).toThrow(InvalidServingError);
     expect(make).toThrow(`${reason}; give whole numbers above 0, each larger than the one before`);
   });
 
-  it('[4.7] refuses an unknown way with what is too long', () => {
+  it('[4.7] An unknown mode for rows that are too long is refused', () => {
     expect(() => lengthBuckets([4], { tooLong: 'cut' as never })).toThrow(
       new InvalidServingError(`Length buckets with tooLong: "cut"; give 'refuse' or 'truncate'`),
     );
@@ -40,11 +40,11 @@ describe('LengthBuckets', () => {
   const cutting = lengthBuckets([2, 4, 8], { tooLong: 'truncate' });
   const start = useServings();
 
-  it('[4.7] names a key for each length', () => {
+  it('[4.7] Each length has a key', () => {
     expect(buckets.keys).toEqual(['2', '4', '8']);
   });
 
-  it('[4.7] runs rows in batches with those of their own bucket alone', async () => {
+  it('[4.7] Rows run in batches with rows of their own bucket alone', async () => {
     const shapes: (readonly number[])[] = [];
     const serving = await start<Tensor>({
       name: 'same',
@@ -81,11 +81,11 @@ describe('LengthBuckets', () => {
       [2, 2],
       [3, 4],
       [8, 8],
-    ])('[4.7] finds for length %d the bucket of %d', (length, bucket) => {
+    ])('[4.7] A length of %d fits the bucket of %d', (length, bucket) => {
       expect(buckets.fit(length)).toEqual({ key: String(bucket), length: bucket });
     });
 
-    it('[4.7] refuses what is too long, and says what to do', () => {
+    it('[4.7] A length above the largest bucket is refused with advice', () => {
       expect(() => buckets.fit(9)).toThrow(
         new InvalidInputError(
           'A length of 9 is more than the largest bucket, 8; ' +
@@ -94,12 +94,12 @@ describe('LengthBuckets', () => {
       );
     });
 
-    it('[4.7] gives the largest bucket to what will be truncated', () => {
+    it('[4.7] A length above the largest bucket fits that bucket when rows are truncated', () => {
       expect(cutting.fit(9)).toEqual({ key: '8', length: 8 });
     });
 
     it.each([-1, 1.5, NaN, Infinity])(
-      '[4.7] takes no length of %d, truncating or not',
+      '[4.7] A length of %d is refused, with and without truncation',
       (length) => {
         expect(() => cutting.fit(length)).toThrow(InvalidInputError);
       },
@@ -108,7 +108,7 @@ describe('LengthBuckets', () => {
 
   describe('batch', () => {
     it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
-      '[4.7] pads rows of %s',
+      '[4.7] Rows of %s are padded',
       (_, { type, data }) => {
         const rows = new Tensor(type, data, [2, 3]);
         const batch = buckets.batch(rows);
@@ -127,7 +127,7 @@ describe('LengthBuckets', () => {
     );
 
     it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
-      '[4.7] truncates rows of %s',
+      '[4.7] Rows of %s are truncated',
       (_, { type, data }) => {
         const short = lengthBuckets([1, 2], { tooLong: 'truncate' });
         const cut = short.batch(new Tensor(type, data, [2, 3])).consume() as Tensor;
@@ -137,13 +137,13 @@ describe('LengthBuckets', () => {
       },
     );
 
-    it('[4.7] refuses what is too long unless told to truncate it', () => {
+    it('[4.7] Rows above the largest bucket are refused without truncation', () => {
       expect(() => buckets.batch(floats([1, 9], [1, 2, 3, 4, 5, 6, 7, 8, 9]))).toThrow(
         'A length of 9 is more than',
       );
     });
 
-    it('[4.7] pads every leaf on the same axis, each with its own element', () => {
+    it('[4.7] Every leaf is padded on the same axis with its own element', () => {
       const image = floats([1, 3, 2], [1, 2, 3, 4, 5, 6]);
       const ids = new Tensor('int64', [7n, 8n, 9n], [1, 3]);
       const words = new Tensor('string', ['a', 'b', 'c'], [1, 3]);
@@ -163,7 +163,7 @@ describe('LengthBuckets', () => {
       expect(padded.words[0]).toMatchObject({ dims: [1, 4], data: ['a', 'b', 'c', '[PAD]'] });
     });
 
-    it('[4.7] leaves alone what has no such axis', () => {
+    it('[4.7] A leaf without the padded axis stays as it is', () => {
       const item = { audio: floats([1, 3], [1, 2, 3]), rate: floats([1], [16]) };
       const padded = buckets.batch(item).consume() as { audio: Tensor; rate: Tensor };
 
@@ -171,7 +171,7 @@ describe('LengthBuckets', () => {
       expect(padded.rate).toMatchObject({ dims: [1], data: Float32Array.of(16) });
     });
 
-    it('[4.7] leaves the item as it was', () => {
+    it('[4.7] Padding leaves the item as it was', () => {
       const values = floats([1, 3], [1, 2, 3]);
       buckets.batch(values, { fill: { '': 5 } }).consume() as Tensor;
 
@@ -212,7 +212,7 @@ describe('LengthBuckets', () => {
         { fill: { id: 1 } },
         'no leaf "id" to fill; there are: "ids"',
       ],
-    ])('[4.7] refuses %s', (_, item, options, message) => {
+    ])('[4.7] Buckets refuse %s', (_, item, options, message) => {
       const make = () => buckets.batch(item as Container, options);
 
       expect(make).toThrow(InvalidBatchError);
@@ -227,7 +227,7 @@ describe('LengthBuckets', () => {
       ['float32', 'a'],
       ['float32', 1n],
       ['string', 1],
-    ] as const)('[4.7] refuses to fill %s with %p', (type, fill) => {
+    ] as const)('[4.7] A tensor of %s refuses the fill element %p', (type, fill) => {
       const { data } = sixOfEachType.find((tensor) => tensor.type === type)!;
       const make = () =>
         buckets.batch({ x: new Tensor(type, data, [2, 3]) }, { fill: { x: fill } });
@@ -244,7 +244,7 @@ describe('LengthBuckets', () => {
       ['float32', -Infinity, -Infinity],
       ['float32', NaN, NaN],
       ['bool', 1, 1],
-    ] as const)('[4.7] fills %s with %p', (type, fill, expected) => {
+    ] as const)('[4.7] A tensor of %s accepts the fill element %p', (type, fill, expected) => {
       const { data } = sixOfEachType.find((tensor) => tensor.type === type)!;
       const padded = buckets
         .batch(new Tensor(type, data, [2, 3]), { fill: { '': fill } })

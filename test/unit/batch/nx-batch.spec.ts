@@ -11,8 +11,8 @@ const facts = (half: Batch) => [
   half.size + half.padding > 0 && half.size > 0 ? half.consume() : undefined,
 ];
 
-describe('As Nx.Batch, a batch', () => {
-  it('[2.1] stacks items as rows, and concatenates further rows onto them, in order', () => {
+describe('Batch, like Nx.Batch', () => {
+  it('[2.1] A batch stacks items as rows and concatenates further rows in order', () => {
     const stacked = Batch.stack([numbers(1, 2, 3), numbers(4, 5, 6)]);
     const batch = stacked.concatenate([floats([2, 3], [11, 12, 13, 14, 15, 16])]);
 
@@ -20,13 +20,13 @@ describe('As Nx.Batch, a batch', () => {
     expect(batch.consume()).toEqual(floats([4, 3], [1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16]));
   });
 
-  it('[2.1] stacks further items onto rows that were concatenated', () => {
+  it('[2.1] A batch stacks further items onto concatenated rows', () => {
     const batch = Batch.concatenate([floats([1, 2], [1, 2])]).stack([numbers(3, 4)]);
 
     expect(batch.consume()).toEqual(floats([2, 2], [1, 2, 3, 4]));
   });
 
-  it('[1.7] [2.1] batches maps and tuples leaf by leaf', () => {
+  it('[1.7] [2.1] Maps and tuples are batched leaf by leaf', () => {
     const item = (n: number) => [numbers(n), { b: numbers(n + 1, n + 2) }];
 
     expect(Batch.stack([item(1), item(4)]).consume()).toEqual([
@@ -41,7 +41,7 @@ describe('As Nx.Batch, a batch', () => {
     ).toEqual([numbers(1, 3, 4), numbers(2, 5, 6)]);
   });
 
-  it('is a value, which no method changes', () => {
+  it('A batch is a value, which no method changes', () => {
     const batch = Batch.stack([numbers(1)]);
     batch.stack([numbers(2)]);
     batch.pad(3);
@@ -53,22 +53,22 @@ describe('As Nx.Batch, a batch', () => {
   });
 
   describe('merge', () => {
-    it('[2.2] of none is a new batch', () => {
+    it('[2.2] Merging no batches gives an empty batch', () => {
       expect(Batch.merge([])).toEqual(Batch.empty());
     });
 
-    it('[2.2] adds up paddings, also of batches without rows', () => {
+    it('[2.2] Merging adds up paddings, also of batches without rows', () => {
       expect(Batch.merge([Batch.empty().pad(2), Batch.empty().pad(3)]).padding).toBe(5);
     });
 
-    it('[2.2] with a batch without rows changes nothing', () => {
+    it('[2.2] Merging with a batch without rows changes nothing', () => {
       const batch = Batch.stack([numbers(1, 2, 3), numbers(4, 5, 6)]);
 
       expect(Batch.empty().merge(batch)).toEqual(batch);
       expect(batch.merge(Batch.empty())).toEqual(batch);
     });
 
-    it('[2.2] puts rows from left to right, and all padding at the end', () => {
+    it('[2.2] Merging joins rows from left to right, with all padding at the end', () => {
       const batches = [
         Batch.concatenate([numbers(1, 2)]).pad(1),
         Batch.concatenate([numbers(3)]).pad(1),
@@ -83,7 +83,7 @@ describe('As Nx.Batch, a batch', () => {
       ]);
     });
 
-    it('[2.2] [2.3] refuses different keys and different templates, naming both', () => {
+    it('[2.2] [2.3] Merging refuses different keys and templates, and names both', () => {
       const batch = Batch.stack([numbers(1, 2)]);
 
       expect(() => batch.merge(batch.withKey('other'))).toThrow(
@@ -105,7 +105,7 @@ describe('As Nx.Batch, a batch', () => {
       [6, [5, 1, numbers(1, 2, 3, 4, 5, 0)], [0, 2, undefined]],
       [10, [5, 3, numbers(1, 2, 3, 4, 5, 0, 0, 0)], [0, 0, undefined]],
     ])(
-      '[2.2] after %i of 5 rows with padding of 3 fills the left half with padding',
+      '[2.2] Splitting after %i of 5 rows with padding of 3 puts padding into the left half',
       (count, left, right) => {
         expect(padded.pad(3).split(count).map(facts)).toEqual([left, right]);
       },
@@ -116,11 +116,14 @@ describe('As Nx.Batch, a batch', () => {
       [2, [2, 0, numbers(1, 2)], [3, 1, numbers(3, 4, 5, 0)]],
       [3, [3, 0, numbers(1, 2, 3)], [2, 1, numbers(4, 5, 0)]],
       [4, [4, 0, numbers(1, 2, 3, 4)], [1, 1, numbers(5, 0)]],
-    ])('[2.2] after %i of 5 rows leaves all padding to the right half', (count, left, right) => {
-      expect(padded.pad(1).split(count).map(facts)).toEqual([left, right]);
-    });
+    ])(
+      '[2.2] Splitting after %i of 5 rows leaves all padding to the right half',
+      (count, left, right) => {
+        expect(padded.pad(1).split(count).map(facts)).toEqual([left, right]);
+      },
+    );
 
-    it('[1.7] [2.2] takes containers apart leaf by leaf', () => {
+    it('[1.7] [2.2] Splitting divides containers leaf by leaf', () => {
       const batch = Batch.concatenate([
         [numbers(11, 12), numbers(21, 22)],
         [numbers(13, 14, 15), numbers(23, 24, 25)],
@@ -132,7 +135,7 @@ describe('As Nx.Batch, a batch', () => {
       ]);
     });
 
-    it('[2.2] keeps key and template in both halves, also in one without rows', () => {
+    it('[2.2] Both halves keep key and template, also a half without rows', () => {
       const halves = padded.withKey('long').split(5);
 
       expect(halves.map(({ key, signature }) => [key, signature])).toEqual([
@@ -141,13 +144,13 @@ describe('As Nx.Batch, a batch', () => {
       ]);
     });
 
-    it.each([0, -1, 1.5])('[2.3] after %d rows is refused', (count) => {
+    it.each([0, -1, 1.5])('[2.3] Splitting after %d rows is refused', (count) => {
       expect(() => padded.split(count)).toThrow(InvalidBatchError);
     });
   });
 
   describe('padding', () => {
-    it('[2.2] is set, not added, and appears only when the batch is consumed', () => {
+    it('[2.2] Padding is set and not added, and appears only when the batch is consumed', () => {
       const batch = Batch.concatenate([numbers(1)])
         .pad(5)
         .pad(2);
@@ -155,7 +158,7 @@ describe('As Nx.Batch, a batch', () => {
       expect([batch.size, batch.padding, batch.consume()]).toEqual([1, 2, numbers(1, 0, 0)]);
     });
 
-    it('[2.2] is of the type of the tensor', () => {
+    it('[2.2] Padding has the type of the tensor', () => {
       expect(
         Batch.concatenate([new Tensor('int64', [7n], [1])])
           .pad(1)
@@ -163,12 +166,12 @@ describe('As Nx.Batch, a batch', () => {
       ).toEqual(new Tensor('int64', [7n, 0n], [2]));
     });
 
-    it.each([-1, 0.5])('[2.3] of %d rows is refused', (count) => {
+    it.each([-1, 0.5])('[2.3] Padding of %d rows is refused', (count) => {
       expect(() => Batch.stack([numbers(1)]).pad(count)).toThrow(InvalidBatchError);
     });
   });
 
-  describe('[2.3] is refused', () => {
+  describe('[2.3] refusals', () => {
     it.each<[string, () => unknown, string | RegExp]>([
       [
         'when it has no rows and is consumed',
@@ -220,7 +223,7 @@ describe('As Nx.Batch, a batch', () => {
         () => Batch.stack([]),
         'An empty list has no rows; give at least one item',
       ],
-    ])('%s', (_, make, message) => {
+    ])('A batch is refused %s', (_, make, message) => {
       expect(make).toThrow(InvalidBatchError);
       expect(make).toThrow(message);
     });

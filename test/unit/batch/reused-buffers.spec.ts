@@ -27,12 +27,12 @@ class SameRows implements ServingHandler {
   }
 }
 
-describe('The reply of a batch function that reuses its memory', () => {
+describe('A batch function that reuses its memory', () => {
   useVirtualTime();
   const start = useServings();
   const definition = { name: 'ten', batchSize: 2, useFactory: tenfold };
 
-  it('[W4] a reply does not change with later batches when its call was alone in its batch', async () => {
+  it('[W4] A reply does not change with later batches when its call was alone in its batch', async () => {
     const serving = await start(definition);
 
     const first = await serving.batchedRun(rowsOf(1));
@@ -43,7 +43,7 @@ describe('The reply of a batch function that reuses its memory', () => {
     expect([first, alone].map(valuesOf)).toEqual([[10], [20]]);
   });
 
-  it('[W4] calls that wait for a later batch get what the earlier one gave for their rows', async () => {
+  it('[W4] A call that waits for a later batch keeps the output of the earlier one', async () => {
     const serving = await start(definition);
 
     const replies = await Promise.all([
@@ -55,7 +55,7 @@ describe('The reply of a batch function that reuses its memory', () => {
     expect(replies.map(valuesOf)).toEqual([[10, 20, 30, 40, 50], [60], [70, 80]]);
   });
 
-  it('[W4] the events of a stream keep what they gave until they are read', async () => {
+  it('[W4] The events of a stream keep their output until they are read', async () => {
     const serving = await start(definition);
 
     const events = await collect(serving.stream(rowsOf(1, 2, 3, 4)));
@@ -66,7 +66,7 @@ describe('The reply of a batch function that reuses its memory', () => {
     ]);
   });
 
-  it('[W4] a class that returns the memory of its input gives the caller other memory', async () => {
+  it('[W4] A class that returns the memory of its input gives the caller a copy', async () => {
     const serving = await start(createServing({ name: 'same', useClass: SameRows }));
     const input = rowsOf(1, 2);
 

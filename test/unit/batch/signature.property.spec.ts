@@ -50,7 +50,7 @@ const lookAlikes: [string, Container, Container][] = [
 ];
 
 describe('The signature of a batch', () => {
-  it('[2.3] [4.9] is equal for two containers exactly when their names, structures, types and inner shapes are', () => {
+  it('[2.3] [4.9] Two containers have equal signatures exactly when names, structures, types and inner shapes are equal', () => {
     fc.assert(
       fc.property(container, container, (one, other) => {
         const [mine, yours] = [one, other].map((rows) => Batch.ofContainer(rows).signature);
@@ -60,7 +60,7 @@ describe('The signature of a batch', () => {
     );
   });
 
-  it('[2.3] is that of tensors in no case for plain values', () => {
+  it('[2.3] The signature of tensors never equals that of plain values', () => {
     fc.assert(
       fc.property(container, (rows) => {
         expect(Batch.ofContainer(rows).signature).not.toBe(Batch.ofValues([rows]).signature);
@@ -68,11 +68,14 @@ describe('The signature of a batch', () => {
     );
   });
 
-  it.each(lookAlikes)('[2.3] keeps batches apart that merely look alike: %s', (_, one, other) => {
-    expect(() => Batch.concatenate([one]).merge(Batch.concatenate([other]))).toThrow(
-      'Cannot merge rows of different templates',
-    );
-  });
+  it.each(lookAlikes)(
+    '[2.3] Containers that merely look alike do not merge: %s',
+    (_, one, other) => {
+      expect(() => Batch.concatenate([one]).merge(Batch.concatenate([other]))).toThrow(
+        'Cannot merge rows of different templates',
+      );
+    },
+  );
 });
 
 /** What must be equal, in other words than the signature has. */

@@ -4,7 +4,7 @@ import { templateOf } from '../../../lib/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 describe('templateOf', () => {
-  it('[2.3] puts into words what the rows share', () => {
+  it('[2.3] The signature describes the inputs that all rows have in common', () => {
     const container = {
       x: floats([2, 3], [1, 2, 3, 4, 5, 6]),
       state: new Tensor('int64', [1, 2], [1, 2, 1]),
@@ -21,14 +21,14 @@ describe('templateOf', () => {
     );
   });
 
-  it('[2.2] is the same for rows in any number, any order of names and any values', () => {
+  it('[2.2] The signature does not depend on the number of rows, the order of names or the values', () => {
     const one = templateOf({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
     const two = templateOf({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
 
     expect(one.template.signature).toBe(two.template.signature);
   });
 
-  it('[1.8] takes a leaf by the name of what every object has for one without declared axis', () => {
+  it('[1.8] A leaf named like a member of every object has no declared axis', () => {
     expect(templateOf({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
   });
 });

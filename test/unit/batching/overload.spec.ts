@@ -20,7 +20,7 @@ describe('Batcher: overload', () => {
     { times: 10, patience: 500, partitions: 3 },
     { times: 10, patience: 500, slowness: 1.5 },
   ])(
-    '[7.5] The batcher answers 95 % of its capacity in time under $times times its load and a patience of $patience ms',
+    '[7.5] The batcher answers 95 percent of its capacity in time under $times times its load and a patience of $patience ms',
     async (options) => {
       const { good, late, refused, capacity } = await new Rush(options).play();
 

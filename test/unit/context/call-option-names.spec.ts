@@ -12,13 +12,13 @@ const doors = {
 const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
 const ofCalls = 'signal, timeout, priority, tenant, key, origin';
 
-describe.each(Object.entries(doors))('The options of a call of %s', (door, call) => {
+describe.each(Object.entries(doors))('The options of %s', (door, call) => {
   useVirtualTime();
   const start = useServings();
   const allowed = door === 'stream' ? `${ofCalls}, hooks, inline` : ofCalls;
 
   it.each<object>([{ timeoutt: 100 }, { toString: 1 }, { timeoutt: undefined }])(
-    '[M8] refuses a name that it does not know, with those that it knows: %p',
+    '[M8] A call with an unknown option is refused with the known names: %p',
     async (options) => {
       const serving = await start(same);
 
@@ -33,7 +33,7 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
     },
   );
 
-  it('[M8] takes all that it knows', async () => {
+  it('[M8] A call accepts all documented options', async () => {
     const serving = await start(same);
     const options: Required<CallOptions> = {
       signal: new AbortController().signal,
@@ -47,7 +47,7 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
     await expect(call(serving, options)).resolves.toBeDefined();
   });
 
-  it('[M8] takes an AbortController, whose signal ends the call', async () => {
+  it('[M8] A call accepts an AbortController, whose signal ends it', async () => {
     const serving = await start(same);
     const leaver = new AbortController();
     const reason = new Error('left');
@@ -58,7 +58,7 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
     await expect(call(serving, leaver)).rejects.toBe(reason);
   });
 
-  it('[M8] refuses the options of streams, unless it is one', async () => {
+  it('[M8] A call that is no stream refuses the options of streams', async () => {
     const serving = await start(same);
 
     const reply = call(serving, { inline: true, hooks: [] });
@@ -69,11 +69,11 @@ describe.each(Object.entries(doors))('The options of a call of %s', (door, call)
   });
 });
 
-describe('The options of a call that shares its answer', () => {
+describe('The options of a call that shares a run', () => {
   useVirtualTime();
   const start = useServings();
 
-  it('[M8] refuses a name that it does not know', async () => {
+  it('[M8] A call that shares a run is refused with an unknown option', async () => {
     const serving = await start({ ...same, singleFlight: true });
 
     await expect(doors.batchedRun(serving, { timeoutt: 1 })).rejects.toThrow(InvalidInputError);

@@ -17,7 +17,7 @@ function exchange(response: { writableEnded: boolean; writableFinished: boolean 
 }
 
 describe('The signal of an HTTP request', () => {
-  it('[L1] asked for after the response has finished adds no listener to the connection', () => {
+  it('[L1] A signal requested after the response has finished adds no listener to the connection', () => {
     const { caller, connection } = exchange({ writableEnded: true, writableFinished: true });
 
     expect(caller.signal.aborted).toBe(false);
@@ -26,7 +26,7 @@ describe('The signal of an HTTP request', () => {
     expect(caller.signal.aborted).toBe(false);
   });
 
-  it('[L1] asked for before the response has finished listens until it has', () => {
+  it('[L1] A signal requested before the response has finished listens until then', () => {
     const { caller, connection, finish } = exchange({
       writableEnded: true,
       writableFinished: false,

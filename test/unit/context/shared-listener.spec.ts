@@ -8,7 +8,7 @@ const onClose = sharedListener<EventEmitter>((source, callback) => {
 });
 
 describe('A shared listener', () => {
-  it('is one for all who wait for a source, each of whom hears of it once', () => {
+  it('One listener on a source serves all subscribers, and each is notified once', () => {
     const [source, heard] = [new EventEmitter(), [] as number[]];
 
     [1, 2, 3].forEach((each) => onClose(source, () => heard.push(each)));
@@ -20,7 +20,7 @@ describe('A shared listener', () => {
     expect(source.listenerCount('close')).toBe(0);
   });
 
-  it('is gone with the last who waits, whoever goes first', () => {
+  it('The listener is removed with the last subscriber, in any order of leaving', () => {
     const [source, heard] = [new EventEmitter(), [] as string[]];
     const stops = ['a', 'b', 'c'].map((each) => onClose(source, () => heard.push(each)));
 
@@ -34,7 +34,7 @@ describe('A shared listener', () => {
     expect(heard).toEqual([]);
   });
 
-  it('counts whoever waits twice as two, and whoever stops twice as one', () => {
+  it('A callback that subscribes twice counts as two subscribers, and unsubscribing twice counts once', () => {
     const [source, heard] = [new EventEmitter(), [] as string[]];
     const note = (): unknown => heard.push('heard');
     const stop = onClose(source, note);
@@ -47,7 +47,7 @@ describe('A shared listener', () => {
     expect(heard).toEqual(['heard']);
   });
 
-  it('hears of a source again for those who come later, and old ends do not end that', () => {
+  it('A source that emitted can be subscribed to again, and old unsubscribe functions do not affect new subscribers', () => {
     const [source, heard] = [new EventEmitter(), [] as string[]];
     const old = onClose(source, () => heard.push('first'));
     source.emit('close');
@@ -61,7 +61,7 @@ describe('A shared listener', () => {
     expect(heard).toEqual(['first', 'second', 'third']);
   });
 
-  it('knows sources apart', () => {
+  it('Each source has a listener of its own', () => {
     const [one, other, heard] = [new EventEmitter(), new EventEmitter(), [] as string[]];
     onClose(one, () => heard.push('one'));
     onClose(other, () => heard.push('other'));

@@ -31,7 +31,7 @@ describe('A signal', () => {
   }
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.3] that has aborted ends a %s before anything is done for it',
+    '[7.3] A signal that has aborted ends a %s call before anything runs for it',
     async (method) => {
       const steps: string[] = [];
       const serving = await start({
@@ -49,7 +49,7 @@ describe('A signal', () => {
     },
   );
 
-  it('[7.3] of a controller that is given as the options of a stream ends that, too', async () => {
+  it('[7.3] An AbortController given as the options of a stream ends the stream', async () => {
     const [serving, held, first] = await busy();
     const leaving = new AbortController();
     const failed = new Promise((resolve) =>
@@ -65,7 +65,7 @@ describe('A signal', () => {
     expect(held.rows).toEqual([]);
   });
 
-  it('[7.3] ends a call that is queued at once, while every partition is busy; its rows never run', async () => {
+  it('[7.3] A signal ends a queued call at once while every partition is busy, and its rows never run', async () => {
     const [serving, held, first] = await busy({ batchSize: 4 });
     const leaving = new AbortController();
     const replies = [
@@ -86,7 +86,7 @@ describe('A signal', () => {
     expect(await Promise.all([first, replies[0], replies[2]])).toEqual(['FIRST', 'A', 'D']);
   });
 
-  it('[7.3] ends a call in a window that is open', async () => {
+  it('[7.3] A signal ends a call in an open window', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
@@ -108,7 +108,7 @@ describe('A signal', () => {
     expect(await Promise.all(replies)).toEqual(['B', 'C']);
   });
 
-  it('[7.3] ends a call that runs at once; its output is dropped, and others get theirs', async () => {
+  it('[7.3] A signal ends a running call at once, its output is discarded, and the others of its batch get theirs', async () => {
     const held = new HeldFunction();
     const serving = await start<unknown>({ name: 'held', useFactory: held.useFactory });
     const leaving = new AbortController();
@@ -123,7 +123,7 @@ describe('A signal', () => {
     expect(await replies[1]).toBe('B');
   });
 
-  it('[7.3] [4.5] ends a call that is split over batches, of which those that are queued do not run', async () => {
+  it('[7.3] [4.5] A signal ends a split call, and its queued batches do not run', async () => {
     const held = new HeldFunction();
     const serving = await start<unknown>({
       name: 'held',
@@ -146,7 +146,7 @@ describe('A signal', () => {
   });
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.3] [1.5] that aborts during preprocess ends the %s before its batch',
+    '[7.3] [1.5] A signal that aborts during preprocess ends a %s call before its batch',
     async (method) => {
       const leaving = new AbortController();
       const batches: string[][] = [];
@@ -167,7 +167,7 @@ describe('A signal', () => {
     },
   );
 
-  it('[7.3] [3.1] ends a run at once, and its pieces that have not run do not', async () => {
+  it('[7.3] [3.1] A signal ends an inline run at once, and its remaining pieces do not run', async () => {
     const held = new HeldFunction();
     const serving = createServing({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
     const leaving = new AbortController();
@@ -183,7 +183,7 @@ describe('A signal', () => {
     await serving.close();
   });
 
-  it('[7.3] gives the reason that it has of itself where none is given', async () => {
+  it('[7.3] A signal that aborts without a reason rejects the call with an AbortError', async () => {
     const [serving, held, first] = await busy();
     const leaving = new AbortController();
     const left = serving.batchedRun('a', leaving);
@@ -196,7 +196,7 @@ describe('A signal', () => {
   });
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.3] that does not abort hears no more of a %s that has ended',
+    '[7.3] A %s call that has ended leaves no listener on its signal',
     async (method) => {
       const { signal } = new AbortController();
       const serving = await start({
@@ -213,7 +213,7 @@ describe('A signal', () => {
     },
   );
 
-  it('[7.1] [7.3] makes room in the queue when the batch of the call is taken', async () => {
+  it('[7.1] [7.3] A call that its signal ends makes room in the queue', async () => {
     const [serving, held, first] = await busy({ batchSize: 2, maxQueue: 2 });
     const leaving = new AbortController();
     const left = serving.batchedRun(letters('ab'), leaving);
@@ -232,7 +232,7 @@ describe('A signal', () => {
     expect(await reply).toEqual(['D', 'E']);
   });
 
-  it('[7.3] has one listener, however many calls it goes with, and ends them all', async () => {
+  it('[7.3] A signal has one listener for any number of calls and ends them all', async () => {
     const [serving, held, first] = await busy();
     const leaving = new AbortController();
     const left = Array.from({ length: 50 }, (_, i) => serving.batchedRun(`${i}`, leaving));
@@ -250,16 +250,19 @@ describe('A signal', () => {
     expect(held.rows).toEqual([]);
   });
 
-  it.each(['batchedRun', 'run'] as const)('[7.3] goes with a %s by name', async (method) => {
-    const servings = [{ name: 'upper', useFactory: () => (rows: string[]) => rows }];
-    const app = await Test.createTestingModule({
-      imports: [ServingModule.forRoot({ servings })],
-    }).compile();
-    await app.init();
+  it.each(['batchedRun', 'run'] as const)(
+    '[7.3] A signal works with %s by the name of a serving',
+    async (method) => {
+      const servings = [{ name: 'upper', useFactory: () => (rows: string[]) => rows }];
+      const app = await Test.createTestingModule({
+        imports: [ServingModule.forRoot({ servings })],
+      }).compile();
+      await app.init();
 
-    await expect(
-      app.get(ServingService)[method]('upper', 'a', { signal: AbortSignal.abort(reason) }),
-    ).rejects.toBe(reason);
-    await app.close();
-  });
+      await expect(
+        app.get(ServingService)[method]('upper', 'a', { signal: AbortSignal.abort(reason) }),
+      ).rejects.toBe(reason);
+      await app.close();
+    },
+  );
 });

@@ -34,7 +34,7 @@ class Store implements ReplyStore {
   }
 }
 
-describe('Calls that ask the same, with a cache', () => {
+describe('Calls with a cache', () => {
   useVirtualTime();
   const start = useServings();
   let store: Store;
@@ -70,7 +70,7 @@ describe('Calls that ask the same, with a cache', () => {
     return open;
   }
 
-  it('are answered by what an earlier one has got, each with a reply of his own', async () => {
+  it('A call is answered with a copy of an earlier reply from the cache', async () => {
     const postprocess = jest.fn((output: unknown) => ({ output }));
     const serving = await cached({ postprocess });
     const first = serving.batchedRun('a');
@@ -91,7 +91,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect(batches.batches).toEqual([]);
   });
 
-  it('are not mixed up with those of other inputs, origins and servings', async () => {
+  it('Replies of other inputs, origins and servings are not mixed up in the cache', async () => {
     const serving = await cached({ separateOrigins: true });
     const other = await cached({ name: 'other', separateOrigins: true });
     const calls = [
@@ -114,7 +114,7 @@ describe('Calls that ask the same, with a cache', () => {
     ]);
   });
 
-  it('are not looked up where identify gives nothing', async () => {
+  it('A call is not looked up when the key function returns undefined', async () => {
     const serving = await cached({ identify: () => undefined });
     const reply = serving.batchedRun('a');
     await finish('A');
@@ -122,7 +122,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect([store.asked, store.sets]).toEqual([[], 0]);
   });
 
-  it('run each by themselves while nothing is kept yet, and together with singleFlight; one lookup and one entry are enough then', async () => {
+  it('Without single flight, equal calls that miss the cache each run, and with it they share one lookup, run and entry', async () => {
     const alone = await cached({ identify: String });
     const apart = [alone.batchedRun('a'), alone.batchedRun('a')];
     await finish(1, 2);
@@ -136,7 +136,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect([store.asked.length, store.sets]).toEqual([3, 3]);
   });
 
-  it('that join have replies of their own also of what is found', async () => {
+  it('Calls that share a lookup each get a copy of the cached reply', async () => {
     const serving = await cached({ singleFlight: true });
     const first = serving.batchedRun('a');
     await finish({ legs: [4] });
@@ -152,7 +152,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect(store.asked).toHaveLength(2);
   });
 
-  it('[6.1] keep no error', async () => {
+  it('[6.1] Errors are not cached', async () => {
     const serving = await cached();
     const failing = serving.batchedRun('a');
     await finish(new Error('no such animal'));
@@ -172,7 +172,7 @@ describe('Calls that ask the same, with a cache', () => {
   it.each([
     [20, { ttl: 1000, timeout: 20 }],
     [100, { ttl: 1000 }],
-  ])('go on without a store that does not answer within %i ms', async (timeout, cache) => {
+  ])('A call goes on without a store that does not answer within %i ms', async (timeout, cache) => {
     hold();
     const serving = await cached({ cache });
     const reply = serving.batchedRun('a');
@@ -183,7 +183,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect(await reply).toBe('A');
   });
 
-  it('go on where a reply cannot be kept', async () => {
+  it('A call goes on when its reply cannot be stored', async () => {
     const url = new URL('https://example.com');
     const serving = await cached({ postprocess: () => url });
     const reply = serving.batchedRun('a');
@@ -192,7 +192,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect(store.sets).toBe(0);
   });
 
-  it('[7.3] that leave while they are looked up leave at once, and nothing is done for them', async () => {
+  it('[7.3] A call that is cancelled during its lookup ends at once, and nothing runs for it', async () => {
     const preprocess = jest.fn((batch: unknown) => ({ batch }));
     const open = hold();
     const serving = await cached({ preprocess });
@@ -208,20 +208,23 @@ describe('Calls that ask the same, with a cache', () => {
   it.each([
     ['which need no preprocessing', undefined],
     ['which are preprocessed', async (batch: unknown) => (await turn(), { batch })],
-  ])('[9.3] that are looked up when the serving closes are finished, %s', async (_, preprocess) => {
-    const open = hold();
-    const serving = await cached({ preprocess });
-    const reply = serving.batchedRun('a');
-    const closed = serving.close();
-    await expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
-    open();
-    await turn();
-    await finish('A');
-    expect(await reply).toBe('A');
-    await closed;
-  });
+  ])(
+    '[9.3] A call whose lookup is in progress at shutdown is finished, %s',
+    async (_, preprocess) => {
+      const open = hold();
+      const serving = await cached({ preprocess });
+      const reply = serving.batchedRun('a');
+      const closed = serving.close();
+      await expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);
+      open();
+      await turn();
+      await finish('A');
+      expect(await reply).toBe('A');
+      await closed;
+    },
+  );
 
-  it('[9.3] are answered as closed, where the serving does not drain', async () => {
+  it('[9.3] A call whose lookup is in progress at shutdown is answered with the closed error when draining is off', async () => {
     const open = hold();
     const serving = await cached({ drainOnShutdown: false });
     const reply = serving.batchedRun('a');
@@ -231,7 +234,7 @@ describe('Calls that ask the same, with a cache', () => {
     await Promise.all([refused, closed]);
   });
 
-  it('[12.1] are told of: who is answered by the cache has no rows', async () => {
+  it('[12.1] A call that the cache answers is reported with no rows', async () => {
     const serving = await cached();
     const told: unknown[] = [];
     serving
@@ -260,7 +263,7 @@ describe('Calls that ask the same, with a cache', () => {
     ]);
   });
 
-  it('[3.1] are not looked up by run and stream', async () => {
+  it('[3.1] Inline runs and streams are not looked up in the cache', async () => {
     const serving = await cached();
     const replies = [serving.run('a'), serving.run('a')];
     await finish(1);
@@ -269,7 +272,7 @@ describe('Calls that ask the same, with a cache', () => {
     expect(store.asked).toEqual([]);
   });
 
-  it('warn where they go on without', async () => {
+  it('A warning is logged when calls go on without the cache', async () => {
     const warn = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
     const serving = await cached({ cache: { ttl: 1000, timeout: 1 } });
     hold();

@@ -16,7 +16,7 @@ describe('ReplyCache', () => {
 
   afterEach(() => void jest.restoreAllMocks());
 
-  it('finds what it has kept, and asks no store but for that', async () => {
+  it('The cache finds a stored reply under the name of its serving and the key', async () => {
     const store = new RecordingStore();
     const cache = cacheOver(store);
 
@@ -34,7 +34,7 @@ describe('ReplyCache', () => {
     expect(warnings).toEqual([]);
   });
 
-  it('gives a reply of its own to each who asks', async () => {
+  it('Each lookup gets a copy of the stored reply', async () => {
     const cache = cacheOver(new RecordingStore());
     await cache.keep('cat', { legs: [4] });
     const [one, other] = await Promise.all([cache.find('cat'), cache.find('cat')]);
@@ -43,7 +43,7 @@ describe('ReplyCache', () => {
     );
   });
 
-  it('takes a store that fails for one that has nothing, and says so once a minute', async () => {
+  it('A failing store counts as empty, with one warning a minute', async () => {
     const error = new Error('connection refused');
     const failing = { get: () => Promise.reject(error), set: () => Promise.reject(error) };
     const cache = cacheOver(failing);
@@ -62,14 +62,14 @@ describe('ReplyCache', () => {
     );
   });
 
-  it('takes a store that throws for one that fails', async () => {
+  it('A store that throws counts as a failing store', async () => {
     const cache = cacheOver({ get: broken, set: broken });
     expect(await cache.find('cat')).toBeUndefined();
     await cache.keep('cat', 1);
     expect(warnings).toHaveLength(1);
   });
 
-  it('waits for a store that does not answer no longer than its timeout', async () => {
+  it('A store that does not answer is awaited no longer than the timeout', async () => {
     const found = observe(
       cacheOver({ get: () => new Promise(() => {}), set: () => new Promise(() => {}) }).find('cat'),
     );
@@ -80,18 +80,18 @@ describe('ReplyCache', () => {
     expect(warnings[0]).toContain('no answer within 100 ms');
   });
 
-  it('[W3] never gives the key of another serving', async () => {
+  it('[W3] The keys of two servings never collide', async () => {
     const store = new RecordingStore();
     await cacheOver(store, 'embed').keep('v2:7', 'of embed');
     expect(await cacheOver(store, 'embed:v2').find('7')).toBeUndefined();
   });
 
-  it('leaves no timer behind when the store has answered', async () => {
+  it('A store that has answered leaves no timer', async () => {
     await cacheOver(new RecordingStore()).find('cat');
     expect(timers()).toBe(0);
   });
 
-  it('takes what it did not write, or cannot read, for nothing', async () => {
+  it('A foreign or unreadable entry counts as missing', async () => {
     const store = new RecordingStore();
     store.entries.set('nestjs-serving:7:animals:cat', { legs: 4 });
     store.entries.set('nestjs-serving:7:animals:dog', 'not what V8 writes');
@@ -102,14 +102,14 @@ describe('ReplyCache', () => {
     expect(warnings).toHaveLength(1);
   });
 
-  it('keeps no reply that it could not give back, and says why', async () => {
+  it('A reply that could not be restored is not stored, with a warning that gives the reason', async () => {
     const store = new RecordingStore();
     await cacheOver(store).keep('cat', new URL('https://example.com'));
     expect(store.sets).toEqual([]);
     expect(warnings[0]).toContain('an instance of URL');
   });
 
-  it('is idle when every lookup has ended', async () => {
+  it('The cache is idle when every lookup has ended', async () => {
     const answers: ((value: unknown) => void)[] = [];
     const cache = cacheOver({
       get: () => new Promise((resolve) => answers.push(resolve)),

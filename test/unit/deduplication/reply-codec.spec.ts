@@ -17,7 +17,7 @@ const kinds = {
 const throughText = (reply: unknown): unknown => decodeReply(encodeReply(reply));
 
 describe('The text of a reply', () => {
-  it('gives the reply back as it was, whatever it holds, also where the store writes JSON', () => {
+  it('Any reply is restored as it was, also from a store that writes JSON', () => {
     fc.assert(
       fc.property(fc.anything(kinds), (reply) => {
         const stored: unknown = JSON.parse(JSON.stringify(encodeReply(reply)));
@@ -27,7 +27,7 @@ describe('The text of a reply', () => {
     );
   });
 
-  it('[1.7] gives tensors of every type back, alone and inside of other things', () => {
+  it('[1.7] Tensors of every type are restored, alone and inside other values', () => {
     for (const tensor of sixOfEachType) {
       const reply = { label: 'cat', scores: [tensor, new Map([['same', tensor]])], count: 1 };
       const back = throughText(reply) as typeof reply;
@@ -37,19 +37,19 @@ describe('The text of a reply', () => {
     }
   });
 
-  it('gives typed arrays in buffers of their own, which hold nothing else', () => {
+  it('Typed arrays are restored in buffers of exactly their own size', () => {
     const [one, other] = throughText([Float32Array.of(1, 2), Float32Array.of(3)]) as Float32Array[];
     expect([one!.buffer.byteLength, other!.buffer.byteLength]).toEqual([8, 4]);
     const { data } = throughText(new Tensor('float32', [1, 2, 3], [3])) as { data: Float32Array };
     expect(data.buffer.byteLength).toBe(12);
   });
 
-  it('keeps a Buffer a Buffer', () => {
+  it('A Buffer is restored as a Buffer', () => {
     const back = throughText(Buffer.from('text'));
     expect(Buffer.isBuffer(back) && back.toString()).toBe('text');
   });
 
-  it('refuses what it could not give back', () => {
+  it('A reply that could not be restored is refused', () => {
     expect(() => encodeReply({ at: new URL('https://example.com') })).toThrow(InvalidOutputError);
   });
 });

@@ -20,7 +20,7 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 
 const reason = new Error('the client has left');
 
-describe('Calls that ask the same, with singleFlight', () => {
+describe('Calls with single flight', () => {
   useVirtualTime();
   const start = useServings();
 
@@ -37,7 +37,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     return [serving, batches];
   }
 
-  it('run once while they are under way, and again once there is a reply', async () => {
+  it('Equal calls run once while one is in progress, and again after its reply', async () => {
     const [serving, batches] = await held();
     const replies = [
       { text: 'a', n: 1 },
@@ -59,7 +59,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await second).toBe('again');
   });
 
-  it('each run by themselves where the option is off, which is the default', async () => {
+  it('Equal calls run separately when single flight is off, which is the default', async () => {
     const [serving, batches] = await held({ singleFlight: undefined });
     const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
     await turn();
@@ -68,7 +68,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(replies)).toEqual([1, 2]);
   });
 
-  it('are told from others by identify, and share with nobody where it gives nothing', async () => {
+  it('The key function decides which calls are equal, and undefined shares with none', async () => {
     const identify = jest.fn((input: unknown) => (input as { id?: string }).id);
     const [serving, batches] = await held({ identify });
     const inputs = [{ id: 'x', of: 1 }, { id: 'x', of: 2 }, { of: 3 }, { of: 3 }];
@@ -80,7 +80,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(replies)).toEqual([1, 1, 2, 3]);
   });
 
-  it('[W7] are preprocessed and postprocessed once for each, with an info of its own', async () => {
+  it('[W7] Each call is preprocessed and postprocessed once, with an info of its own', async () => {
     const preprocess = jest.fn((text: unknown) => ({ batch: text, info: { ids: [1, 2, 3] } }));
     const postprocess = jest.fn((output: unknown, { info }: { info: { ids: number[] } }) => [
       output,
@@ -99,7 +99,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect([preprocess.mock.calls.length, postprocess.mock.calls.length]).toEqual([3, 3]);
   });
 
-  it('[W7] are preprocessed once where no postprocess reads what that gives', async () => {
+  it('[W7] Shared calls are preprocessed once when no postprocess reads the info', async () => {
     const preprocess = jest.fn((text: unknown) => ({ batch: text, info: {} }));
     const [serving, batches] = await held({ preprocess });
     const replies = ['abc', 'abc'].map((input) => serving.batchedRun(input));
@@ -109,7 +109,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(preprocess).toHaveBeenCalledTimes(1);
   });
 
-  it('[W7] fail alone where their own preprocess fails', async () => {
+  it('[W7] A call fails alone when its own preprocess fails', async () => {
     let calls = 0;
     const preprocess = (text: unknown): { batch: unknown } => {
       if (++calls === 2) {
@@ -135,7 +135,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     ],
     ['a nested value', () => ({ ids: [1, 2] }), (input: { ids: number[] }) => (input.ids[0] = 9)],
   ] as [string, () => unknown, (input: never) => void][])(
-    '[W2] run the content that identifies them, also when a caller changes %s after its call',
+    '[W2] The content at the time of the call runs, also when a caller changes %s after its call',
     async (_, make, change) => {
       const [serving, batches] = await held({ batchTimeout: 10 });
       const mine = make();
@@ -152,7 +152,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     },
   );
 
-  it('[W6] ask in the name of the next caller when the first is refused, and see no other tenant in an error', async () => {
+  it('[W6] When the first call is refused the next takes over, and no error names another tenant', async () => {
     const [serving, batches] = await held({ batchSize: 1, maxQueue: 6 });
     const running = serving.batchedRun('running');
     await turn();
@@ -174,7 +174,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     await Promise.all([running, ...filling]);
   });
 
-  it('[H6] end at their deadline while postprocess runs', async () => {
+  it('[H6] A shared call ends at its deadline while postprocess runs', async () => {
     const [serving, batches] = await held({ postprocess: () => new Promise(() => {}) });
     const ended = expect(serving.batchedRun('a', { timeout: 100 })).rejects.toThrow(
       DeadlineExceededError,
@@ -185,7 +185,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     await ended;
   });
 
-  it('get replies of their own: nobody sees what another does with his', async () => {
+  it('Each caller gets a copy of the reply of its own', async () => {
     const [serving, batches] = await held();
     const row = { tags: ['cat'] };
     const plain = ['a', 'a'].map((input) => serving.batchedRun(input) as Promise<typeof row>);
@@ -205,7 +205,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect([...(second!.data as Float32Array)]).toEqual([3, 4]);
   });
 
-  it('get their whole reply, also of a call that is split, or whose rows come one after the other', async () => {
+  it('Each caller gets the whole reply of a split call or of a sequence', async () => {
     const serving = await start<unknown>({
       name: 'upper',
       batchSize: 2,
@@ -226,20 +226,23 @@ describe('Calls that ask the same, with singleFlight', () => {
   it.each([
     ['the first', 0],
     ['one that has joined', 1],
-  ])('[7.3] let %s leave at once, and the other has his reply', async (_, index) => {
-    const [serving, batches] = await held();
-    const leaving = new AbortController();
-    const replies = [0, 1].map((call) => serving.batchedRun('a', call === index ? leaving : {}));
-    await turn();
+  ])(
+    '[7.3] When %s leaves it ends at once, and the other call gets its reply',
+    async (_, index) => {
+      const [serving, batches] = await held();
+      const leaving = new AbortController();
+      const replies = [0, 1].map((call) => serving.batchedRun('a', call === index ? leaving : {}));
+      await turn();
 
-    leaving.abort(reason);
+      leaving.abort(reason);
 
-    await expect(replies[index]).rejects.toBe(reason);
-    batches.next().finish(['A']);
-    expect(await replies[1 - index]).toBe('A');
-  });
+      await expect(replies[index]).rejects.toBe(reason);
+      batches.next().finish(['A']);
+      expect(await replies[1 - index]).toBe('A');
+    },
+  );
 
-  it('[7.3] leave the queue when the last of them has left, and not before; who comes then starts anew', async () => {
+  it('[7.3] Shared rows leave the queue when the last call has left, and a later call starts anew', async () => {
     const [serving, batches] = await held();
     const busy = serving.batchedRun('busy');
     await turn();
@@ -263,7 +266,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all([busy, anew])).toEqual(['done', 'A']);
   });
 
-  it('[7.3] that leave while they are preprocessed never come to the queue', async () => {
+  it('[7.3] A call that is cancelled during preprocess never enters the queue', async () => {
     let prepared!: () => void;
     const gate = new Promise<void>((resolve) => (prepared = resolve));
     const [serving, batches] = await held({
@@ -278,7 +281,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(batches.batches).toEqual([]);
   });
 
-  it('[7.3] end at once where the signal had aborted before', async () => {
+  it('[7.3] A call whose signal has aborted before ends at once', async () => {
     const identify = jest.fn(() => 'a');
     const [serving] = await held({ identify });
     await expect(serving.batchedRun('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(
@@ -287,7 +290,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(identify).not.toHaveBeenCalled();
   });
 
-  it('[6.1] fail together, and a later call has another try', async () => {
+  it('[6.1] Shared calls fail together, and a later call runs again', async () => {
     const [serving, batches] = await held();
     const told: CallEndEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => told.push(event));
@@ -310,7 +313,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await again).toBe('A');
   });
 
-  it('[7.1] need no room in the queue once the first has it', async () => {
+  it('[7.1] Calls that join a queued call need no room in the queue', async () => {
     const [serving, batches] = await held({ batchSize: 1, maxQueue: 1 });
     const running = serving.batchedRun('running');
     await turn();
@@ -323,7 +326,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all([running, ...replies])).toEqual(['ran', 'A', 'A', 'A']);
   });
 
-  it('[4.10] do not join across origins, where the serving separates them', async () => {
+  it('[4.10] Calls of different origins do not share a run when the serving separates origins', async () => {
     const [serving, batches] = await held({ separateOrigins: true });
     const replies = ['http', 'ws', 'http'].map((origin) => serving.batchedRun('a', { origin }));
     await turn();
@@ -333,7 +336,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(replies)).toEqual(['over http', 'over ws', 'over http']);
   });
 
-  it('[3.1] [8.2] run by themselves as run and as stream', async () => {
+  it('[3.1] [8.2] Inline runs and streams do not share a run', async () => {
     const [serving, batches] = await held();
     const calls = [serving.run('a'), serving.run('a')];
     await turn();
@@ -343,7 +346,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(calls)).toEqual([1, 2]);
   });
 
-  it('[4.10] do not join where only what separates origin and identity differs', async () => {
+  it('[4.10] Calls whose origin and key merely concatenate to the same text do not share a run', async () => {
     const [serving, batches] = await held({ separateOrigins: true, identify: String });
     const replies = [
       serving.batchedRun('b:c', { origin: 'a' }),
@@ -356,7 +359,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(await Promise.all(replies)).toEqual([1, 2]);
   });
 
-  it('fail alone where what identifies them is at fault', async () => {
+  it('A call whose key cannot be computed fails alone', async () => {
     const [serving, batches] = await held();
     await expect(serving.batchedRun(() => 1)).rejects.toThrow(InvalidInputError);
     const [odd] = await held({ name: 'odd', identify: (() => 7) as never });
@@ -368,7 +371,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     expect(batches.batches).toEqual([]);
   });
 
-  it('refuse a reply that could not be copied, whether or not another has joined', async () => {
+  it('A reply that cannot be copied is refused, also when no other call has joined', async () => {
     const [serving, batches] = await held();
     const reply = serving.batchedRun('a');
     await turn();
@@ -376,7 +379,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     await expect(reply).rejects.toThrow(InvalidOutputError);
   });
 
-  it('[9.3] are all answered at shutdown', async () => {
+  it('[9.3] All shared calls are answered at shutdown', async () => {
     const [serving, batches] = await held({ batchTimeout: 1000 });
     const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
     const closed = serving.close();
@@ -386,7 +389,7 @@ describe('Calls that ask the same, with singleFlight', () => {
     await closed;
   });
 
-  it('[12.1] are told of: who joined has no rows, and is named with the batch that ran for him', async () => {
+  it('[12.1] A call that joined is reported with no rows and listed by the batch that answered it', async () => {
     const [serving, batches] = await held();
     const ends: Partial<CallEndEvent>[] = [];
     const inBatches: (readonly number[])[] = [];
@@ -421,7 +424,7 @@ describe('Calls that ask the same, with singleFlight', () => {
   });
 });
 
-describe('The options of calls that ask the same', () => {
+describe('options', () => {
   it.each([
     [{ singleFlight: 1 }, 'option "singleFlight" is 1; allowed is true or false'],
     [{ identify: 'id' }, 'option "identify" is "id"; allowed is a function'],
@@ -443,7 +446,7 @@ describe('The options of calls that ask the same', () => {
       { cache: { ttl: 1 } },
       'cache needs the application that has the cache manager; use ServingModule',
     ],
-  ])('[1.9] are checked at once: %j', (options, message) => {
+  ])('[1.9] Invalid options of shared calls are refused at boot: %j', (options, message) => {
     const create = (): unknown =>
       createServing({
         name: 'wrong',

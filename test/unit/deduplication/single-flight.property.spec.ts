@@ -20,7 +20,7 @@ const happenings = fc.array(
   { maxLength: 60 },
 );
 
-it('[4.6] [7.3] answers every call once, with what its own flight gave, and does the work of a flight once', async () => {
+it('[4.6] [7.3] SingleFlight answers every call once with the result of its own run, and each run happens once', async () => {
   await fc.assert(
     fc.asyncProperty(happenings, async (list) => {
       const history = new History();

@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import { SingleFlight } from '../../../lib/deduplication/single-flight.js';
 
-describe('Flights', () => {
-  it('does the work of calls of one identity once, and that of another identity by itself', async () => {
+describe('SingleFlight', () => {
+  it('Calls with one key share one run, and a call with another key has its own', async () => {
     const flights = new SingleFlight<string>();
     const started: string[] = [];
     const join = (identity: string): Promise<string> =>
@@ -19,7 +19,7 @@ describe('Flights', () => {
     expect(flights.size).toBe(0);
   });
 
-  it('begins the work before the first call has its seat back', () => {
+  it('The run begins before the first call receives its waiter', () => {
     const started: string[] = [];
     new SingleFlight<string>().join('a', undefined, async () => {
       started.push('a');
@@ -28,7 +28,7 @@ describe('Flights', () => {
     expect(started).toEqual(['a']);
   });
 
-  it('never joins calls whose identity is a symbol of their own', async () => {
+  it('Calls whose key is a symbol of their own never share a run', async () => {
     const flights = new SingleFlight<number>();
     let works = 0;
     const join = (): Promise<number> =>
@@ -36,7 +36,7 @@ describe('Flights', () => {
     expect(await Promise.all([join(), join()])).toEqual([1, 2]);
   });
 
-  it('[7.3] lets who leaves go at once, the first, too, and gives the others what they wait for', async () => {
+  it('[7.3] A call that leaves ends at once, also the first, and the others get the result', async () => {
     const flights = new SingleFlight<string>();
     let succeed!: (value: string) => void;
     let left!: AbortSignal;
@@ -56,7 +56,7 @@ describe('Flights', () => {
     expect(await third!.reply).toBe('done');
   });
 
-  it('[7.3] gives the work up when the last has left, and starts anew for who comes then', async () => {
+  it('[7.3] The run is aborted when the last call has left, and a later call starts anew', async () => {
     const flights = new SingleFlight<string>();
     const signals: AbortSignal[] = [];
     const never = (signal: AbortSignal): Promise<string> => {
@@ -71,7 +71,7 @@ describe('Flights', () => {
     expect(await flights.join('a', undefined, async () => 'new').reply).toBe('new');
   });
 
-  it('[6.1] fails all of the flight of one error, and no later call', async () => {
+  it('[6.1] An error fails all calls of the run and no later call', async () => {
     const flights = new SingleFlight<string>();
     const error = new Error('out of paper');
     const seats = [1, 2].map(() => flights.join('a', undefined, () => Promise.reject(error)));
@@ -83,14 +83,14 @@ describe('Flights', () => {
     expect(await flights.join('a', undefined, async () => 'better').reply).toBe('better');
   });
 
-  it('fails a flight whose work throws before there is a promise', async () => {
+  it('A run that throws synchronously fails its call', async () => {
     const seat = new SingleFlight<string>().join('a', undefined, () => {
       throw new Error('at once');
     });
     await expect(seat.reply).rejects.toThrow('at once');
   });
 
-  it('leaves nothing unhandled when the work fails after the last has left', async () => {
+  it('A run that fails after the last call has left leaves no unhandled rejection', async () => {
     let fail!: (error: Error) => void;
     const seat = new SingleFlight<string>().join(
       'a',

@@ -27,8 +27,8 @@ class Hollow {}
 describe('createServing', () => {
   const start = useServings();
 
-  describe('of a function', () => {
-    it('[1.1] calls the factory once per partition and key, at start and with the options of the partition', async () => {
+  describe('with a function', () => {
+    it('[1.1] The factory is called at start, once per partition and key, with the options of the partition', async () => {
       const built: BatchFunctionContext[] = [];
       const serving = await start<string[]>({
         name: 'sites',
@@ -52,7 +52,7 @@ describe('createServing', () => {
       ]);
     });
 
-    it('[1.1] [4.7] gives each batch to the function of its key', async () => {
+    it('[1.1] [4.7] Each batch runs on the function of its key', async () => {
       const serving = await start<unknown[]>({
         name: 'keyed',
         batchKeys: ['en', 'de'],
@@ -69,7 +69,7 @@ describe('createServing', () => {
       expect(replies).toEqual([[['x', 'en', 'en']], [['x', 'de', 'de']]]);
     });
 
-    it('[1.1] tells the function about the batch beside its rows', async () => {
+    it('[1.1] The function receives the context of the batch beside its rows', async () => {
       const contexts: BatchContext[] = [];
       const serving = await start({
         name: 'context',
@@ -91,7 +91,7 @@ describe('createServing', () => {
       ]);
     });
 
-    it('[1.1] [3.1] [4.7] is called inline for any key, when its first batch comes', async () => {
+    it('[1.1] [3.1] [4.7] Inline runs build the function of any key with the first batch of that key', async () => {
       const built: BatchFunctionContext[] = [];
       const serving = await start<string[]>({
         name: 'sites',
@@ -115,7 +115,7 @@ describe('createServing', () => {
       ]);
     });
 
-    it('[1.1] [6.5] fails a batch for which it cannot be built, and is tried again for the next', async () => {
+    it('[1.1] [6.5] A failed factory fails the inline run, and the next run calls the factory again', async () => {
       const cause = new Error('no memory');
       const attempts: string[] = [];
       const serving = createServing<string, string, unknown, unknown>({
@@ -134,7 +134,7 @@ describe('createServing', () => {
       await serving.close();
     });
 
-    it('[1.1] [1.9] fails a batch for which it returns no function', async () => {
+    it('[1.1] [1.9] A factory that returns no function fails the inline run', async () => {
       const serving = createServing({ name: 'wrong', useFactory: (() => undefined) as never });
 
       await expect(serving.run('a')).rejects.toThrow(
@@ -145,7 +145,7 @@ describe('createServing', () => {
       await serving.close();
     });
 
-    it('[9.1] fails to start when the factory fails, with the name and the reason', async () => {
+    it('[9.1] A failed factory fails the start with the name of the serving and the reason', async () => {
       const cause = new Error('no memory');
       const serving = createServing({ name: 'failing', useFactory: () => Promise.reject(cause) });
 
@@ -154,7 +154,7 @@ describe('createServing', () => {
       );
     });
 
-    it('[1.9] fails to start when the factory returns no function', async () => {
+    it('[1.9] A factory that returns no function fails the start', async () => {
       const serving = createServing({
         name: 'wrong',
         useFactory: (() => ({ run: true })) as never,
@@ -169,7 +169,7 @@ describe('createServing', () => {
     });
   });
 
-  describe('of a class', () => {
+  describe('with a class', () => {
     let journal: unknown[];
 
     class Upper implements ServingHandler<unknown[]> {
@@ -187,7 +187,7 @@ describe('createServing', () => {
       }
     }
 
-    it('[1.2] initialises it with the options of its partitions, then gives it every batch', async () => {
+    it('[1.2] A class is initialised with the options of its partitions and then receives every batch', async () => {
       const serving = await start({ name: 'upper', useClass: Upper, partitions, batchSize: 2 });
 
       const replies = await serving.batchedRun(Batch.stack(['a', 'b', 'c']));
@@ -226,7 +226,7 @@ describe('createServing', () => {
         () => Object.create(null) as object,
         'cannot run batches: it has no method init',
       ],
-    ])('[H8] boot refuses a class %s and names it, and so does run()', async (_, make, message) => {
+    ])('[H8] Boot and run() refuse a class %s and name it', async (_, make, message) => {
       const serving = createServing(
         { name: 'hollow', useClass: Upper },
         () => make() as ServingHandler,
@@ -239,7 +239,7 @@ describe('createServing', () => {
       await serving.close();
     });
 
-    it('[H8] takes a class whose methods are inherited, or made by its constructor', async () => {
+    it('[H8] A class may inherit its methods or create them in its constructor', async () => {
       class Heir extends Upper {}
       class Made {
         readonly init = (): void => {};
@@ -250,7 +250,7 @@ describe('createServing', () => {
       expect(await (await start({ name: 'made', useClass: Made })).batchedRun('a')).toBe('a');
     });
 
-    it('[1.2] [3.1] initialises it inline with the options of one partition when it only runs inline', async () => {
+    it('[1.2] [3.1] A class that only runs inline is initialised with the options of one partition', async () => {
       const serving = createServing({ name: 'upper', useClass: Upper, partitions });
 
       expect(await Promise.all([serving.run('a'), serving.run('b')])).toEqual(['A', 'B']);
@@ -262,7 +262,7 @@ describe('createServing', () => {
       ]);
     });
 
-    it('[1.2] initialises it once, however it is then called', async () => {
+    it('[1.2] A class is initialised once for batched and inline runs', async () => {
       const serving = await start({ name: 'upper', useClass: Upper });
 
       await serving.batchedRun('a');
@@ -271,7 +271,7 @@ describe('createServing', () => {
       expect(journal).toHaveLength(3);
     });
 
-    it('[1.2] [4.7] is told its keys: all at start, inline that of the first batch', async () => {
+    it('[1.2] [4.7] A class is initialised with all keys at start, or with the key of its first inline run', async () => {
       const batchKeys = ['en', 'de'];
       await start({ name: 'upper', useClass: Upper, batchKeys });
       expect(journal).toEqual([['init', 'batched', [{ batchKeys }]]]);
@@ -288,7 +288,7 @@ describe('createServing', () => {
       await inline.close();
     });
 
-    it('[1.2] is initialised for its partitions at start, also where it has run inline before', async () => {
+    it('[1.2] A class that has run inline is initialised again for its partitions at start', async () => {
       const kinds: unknown[] = [];
       class Twice extends Upper {
         override async init(...args: unknown[]): Promise<void> {
@@ -306,7 +306,7 @@ describe('createServing', () => {
       await serving.close();
     });
 
-    it('[1.2] [6.5] fails the run for which it cannot be initialised, and is tried again for the next', async () => {
+    it('[1.2] [6.5] A failed init fails the inline run, and the next run initialises the class again', async () => {
       const cause = new Error('no weights');
       let attempts = 0;
       class Late extends Upper {
@@ -332,7 +332,7 @@ describe('createServing', () => {
       await serving.close();
     });
 
-    it('[1.2] [1.6] hands its metadata to postprocess', async () => {
+    it('[1.2] [1.6] The metadata of a class reaches postprocess', async () => {
       const serving = await start({
         name: 'upper',
         useClass: Upper,
@@ -349,22 +349,25 @@ describe('createServing', () => {
       ['null', async () => null, 'null'],
       ['text', () => 'A', '"A"'],
       ['metadata alone', () => ({ metadata: 1 }), '{ metadata: 1 }'],
-    ])('[1.2] [1.6] fails a batch for which it returns no output: %s', async (_, result, shown) => {
-      class Wrong extends Upper {
-        override handleBatch(): never {
-          return result() as never;
+    ])(
+      '[1.2] [1.6] A class that returns no output fails its batch: %s',
+      async (_, result, shown) => {
+        class Wrong extends Upper {
+          override handleBatch(): never {
+            return result() as never;
+          }
         }
-      }
-      const serving = await start({ name: 'wrong', useClass: Wrong });
+        const serving = await start({ name: 'wrong', useClass: Wrong });
 
-      await expect(serving.batchedRun('a')).rejects.toThrow(
-        new InvalidOutputError(
-          `Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`,
-        ),
-      );
-    });
+        await expect(serving.batchedRun('a')).rejects.toThrow(
+          new InvalidOutputError(
+            `Wrong.handleBatch must return { output, metadata? }, it returned ${shown}`,
+          ),
+        );
+      },
+    );
 
-    it('[9.1] fails to start when it cannot be initialised', async () => {
+    it('[9.1] A failed init fails the start', async () => {
       const cause = new Error('no weights');
       class Failing extends Upper {
         override init(): Promise<void> {
@@ -378,7 +381,7 @@ describe('createServing', () => {
     });
   });
 
-  describe('of a generator', () => {
+  describe('with a generator', () => {
     it.each<[string, unknown, string]>([
       ['text', 'ab', 'it yielded "ab"'],
       ['nothing', undefined, 'it yielded undefined'],
@@ -386,7 +389,7 @@ describe('createServing', () => {
       ['a list that is too short', ['a'], 'it yielded a list of 1'],
       ['a list that is too long', ['a', 'b', 'c'], 'it yielded a list of 3'],
       ['a tensor', floats([2], [1, 2]), 'it yielded'],
-    ])('[8.4] [1.6] fails the batch for which it yields %s', async (_, step, message) => {
+    ])('[8.4] [1.6] A generator that yields %s fails its batch', async (_, step, message) => {
       const serving = await start({
         name: 'steps',
         useFactory: () =>
@@ -412,24 +415,27 @@ describe('createServing', () => {
       ['a number', 3, '3'],
       ['a list', ['a'], `[ 'a' ]`],
       ['a promise', Promise.resolve(), 'a promise'],
-    ])('[1.5] [8.2] fails the call for which it returns %s', async (_, result, shown) => {
-      const serving = await start({
-        name: 'shaped',
-        useFactory: () => (rows: string[]) => rows,
-        postprocessStream: () => result as never,
-      });
+    ])(
+      '[1.5] [8.2] A postprocessStream that returns %s fails its call',
+      async (_, result, shown) => {
+        const serving = await start({
+          name: 'shaped',
+          useFactory: () => (rows: string[]) => rows,
+          postprocessStream: () => result as never,
+        });
 
-      const events = serving.stream('a')[Symbol.asyncIterator]();
+        const events = serving.stream('a')[Symbol.asyncIterator]();
 
-      const first = events.next();
-      await expect(first).rejects.toThrow(InvalidServingError);
-      await expect(first).rejects.toThrow(
-        `Serving "shaped": postprocessStream must return an async iterable or an Observable, it returned ${shown}`,
-      );
-    });
+        const first = events.next();
+        await expect(first).rejects.toThrow(InvalidServingError);
+        await expect(first).rejects.toThrow(
+          `Serving "shaped": postprocessStream must return an async iterable or an Observable, it returned ${shown}`,
+        );
+      },
+    );
   });
 
-  it('[1.9] refuses a definition that is at fault, and one that needs an application', () => {
+  it('[1.9] An invalid definition and one that needs an application are refused', () => {
     const existing = { name: 'existing', useExisting: 'TOKEN' };
 
     expect(() => createServing({ name: 'a', useFactory: 'x' } as never)).toThrow(

@@ -11,7 +11,7 @@ describe('Options of keys', () => {
   useVirtualTime();
   const start = useServings();
 
-  it('[4.7] give the rows of a key a batch size of their own', async () => {
+  it('[4.7] A key can have a batch size of its own', async () => {
     const batches: string[] = [];
     const serving = await start({
       name: 'held',
@@ -31,7 +31,7 @@ describe('Options of keys', () => {
     expect(batches).toEqual(['long: ab', 'long: c', 'short: defg', 'short: h']);
   });
 
-  it('[4.7] give the windows of a key a timeout of their own', async () => {
+  it('[4.7] A key can have a batch timeout of its own', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
@@ -56,7 +56,7 @@ describe('Options of keys', () => {
     await Promise.all(replies);
   });
 
-  it('[4.7] [3.1] cut what runs alone into pieces of the size of its key', async () => {
+  it('[4.7] [3.1] Inline runs are cut into pieces of the batch size of their key', async () => {
     const batches: string[][] = [];
     const serving = createServing({
       name: 'upper',
@@ -71,7 +71,7 @@ describe('Options of keys', () => {
     expect(batches).toEqual([['a', 'b'], ['c'], ['d', 'e', 'f']]);
   });
 
-  it('[4.7] [3.1] are not asked of what runs alone: any key will do', async () => {
+  it('[4.7] [3.1] Inline runs accept any key', async () => {
     const serving = await start<string[]>({
       name: 'upper',
       batchKeys: ['en', 'de'],
@@ -82,7 +82,7 @@ describe('Options of keys', () => {
     expect(await serving.run(Batch.stack(['a']))).toEqual(['A']);
   });
 
-  it('[4.7] [1.9] name a key of the serving', () => {
+  it('[4.7] [1.9] Options for an unknown key are refused with the known keys', () => {
     const definition = {
       name: 'upper',
       useFactory: upper,
@@ -112,21 +112,24 @@ describe('Options of keys', () => {
       { batchsize: 3 },
       'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, pad',
     ],
-  ])('[4.7] [1.9] are refused with the names of serving and key: %p', (own, message) => {
-    const definition = {
-      name: 'upper',
-      useFactory: upper,
-      batchKeys: ['long'],
-      keyOptions: { long: own as never },
-    };
+  ])(
+    '[4.7] [1.9] Invalid options of a key are refused with the names of serving and key: %p',
+    (own, message) => {
+      const definition = {
+        name: 'upper',
+        useFactory: upper,
+        batchKeys: ['long'],
+        keyOptions: { long: own as never },
+      };
 
-    expect(() => createServing(definition)).toThrow(InvalidServingError);
-    expect(() => createServing(definition)).toThrow(
-      `Serving "upper" with "useFactory", key "long": ${message}`,
-    );
-  });
+      expect(() => createServing(definition)).toThrow(InvalidServingError);
+      expect(() => createServing(definition)).toThrow(
+        `Serving "upper" with "useFactory", key "long": ${message}`,
+      );
+    },
+  );
 
-  it('[4.7] [7.1] leave no key with batches that the queue cannot hold', () => {
+  it('[4.7] [7.1] A batch size of a key that exceeds the queue limit is refused', () => {
     const definition = {
       name: 'upper',
       useFactory: upper,
@@ -149,7 +152,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     { whose: 'all keys', key: undefined, batches: [['a', 'b'], ['c'], ['d', 'e'], ['f']] },
     { whose: 'one key', key: 'long', batches: [['a', 'b'], ['c'], ['d', 'e', 'f']] },
   ])(
-    '[4.8] change the size of the batches of $whose, and of the pieces of what runs alone',
+    '[4.8] setBatchSize changes the batches and inline pieces of $whose',
     async ({ key, batches }) => {
       const seen: string[][] = [];
       const useFactory = () => (rows: string[]) => (seen.push(rows), rows);
@@ -171,7 +174,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     },
   );
 
-  it('[4.8] leave an open window the size that it opened with', async () => {
+  it('[4.8] An open window keeps the batch size with which it opened', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
@@ -195,7 +198,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     expect(await Promise.all(replies)).toEqual([['a'], ['b', 'c', 'd', 'e']]);
   });
 
-  it('[4.8] leave an open window the timeout that it opened with', async () => {
+  it('[4.8] An open window keeps the timeout with which it opened', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
@@ -219,7 +222,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     await Promise.all(replies);
   });
 
-  it('[4.8] change the timeout of one key alone', async () => {
+  it('[4.8] setBatchTimeout can change the timeout of one key', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
@@ -240,7 +243,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     await Promise.all(replies);
   });
 
-  it('[4.8] change it before the start, too', async () => {
+  it('[4.8] setBatchSize works before the start', async () => {
     const seen: string[][] = [];
     const serving = createServing({
       name: 'upper',
@@ -255,7 +258,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     await serving.close();
   });
 
-  it('[4.8] change this serving, and none of the same definition', async () => {
+  it('[4.8] setBatchSize changes one serving, and no other of the same definition', async () => {
     const definition = {
       name: 'upper',
       useFactory: upper,
@@ -287,24 +290,27 @@ describe('setBatchSize and setBatchTimeout', () => {
       NaN,
       'option "batchTimeout" is NaN; allowed is milliseconds from 0 to 2147483647',
     ],
-  ] as const)('[4.8] [1.9] refuse what cannot be: %s to %p', async (method, value, message) => {
-    const seen: string[][] = [];
-    const serving = await start({
-      name: 'upper',
-      batchSize: 2,
-      useFactory: () => (rows: string[]) => (seen.push(rows), rows),
-    });
+  ] as const)(
+    '[4.8] [1.9] Invalid values are refused: %s to %p',
+    async (method, value, message) => {
+      const seen: string[][] = [];
+      const serving = await start({
+        name: 'upper',
+        batchSize: 2,
+        useFactory: () => (rows: string[]) => (seen.push(rows), rows),
+      });
 
-    expect(() => serving[method](value as number)).toThrow(
-      new InvalidServingError(`Serving "upper": ${message}`),
-    );
+      expect(() => serving[method](value as number)).toThrow(
+        new InvalidServingError(`Serving "upper": ${message}`),
+      );
 
-    await serving.batchedRun(keyed('default', 'abc'));
-    expect(seen).toEqual([['a', 'b'], ['c']]);
-  });
+      await serving.batchedRun(keyed('default', 'abc'));
+      expect(seen).toEqual([['a', 'b'], ['c']]);
+    },
+  );
 
   it.each(['setBatchSize', 'setBatchTimeout'] as const)(
-    '[4.8] [4.7] refuse an unknown key with the sorted list of those that are known: %s',
+    '[4.8] [4.7] %s refuses an unknown key with the sorted list of known keys',
     (method) => {
       const serving = createServing({ name: 'upper', useFactory: upper, batchKeys: ['en', 'de'] });
 
@@ -314,7 +320,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     },
   );
 
-  it('[4.8] [2.4] refuse a size for which there is no allowed one, of any key', () => {
+  it('[4.8] [2.4] setBatchSize refuses a size above the largest allowed size of any key', () => {
     const serving = createServing({
       name: 'upper',
       useFactory: upper,
@@ -330,7 +336,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     expect(() => serving.setBatchSize(3, 'padded')).not.toThrow();
   });
 
-  it('[4.8] [7.1] refuse a size that the queue cannot hold', () => {
+  it('[4.8] [7.1] setBatchSize refuses a size above the queue limit', () => {
     const [small, large] = [40, 20_000].map((maxQueue) =>
       createServing({ name: 'upper', useFactory: upper, maxQueue }),
     );

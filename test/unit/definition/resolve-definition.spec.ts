@@ -22,7 +22,7 @@ circular['self'] = circular;
 const resolve = (definition: object) => resolveDefinition(definition as ServingDefinition);
 
 describe('resolveDefinition', () => {
-  it('[4.12] fills in every default', () => {
+  it('[4.12] A definition without options gets every default', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
@@ -54,7 +54,7 @@ describe('resolveDefinition', () => {
     });
   });
 
-  it('[1.9] takes what is given', () => {
+  it('[1.9] A definition with options gets their values', () => {
     const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
     const given = {
       maxQueue: 8,
@@ -74,14 +74,14 @@ describe('resolveDefinition', () => {
     expect(Object.fromEntries(resolved.keys)).toEqual({ en: limits, de: limits });
   });
 
-  it('[1.9] [5.6] takes how what runs apart is started again', () => {
+  it('[1.9] [5.6] The options for restarts of threads and processes are accepted', () => {
     const given = { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 };
 
     expect(resolve({ ...model, ...given })).toMatchObject(given);
     expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
   });
 
-  it('[1.9] takes an option that is undefined as not given', () => {
+  it('[1.9] An option that is undefined counts as absent', () => {
     const options = {
       batchSize: undefined,
       batchTimeout: undefined,
@@ -118,11 +118,11 @@ describe('resolveDefinition', () => {
       { ...model, partitions: 1000 },
       Array.from({ length: 1000 }, () => ({ intraOpNumThreads: 1 })),
     ],
-  ])('[5.1] gives each partition its options: %s', (_, definition, partitions) => {
+  ])('[5.1] Each partition gets its options: %s', (_, definition, partitions) => {
     expect(resolve(definition).partitions).toEqual(partitions);
   });
 
-  it('[1.9] is changed by nothing that happens to the definition later', () => {
+  it('[1.9] Later changes to the definition do not change the resolved options', () => {
     const partitions = [{ deviceId: 0 }];
     const batchKeys = ['en'];
     const allowedSizes = [4, 8];
@@ -139,7 +139,7 @@ describe('resolveDefinition', () => {
     expect([...resolved.keys]).toEqual([['en', expect.objectContaining({ allowedSizes: [4, 8] })]]);
   });
 
-  it('[1.9] takes a definition that is frozen, and one that is derived from it', () => {
+  it('[1.9] A frozen definition and one derived from it are accepted', () => {
     const base = Object.freeze({ ...valid, batchSize: 8 });
 
     expect(resolve({ ...base, name: 'other', batchSize: 4 })).toMatchObject({
@@ -231,7 +231,7 @@ describe('resolveDefinition', () => {
       { identify: String, singleFlight: false },
       'identify tells which calls share an answer, and needs singleFlight',
     ],
-  ])('[1.9] [M8] refuses %p', (options, message) => {
+  ])('[1.9] [M8] The options %p are refused', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 
     expect(resolving).toThrow(InvalidServingError);
@@ -299,7 +299,7 @@ describe('resolveDefinition', () => {
       { name: 'a', useExisting: null },
       'option "useExisting" is null; allowed is an injection token',
     ],
-  ])('[1.9] refuses the definition %p', (definition, message) => {
+  ])('[1.9] The definition %p is refused', (definition, message) => {
     const resolving = (): unknown => resolve(definition);
 
     expect(resolving).toThrow(InvalidServingError);
@@ -310,7 +310,7 @@ describe('resolveDefinition', () => {
 describe('modelOf and moduleOf', () => {
   const here = join(import.meta.dirname, 'resolve-definition.spec.ts');
 
-  it('[1.3] take a file by path or URL, and a model by its bytes', () => {
+  it('[1.3] A file is given by path or URL, and a model also by its bytes', () => {
     const bytes = Uint8Array.of(1);
 
     expect(modelOf('a', bytes)).toBe(bytes);
@@ -327,7 +327,7 @@ describe('modelOf and moduleOf', () => {
       `Serving "a": there is no file ${join(process.cwd(), 'no/such.onnx')} (a relative path counts from ${process.cwd()})`,
     ],
     [new URL('file:///no/such.onnx'), 'Serving "a": there is no file /no/such.onnx'],
-  ])('[9.1] name the file that is not there: %s', (file, message) => {
+  ])('[9.1] A missing file is refused with its path: %s', (file, message) => {
     expect(() => modelOf('a', file)).toThrow(new InvalidServingError(message));
     expect(() => moduleOf('a', file)).toThrow(new InvalidServingError(message));
   });

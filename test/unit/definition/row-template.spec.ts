@@ -35,7 +35,7 @@ class Same {
   }
 }
 
-describe('Rows of a serving that declares a template', () => {
+describe('A serving that declares a template', () => {
   useVirtualTime();
   const start = useServings();
 
@@ -49,7 +49,7 @@ describe('Rows of a serving that declares a template', () => {
       { state: [points(1)] },
     ],
     ['strings', { type: 'string', shape: [null] }, new Tensor('string', ['a', 'b'], [2])],
-  ])('[M2] [4.9] run when they fit: %s', async (_, template, rows) => {
+  ])('[M2] [4.9] Rows that fit the declared template run: %s', async (_, template, rows) => {
     const serving = await start({ name: 'a', useFactory, template });
 
     await expect(serving.batchedRun(rows)).resolves.toBeDefined();
@@ -80,26 +80,29 @@ describe('Rows of a serving that declares a template', () => {
       { ids: ids(1, 2), mask: ids(1, 3) },
       'axis 1 of "mask" is 3 and must be 2',
     ],
-  ])('[M2] [4.9] are refused alone, before they wait: %s', async (_, template, rows, fault) => {
-    const batches: unknown[] = [];
-    const serving = await start({
-      name: 'a',
-      useFactory: () => (batch: unknown) => (batches.push(batch), batch),
-      template,
-    });
+  ])(
+    '[M2] [4.9] Rows that do not fit the declared template are refused alone and before they wait: %s',
+    async (_, template, rows, fault) => {
+      const batches: unknown[] = [];
+      const serving = await start({
+        name: 'a',
+        useFactory: () => (batch: unknown) => (batches.push(batch), batch),
+        template,
+      });
 
-    const calls = [serving.batchedRun(rows), serving.run(rows), collect(serving.stream(rows))];
-    const replies = await Promise.allSettled(calls);
+      const calls = [serving.batchedRun(rows), serving.run(rows), collect(serving.stream(rows))];
+      const replies = await Promise.allSettled(calls);
 
-    expect(replies).toEqual(
-      calls.map(() => ({ status: 'rejected', reason: expect.any(InvalidInputError) as unknown })),
-    );
-    await expect(calls[0]).rejects.toThrow(fault);
-    await expect(calls[0]).rejects.toThrow(/^Serving "a" takes \[/);
-    expect(batches).toEqual([]);
-  });
+      expect(replies).toEqual(
+        calls.map(() => ({ status: 'rejected', reason: expect.any(InvalidInputError) as unknown })),
+      );
+      await expect(calls[0]).rejects.toThrow(fault);
+      await expect(calls[0]).rejects.toThrow(/^Serving "a" takes \[/);
+      expect(batches).toEqual([]);
+    },
+  );
 
-  it('[M2] are checked for a class as for a function', async () => {
+  it('[M2] The declared template of a class is checked as that of a function', async () => {
     const serving = await start(createServing({ name: 'a', useClass: Same, template: point }));
 
     await expect(serving.batchedRun(points(2))).resolves.toEqual(points(2));
@@ -116,7 +119,7 @@ describe('Rows of a serving that declares a template', () => {
     [{ x: { type: 'float32' } }],
     [{}],
     ['float32'],
-  ])('[M2] [1.9] fail the boot where the template cannot be: %p', (template) => {
+  ])('[M2] [1.9] An invalid template fails the boot: %p', (template) => {
     const make = (): unknown =>
       createServing({ name: 'a', useFactory, template: template as RowTemplate });
 
@@ -126,7 +129,7 @@ describe('Rows of a serving that declares a template', () => {
     );
   });
 
-  it('[M2] [1.9] fail the boot of a model, which says itself what it takes', () => {
+  it('[M2] [1.9] A template for a model, which declares its own inputs, fails the boot', () => {
     const definition = { name: 'a', model: Uint8Array.of(1), template: point };
 
     expect(() => createServing(definition)).toThrow(/unknown option "template"/);

@@ -25,11 +25,11 @@ const useFactory = () => (rows: unknown[]) => {
 describe('The counters of a serving', () => {
   useVirtualTime();
   const start = useServings();
-  it('[M6] [12.3] are zero before the first call', () => {
+  it('[M6] [12.3] The counters are zero before the first call', () => {
     expect(createServing({ name: 'a', useFactory }).counters()).toEqual(none);
   });
 
-  it('[M6] [12.3] count calls, batches and rows of every door, though nobody observes', async () => {
+  it('[M6] [12.3] The counters include calls, batches and rows of every method, without observers', async () => {
     const serving = await start({ name: 'a', batchSize: 2, useFactory });
 
     await serving.batchedRun(Batch.stack(['a', 'b', 'c']));
@@ -39,7 +39,7 @@ describe('The counters of a serving', () => {
     expect(serving.counters()).toEqual({ ...none, answered: 3, batches: 5, rows: 7 });
   });
 
-  it('[M6] [12.3] count calls that were refused or failed, by the reason', async () => {
+  it('[M6] [12.3] The counters include refused and failed calls by reason', async () => {
     const script = new BatchScript<string>();
     const serving = await start(script.createServing({ name: 'a', maxQueue: 2, batchSize: 1 }));
     const leaver = new AbortController();
@@ -70,7 +70,7 @@ describe('The counters of a serving', () => {
     });
   });
 
-  it('[M6] [12.3] count batches that failed, and streams that failed or were left', async () => {
+  it('[M6] [12.3] The counters include failed batches, and streams that failed or were left', async () => {
     const serving = await start({
       name: 'a',
       useFactory,
@@ -98,7 +98,7 @@ describe('The counters of a serving', () => {
     });
   });
 
-  it('[M6] [12.3] count rows of padding, and calls that join the flight of another', async () => {
+  it('[M6] [12.3] The counters include padding rows and calls that share a run', async () => {
     const serving: LocalServing = await start({
       name: 'a',
       allowedSizes: [4],

@@ -17,10 +17,10 @@ const echo: ServingDefinition<string> = {
   useFactory: () => (rows: string[]) => rows,
 };
 
-describe('what a serving tells', () => {
+describe('The events of a serving', () => {
   const start = useServings();
 
-  it('[12.1] the stage in which a call ended', async () => {
+  it('[12.1] The end of a call reports the stage in which it ended', async () => {
     const serving = await start({
       ...echo,
       maxQueue: 4,
@@ -60,7 +60,7 @@ describe('what a serving tells', () => {
     ]);
   });
 
-  it('[12.1] a call that is in a batch with several pieces is named there once', async () => {
+  it('[12.1] A call with several pieces in a batch is listed once by the batch', async () => {
     const serving = await start({ ...echo, batchSize: 4 });
     const calls: (readonly number[])[] = [];
     serving.events$.subscribe((event) => event.type === 'batch:start' && calls.push(event.calls));
@@ -68,7 +68,7 @@ describe('what a serving tells', () => {
     expect(calls).toEqual([[2, 1]]);
   });
 
-  it('[8.2] [12.1] a stream that its consumer leaves has not failed, however he leaves', async () => {
+  it('[8.2] [12.1] A stream that its consumer leaves has not failed, however the consumer leaves', async () => {
     const serving = await start({
       ...echo,
       useFactory: () =>
@@ -103,7 +103,7 @@ describe('what a serving tells', () => {
       (serving, signal) => serving.batchedRun('a', { signal }),
     ],
   ])(
-    '[7.3] [12.3] whether a call has failed or its caller has left: %s',
+    '[7.3] [12.3] The end of a call reports whether it failed or was cancelled: %s',
     async (_, singleFlight, call) => {
       const held = new HeldFunction();
       const serving = await start({ ...echo, singleFlight, useFactory: held.useFactory });
@@ -134,7 +134,7 @@ describe('what a serving tells', () => {
     },
   );
 
-  it('[7.3] [12.3] that a call has failed, also where its caller leaves at the same time', async () => {
+  it('[7.3] [12.3] A call that fails while its caller leaves is reported as failed', async () => {
     const leaving = new AbortController();
     const serving = await start({
       ...echo,
@@ -151,7 +151,7 @@ describe('what a serving tells', () => {
     expect(await end).not.toHaveProperty('cancelled');
   });
 
-  it('[12.3] how many rows wait in its queue', async () => {
+  it('[12.3] A serving reports the number of rows in its queue', async () => {
     const held = new HeldFunction();
     const serving = await start({ ...echo, useFactory: held.useFactory });
     const depths = (): [string, number][] => [...serving.queueDepths()];
@@ -170,10 +170,10 @@ describe('what a serving tells', () => {
   });
 });
 
-describe('[12.2] what observation costs', () => {
+describe('[12.2] the cost of observation', () => {
   const start = useServings();
 
-  it('calls that nobody observes are not even counted', async () => {
+  it('Calls without observers are not counted by events', async () => {
     const serving = await start(echo);
     await Promise.all(['a', 'b', 'c'].map((row) => serving.batchedRun(row)));
     const calls: number[] = [];
@@ -187,7 +187,7 @@ describe('[12.2] what observation costs', () => {
   });
 
   it.each(['batch:start', 'batch:end'] as const)(
-    'who observes %s alone causes nothing to be noted of calls',
+    'An observer of %s alone causes no records of calls',
     async (type) => {
       const serving = await start(echo);
       const calls: (readonly number[])[] = [];
@@ -214,7 +214,7 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
     published.length = 0;
   });
 
-  it('publish every event of every serving', async () => {
+  it('The channels publish every event of every serving', async () => {
     channels.forEach((channel) => subscribe(channel, note));
     const serving = await start(echo);
     await Promise.all([serving.batchedRun('a'), serving.batchedRun('b')]);
@@ -252,7 +252,7 @@ describe('[12.2] the channels of node:diagnostics_channel', () => {
     ]);
   });
 
-  it('cost nothing any more once nobody subscribes', async () => {
+  it('The channels cost nothing once the last subscriber has left', async () => {
     const serving = await start(echo);
     channels.forEach((channel) => subscribe(channel, note));
     await serving.batchedRun('a');

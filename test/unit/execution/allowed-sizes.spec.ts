@@ -45,7 +45,7 @@ function echo(options: Partial<FunctionServingDefinition> = {}): {
 const threeKeys = { batchKeys: ['default', 'b', 'c'], allowedSizes: [2] };
 const keyed = (key: string): Batch => Batch.concatenate([rowsFrom(1, 1)]).withKey(key);
 
-describe('allowedSizes and pad', () => {
+describe('allowed sizes', () => {
   const start = useServings();
 
   it.each([
@@ -54,17 +54,20 @@ describe('allowedSizes and pad', () => {
     { rows: 3, padded: 4 },
     { rows: 5, padded: 8 },
     { rows: 8, padded: 8 },
-  ])('[2.4] pad $rows rows up to $padded, and cut the output back', async ({ rows, padded }) => {
-    const { definition, seen } = echo({ allowedSizes: [2, 4, 8] });
-    const serving = await start(definition);
+  ])(
+    '[2.4] $rows rows are padded up to $padded, and the output is cut back',
+    async ({ rows, padded }) => {
+      const { definition, seen } = echo({ allowedSizes: [2, 4, 8] });
+      const serving = await start(definition);
 
-    expect(await serving.batchedRun(rowsFrom(1, rows))).toEqual(rowsFrom(1, rows));
+      expect(await serving.batchedRun(rowsFrom(1, rows))).toEqual(rowsFrom(1, rows));
 
-    const data = [...(rowsFrom(1, rows).data as Float32Array), ...zeros(2 * (padded - rows))];
-    expect(seen).toEqual([
-      { data, size: rows, padding: padded - rows, key: 'default', partition: 0 },
-    ]);
-  });
+      const data = [...(rowsFrom(1, rows).data as Float32Array), ...zeros(2 * (padded - rows))];
+      expect(seen).toEqual([
+        { data, size: rows, padding: padded - rows, key: 'default', partition: 0 },
+      ]);
+    },
+  );
 
   it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
     ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
@@ -81,7 +84,7 @@ describe('allowedSizes and pad', () => {
     ],
     ['no sizes', {}, []],
   ])(
-    '[M5] are warned of at boot where they cannot be run before the serving is ready: %s',
+    '[M5] Boot warns about allowed sizes that cannot be warmed up: %s',
     async (_, options, cold) => {
       const warnings: unknown[] = [];
       const warn = jest
@@ -96,7 +99,7 @@ describe('allowedSizes and pad', () => {
     },
   );
 
-  it('[2.4] let the largest of them be the batch size where none is given', async () => {
+  it('[2.4] The largest allowed size is the batch size when none is given', async () => {
     const { definition, seen } = echo({ allowedSizes: [2, 4] });
     const serving = await start(definition);
 
@@ -113,7 +116,7 @@ describe('allowedSizes and pad', () => {
     ]);
   });
 
-  it('[2.4] pad up beyond the batch size where it is not among them', async () => {
+  it('[2.4] A batch is padded beyond the batch size when that is not an allowed size', async () => {
     const { definition, seen } = echo({ allowedSizes: [2, 4], batchSize: 3 });
     const serving = await start(definition);
 
@@ -125,7 +128,7 @@ describe('allowedSizes and pad', () => {
     ]);
   });
 
-  it('[2.4] pad every batch to the batch size: pad', async () => {
+  it('[2.4] With padding to the batch size every batch has that size', async () => {
     const { definition, seen } = echo({ pad: true, batchSize: 4 });
     const serving = await start(definition);
 
@@ -135,7 +138,7 @@ describe('allowedSizes and pad', () => {
     expect(seen).toMatchObject([{ size: 3, padding: 1, data: [10, -10, 20, -20, 21, -21, 0, 0] }]);
   });
 
-  it('[2.4] [4.7] are those of the key', async () => {
+  it('[2.4] [4.7] Each key pads to its own sizes', async () => {
     const { definition, seen } = echo({
       pad: true,
       batchSize: 4,
@@ -155,7 +158,7 @@ describe('allowedSizes and pad', () => {
     ]);
   });
 
-  it('[2.4] replace the padding that callers ask for', async () => {
+  it('[2.4] Allowed sizes replace the padding that callers request', async () => {
     const { definition, seen } = echo({ allowedSizes: [4, 8] });
     const serving = await start(definition);
 
@@ -166,7 +169,7 @@ describe('allowedSizes and pad', () => {
     expect(seen).toMatchObject([{ size: 3, padding: 1 }]);
   });
 
-  it('[2.4] [2.2] cut every leaf of the output back: nested, and lists', async () => {
+  it('[2.4] [2.2] Every leaf of a padded output is cut back, in nested outputs and in lists', async () => {
     const serving = await start({
       name: 'nest',
       pad: true,
@@ -184,7 +187,7 @@ describe('allowedSizes and pad', () => {
     expect(await list.batchedRun(rowsFrom(1, 3))).toEqual([0, 1, 2]);
   });
 
-  it('[2.4] [6.3] ask for results of the padding, too', async () => {
+  it('[2.4] [6.3] A padded batch needs results for its padding rows too', async () => {
     const serving = await start({
       name: 'short',
       pad: true,
@@ -197,7 +200,7 @@ describe('allowedSizes and pad', () => {
     );
   });
 
-  it('[2.4] refuse plain values at the door, of which there is no zero', async () => {
+  it('[2.4] Plain values, which have no zero, are refused by a serving that pads', async () => {
     const { definition, seen } = echo({ allowedSizes: [2, 4] });
     const serving = await start(definition);
 
@@ -231,14 +234,14 @@ describe('allowedSizes and pad', () => {
       { allowedSizes: [2, 4], batchSize: 5 },
       'batchSize 5 is more than the largest of allowedSizes, 4; lower the one or extend the other',
     ],
-  ])('[2.4] [1.9] are refused at boot: %p', (options, message) => {
+  ])('[2.4] [1.9] Invalid allowed sizes are refused at boot: %p', (options, message) => {
     const create = (): unknown => createServing(echo(options as never).definition);
 
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(`Serving "echo" with "useFactory": ${message}`);
   });
 
-  it('[2.4] [4.7] [1.9] are refused at boot where they contradict the options of a key', () => {
+  it('[2.4] [4.7] [1.9] Allowed sizes that contradict the options of a key are refused at boot', () => {
     const shared = { batchSize: 8, batchKeys: ['own'] };
     const create = (own: object): unknown =>
       createServing(echo({ ...shared, keyOptions: { own } }).definition);
@@ -256,10 +259,10 @@ describe('allowedSizes and pad', () => {
 const keysOf = (...keys: string[]): Batch[] =>
   keys.map((key) => Batch.concatenate([rowsFrom(7, 3)]).withKey(key));
 
-describe('warmUp', () => {
+describe('warm-up', () => {
   const start = useServings();
 
-  it('[2.4] [9.2] runs every allowed size of every key once on every partition, with the first row of the example', async () => {
+  it('[2.4] [9.2] Warm-up runs every allowed size of every key once on every partition, with the first row of the example', async () => {
     const { definition, seen } = echo({
       allowedSizes: [1, 3],
       batchKeys: ['a', 'b'],
@@ -288,7 +291,7 @@ describe('warmUp', () => {
     ).toBe(true);
   });
 
-  it('[2.4] runs a full batch where there are no allowed sizes', async () => {
+  it('[2.4] Warm-up runs a full batch when there are no allowed sizes', async () => {
     const { definition, seen } = echo({ batchSize: 5, warmUp: [rowsFrom(7, 1)] });
 
     await start(definition);
@@ -296,7 +299,7 @@ describe('warmUp', () => {
     expect(seen).toMatchObject([{ size: 5, padding: 0 }]);
   });
 
-  it('[2.4] takes inputs as callers give them, plain ones too', async () => {
+  it('[2.4] Warm-up passes its inputs through preprocess, as it does those of callers', async () => {
     const seen: string[][] = [];
     await start({
       name: 'upper',
@@ -312,7 +315,7 @@ describe('warmUp', () => {
     expect(seen).toEqual([['<text>', '<text>']]);
   });
 
-  it('[2.4] [9.2] is over when the serving is ready, and tells of no batch', async () => {
+  it('[2.4] [9.2] Warm-up ends before the serving is ready, and emits no events', async () => {
     const steps: string[] = [];
     const serving = createServing({
       name: 'slow',
@@ -333,7 +336,7 @@ describe('warmUp', () => {
     await serving.close();
   });
 
-  it('[2.4] [1.2] runs batches of a class, too', async () => {
+  it('[2.4] [1.2] Warm-up runs batches of a class', async () => {
     const journal: unknown[] = [];
     class Echo implements ServingHandler {
       init(kind: string): void {
@@ -358,34 +361,37 @@ describe('warmUp', () => {
       () => undefined,
       'A batch of 2 rows needs a list of 2 results, or tensors with 2 rows',
     ],
-  ])('[2.4] [9.1] fails the start with the size and the key: %s', async (_, fault, message) => {
-    const serving = createServing({
-      name: 'faulty',
-      batchKeys: ['a', 'b'],
-      allowedSizes: [1, 2],
-      warmUp: keysOf('a', 'b'),
-      useFactory:
-        () =>
-        (x: Tensor, { key, size }: BatchContext) =>
-          key === 'b' && size === 2 ? fault() : x,
-    });
+  ])(
+    '[2.4] [9.1] A failed warm-up fails the start with the size and the key: %s',
+    async (_, fault, message) => {
+      const serving = createServing({
+        name: 'faulty',
+        batchKeys: ['a', 'b'],
+        allowedSizes: [1, 2],
+        warmUp: keysOf('a', 'b'),
+        useFactory:
+          () =>
+          (x: Tensor, { key, size }: BatchContext) =>
+            key === 'b' && size === 2 ? fault() : x,
+      });
 
-    const started = serving.start();
+      const started = serving.start();
 
-    await expect(started).rejects.toThrow(ServingLoadError);
-    await expect(started).rejects.toThrow(
-      `Serving "faulty": The warm-up with 2 rows of key "b" failed: `,
-    );
-    await expect(started).rejects.toThrow(message);
-    expect(serving.state).not.toBe('ready');
-    await expect(serving.batchedRun(keysOf('a')[0]!)).rejects.toThrow('has not been started');
-    await serving.close();
-  });
+      await expect(started).rejects.toThrow(ServingLoadError);
+      await expect(started).rejects.toThrow(
+        `Serving "faulty": The warm-up with 2 rows of key "b" failed: `,
+      );
+      await expect(started).rejects.toThrow(message);
+      expect(serving.state).not.toBe('ready');
+      await expect(serving.batchedRun(keysOf('a')[0]!)).rejects.toThrow('has not been started');
+      await serving.close();
+    },
+  );
 
   it.each<[string, unknown]>([
     ['without rows', Batch.empty()],
     ['that is a sequence', [Batch.stack(['a'])].values()],
-  ])('[2.4] [1.9] fails the start for an example %s', async (_, example) => {
+  ])('[2.4] [1.9] A warm-up example %s fails the start', async (_, example) => {
     const serving = createServing(echo({ warmUp: [example] }).definition);
 
     await expect(serving.start()).rejects.toThrow(
@@ -394,7 +400,7 @@ describe('warmUp', () => {
     await serving.close();
   });
 
-  it('[2.4] [4.7] fails the start for an example of an unknown key', async () => {
+  it('[2.4] [4.7] A warm-up example of an unknown key fails the start', async () => {
     const serving = createServing(
       echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition,
     );
@@ -406,7 +412,7 @@ describe('warmUp', () => {
   });
 });
 
-describe('The padding that callers ask for', () => {
+describe('padding that callers request', () => {
   const start = useServings();
 
   it.each([
@@ -415,10 +421,16 @@ describe('The padding that callers ask for', () => {
       rows: 2,
       pads: [3, 2],
       padding: 4,
-      promise: 'adds up only as far as the batch size',
+      promise: 'The padding of several calls adds up, at most to the batch size',
     },
-    { batchSize: 16, rows: 2, pads: [3, 2], padding: 5, promise: 'adds up' },
-    { batchSize: 4, rows: 2, pads: [9, 9], padding: 0, promise: 'is none where the batch is full' },
+    {
+      batchSize: 16,
+      rows: 2,
+      pads: [3, 2],
+      padding: 5,
+      promise: 'The padding of several calls adds up',
+    },
+    { batchSize: 4, rows: 2, pads: [9, 9], padding: 0, promise: 'A full batch gets no padding' },
   ])('[2.2] $promise', async ({ batchSize, rows, pads, padding }) => {
     const { definition, seen } = echo({ batchSize });
     const serving = await start(definition);
@@ -433,7 +445,7 @@ describe('The padding that callers ask for', () => {
     expect(seen).toMatchObject([{ size: 4, padding }]);
   });
 
-  it('[2.2] [3.1] is capped where it runs alone, too', async () => {
+  it('[2.2] [3.1] The padding of an inline run ends at the batch size', async () => {
     const { definition, seen } = echo({ batchSize: 4 });
     const serving = await start(definition);
 

@@ -14,7 +14,7 @@ describe('costOf', () => {
   it.each([
     { of: 'floats', batch: Batch.concatenate([floats([3, 2], [1, 2, 3, 4, 5, 6])]), cost: 24 },
     {
-      of: 'a half of them',
+      of: 'half of the floats',
       batch: Batch.concatenate([
         floats(
           [4, 2],
@@ -31,7 +31,7 @@ describe('costOf', () => {
       cost: 32,
     },
     {
-      of: 'rows that were put together',
+      of: 'rows that were stacked',
       batch: Batch.stack([floats([2], [1, 2]), floats([2], [3, 4])]),
       cost: 16,
     },
@@ -51,17 +51,17 @@ describe('costOf', () => {
       cost: 4,
     },
     {
-      of: 'rows behind an item without rows',
+      of: 'rows after an item without rows',
       batch: Batch.concatenate([floats([0, 2], []), floats([2, 2], [1, 2, 3, 4])]),
       cost: 16,
     },
-    { of: 'an item without rows, none', batch: Batch.concatenate([floats([0, 2], [])]), cost: 0 },
-    { of: 'plain values, none', batch: Batch.stack(['a', 'b']), cost: 0 },
-  ])('[7.1] [H11] counts the bytes of $of', ({ batch, cost }) => {
+    { of: '0 for an item without rows', batch: Batch.concatenate([floats([0, 2], [])]), cost: 0 },
+    { of: '0 for plain values', batch: Batch.stack(['a', 'b']), cost: 0 },
+  ])('[7.1] [H11] The cost of a batch is its size in bytes: $of', ({ batch, cost }) => {
     expect(bytesOf(batch)).toBe(cost);
   });
 
-  it('[7.1] asks the serving where that says what rows cost', () => {
+  it('[7.1] A cost function of the serving replaces the size in bytes', () => {
     expect(
       costOf(
         { ...limited, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) },
@@ -70,7 +70,7 @@ describe('costOf', () => {
     ).toBe(14);
   });
 
-  it('[7.1] asks nobody where nothing is limited', () => {
+  it('[7.1] The cost function is not called when no cost is limited', () => {
     let asked = 0;
 
     expect(costOf({ name: 'free', cost: () => ++asked }, Batch.stack(['a']))).toBe(0);
@@ -78,7 +78,7 @@ describe('costOf', () => {
   });
 
   it.each([-1, NaN, '5', undefined, null, 3n])(
-    '[7.1] [1.9] refuses what is no cost: %p',
+    '[7.1] [1.9] A cost function that returns %p is refused',
     (cost) => {
       const bad = { ...limited, cost: () => cost as number };
 
@@ -89,7 +89,7 @@ describe('costOf', () => {
   );
 });
 
-describe('A serving that limits what its queue costs', () => {
+describe('A serving with a cost limit', () => {
   const startServing = useServings();
 
   /** A serving whose one partition runs a batch. */
@@ -103,7 +103,7 @@ describe('A serving that limits what its queue costs', () => {
     return { serving, script, first };
   }
 
-  it('[7.1] refuses tensors of too many bytes, and counts those that run no more', async () => {
+  it('[7.1] Tensors with too many bytes are refused, and running rows do not count', async () => {
     const { serving, script } = await busy({ maxQueueCost: 20 });
     const call = (rows: number) =>
       serving.batchedRun(
@@ -127,7 +127,7 @@ describe('A serving that limits what its queue costs', () => {
     await call(5);
   });
 
-  it('[7.1] counts as its own function says, the rows of calls that have left no more', async () => {
+  it('[7.1] The cost function of a serving limits its queue, and rows of cancelled calls do not count', async () => {
     const { serving, script, first } = await busy({
       maxQueueCost: 10,
       cost: (batch) => (batch.consume() as string[]).join('').length,
@@ -146,7 +146,7 @@ describe('A serving that limits what its queue costs', () => {
     await first;
   });
 
-  it('[7.1] [4.5] counts of a call that is split the part that still waits', async () => {
+  it('[7.1] [4.5] Only the waiting part of a split call counts towards the cost limit', async () => {
     const { serving, script } = await busy({
       maxQueueCost: 8,
       batchSize: 2,
@@ -168,7 +168,7 @@ describe('A serving that limits what its queue costs', () => {
   });
 
   it.each(['a reply', 'a stream'])(
-    '[7.1] [8.1] pulls a sequence for %s no further ahead than it has room for',
+    '[7.1] [8.1] A sequence for %s is pulled no further ahead than the cost limit allows',
     async (answer) => {
       const costs: number[] = [];
       const { serving, script, first } = await busy({
@@ -199,7 +199,7 @@ describe('A serving that limits what its queue costs', () => {
     },
   );
 
-  it('[7.1] fails the calls for which its function gives no cost, or throws, and no others', async () => {
+  it('[7.1] A cost function that throws or returns no number fails only the calls for which it does', async () => {
     const { serving, script } = await busy({
       maxQueueCost: 10,
       cost: (batch) => {
@@ -223,7 +223,7 @@ describe('A serving that limits what its queue costs', () => {
     expect(serving.queueDepths().get('dear')).toBe(0);
   });
 
-  it.each([0, -5, NaN, '10'])('[7.1] [1.9] cannot limit it to %p', async (maxQueueCost) => {
+  it.each([0, -5, NaN, '10'])('[7.1] [1.9] A cost limit of %p is refused', async (maxQueueCost) => {
     await expect(busy({ maxQueueCost: maxQueueCost as number })).rejects.toThrow(
       'option "maxQueueCost" is',
     );

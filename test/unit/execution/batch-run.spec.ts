@@ -45,8 +45,8 @@ function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
 
 describe('BatchRun', () => {
   it.each([
-    { own: true, what: 'hands on output that belongs to nobody else without a copy' },
-    { own: false, what: 'copies output whose memory a function may write to again' },
+    { own: true, what: 'An output that the function gave away is passed on without a copy' },
+    { own: false, what: 'An output that the function may write to again is copied' },
   ])('[W4] $what', async ({ own }) => {
     const request = new ReplyRequest(Batch.stack(['a', 'b']), lane);
     const run = new BatchRun([{ request, offset: 0, count: 2 }], {}, 4);
@@ -59,7 +59,7 @@ describe('BatchRun', () => {
     expect((data as Float32Array).buffer === (output.data as Float32Array).buffer).toBe(own);
   });
 
-  it('[8.3] knows the hooks that somebody waits for, each once', () => {
+  it('[8.3] A batch lists each hook with consumers once', () => {
     const run = runOf(streamOf(['a'], ['x', 'y']), streamOf(['b']), streamOf(['c'], ['y', 'z']));
 
     expect(run.hooks).toEqual(['x', 'y', 'z']);
@@ -67,7 +67,7 @@ describe('BatchRun', () => {
     expect(runOf(streamOf(['a'])).hooks).toEqual([]);
   });
 
-  it('[8.3] gives each caller its own rows of the hooks that he asked for', async () => {
+  it('[8.3] Each caller gets its own rows of the hooks that it subscribed to', async () => {
     const requests = [streamOf(['a', 'b'], ['x', 'y']), streamOf(['c']), streamOf(['d'], ['y'])];
     const run = runOf(...requests);
 
@@ -82,7 +82,7 @@ describe('BatchRun', () => {
     ]);
   });
 
-  it('[8.3] finds the rows of an output of a model where the model has them', async () => {
+  it("[8.3] The rows of a hook of a model are found on the model's batch axis", async () => {
     const requests = [streamOf(['a'], ['logits']), streamOf(['b'], ['logits'])];
 
     runOf(...requests).hook('logits', floats([3, 2], [1, 2, 3, 4, 5, 6]));
@@ -103,7 +103,7 @@ describe('BatchRun', () => {
       'tensors with a name that has too many',
       { x: floats([3], [1, 2, 3]), y: floats([4], [1, 2, 3, 4]) },
     ],
-  ])('[8.3] refuses %s for a hook, and tells nobody', async (_, value) => {
+  ])('[8.3] A hook with %s is refused and reaches no caller', async (_, value) => {
     const requests = [streamOf(['a', 'b'], ['x']), streamOf(['c'], ['x'])];
 
     expect(() => runOf(...requests).hook('x', value)).toThrow(InvalidOutputError);
@@ -118,7 +118,7 @@ describe('BatchRun', () => {
     ['one value', 'abc', 'it yielded'],
     ['nothing', undefined, 'it yielded undefined'],
     ['tensors', floats([3], [1, 2, 3]), 'it yielded'],
-  ])('[8.4] refuses %s for a step, and tells nobody', async (_, value, message) => {
+  ])('[8.4] A step with %s is refused and reaches no caller', async (_, value, message) => {
     const requests = [streamOf(['a', 'b']), streamOf(['c'])];
 
     expect(() => runOf(...requests).step(value, undefined)).toThrow(InvalidOutputError);
@@ -127,7 +127,7 @@ describe('BatchRun', () => {
     expect(await heard(...requests)).toEqual([[], []]);
   });
 
-  it('[8.4] gives each caller its own rows of a step', async () => {
+  it('[8.4] Each caller gets its own rows of a step', async () => {
     const requests = [streamOf(['a', 'b']), streamOf(['c'])];
     const run = runOf(...requests);
 
@@ -145,7 +145,7 @@ describe('BatchRun', () => {
     expect(requests.map(({ isOver }) => isOver)).toEqual([true, true]);
   });
 
-  it('[8.4] knows of each row whether somebody waits for it', () => {
+  it('[8.4] A batch reports for each row whether its caller still waits', () => {
     const requests = [streamOf(['a', 'b']), streamOf(['c'])];
     const run = runOf(...requests);
     const waiting = (): boolean[] => [0, 1, 2, 3, -1].map((row) => run.isWaiting(row));
@@ -159,7 +159,7 @@ describe('BatchRun', () => {
     expect(waiting()).toEqual([false, false, false, false, false]);
   });
 
-  it('[8.4] counts the rows that fill a batch up for a step, and asks for nobody of them', () => {
+  it('[8.4] A step includes the padding rows, for which no caller waits', () => {
     const request = new StreamRequest(Batch.concatenate([floats([3], [1, 2, 3])]), padded);
     const run = new BatchRun([{ request, offset: 0, count: 3 }], {}, 4);
 
@@ -169,7 +169,7 @@ describe('BatchRun', () => {
     expect([run.batch.padding, run.isWaiting(2), run.isWaiting(3)]).toEqual([1, true, false]);
   });
 
-  it('[8.4] [6.1] fails only those of whose rows something was still to come', async () => {
+  it('[8.4] [6.1] A failed batch fails only the requests with rows that had not ended', async () => {
     const error = new Error('out of memory');
     const split = new ReplyRequest(Batch.stack(['a', 'b']), lane);
     const [done, waiting] = [streamOf(['c']), streamOf(['d'])];

@@ -31,7 +31,7 @@ function echo(): { partition: Partition; batches: unknown[] } {
 }
 
 describe('BatchRunner', () => {
-  it('[6.1] [6.5] fails the callers of rows that cannot be put into one batch, and never rejects', async () => {
+  it('[6.1] [6.5] Rows that cannot be merged into one batch fail their callers, and dispatch does not reject', async () => {
     const { partition, batches } = echo();
     const requests = ['one', 'another'].map(
       (key) => new ReplyRequest(Batch.stack([key]).withKey(key), lane),

@@ -19,14 +19,14 @@ describe('prepareCall', () => {
     ['a list, which is one plain row', ['a', 'b'], [['a', 'b']], true],
     ['a map that is not all tensors', { x, language: 'en' }, [{ x, language: 'en' }], true],
     ['nothing', undefined, [undefined], true],
-  ])('[1.7] makes rows of an input that nothing prepares: %s', async (_, input, rows, single) => {
+  ])('[1.7] Without preprocess the input becomes rows: %s', async (_, input, rows, single) => {
     const call = await prepareCall({ name }, input);
 
     expect(call).toMatchObject({ single, info: undefined });
     expect(batchOf(call).consume()).toEqual(rows);
   });
 
-  it('[1.8] counts the rows of tensors on the axes of the model', async () => {
+  it('[1.8] Rows of tensors are counted on the batch axes of the model', async () => {
     const call = await prepareCall({ name }, { x, state: floats([1, 2], [3, 4]) }, { state: 1 });
 
     expect(batchOf(call).size).toBe(2);
@@ -35,7 +35,7 @@ describe('prepareCall', () => {
   it.each([
     ['at once', () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
     ['later', async () => ({ batch: Batch.stack(['a', 'b', 'c']), info: 3 })],
-  ])('[1.5] takes what preprocess gives: %s', async (_, preprocess) => {
+  ])('[1.5] The call uses the batch and info that preprocess returns %s', async (_, preprocess) => {
     const call = await prepareCall({ name, preprocess }, 'abc');
 
     expect(call).toMatchObject({ single: false, isOpen: false, info: 3 });
@@ -48,7 +48,7 @@ describe('prepareCall', () => {
     ['null', async () => null, 'it returned null'],
     ['text', () => 'abc', 'it returned "abc"'],
   ])(
-    '[1.5] says what preprocess must return when it returns %s',
+    '[1.5] An error shows what preprocess must return when it returned %s',
     async (_, preprocess, message) => {
       const call = async (): Promise<unknown> =>
         prepareCall({ name, preprocess: preprocess as never }, 'abc');
@@ -60,7 +60,7 @@ describe('prepareCall', () => {
     },
   );
 
-  it('[2.3] refuses tensors that are no batch', () => {
+  it('[2.3] A scalar tensor is refused, since it has no rows', () => {
     expect(() => prepareCall({ name }, floats([], [1]))).toThrow(InvalidBatchError);
   });
 });
@@ -69,13 +69,13 @@ describe('finishCall', () => {
   const call = { rows: Batch.stack(['a']), single: false, isOpen: false, info: undefined };
   const said = { isSplit: false, metadata: undefined } as const;
 
-  it('[1.5] gives back the output where nothing shapes it', () => {
+  it('[1.5] Without postprocess the reply is the output', () => {
     expect(finishCall({ name }, call, ['A'], said)).toEqual(['A']);
     expect(finishCall({ name }, { ...call, single: true, isOpen: false }, ['A'], said)).toBe('A');
     expect(finishCall({ name }, { ...call, single: true, isOpen: false }, x, said)).toBe(x);
   });
 
-  it('[1.5] [1.6] gives postprocess the output, the metadata of the batch and the info of preprocess', async () => {
+  it('[1.5] [1.6] postprocess receives the output, the metadata of the batch and the info of preprocess', async () => {
     const callbacks = { name, postprocess: async (...given: unknown[]) => given };
 
     const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], {

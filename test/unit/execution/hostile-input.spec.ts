@@ -55,7 +55,7 @@ describe('A call with hostile input', () => {
         subscriber.next(Object.defineProperty({}, 'x', { get: throws, enumerable: true })),
       ),
     ],
-  ])('[4.9] [6.5] fails alone with a typed error: %s', async (_, input) => {
+  ])('[4.9] [6.5] Hostile input fails its own call with a typed error: %s', async (_, input) => {
     const serving = await serve(echo);
 
     const replies = await Promise.allSettled(
@@ -80,14 +80,14 @@ describe('A call with hostile input', () => {
     ['a tensor in words', { dims: [1], type: 'float32', data: [1] }],
     ['a big integer', 2n ** 64n],
     ['half of a character', '\ud800'],
-  ])('[1.7] is a plain value like any other: %s', async (_, input) => {
+  ])('[1.7] Unusual input is a plain value like any other: %s', async (_, input) => {
     const serving = await serve(echo);
 
     expect(await serving.batchedRun(input)).toBe(input);
     expect('polluted' in {}).toBe(false);
   });
 
-  it('[7.1] [6.5] of more rows than maxRows is too large, at the door', async () => {
+  it('[7.1] [6.5] A call with more rows than the row limit is refused as too large', async () => {
     const serving = await serve({ ...echo, maxRows: 3, batchSize: 2 });
 
     for (const run of [
@@ -106,7 +106,7 @@ describe('A call with hostile input', () => {
     );
   });
 
-  it('[7.1] may have as many rows as the queue by default', async () => {
+  it('[7.1] A call may have as many rows as the queue by default', async () => {
     const serving = await serve({ ...echo, maxQueue: 40 });
 
     expect(await serving.batchedRun(rowsOf(40))).toHaveLength(40);
@@ -116,7 +116,7 @@ describe('A call with hostile input', () => {
     });
   });
 
-  it('[7.1] [8.1] may stream more rows than that, in batches', async () => {
+  it('[7.1] [8.1] A stream may have more rows than the row limit, in several batches', async () => {
     const serving = await serve({ ...echo, maxRows: 3, batchSize: 2 });
 
     expect((await collect(serving.stream(rowsOf(5)))).length).toBe(3);
@@ -124,7 +124,7 @@ describe('A call with hostile input', () => {
     await expect(serving.batchedRun([rowsOf(3), rowsOf(4)])).rejects.toThrow(RequestTooLargeError);
   });
 
-  it('[7.1] of more bytes than maxBytes is too large, at the door', async () => {
+  it('[7.1] A call with more bytes than the byte limit is refused as too large', async () => {
     const serving = await serve({ ...echo, maxBytes: 8 });
 
     expect(await serving.batchedRun(floats([1, 2], [1, 2]))).toEqual(floats([1, 2], [1, 2]));
@@ -142,7 +142,7 @@ describe('A call with hostile input', () => {
     ['a list of anything', [1]],
     ['an object', {}],
     ['a list without end', Array.from({ length: 1025 }, () => 'h')],
-  ])('[8.3] cannot ask for hooks by %s', async (_, hooks) => {
+  ])('[8.3] Hooks must be a list of names and not %s', async (_, hooks) => {
     const serving = await serve(echo);
 
     await expect(collect(serving.stream('a', { hooks: hooks as never }))).rejects.toThrow(
@@ -150,7 +150,7 @@ describe('A call with hostile input', () => {
     );
   });
 
-  it('[8.3] [6.5] cannot ask for hooks by a list that cannot be read', async () => {
+  it('[8.3] [6.5] A list of hooks that cannot be read is refused with a typed error', async () => {
     const serving = await serve(echo);
 
     await expect(
@@ -162,7 +162,7 @@ describe('A call with hostile input', () => {
     ['an object', {}],
     ['a symbol', Symbol('http')],
     ['a long text', 'x'.repeat(257)],
-  ])('[4.10] has no origin such as %s', async (_, origin) => {
+  ])('[4.10] An invalid origin is refused: %s', async (_, origin) => {
     const serving = await serve({ ...echo, separateOrigins: true });
 
     await expect(serving.batchedRun('a', { origin: origin as never })).rejects.toThrow(
@@ -170,7 +170,7 @@ describe('A call with hostile input', () => {
     );
   });
 
-  it('[4.6] [4.10] finds no other lane by an origin that looks like a signature', async () => {
+  it('[4.6] [4.10] An origin that looks like a signature leads to no other lane', async () => {
     const lanes = new Lanes(new Map([['default', { batchSize: 2, batchTimeout: 0, runSize: 2 }]]), {
       batchSize: 2,
       batchTimeout: 0,
@@ -183,7 +183,7 @@ describe('A call with hostile input', () => {
     expect(lanes.laneOf(tensors, 'http')).not.toBe(lane);
   });
 
-  it('[4.7] of an unknown key leaves nothing behind, neither by batchedRun nor by run', async () => {
+  it('[4.7] Calls with unknown keys leave no lanes behind', async () => {
     const lanes = new Lanes(new Map([['default', { batchSize: 2, batchTimeout: 0, runSize: 2 }]]), {
       batchSize: 2,
       batchTimeout: 0,
@@ -198,7 +198,7 @@ describe('A call with hostile input', () => {
     expect(lanes.laneOf(Batch.stack([1]))).toBe(known);
   });
 
-  it('[L5] of more than 1024 declared keys each keeps its lane', () => {
+  it('[L5] Each of more than 1024 declared keys keeps its lane', () => {
     const options = { batchSize: 4, runSize: 4, batchTimeout: 0 };
     const keys = Array.from({ length: 1100 }, (_, i) => `key ${i}`);
     const lanes = new Lanes(new Map(keys.map((key) => [key, options])), options);
@@ -209,7 +209,7 @@ describe('A call with hostile input', () => {
     expect(new Set([...before, ...lanesOfAll()]).size).toBe(keys.length);
   });
 
-  it('[4.7] of ever new keys, which run takes, keeps no more batch functions than 1024', async () => {
+  it('[4.7] Inline runs with ever new keys keep at most 1024 batch functions', async () => {
     const built: string[] = [];
     const serving = await serve({
       ...echo,
@@ -230,7 +230,7 @@ describe('A call with hostile input', () => {
     expect(built).toEqual(['default', ...keys, 'key 0']);
   });
 
-  it('[4.9] that does not fit the serving does not part the rows of others', async () => {
+  it('[4.9] Refused rows do not split the batch of other rows', async () => {
     const batches: unknown[] = [];
     const serving = await serve({
       ...echo,
@@ -256,7 +256,7 @@ describe('A call with hostile input', () => {
       'the names of tensors',
       (serving) => serving.batchedRun({ ['n'.repeat(30_000)]: new Tensor('string', ['a'], []) }),
     ],
-  ])('[6.5] is told in few words what is wrong with %s', async (_, call) => {
+  ])('[6.5] The error for an oversized value is short: %s', async (_, call) => {
     const serving = await serve(echo);
 
     const error = (await call(serving).catch((reason: unknown) => reason)) as ServingError;

@@ -32,7 +32,7 @@ describe('An input that can be read only once', () => {
     ['a stream of Node', () => Readable.from(all)],
     ['a stream of the web', () => Readable.toWeb(Readable.from(all))],
   ])(
-    '[W16] a stream over %s gives its first reader all rows and refuses the second',
+    '[W16] A stream over %s gives all rows to its first reader and refuses the second',
     async (_, make) => {
       const serving = await start(same);
       const together = serving.stream(make());
@@ -51,7 +51,7 @@ describe('An input that can be read only once', () => {
     },
   );
 
-  it('[W16] a reader that comes after one has left early is refused', async () => {
+  it('[W16] A reader after one that left early is refused', async () => {
     const serving = await start(same);
     const stream = serving.stream(countingSlowly());
     for await (const event of stream) {
@@ -62,7 +62,7 @@ describe('An input that can be read only once', () => {
     await expect(read(stream)).rejects.toThrow(InvalidInputError);
   });
 
-  it('[W16] a second call with the generator of another call is refused', async () => {
+  it('[W16] A second call with the generator of another call is refused', async () => {
     const serving = await start(same);
     const rows = counting();
 
@@ -71,7 +71,7 @@ describe('An input that can be read only once', () => {
     await expect(serving.run(rows)).rejects.toThrow(InvalidInputError);
   });
 
-  it('[W16] the generator that preprocess reads is refused to the second reader, too', async () => {
+  it('[W16] A second reader of a generator that preprocess reads is refused too', async () => {
     const serving = await start({
       ...same,
       preprocess: (rows: AsyncIterable<number>) => ({
@@ -90,7 +90,7 @@ describe('An input that can be read only once', () => {
     ['an iterable that begins anew', { [Symbol.asyncIterator]: countingSlowly }],
     ['an Observable', of(1, 2, 3, 4)],
     ['a list of batches', all.map((row) => Batch.stack([row]))],
-  ])('[W16] each reader of a stream over %s gets all rows', async (_, input) => {
+  ])('[W16] Each reader of a stream over %s gets all rows', async (_, input) => {
     const serving = await start(same);
     const stream = serving.stream(input);
 
@@ -99,7 +99,7 @@ describe('An input that can be read only once', () => {
     expect(both).toEqual([all, all]);
   });
 
-  it('[W16] a row that has a field next is a row like any other', async () => {
+  it('[W16] A row with a field named next is a row like any other', async () => {
     const serving = await start(same);
     const row = { next: 2 };
 

@@ -44,7 +44,7 @@ describe('A batch that fails', () => {
     return [serving, ran];
   }
 
-  it('[6.4] fails the caller of the row at fault alone', async () => {
+  it('[6.4] A failed batch fails only the caller of the faulty row', async () => {
     const [serving, ran] = await start();
 
     const replies = await settled(serving, ['a', 'b', 'c', 'bad', 'e', 'f']);
@@ -68,7 +68,7 @@ describe('A batch that fails', () => {
     ]);
   });
 
-  it('[6.4] fails the callers of two rows at fault', async () => {
+  it('[6.4] A failed batch with two faulty rows fails their callers', async () => {
     const [serving] = await start();
     const rows = Array.from({ length: 32 }, (_, i) => ([5, 27].includes(i) ? `bad ${i}` : `${i}`));
 
@@ -77,7 +77,7 @@ describe('A batch that fails', () => {
     expect(replies.flatMap(({ status }, i) => (status === 'rejected' ? [i] : []))).toEqual([5, 27]);
   });
 
-  it('[6.4] fails all callers where no row runs, in a number of runs that is bounded by the logarithm of the rows', async () => {
+  it('[6.4] When every row is faulty, all callers fail after a number of runs bounded by the logarithm of the rows', async () => {
     const [serving, ran] = await start();
 
     const replies = await settled(
@@ -89,7 +89,7 @@ describe('A batch that fails', () => {
     expect(ran.length).toBeLessThanOrEqual(1 + 4 * 5);
   });
 
-  it('[6.4] of rows of one call, fails that call', async () => {
+  it('[6.4] A faulty row fails all of its own call', async () => {
     const [serving, ran] = await start();
 
     const replies = await Promise.allSettled([
@@ -105,7 +105,7 @@ describe('A batch that fails', () => {
     expect(ran.at(-1)).not.toContain('d');
   });
 
-  it('[6.4] [4.5] joins the rows of a call in their order, in whatever batches they ran at last', async () => {
+  it('[6.4] [4.5] The rows of a call are joined in their order after they were retried in different batches', async () => {
     const [serving] = await start({ batchSize: 8 });
 
     const replies = await Promise.allSettled([
@@ -121,7 +121,7 @@ describe('A batch that fails', () => {
     ]);
   });
 
-  it('[6.4] of tensors, runs again with the rows of each half', async () => {
+  it('[6.4] A failed batch of tensors is retried with the rows of each half', async () => {
     const sizes: number[] = [];
     const serving = await startServing<unknown>({
       name: 'picky',
@@ -151,7 +151,7 @@ describe('A batch that fails', () => {
     expect(sizes).toEqual([4, 2, 2, 1, 1]);
   });
 
-  it('[6.4] [6.3] does not run again where the output was of the wrong length: no row is at fault', async () => {
+  it('[6.4] [6.3] A batch with an output of the wrong length is not retried, since no row is at fault', async () => {
     const [serving] = await start({
       useFactory: () => (rows: string[]) => (rows.includes('bad') ? [] : rows),
     });
@@ -163,7 +163,7 @@ describe('A batch that fails', () => {
     );
   });
 
-  it('[6.2] does not run again where rows have errors of their own in place of results', async () => {
+  it('[6.2] A batch with errors in place of rows is not retried', async () => {
     const ran: number[] = [];
     const [serving] = await start({
       useFactory: () => (rows: string[]) => {
@@ -180,7 +180,7 @@ describe('A batch that fails', () => {
   });
 
   it.each([{ idempotent: false }, { idempotent: undefined }, { isolateFailures: false }])(
-    '[6.4] [6.1] fails all its callers in a serving with %j',
+    '[6.4] [6.1] A failed batch fails all of its callers in a serving with %j',
     async (options) => {
       const [serving, ran] = await start(options);
 
@@ -191,7 +191,7 @@ describe('A batch that fails', () => {
     },
   );
 
-  it('[6.4] [1.9] cannot be isolated in a serving whose batches must not run twice', () => {
+  it('[6.4] [1.9] Isolating failures is refused for a serving that is not idempotent', () => {
     const isolating = { name: 'once', isolateFailures: true, useFactory: () => () => [] };
 
     expect(() => createServing(isolating)).toThrow(
@@ -200,7 +200,7 @@ describe('A batch that fails', () => {
     expect(() => createServing({ ...isolating, idempotent: true })).not.toThrow();
   });
 
-  it('[6.4] [7.1] lets its rows wait ahead of what came later, beyond what may wait', async () => {
+  it('[6.4] [7.1] Retried rows wait ahead of later rows and beyond the queue limit', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
       script.createServing({ name: 'picky', idempotent: true, batchSize: 2, maxQueue: 2 }),
@@ -223,7 +223,7 @@ describe('A batch that fails', () => {
     expect(serving.queueDepths().get('picky')).toBe(0);
   });
 
-  it('[6.4] [12.2] is told with its error, and those that run again as such', async () => {
+  it('[6.4] [12.2] A failed batch is reported with its error, and its halves with the reason "retry"', async () => {
     const [serving] = await start();
     const batches = recordBatches(serving);
 
@@ -237,7 +237,7 @@ describe('A batch that fails', () => {
     expect(batches.map(({ error }) => error !== undefined)).toEqual([true, false, true]);
   });
 
-  it('[7.3] runs no row again whose caller has left', async () => {
+  it('[7.3] Rows of cancelled calls are not retried', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
       script.createServing({ name: 'picky', idempotent: true }),
@@ -260,7 +260,7 @@ describe('A batch that fails', () => {
     expect(await reply).toBe('C');
   });
 
-  it('[9.3] runs again before the serving has closed', async () => {
+  it('[9.3] Retries end before the serving has closed', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
       script.createServing({ name: 'picky', idempotent: true }),
@@ -277,7 +277,7 @@ describe('A batch that fails', () => {
     await closed;
   });
 
-  it('[9.3] fails with the error of closing where the serving does not drain', async () => {
+  it('[9.3] A failed batch of a closing serving that does not drain fails with the closed error', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
       script.createServing({ name: 'picky', idempotent: true, drainOnShutdown: false }),
@@ -294,8 +294,8 @@ describe('A batch that fails', () => {
     await closed;
   });
 
-  describe('of a stream', () => {
-    it('[6.4] [8.2] runs again, and gives the output in the order of the rows', async () => {
+  describe('in a stream', () => {
+    it('[6.4] [8.2] A stream whose batch was retried gets its output in the order of the rows', async () => {
       const [serving] = await start({ batchSize: 8 });
 
       const events = iterated(serving.stream(rowsOf(...'abc'.split(''))));
@@ -305,7 +305,7 @@ describe('A batch that fails', () => {
       expect(outputsOf(await events).flat()).toEqual('ABC'.split(''));
     });
 
-    it('[6.4] [8.3] does not run again once hooks have been sent', async () => {
+    it('[6.4] [8.3] A batch that has emitted hooks is not retried', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
         script.createServing({ name: 'picky', idempotent: true }),
@@ -322,7 +322,7 @@ describe('A batch that fails', () => {
       expect(script.batches).toEqual([]);
     });
 
-    it('[6.4] [8.4] does not run again once a step was sent', async () => {
+    it('[6.4] [8.4] A batch that has emitted a step is not retried', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
         script.createServing({ name: 'picky', idempotent: true }),
@@ -337,7 +337,7 @@ describe('A batch that fails', () => {
       expect(script.batches).toEqual([]);
     });
 
-    it('[6.4] [8.3] is never cut where hooks were asked for, and is from others, before any were sent', async () => {
+    it('[6.4] [8.3] A request with hooks is separated from others before its first hook, and never split', async () => {
       const sizes: string[] = [];
       const serving = await startServing<unknown>({
         name: 'picky',
@@ -363,8 +363,8 @@ describe('A batch that fails', () => {
     });
   });
 
-  describe('inline', () => {
-    it('[6.4] [3.1] runs again in halves, and answers with the error of the row at fault', async () => {
+  describe('in an inline run', () => {
+    it('[6.4] [3.1] A failed inline run is retried in halves and rejects with the error of the faulty row', async () => {
       const [serving, ran] = await start();
 
       await expect(serving.run(rowsOf('a', 'b', 'bad'))).rejects.toThrow('bad is no good');
@@ -374,7 +374,7 @@ describe('A batch that fails', () => {
       ]);
     });
 
-    it('[6.4] [3.1] answers where a part is not too much', async () => {
+    it('[6.4] [3.1] An inline run that is too large for memory is answered in parts', async () => {
       const [serving] = await start({
         useFactory: () => (rows: string[]) => {
           if (rows.length > 2) {
@@ -388,7 +388,7 @@ describe('A batch that fails', () => {
       expect(await serving.run(rowsOf(...'abcdefg'.split('')))).toEqual('abcdefg'.split(''));
     });
 
-    it('[7.3] [3.1] runs nothing again once its caller has left', async () => {
+    it('[7.3] [3.1] A failed inline run is not retried after its caller has left', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
         script.createServing({ name: 'picky', idempotent: true }),

@@ -29,7 +29,7 @@ describe('The key of a call', () => {
   const serve = (options: Partial<ServingDefinition> = {}): Promise<LocalServing> =>
     start({ ...definition, ...options });
 
-  it('[M4] is that of one plain row', async () => {
+  it('[M4] The key of a call applies to one plain row', async () => {
     const serving = await serve();
 
     expect(await serving.batchedRun('a', { key: 'short' })).toBe('short a');
@@ -39,13 +39,13 @@ describe('The key of a call', () => {
   it.each<[string, unknown]>([
     ['a batch', Batch.stack(['a', 'b'])],
     ['a list of batches', [Batch.stack(['a']), Batch.stack(['b'])]],
-  ])('[M4] is that of all rows of %s', async (_, input) => {
+  ])('[M4] The key of a call applies to all rows of %s', async (_, input) => {
     const serving = await serve();
 
     expect(await serving.batchedRun(input, { key: 'long' })).toEqual(['long a', 'long b']);
   });
 
-  it('[M4] is that of a sequence, of a stream, and of what preprocess gives', async () => {
+  it('[M4] The key of a call applies to sequences, to streams and to batches from preprocess', async () => {
     const serving = await serve();
     const prepared = await serve({ name: 'prepared', preprocess: (batch) => ({ batch }) });
 
@@ -56,7 +56,7 @@ describe('The key of a call', () => {
     expect(await prepared.batchedRun('a', { key: 'long' })).toBe('long a');
   });
 
-  it('[M4] is refused where the batch names another, and where the serving has none of that name', async () => {
+  it('[M4] A key that contradicts the batch or is unknown to the serving is refused', async () => {
     const serving = await serve();
     const batch = Batch.stack(['a']).withKey('long');
 
@@ -72,7 +72,7 @@ describe('The key of a call', () => {
     );
   });
 
-  it('[M4] tells calls apart that otherwise ask the same', async () => {
+  it('[M4] Calls with equal inputs and different keys do not share a run', async () => {
     const serving = await serve({ singleFlight: true });
     const replies = ['short', 'long', 'short'].map((key) => serving.batchedRun('a', { key }));
 

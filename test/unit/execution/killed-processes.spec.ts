@@ -35,7 +35,7 @@ describe('A process at shutdown', () => {
   useVirtualTime();
   const start = useServings();
 
-  it('[5.6] [9.3] is killed once its time is over, and not started again; who waits for it hears of the shutdown', async () => {
+  it('[5.6] [9.3] A process is killed at the shutdown limit and not restarted, and its callers get the closed error', async () => {
     const worker = new FakeProcess();
     const serving = await start(servingOf(worker));
     const replies = Promise.allSettled(
@@ -62,7 +62,7 @@ describe('A process at shutdown', () => {
     );
   });
 
-  it('[5.6] [9.3] is not killed when it ends in time', async () => {
+  it('[5.6] [9.3] A process that ends within the shutdown limit is not killed', async () => {
     const worker = new FakeProcess();
     const serving = await start(servingOf(worker));
     const reply = serving.batchedRun('running');

@@ -4,12 +4,12 @@ import { Observable } from 'rxjs';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-describe('A lazy sequence that preprocess gives after its call has ended', () => {
+describe('A lazy sequence that preprocess returns after its call has ended', () => {
   useVirtualTime();
   const start = useServings();
   const definition = { name: 'same', useFactory: () => (rows: unknown[]) => rows };
 
-  it('[L3] an Observable has no subscription left', async () => {
+  it('[L3] An Observable that preprocess returns after its call has ended keeps no subscription', async () => {
     let subscriptions = 0;
     const feed$ = new Observable(() => {
       subscriptions++;
@@ -35,7 +35,7 @@ describe('A lazy sequence that preprocess gives after its call has ended', () =>
     expect(subscriptions).toBe(0);
   });
 
-  it('[L3] a generator that was begun elsewhere is ended', async () => {
+  it('[L3] A generator that preprocess returns after its call has ended is closed', async () => {
     let isEnded = false;
     async function* rows(): AsyncGenerator<number> {
       try {

@@ -37,14 +37,17 @@ describe('outputRows', () => {
     ['a tuple of tensors for tensors', tensors, [rows(2), rows(2)], [rows(2), rows(2)]],
     ['tensors with rows for the padding', padded, rows(4), rows(2)],
     ['a list with results for the padding', padded, ['A', 'B', '', ''], ['A', 'B']],
-  ])('[2.2] [6.3] takes one result for each row: %s', (_, input, output, expected) => {
-    const taken = outputRows(output, input);
+  ])(
+    '[2.2] [6.3] An output with one result per row is accepted: %s',
+    (_, input, output, expected) => {
+      const taken = outputRows(output, input);
 
-    expect(taken.size).toBe(2);
-    expect(taken.consume()).toEqual(expected);
-  });
+      expect(taken.size).toBe(2);
+      expect(taken.consume()).toEqual(expected);
+    },
+  );
 
-  it('[1.8] takes outputs without rows of any size and value, also where a call has been split', () => {
+  it('[1.8] An output without a batch axis may have any size and value, also when a call was split', () => {
     const parts = [1, 2].map((fill) => outputRows(withTable(fill), tensors, { table: null }));
 
     expect(Batch.merge(parts).consume()).toEqual({
@@ -53,7 +56,7 @@ describe('outputRows', () => {
     });
   });
 
-  it('[1.8] takes rows on the axis that is declared, and outputs that the batch shares', () => {
+  it('[1.8] Rows are cut on the declared axis, and outputs without a batch axis are shared', () => {
     const output = { y: floats([1, 2], [1, 2]), scale: floats([], [0.5]) };
 
     expect(outputRows(output, tensors, { y: 1, scale: null }).slice(1, 2).consume()).toEqual({
@@ -130,7 +133,7 @@ describe('outputRows', () => {
       'Unusable output: no leaf of it carries the 2 rows of the batch',
     ],
   ])(
-    '[6.3] refuses %s, with what it expected and what it got',
+    '[6.3] %s is refused with the expected and the actual output',
     (_, input, output, axes, message) => {
       const take = (): Batch => outputRows(output, input, axes);
 
@@ -140,7 +143,7 @@ describe('outputRows', () => {
   );
 });
 
-it('[M8] the refusal of the output of a function names no option that only models have', () => {
+it("[M8] The refusal of a function's output names no option that only models have", () => {
   expect(() => outputRows({ y: floats([1, 2], [1, 2]) }, tensors)).toThrow(
     /must have the 2 rows of the batch$/,
   );
@@ -154,7 +157,7 @@ describe('copyOutput', () => {
     ],
     ['rows of tensors', Batch.ofOutput({ y: rows(4) }).slice(1, 3)],
     ['plain values', Batch.ofValues([{ list: [1] }, { tensor: rows(1) }])],
-  ])('gives each caller %s of his own', (_, output) => {
+  ])('Each caller gets a copy of its own of %s', (_, output) => {
     const [one, other] = [copyOutput(output), copyOutput(output)];
     expect(one).toEqual(output.consume());
     expect(other).toEqual(one);
@@ -165,12 +168,12 @@ describe('copyOutput', () => {
     ).toEqual([]);
   });
 
-  it('[6.2] throws the error in place of a row', () => {
+  it('[6.2] The error in place of a row is thrown', () => {
     const error = new Error('no such row');
     expect(() => copyOutput(Batch.ofValues([1, error]))).toThrow(error);
   });
 
-  it('refuses a row that cannot be copied, whether or not there is a second caller', () => {
+  it('A row that cannot be copied is refused, also when there is one caller', () => {
     expect(() => copyOutput(Batch.ofValues([new URL('https://example.com')]))).toThrow(
       InvalidOutputError,
     );

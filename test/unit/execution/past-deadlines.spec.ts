@@ -10,7 +10,7 @@ describe('A call whose deadline has passed', () => {
   const same = { name: 'same', useFactory: () => (rows: unknown) => rows };
 
   it.each(['batchedRun', 'run', 'stream'] as const)(
-    '[M7] gets a DeadlineExceededError from %s',
+    '[M7] A call whose deadline has passed gets a DeadlineExceededError from %s',
     async (door) => {
       const serving = await start(same);
       // Makes the serving learn how long its batches take.
@@ -25,7 +25,7 @@ describe('A call whose deadline has passed', () => {
     },
   );
 
-  it('[M7] gets a DeadlineExceededError when its time passed in preprocess', async () => {
+  it('[M7] A call whose deadline passes in preprocess gets a DeadlineExceededError', async () => {
     const serving = await start({
       ...same,
       preprocess: async (row: string) => {

@@ -32,14 +32,14 @@ describe('A batch function that returns promises', () => {
   const start = useServings();
   const list = { name: 'list', useFactory: () => (rows: number[]) => rows.map(doubled) };
 
-  it('[W5] a call of several rows gets the values of the promises in their order', async () => {
+  it('[W5] A call with several rows gets the values of their promises in order', async () => {
     const serving = await start(list);
 
     await expect(serving.batchedRun(Batch.stack([1, 2, 3]))).resolves.toEqual([2, 4, 6]);
     await expect(serving.run(Batch.stack([1, 2, 3]))).resolves.toEqual([2, 4, 6]);
   });
 
-  it('[W5] a rejected promise fails the call of its own row alone', async () => {
+  it('[W5] A rejected promise fails only the call of its own row', async () => {
     const serving = await start(list);
 
     const replies = await Promise.allSettled([1, -2, 3].map((row) => serving.batchedRun(row)));
@@ -51,7 +51,7 @@ describe('A batch function that returns promises', () => {
     ]);
   });
 
-  it('[W5] a promise that is rejected with no Error fails its call with a typed error', async () => {
+  it('[W5] A promise that is rejected without an Error fails its call with a typed error', async () => {
     const serving = await start({
       name: 'thrown text',
       useFactory: () => (rows: string[]) => rows.map((row) => Promise.reject(row)),
@@ -66,7 +66,7 @@ describe('A batch function that returns promises', () => {
     });
   });
 
-  it('[W5] a list of promises of the wrong length fails its batch with both numbers', async () => {
+  it('[W5] A list of promises of the wrong length fails its batch with both numbers', async () => {
     const serving = await start({
       name: 'short',
       useFactory: () => (rows: number[]) => rows.slice(1).map(doubled),
@@ -75,7 +75,7 @@ describe('A batch function that returns promises', () => {
     await expect(serving.batchedRun(Batch.stack([1, 2]))).rejects.toThrow(InvalidOutputError);
   });
 
-  it('[W5] the promises of a class are awaited as those of a function are', async () => {
+  it('[W5] The promises of a class are awaited as those of a function are', async () => {
     const serving = await start(
       createServing({
         name: 'class',
@@ -87,7 +87,7 @@ describe('A batch function that returns promises', () => {
     await expect(serving.batchedRun(Batch.stack([1, 2]))).resolves.toEqual([[2, 4], 'said']);
   });
 
-  it('[W5] the promises of a step are awaited before its rows are given to their callers', async () => {
+  it('[W5] The promises of a step are awaited before its rows reach their callers', async () => {
     const serving = await start({
       name: 'steps',
       useFactory: () =>
@@ -106,7 +106,7 @@ describe('A batch function that returns promises', () => {
     await expect(serving.batchedRun(-1)).rejects.toThrow(new RangeError('-1 is negative'));
   });
 
-  it('[W5] a row that cannot be read fails its own call alone', async () => {
+  it('[W5] A row that cannot be read fails only its own call', async () => {
     const { proxy, revoke } = Proxy.revocable({}, {});
     revoke();
     const serving = await start({

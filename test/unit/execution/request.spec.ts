@@ -18,7 +18,7 @@ const outputOf = async (request: ReplyRequest): Promise<unknown> => {
 };
 
 describe('BatchRequest', () => {
-  it('[4.6] waits with rows of its own key and kind', () => {
+  it('[4.6] A request waits in the lane of its key and signature', () => {
     const x = floats([1], [1]);
 
     expect(laneOf(Batch.stack(['a']))).toBe(laneOf(Batch.stack([1, 2])));
@@ -32,7 +32,7 @@ describe('BatchRequest', () => {
     expect(new Set(others.map(laneOf)).size).toBe(others.length);
   });
 
-  it('[4.5] answers with its rows in their own order, in whatever order their batches finish', async () => {
+  it('[4.5] A request is answered in the order of its rows, in whatever order their batches finish', async () => {
     const request = requestOf('a', 'b', 'c', 'd', 'e');
 
     request.answer(3, Batch.stack(['D', 'E']), 'second');
@@ -49,7 +49,7 @@ describe('BatchRequest', () => {
     });
   });
 
-  it('[6.1] fails with the first of its batches that fails', async () => {
+  it('[6.1] A request fails with the first of its batches that fails', async () => {
     const request = requestOf('a', 'b');
     const error = new Error('out of memory');
 
@@ -60,7 +60,7 @@ describe('BatchRequest', () => {
     await expect(request.reply).rejects.toBe(error);
   });
 
-  it('[6.2] fails with the error that stands for one of its rows', async () => {
+  it('[6.2] A request fails with the error in place of one of its rows', async () => {
     const request = requestOf('a', 'b');
     const error = new RangeError('b is no number');
 
@@ -69,7 +69,7 @@ describe('BatchRequest', () => {
     await expect(outputOf(request)).rejects.toBe(error);
   });
 
-  it('[6.3] fails when its batches gave outputs that cannot be joined', async () => {
+  it('[6.3] A request fails when its batches gave outputs that cannot be joined', async () => {
     const request = requestOf('a', 'b');
 
     request.answer(0, Batch.concatenate([floats([1, 2], [1, 2])]), undefined);
@@ -81,7 +81,7 @@ describe('BatchRequest', () => {
 });
 
 describe('BatchRun', () => {
-  it('[4.5] [4.6] runs the parts of its requests in their order', () => {
+  it('[4.5] [4.6] A batch has the parts of its requests in their order', () => {
     const [one, two] = [requestOf('a', 'b', 'c'), requestOf('d', 'e')];
     const parts = [
       { request: one, offset: 1, count: 2 },
@@ -94,7 +94,7 @@ describe('BatchRun', () => {
 });
 
 describe('releaseOutput', () => {
-  it('[4.6] gives each caller tensors in storage of its own', () => {
+  it('[4.6] Each caller gets tensors in memory of its own', () => {
     const output = Batch.concatenate([floats([2], [1, 2])]);
     const [mine, yours] = [output.slice(0, 1), output.slice(0, 1)].map(
       (rows) => releaseOutput(rows) as ReturnType<typeof floats>,

@@ -16,10 +16,10 @@ const terms = (options: CallOptions, timeout?: number): ResolvedCallOptions =>
 /** What nobody who minds the types can say. */
 const wrong = (options: object): CallOptions => options;
 
-describe('termsOf', () => {
+describe('resolveCallOptions', () => {
   useVirtualTime();
 
-  it('gives one and the same where nothing is asked for', () => {
+  it('Calls without options share one object of defaults', () => {
     expect(terms({})).toBe(DEFAULT_CALL_OPTIONS);
     expect(
       terms({ priority: 0, tenant: '', timeout: undefined, signal: undefined, origin: 'http' }),
@@ -32,7 +32,7 @@ describe('termsOf', () => {
     });
   });
 
-  it('[7.4] gives what is asked for', () => {
+  it('[7.4] The options of a call are those that it names', () => {
     const { signal } = new AbortController();
 
     expect(terms({ priority: -10, tenant: 'a', signal })).toMatchObject({
@@ -44,7 +44,7 @@ describe('termsOf', () => {
     expect(terms({ priority: 10 })).toMatchObject({ priority: 10, tenant: '' });
   });
 
-  it('[7.2] counts the time from now, that of the call before that of the serving', () => {
+  it('[7.2] The deadline counts from now, and the timeout of a call overrides that of the serving', () => {
     const now = performance.now();
 
     expect(terms({ timeout: 20 }).deadline).toBe(now + 20);
@@ -54,14 +54,14 @@ describe('termsOf', () => {
   });
 
   it.each([Infinity, 2 ** 31])(
-    '[7.2] knows no deadline where the time is longer than a timer: %s',
+    '[7.2] A timeout of %s ms, longer than any timer, sets no deadline',
     (timeout) => {
       expect(terms({ timeout }).deadline).toBe(Infinity);
       expect(terms({ timeout: 2 ** 31 - 1 }).deadline).toBeLessThan(Infinity);
     },
   );
 
-  it('[7.4] asks the serving for the tenant where the call names none', () => {
+  it("[7.4] The tenant comes from the serving's function when the call names none", () => {
     const inputs: unknown[] = [];
     const asking = {
       ...callbacks,
@@ -102,12 +102,12 @@ describe('termsOf', () => {
     { options: { timeout: NaN }, message: 'timeout NaN; allowed is milliseconds of 0 or more' },
     { options: { timeout: '10' }, message: 'timeout "10"; allowed is milliseconds of 0 or more' },
     { options: { timeout: null }, message: 'timeout null; allowed is milliseconds of 0 or more' },
-  ])('[7.2] [7.4] refuses $message', ({ options, message }) => {
+  ])('[7.2] [7.4] Invalid options of a call are refused: $message', ({ options, message }) => {
     expect(() => terms(wrong(options))).toThrow(InvalidInputError);
     expect(() => terms(wrong(options))).toThrow(`A call to serving "polite" has ${message}`);
   });
 
-  it('[7.2] tells whoever is late how much time he had', () => {
+  it('[7.2] The deadline error states how much time the call had', () => {
     expect(terms({ timeout: 25 }).deadlineError()).toEqual(
       new DeadlineExceededError(
         'Serving "polite" did not answer within the 25 ms that the call had',
@@ -117,10 +117,10 @@ describe('termsOf', () => {
   });
 });
 
-describe('onStop', () => {
+describe('onCancel', () => {
   useVirtualTime();
 
-  it('[7.2] calls back at the deadline, once', async () => {
+  it('[7.2] The callback runs once, at the deadline', async () => {
     const reasons: unknown[] = [];
     onCancel(terms({ timeout: 10 }), (reason) => reasons.push(reason));
     await later(9);
@@ -133,7 +133,7 @@ describe('onStop', () => {
     expect(timers()).toBe(0);
   });
 
-  it('[7.2] calls back at once where the deadline has passed', async () => {
+  it('[7.2] The callback runs at once when the deadline has passed', async () => {
     const reasons: unknown[] = [];
     const asked = terms({ timeout: 10 });
     await later(10);
@@ -143,7 +143,7 @@ describe('onStop', () => {
     expect(reasons).toEqual([expect.any(DeadlineExceededError)]);
   });
 
-  it('[7.3] calls back when the signal aborts, or at once where it has', () => {
+  it('[7.3] The callback runs when the signal aborts, or at once when it has aborted', () => {
     const reasons: unknown[] = [];
     const leaving = new AbortController();
     onCancel(terms(leaving), (reason) => reasons.push(reason));
@@ -153,7 +153,7 @@ describe('onStop', () => {
     expect(reasons).toEqual(['gone', 'already gone']);
   });
 
-  it('[7.2] [7.3] hears of nothing once it is told to, and leaves no timer and no listener', async () => {
+  it('[7.2] [7.3] After unsubscribing the callback does not run, and no timer or listener is left', async () => {
     const reasons: unknown[] = [];
     const leaving = new AbortController();
     const late = terms({ timeout: 5, signal: leaving.signal });
@@ -174,12 +174,12 @@ describe('onStop', () => {
   });
 });
 
-describe('A call', () => {
+describe('invalid options', () => {
   useVirtualTime();
   const start = useServings();
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.2] [7.4] with options that cannot be is refused by %s before anything is done',
+    '[7.2] [7.4] Invalid options make %s refuse the call before anything runs',
     async (method) => {
       const steps: string[] = [];
       const serving = await start<unknown>({
@@ -195,7 +195,7 @@ describe('A call', () => {
     },
   );
 
-  it('[7.2] [7.4] with options that cannot be is refused where a stream is read', async () => {
+  it('[7.2] [7.4] Invalid options of a stream are refused when it is read', async () => {
     const serving = await start<unknown>({
       name: 'polite',
       useFactory: () => (rows: string[]) => rows,
@@ -208,7 +208,7 @@ describe('A call', () => {
     );
   });
 
-  it('[7.4] fails alone where the serving cannot say in whose name it is made', async () => {
+  it('[7.4] An error in the tenant function fails only its own call', async () => {
     const serving = await start<unknown>({
       name: 'polite',
       tenant: (input) => {

@@ -24,7 +24,7 @@ describe('A batch whose partition is lost', () => {
   const start = (options: Partial<ServingOptions<string | Batch>> = {}): Promise<Scripted> =>
     startServing({ name: 'fragile', idempotent: true, ...options });
 
-  it('[5.6] runs again whole, and its callers hear nothing of it', async () => {
+  it('[5.6] A batch whose partition is lost runs again whole, unnoticed by its callers', async () => {
     const { serving, script } = await start();
     const replies = settled(serving, 'abc');
 
@@ -36,7 +36,7 @@ describe('A batch whose partition is lost', () => {
     expect(await replies).toMatchObject([{ value: 'A' }, { value: 'B' }, { value: 'C' }]);
   });
 
-  it('[5.6] runs again in halves when it is lost a second time, since its rows may be to blame', async () => {
+  it('[5.6] A batch that lost its partition twice runs again in halves, since one of its rows may be the cause', async () => {
     const { serving, script } = await start();
     const replies = settled(serving, 'abcd');
     (await script.next()).crash({ restarts: true });
@@ -59,7 +59,7 @@ describe('A batch whose partition is lost', () => {
     { retries: 1, runs: 2 },
     { retries: 5, runs: 6 },
   ])(
-    '[5.6] runs again $retries times at most where `retries` says so',
+    '[5.6] A batch runs again at most $retries times with that number of retries',
     async ({ retries, runs }) => {
       const { serving, script } = await start({ retries });
       const reply = serving.batchedRun('a');
@@ -73,7 +73,7 @@ describe('A batch whose partition is lost', () => {
   );
 
   it.each([{ idempotent: false }, { idempotent: undefined }])(
-    '[5.6] fails its callers in a serving that may not run it twice: %j',
+    '[5.6] A batch whose partition is lost fails its callers in a serving with %j',
     async (options) => {
       const { serving, script } = await start(options);
       const replies = settled(serving, 'ab');
@@ -86,7 +86,7 @@ describe('A batch whose partition is lost', () => {
     },
   );
 
-  it('[5.6] runs again on the others where its own does not come back, and what waits goes on there', async () => {
+  it('[5.6] A batch runs on another partition when its own does not return, and so do queued rows', async () => {
     const { serving, script } = await start({ partitions: 2, batchSize: 2 });
     const replies = settled(serving, 'abcdef');
     await turn();
@@ -110,7 +110,7 @@ describe('A batch whose partition is lost', () => {
     );
   });
 
-  it('[5.6] fails when all partitions are lost', async () => {
+  it('[5.6] A batch fails when all partitions are lost', async () => {
     const { serving, script } = await start({ partitions: 2 });
     const reply = serving.batchedRun('a');
 
@@ -121,7 +121,7 @@ describe('A batch whose partition is lost', () => {
     await expect(serving.batchedRun('b')).rejects.toThrow(PartitionLostError);
   });
 
-  it('[5.6] runs again also where it was ended for the time it took', async () => {
+  it('[5.6] A batch that was ended for exceeding its run time runs again', async () => {
     const { serving, script } = await start();
     const reply = serving.batchedRun('a');
 
@@ -131,7 +131,7 @@ describe('A batch whose partition is lost', () => {
     expect(await reply).toBe('A');
   });
 
-  it('[5.6] runs again where it was not begun with, however often, in every serving', async () => {
+  it('[5.6] A batch that had not begun runs again without limit, also in a serving that is not idempotent', async () => {
     const { serving, script } = await start({ idempotent: false });
     const replies = settled(serving, 'ab');
 
@@ -145,7 +145,7 @@ describe('A batch whose partition is lost', () => {
     expect(await replies).toMatchObject([{ value: 'A' }, { value: 'B' }]);
   });
 
-  it('[5.6] [4.5] joins the rows of a call in their order, in whatever batches they ran at last', async () => {
+  it('[5.6] [4.5] The rows of a call keep their order when their batches were retried', async () => {
     const { serving, script } = await start({ batchSize: 4, partitions: 2 });
     const reply = serving.batchedRun(letters('abcdefgh'));
     await turn();
@@ -159,7 +159,7 @@ describe('A batch whose partition is lost', () => {
     expect(await reply).toEqual('ABCDEFGH'.split(''));
   });
 
-  it('[5.6] [12.2] tells of each of its runs, and of those that were lost why', async () => {
+  it('[5.6] [12.2] Each run of a batch is reported, lost ones with their error', async () => {
     const { serving, script } = await start();
     const batches = recordBatches(serving);
     const reply = serving.batchedRun('a');
@@ -178,7 +178,7 @@ describe('A batch whose partition is lost', () => {
     ]);
   });
 
-  it('[5.6] [7.2] does not run again after the deadline of its call, which was answered then', async () => {
+  it('[5.6] [7.2] Rows whose deadline has passed do not run again', async () => {
     const { serving, script } = await start();
     const late = serving.batchedRun('a', { timeout: 10 });
     const reply = serving.batchedRun('b');
@@ -195,7 +195,7 @@ describe('A batch whose partition is lost', () => {
     expect(await reply).toBe('B');
   });
 
-  it('[5.6] [8.2] gives its rows to streams as well', async () => {
+  it('[5.6] [8.2] A stream receives the rows of retried batches', async () => {
     const { serving, script } = await start({ batchSize: 2 });
     const events = iterated(serving.stream(letters('abcd')));
 
@@ -208,7 +208,7 @@ describe('A batch whose partition is lost', () => {
     ]);
   });
 
-  it('[5.6] [8.3] runs again whole with a call that asked for hooks, however often, before any were sent', async () => {
+  it('[5.6] [8.3] A batch with a call with hooks runs again whole, without limit, before its first hook', async () => {
     const { serving, script } = await start({ retries: 3 });
     const events = iterated(serving.stream(letters('abc'), { hooks: ['layer'] }));
     for (let run = 0; run < 3; run++) {
@@ -225,7 +225,7 @@ describe('A batch whose partition is lost', () => {
   });
 
   it.each(['hook', 'step'])(
-    '[5.6] [8.3] [8.4] does not run again after its first %s: callers have heard of it',
+    '[5.6] [8.3] [8.4] A batch does not run again after its first %s reached callers',
     async (said) => {
       const { serving, script } = await start();
       const events = iterated(serving.stream('a', { hooks: ['layer'] }));
@@ -243,7 +243,7 @@ describe('A batch whose partition is lost', () => {
     },
   );
 
-  it('[5.6] [3.1] runs again inline', async () => {
+  it('[5.6] [3.1] An inline run whose partition is lost runs again', async () => {
     const { serving, script } = await start({ batchSize: 2 });
     const reply = serving.run(letters('abc'));
 
@@ -253,7 +253,7 @@ describe('A batch whose partition is lost', () => {
     expect(await reply).toEqual('ABC'.split(''));
   });
 
-  it('[5.6] [3.1] fails inline where the partition does not come back', async () => {
+  it('[5.6] [3.1] An inline run fails when its partition does not return', async () => {
     const { serving, script } = await start();
     const reply = serving.run('a');
 
@@ -262,7 +262,7 @@ describe('A batch whose partition is lost', () => {
     await expect(reply).rejects.toThrow(PartitionLostError);
   });
 
-  it('[5.6] [9.3] runs again while the serving closes', async () => {
+  it('[5.6] [9.3] A batch whose partition is lost runs again while the serving closes', async () => {
     const { serving, script } = await start();
     const reply = serving.batchedRun('a');
     const batch = await script.next();
@@ -275,7 +275,7 @@ describe('A batch whose partition is lost', () => {
     await closed;
   });
 
-  it('[5.6] halves what there is no memory for, where failures are not isolated', async () => {
+  it('[5.6] A batch that ran out of memory runs again in halves, also when failures are not isolated', async () => {
     const { serving, script } = await start({ isolateFailures: false });
     const replies = settled(serving, 'abcd');
     const sizes: number[] = [];

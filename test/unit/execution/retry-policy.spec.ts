@@ -85,8 +85,8 @@ function atFault(parts: readonly Part<BatchRequest>[], faulty: readonly number[]
       : undefined;
 }
 
-describe('retriesOf', () => {
-  it('[6.4] gives the rows of a batch that has failed in halves, in their order, whoever they belong to', () => {
+describe('retriesFor', () => {
+  it('[6.4] A failed batch is halved in the order of its rows, also within a request', () => {
     expect(shapeOf(retriesFor(failed, partsOf(2, 3, 1), undefined, options))).toEqual([
       [
         [0, 2],
@@ -102,24 +102,24 @@ describe('retriesOf', () => {
     ).toEqual([[[4, 2]], [[6, 1]]]);
   });
 
-  it('[6.4] gives a row none that has failed alone', () => {
+  it('[6.4] A row that failed alone is not retried', () => {
     expect(retriesFor(failed, partsOf(1), undefined, options)).toEqual([]);
   });
 
   it.each([{ idempotent: false, isolateFailures: false }, { isolateFailures: false }])(
-    '[6.4] gives none to batches that must not run twice, or are not to: %j',
+    '[6.4] A failed batch is not retried with the options %j',
     (own) => {
       expect(retriesFor(failed, partsOf(4), undefined, { ...options, ...own })).toEqual([]);
     },
   );
 
-  it('[6.4] gives none where something could not be loaded, for which no row is at fault', () => {
+  it('[6.4] A batch that failed because something could not be loaded is not retried, since no row is at fault', () => {
     expect(
       retriesFor(new ServingLoadError('no such file'), partsOf(4), undefined, options),
     ).toEqual([]);
   });
 
-  it('[6.4] finds one or two rows at fault, wherever they are, and answers all others', () => {
+  it('[6.4] Halving finds one or two faulty rows anywhere and answers all others', () => {
     fc.assert(
       fc.property(
         fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1, maxLength: 12 }),
@@ -138,16 +138,19 @@ describe('retriesOf', () => {
     );
   });
 
-  it.each([2, 3, 32, 100, 1000])('[6.4] ends soon where all of %s rows are at fault', (rows) => {
-    const parts = partsOf(rows);
+  it.each([2, 3, 32, 100, 1000])(
+    '[6.4] Halving ends in few runs when all of %s rows are faulty',
+    (rows) => {
+      const parts = partsOf(rows);
 
-    const { runs, failed: without, answered } = play(parts, () => failed);
+      const { runs, failed: without, answered } = play(parts, () => failed);
 
-    expect([without, answered]).toEqual([rows, 0]);
-    expect(runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
-  });
+      expect([without, answered]).toEqual([rows, 0]);
+      expect(runs).toBeLessThanOrEqual(1 + 4 * Math.ceil(Math.log2(rows)));
+    },
+  );
 
-  it('[6.4] ends soon, and answers every row once, however many are at fault', () => {
+  it('[6.4] Halving ends in few runs and answers every row once, for any number of faulty rows', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 1, max: 200 }),
@@ -170,7 +173,7 @@ describe('retriesOf', () => {
     );
   });
 
-  it('[8.3] [6.4] cuts no request that must run whole, and none off from the others where it can go apart', () => {
+  it('[8.3] [6.4] Halving splits no whole request, and separates it from other requests', () => {
     const [before, whole, after] = [
       allOf(requestOf(1)),
       allOf(requestOf(3, true)),
@@ -189,7 +192,7 @@ describe('retriesOf', () => {
     expect(retriesFor(failed, [whole], undefined, options)).toEqual([]);
   });
 
-  it('[8.3] [6.4] finds the request at fault among those that must run whole', () => {
+  it('[8.3] [6.4] Halving finds the faulty request among whole requests', () => {
     const aCall = fc.record({ rows: fc.integer({ min: 1, max: 8 }), whole: fc.boolean() });
     fc.assert(
       fc.property(fc.array(aCall, { minLength: 1, maxLength: 8 }), fc.nat(), (calls, index) => {
@@ -215,7 +218,7 @@ describe('retriesOf', () => {
   });
 
   it.each([lost, new RunTimeoutError('too long')])(
-    '[5.6] gives a batch whole after one %s, and in halves after another',
+    '[5.6] A batch is retried whole after its first %s, and in halves after the second',
     (error) => {
       const parts = partsOf(3, 1);
       const [first] = retriesFor(error, parts, undefined, options);
@@ -238,18 +241,21 @@ describe('retriesOf', () => {
     },
   );
 
-  it.each([0, 1, 2, 5])('[5.6] gives it so often as `retries` says: %s', (retries) => {
-    const parts = partsOf(64);
+  it.each([0, 1, 2, 5])(
+    '[5.6] A lost batch is retried %s times with that number of retries',
+    (retries) => {
+      const parts = partsOf(64);
 
-    const { runs, failed: without } = play(parts, () => lost, { retries });
+      const { runs, failed: without } = play(parts, () => lost, { retries });
 
-    // Whole, whole again, and then in halves, each of which has its own number of losses.
-    const halvings = Math.max(0, retries - 1);
-    expect(runs).toBe(1 + (retries > 0 ? 1 : 0) + 2 ** (halvings + 1) - 2);
-    expect(without).toBe(64);
-  });
+      // Whole, whole again, and then in halves, each of which has its own number of losses.
+      const halvings = Math.max(0, retries - 1);
+      expect(runs).toBe(1 + (retries > 0 ? 1 : 0) + 2 ** (halvings + 1) - 2);
+      expect(without).toBe(64);
+    },
+  );
 
-  it('[5.6] finds, with as many retries as it takes, the row that no partition survives', () => {
+  it('[5.6] Enough retries find the row that ends every partition', () => {
     const parts = partsOf(5, 11);
 
     const deadly = atFault(parts, [7]);
@@ -260,7 +266,7 @@ describe('retriesOf', () => {
     expect([answered, without]).toEqual([15, 1]);
   });
 
-  it('[5.6] gives a row that was lost alone again, and no half of it', () => {
+  it('[5.6] A single row whose partition was lost is retried', () => {
     const parts = partsOf(1);
     const [first] = retriesFor(lost, parts, undefined, options);
     expect(first?.parts).toEqual(parts);
@@ -270,7 +276,7 @@ describe('retriesOf', () => {
     ).toEqual([parts]);
   });
 
-  it('[5.6] gives none to lost batches of a serving that is not idempotent, nor without retries', () => {
+  it('[5.6] A lost batch is not retried without idempotence or without retries', () => {
     expect(
       retriesFor(lost, partsOf(4), undefined, {
         ...options,
@@ -281,14 +287,14 @@ describe('retriesOf', () => {
     expect(retriesFor(lost, partsOf(4), undefined, { ...options, retries: 0 })).toEqual([]);
   });
 
-  it('[5.6] gives lost batches of a serving that does not isolate failures', () => {
+  it('[5.6] A lost batch is retried also when failures are not isolated', () => {
     expect(
       retriesFor(lost, partsOf(4), undefined, { ...options, isolateFailures: false }),
     ).toHaveLength(1);
   });
 
   it.each([true, false])(
-    '[H7] runs a batch whose partition ended before it had begun it, and may have died of it, as often as retries says: idempotent %p',
+    '[H7] A batch that may have ended its partition while being sent is retried as often as the retries allow: idempotent %p',
     (idempotent) => {
       const outcome = play(partsOf(1, 1), () => new LostInTransitError('gone'), {
         idempotent,
@@ -299,7 +305,7 @@ describe('retriesOf', () => {
     },
   );
 
-  it('[H7] runs a batch that is too large to send in halves, down to the row that is, whatever the options say', () => {
+  it('[H7] A batch too large to send is halved down to the row that is too large, with any options', () => {
     const parts = partsOf(3, 5);
     const large = allOf(parts[1]!.request).request;
     const tooLarge = (rows: readonly (readonly [BatchRequest, number])[]): unknown =>
@@ -316,7 +322,7 @@ describe('retriesOf', () => {
     expect(outcome).toMatchObject({ failed: 1, answered: 7 });
   });
 
-  it('[5.6] gives a batch that was not begun with, as it is and however often, also of a serving that is not idempotent', () => {
+  it('[5.6] A batch that had not begun is retried whole and without limit, also when it is not idempotent', () => {
     const parts = partsOf(3, 2);
     const careful = { idempotent: false, isolateFailures: false, retries: 0 };
     let retryState: RetryState | undefined;
@@ -336,7 +342,7 @@ describe('retriesOf', () => {
     expect(retriesFor(lost, parts, retryState, options)).toHaveLength(1);
   });
 
-  it('[5.6] gives what had ended when its output was lost once more, whole and however often, where it may run twice', () => {
+  it('[5.6] A batch whose output was lost after it ended is retried whole and without limit when it is idempotent', () => {
     const parts = partsOf(2, 3);
     const error = new OutputLostError('gone');
     let retryState: RetryState | undefined;
@@ -357,7 +363,7 @@ describe('retriesOf', () => {
     'Failed to allocate memory for requested buffer',
     'JavaScript heap Out Of Memory',
   ])(
-    '[5.6] gives a batch for which there was no memory in halves, where failures are not isolated: %s',
+    '[5.6] A batch that ran out of memory is halved, also when failures are not isolated: %s',
     (message) => {
       const own = { ...options, isolateFailures: false };
       const error = new BatchFailedError(`Serving "large": a batch of 4 rows failed: ${message}`);
@@ -368,7 +374,7 @@ describe('retriesOf', () => {
     },
   );
 
-  it('[5.6] [6.4] answers all rows of a batch for which there was no memory, if there is for a part of them', () => {
+  it('[5.6] [6.4] All rows of a batch that ran out of memory are answered when smaller batches fit', () => {
     const parts = partsOf(20, 44);
     const error = new BatchFailedError('out of memory');
 

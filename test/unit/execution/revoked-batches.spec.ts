@@ -10,7 +10,7 @@ describe('A batch that was handed ahead', () => {
   useVirtualTime();
   const start = useServings();
 
-  it('[W13] is taken back when another partition is idle, and counts as run once', async () => {
+  it('[W13] A batch that was handed ahead is revoked when another partition is idle, and counts as one run', async () => {
     const workers = [new FakeWorker(), new FakeWorker()];
     const options = resolveDefinition({
       name: 'held',

@@ -18,7 +18,7 @@ function counted(): ReturnType<typeof defineServing> {
 const rowsOf = (count: number): Batch =>
   Batch.stack(Array.from({ length: count }, (_, i) => `${i}`));
 
-describe('What postprocess gets as metadata', () => {
+describe('The metadata that postprocess receives', () => {
   useVirtualTime();
   const start = useServings();
   const inThree = {
@@ -31,7 +31,7 @@ describe('What postprocess gets as metadata', () => {
     ],
   };
 
-  it('[W12] a call in one batch gets the metadata of that batch', async () => {
+  it('[W12] A call in one batch gets the metadata of that batch', async () => {
     const serving = await start(counted());
 
     const context = await serving.batchedRun(rowsOf(2));
@@ -39,19 +39,19 @@ describe('What postprocess gets as metadata', () => {
     expect(context).toEqual({ isSplit: false, info: undefined, metadata: 1 });
   });
 
-  it('[W12] a call that was split gets the metadata of every batch and the rows that it was said of', async () => {
+  it('[W12] A split call gets the metadata of every batch with the rows of each', async () => {
     const serving = await start(counted());
 
     await expect(serving.batchedRun(rowsOf(5))).resolves.toEqual(inThree);
   });
 
-  it('[W12] a call of run() in several pieces gets the metadata of every piece', async () => {
+  it('[W12] An inline run in several pieces gets the metadata of every piece', async () => {
     const serving = await start(counted());
 
     await expect(serving.run(rowsOf(5))).resolves.toEqual(inThree);
   });
 
-  it('[W12] a call with a sequence of batches gets the metadata of all, by their place in the call', async () => {
+  it('[W12] A call with a sequence of batches gets the metadata of all, in the order of the call', async () => {
     const serving = await start(counted());
 
     const context = await serving.run([rowsOf(3), rowsOf(1)]);
@@ -67,7 +67,7 @@ describe('What postprocess gets as metadata', () => {
     await expect(serving.run([rowsOf(1)])).resolves.toMatchObject({ isSplit: false, metadata: 4 });
   });
 
-  it('[W12] calls that share a flight get the metadata of every batch', async () => {
+  it('[W12] Calls that share a run get the metadata of every batch', async () => {
     const serving = await start({ ...counted(), singleFlight: true, identify: () => 'same' });
 
     const contexts = await Promise.all(
@@ -77,7 +77,7 @@ describe('What postprocess gets as metadata', () => {
     expect(contexts).toEqual([inThree, inThree]);
   });
 
-  it('[W12] a call whose steps ran in several batches gets the last metadata of each', async () => {
+  it('[W12] A call whose steps ran in several batches gets the last metadata of each', async () => {
     const serving = await start({
       ...counted(),
       useFactory: () =>
@@ -98,7 +98,7 @@ describe('What postprocess gets as metadata', () => {
     });
   });
 
-  it('[W12] each output of a stream comes with the metadata of its own batch', async () => {
+  it('[W12] Each output of a stream has the metadata of its own batch', async () => {
     const serving = await start(counted());
 
     const events = await collect(serving.stream(rowsOf(3)));
@@ -109,7 +109,7 @@ describe('What postprocess gets as metadata', () => {
     ]);
   });
 
-  it('[W12] the type of the metadata follows from isSplit', async () => {
+  it('[W12] The type of the metadata follows from isSplit', async () => {
     const serving = await start(
       defineServing({
         ...counted(),

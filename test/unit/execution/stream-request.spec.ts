@@ -37,7 +37,7 @@ async function said(request: StreamRequest): Promise<unknown[]> {
 }
 
 describe('StreamRequest', () => {
-  it('[8.2] says the outputs of its batches in the order of its rows, in whatever order they finish', async () => {
+  it('[8.2] Outputs of later rows are held back until the earlier rows have finished', async () => {
     const request = new StreamRequest(numbers(6), lane);
 
     request.answer(4, Batch.stack(['e', 'f']), 'third');
@@ -45,7 +45,7 @@ describe('StreamRequest', () => {
     expect(await said(request)).toEqual([]);
   });
 
-  it('[8.2] says what it held back as soon as its turn has come', async () => {
+  it('[8.2] Outputs that were held back are emitted in row order as soon as the first rows finish', async () => {
     const request = new StreamRequest(numbers(6), lane);
 
     request.answer(4, Batch.stack(['e', 'f']), 'third');
@@ -61,7 +61,7 @@ describe('StreamRequest', () => {
     expect(request.isOver).toBe(true);
   });
 
-  it('[8.4] says the steps of one batch when those of the batches before it are over', async () => {
+  it('[8.4] The steps of a batch are emitted when the batches before it have ended', async () => {
     const request = new StreamRequest(numbers(3), lane);
 
     request.step(2, ['c1'], undefined);
@@ -80,7 +80,7 @@ describe('StreamRequest', () => {
     ]);
   });
 
-  it('[8.4] goes on with the next batch while its generator yields for others', async () => {
+  it('[8.4] The next batch goes on when all rows of the one before have ended, although its generator still yields', async () => {
     const request = new StreamRequest(numbers(2), lane);
 
     request.step(1, ['b1'], undefined);
@@ -98,7 +98,7 @@ describe('StreamRequest', () => {
     ]);
   });
 
-  it('[8.4] says nothing more of rows that are over', async () => {
+  it('[8.4] Nothing more is emitted for rows that have ended', async () => {
     const request = new StreamRequest(numbers(2), lane);
 
     request.step(0, ['a1', DONE], undefined);
@@ -113,7 +113,7 @@ describe('StreamRequest', () => {
     ]);
   });
 
-  it('[8.4] ends without a word where its generator yields nothing', async () => {
+  it('[8.4] A request whose generator yields nothing ends without an event', async () => {
     const request = new StreamRequest(numbers(2), lane);
 
     request.endSteps(0, 2);
@@ -121,7 +121,7 @@ describe('StreamRequest', () => {
     expect(await said(request)).toEqual(['end']);
   });
 
-  it('[8.4] [6.2] fails with the error that stands for one of its rows, after what came before', async () => {
+  it('[8.4] [6.2] A request fails with the error in place of one of its rows, after the steps before it', async () => {
     const request = new StreamRequest(numbers(2), lane);
     const error = new RangeError('b is no number');
 
@@ -132,7 +132,7 @@ describe('StreamRequest', () => {
     expect(await said(request)).toEqual([expect.objectContaining({ rows: ['a1', 'b1'] }), error]);
   });
 
-  it('[8.4] is not failed by an error for a row that is over', async () => {
+  it('[8.4] An error for a row that has ended does not fail the request', async () => {
     const request = new StreamRequest(numbers(2), lane);
 
     request.step(0, ['a1', DONE], undefined);
@@ -142,7 +142,7 @@ describe('StreamRequest', () => {
     expect(await said(request)).toHaveLength(3);
   });
 
-  it('[8.3] says the values of hooks in their order, before its output', async () => {
+  it('[8.3] Hook values are emitted in their order and before the output', async () => {
     const request = new StreamRequest(numbers(2), lane, undefined, ['x', 'y']);
 
     request.hook('y', [1, 2]);
@@ -165,7 +165,7 @@ describe('StreamRequest', () => {
     ['steps', (request) => request.step(0, ['a'], undefined)],
     ['hooks', (request) => request.hook('x', ['a'])],
     ['steps of later rows', (request) => request.step(1, ['b'], undefined)],
-  ])('[8.2] fails when 1024 %s wait, and not before', async (_, say) => {
+  ])('[8.2] A request fails with more than 1024 unread %s', async (_, say) => {
     const request = new StreamRequest(numbers(2), lane);
 
     for (let n = 0; n < 1024; n++) {
@@ -178,7 +178,7 @@ describe('StreamRequest', () => {
     expect((await said(request)).at(-1)).toBeInstanceOf(SlowConsumerError);
   });
 
-  it('[8.2] fails for what waits and not for what has been', async () => {
+  it('[8.2] Only unread steps count towards the limit', async () => {
     const request = new StreamRequest(numbers(2), lane);
 
     for (let n = 0; n < 3000; n++) {
@@ -192,7 +192,7 @@ describe('StreamRequest', () => {
     expect(request.isOver).toBe(false);
   });
 
-  it('[8.2] is never too slow for outputs, of which there is one for each of its rows at most', async () => {
+  it('[8.2] Outputs never make a request fail as too slow, since there is at most one per row', async () => {
     const request = new StreamRequest(numbers(2000), lane);
 
     for (let n = 0; n < 2000; n++) {
@@ -204,7 +204,7 @@ describe('StreamRequest', () => {
 });
 
 describe('ReplyRequest', () => {
-  it('[8.4] collects the steps of each row, in the order of the rows', async () => {
+  it('[8.4] A reply collects the steps of each row, in the order of the rows', async () => {
     const request = new ReplyRequest(numbers(3), lane);
 
     request.step(2, ['c1'], 'of the second batch');
@@ -223,7 +223,7 @@ describe('ReplyRequest', () => {
     ]);
   });
 
-  it('[8.4] has an empty list for a row without steps', async () => {
+  it('[8.4] The reply for a row without steps is an empty list', async () => {
     const request = new ReplyRequest(numbers(2), lane);
 
     request.step(1, [DONE], undefined);
@@ -232,7 +232,7 @@ describe('ReplyRequest', () => {
     expect(releaseOutput((await request.reply).rows)).toEqual([[], []]);
   });
 
-  it('[8.4] loses no row where one batch was stepped and another was not', async () => {
+  it('[8.4] A reply joins batches with steps and batches without', async () => {
     const request = new ReplyRequest(numbers(3), lane);
 
     request.answer(0, Batch.stack(['a', 'b']), undefined);

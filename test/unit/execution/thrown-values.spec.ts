@@ -80,7 +80,7 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
   ];
 
   it.each(hosts)(
-    '[H11] in %s, fails its call with a typed error, and the next call is answered',
+    '[H11] A value that cannot be read, thrown in %s, fails its call with a typed error, and the next call is answered',
     async (host, definition) => {
       const serving = await start(definition);
 
@@ -105,7 +105,7 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
     },
   );
 
-  it('[H11] in its factory, fails the start with a typed error', async () => {
+  it('[H11] A value that cannot be read, thrown in a factory, fails the start with a typed error', async () => {
     await expect(start({ name: 'a', useFactory: fail })).rejects.toMatchObject({
       code: 'SERVING_LOAD_FAILED',
     });
@@ -116,7 +116,7 @@ describe('A signal that is aborted with a value that cannot be read', () => {
   useVirtualTime();
   const start = useServings();
 
-  it('[H11] rejects its call with that value', async () => {
+  it('[H11] A call whose signal aborts with a value that cannot be read rejects with that value', async () => {
     const serving = await start({ name: 'a', useFactory: () => (rows: unknown) => rows });
     const leaver = new AbortController();
     const reason = revoked();

@@ -45,7 +45,7 @@ describe('A call with a timeout', () => {
     return [serving, script];
   }
 
-  it('[7.2] is answered at its deadline while all partitions are busy; its rows take no slot and never run', async () => {
+  it('[7.2] A call is answered at its deadline while all partitions are busy, and its rows never run', async () => {
     const [serving, script] = await busy({ batchSize: 4 });
     const call = watched(serving.batchedRun(letters('abc'), { timeout: 50 }));
     const other = watched(serving.batchedRun('d'));
@@ -62,7 +62,7 @@ describe('A call with a timeout', () => {
     expect(script.batches).toEqual([]);
   });
 
-  it('[7.2] gives up its slot to rows that come later', async () => {
+  it('[7.2] The places of rows whose deadline has passed go to later rows', async () => {
     const [serving, script] = await busy({ batchSize: 2 });
     const calls = ['a', 'b'].map((row) => watched(serving.batchedRun(row, { timeout: 10 })));
     await later(10);
@@ -76,7 +76,7 @@ describe('A call with a timeout', () => {
     script.release(upper);
   });
 
-  it('[7.2] is answered at its deadline while it runs; the others of its batch get their results', async () => {
+  it('[7.2] A running call is answered at its deadline, and the others of its batch get their results', async () => {
     const [serving, script] = await start();
     const call = watched(serving.batchedRun('a', { timeout: 10 }));
     const other = watched(serving.batchedRun('b'));
@@ -90,7 +90,7 @@ describe('A call with a timeout', () => {
     expect(other.outcome).toBe('B');
   });
 
-  it('[7.2] leaves no timer once it is answered', async () => {
+  it('[7.2] An answered call with a timeout leaves no timer', async () => {
     const [serving, script] = await start();
     const calls = [
       serving.batchedRun('a', { timeout: 1000 }),
@@ -104,7 +104,7 @@ describe('A call with a timeout', () => {
     expect([calls.map(({ outcome }) => outcome), timers()]).toEqual([['A', 'B'], 0]);
   });
 
-  it('[7.2] leaves no timer where it is refused', async () => {
+  it('[7.2] A refused call with a timeout leaves no timer', async () => {
     const [serving, script] = await busy({ maxQueue: 32 });
 
     await expect(serving.batchedRun(letters('x'.repeat(33)), { timeout: 1000 })).rejects.toThrow(
@@ -118,7 +118,7 @@ describe('A call with a timeout', () => {
     script.release(upper);
   });
 
-  it('[7.2] of 0 ms is answered at once', async () => {
+  it('[7.2] A call with a timeout of 0 ms is answered at once', async () => {
     const [serving, script] = await start();
 
     await expect(serving.batchedRun('a', { timeout: 0 })).rejects.toEqual(late(0));
@@ -128,7 +128,7 @@ describe('A call with a timeout', () => {
   });
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.2] [1.5] whose preprocess takes all of it never reaches a batch by %s',
+    '[7.2] [1.5] A call whose time ends in preprocess never reaches a batch, by %s',
     async (method) => {
       const [serving, script] = await start({
         preprocess: async (row) => {
@@ -145,7 +145,7 @@ describe('A call with a timeout', () => {
   );
 
   it.each(['batchedRun', 'run'] as const)(
-    '[7.2] [1.5] is answered at its deadline by %s while its preprocess goes on, whose rows do not run',
+    '[7.2] [1.5] A call is answered by %s at its deadline while it preprocesses, and its rows do not run',
     async (method) => {
       let prepare!: (prepared: { batch: string }) => void;
       const [serving, script] = await start({
@@ -162,7 +162,7 @@ describe('A call with a timeout', () => {
     },
   );
 
-  it('[7.2] [1.5] is answered at its deadline while its postprocess goes on', async () => {
+  it('[7.2] [1.5] A call is answered at its deadline while it postprocesses', async () => {
     let shape!: (output: string) => void;
     const [serving, script] = await start({
       postprocess: () => new Promise((resolve) => (shape = resolve as never)),
@@ -177,7 +177,7 @@ describe('A call with a timeout', () => {
     await turn();
   });
 
-  it('[7.3] [1.5] with a signal is ended by it while its preprocess goes on', async () => {
+  it('[7.3] [1.5] A signal ends a call while it preprocesses', async () => {
     const leaving = new AbortController();
     const [serving] = await start({
       preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
@@ -192,7 +192,7 @@ describe('A call with a timeout', () => {
     await later(50);
   });
 
-  it('[7.2] [4.5] that is split over batches runs no more of them after its deadline', async () => {
+  it('[7.2] [4.5] No more batches of a split call run after its deadline', async () => {
     const [serving, script] = await start({ batchSize: 2 });
     const call = watched(serving.batchedRun(letters('abcde'), { timeout: 10 }));
     await turn();
@@ -206,7 +206,7 @@ describe('A call with a timeout', () => {
     expect(script.batches).toEqual([]);
   });
 
-  it('[7.2] [3.1] that runs alone runs no more pieces after its deadline', async () => {
+  it('[7.2] [3.1] No more pieces of an inline run start after its deadline', async () => {
     const [serving, script] = await start({ batchSize: 2 });
     const call = watched(serving.run(letters('abcde'), { timeout: 10 }));
     await turn();
@@ -219,7 +219,7 @@ describe('A call with a timeout', () => {
     expect([call.outcome, script.batches]).toEqual([late(10), []]);
   });
 
-  it('[7.2] [8.1] whose rows come one after the other is answered at its deadline, and its sequence ended', async () => {
+  it('[7.2] [8.1] A call with a sequence is answered at its deadline, and the sequence is closed', async () => {
     const [serving, script] = await start();
     let ended = false;
     async function* endless(): AsyncGenerator<Batch> {
@@ -240,9 +240,9 @@ describe('A call with a timeout', () => {
     expect([call.outcome, ended, timers()]).toEqual([late(10), true, 0]);
   });
 
-  describe('of the serving', () => {
+  describe('the timeout of the serving', () => {
     it.each(['batchedRun', 'run'] as const)(
-      '[7.2] holds for a %s that names none itself',
+      '[7.2] The timeout of the serving applies to a %s call without one of its own',
       async (method) => {
         const [serving, script] = await start({ timeout: 10 });
         const calls = [
@@ -261,7 +261,7 @@ describe('A call with a timeout', () => {
       },
     );
 
-    it('[7.2] does not hold for streams', async () => {
+    it('[7.2] The timeout of the serving does not apply to streams', async () => {
       const [serving, script] = await start({ timeout: 10 });
       const call = watched(iterated(serving.stream('a')));
       await later(1000);
@@ -272,13 +272,16 @@ describe('A call with a timeout', () => {
       expect(call.outcome).toMatchObject([{ output: 'A' }]);
     });
 
-    it.each([-1, NaN, '10', 2 ** 31])('[7.2] [1.9] cannot be %p', async (timeout) => {
-      await expect(start({ timeout: timeout as number })).rejects.toThrow('option "timeout" is');
-    });
+    it.each([-1, NaN, '10', 2 ** 31])(
+      '[7.2] [1.9] A timeout of %p is refused at boot',
+      async (timeout) => {
+        await expect(start({ timeout: timeout as number })).rejects.toThrow('option "timeout" is');
+      },
+    );
   });
 
-  describe('for a stream', () => {
-    it('[7.2] [8.2] ends it at its deadline, after what it has given', async () => {
+  describe('a stream with a timeout', () => {
+    it('[7.2] [8.2] A stream ends at its deadline, after the outputs before it', async () => {
       const [serving, script] = await start({ batchSize: 1 });
       const events: unknown[] = [];
       const reading = (async () => {
@@ -298,7 +301,7 @@ describe('A call with a timeout', () => {
       script.release(upper);
     });
 
-    it('[7.2] [8.2] ends it also where its reader is the one who is slow, after what had come by then', async () => {
+    it('[7.2] [8.2] A stream with a slow reader ends at its deadline, after the outputs that had arrived', async () => {
       const [serving, script] = await start({ batchSize: 1 });
       script.release(upper);
       const reader = serving.stream(letters('abcdefgh'), { timeout: 10 })[Symbol.asyncIterator]();
@@ -317,7 +320,7 @@ describe('A call with a timeout', () => {
       expect(timers()).toBe(0);
     });
 
-    it('[7.2] [8.2] leaves no timer once it has ended, or its reader has left', async () => {
+    it('[7.2] [8.2] A stream with a timeout leaves no timer after its end or after its reader has left', async () => {
       const [serving, script] = await start({ batchSize: 1 });
       script.release(upper);
 
@@ -329,7 +332,7 @@ describe('A call with a timeout', () => {
       expect(timers()).toBe(0);
     });
 
-    it('[7.2] [1.5] ends it while its preprocess goes on', async () => {
+    it('[7.2] [1.5] A stream ends at its deadline while its input is preprocessed', async () => {
       const [serving] = await start({
         preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
       });

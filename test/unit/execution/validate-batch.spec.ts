@@ -44,13 +44,13 @@ const state = floats([2, 1, 1], [1, 2]);
 const rate = new Tensor('int64', [16n], []);
 const recurrentAxes = { state: 1, rate: null };
 
-describe('checkFit', () => {
+describe('validateBatch', () => {
   it.each([
     ['a bare tensor for the one input', floats([3, 2], [1, 2, 3, 4, 5, 6]), {}, image],
     ['a tensor by the name of the input', { image: floats([1, 2], [1, 2]) }, {}, image],
     ['dynamic axes of one name and equal length', { ids: ids(2, 7), mask: ids(2, 7) }, {}, tokens],
     ['rows on the axes of the model', { x, state, rate }, recurrentAxes, recurrent],
-  ])('[4.9] lets rows pass that fit: %s', (_, rows, axes, signature) => {
+  ])('[4.9] Rows that fit the model pass: %s', (_, rows, axes, signature) => {
     expect(() =>
       validateBatch('model', Batch.concatenate([rows], axes), options, ['default'], signature),
     ).not.toThrow();
@@ -130,14 +130,14 @@ describe('checkFit', () => {
       recurrent,
       '"rate" is given with rows on axis 0 and has no batch axis; give the tensor itself',
     ],
-  ])('[4.9] refuses rows that do not fit: %s', (_, batch, signature, fault) => {
+  ])('[4.9] Rows that do not fit the model are refused: %s', (_, batch, signature, fault) => {
     const check = (): void => validateBatch('model', batch, options, ['default'], signature);
 
     expect(check).toThrow(InvalidInputError);
     expect(check).toThrow(`and was given [${batch.signature}]: ${fault}`);
   });
 
-  it('[4.9] says what the model takes', () => {
+  it('[4.9] The refusal shows what the model accepts', () => {
     expect(() =>
       validateBatch('model', Batch.stack(['a']), options, ['default'], recurrent),
     ).toThrow(
@@ -145,7 +145,7 @@ describe('checkFit', () => {
     );
   });
 
-  it('[4.7] refuses an unknown key with the sorted list of those that are known', () => {
+  it('[4.7] An unknown key is refused with the sorted list of known keys', () => {
     const keys = ['en', 'de'];
 
     expect(() =>
@@ -165,7 +165,7 @@ describe('checkFit', () => {
   it.each([
     ['at all', Batch.empty()],
     ['in its tensors', Batch.concatenate([floats([0, 2], [])])],
-  ])('[2.3] refuses a batch without rows %s', (_, batch) => {
+  ])('[2.3] A batch without rows %s is refused', (_, batch) => {
     expect(() => validateBatch('model', batch, options, ['default'])).toThrow(
       new InvalidBatchError('Serving "model" was given a batch without rows'),
     );

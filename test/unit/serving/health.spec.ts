@@ -27,7 +27,7 @@ const of = (state: ServingState, ...partitions: PartitionStatus[]) =>
   });
 
 describe('The health of a serving', () => {
-  it('[9.2] [5.6] has its name, its state, its partitions and what waits', () => {
+  it('[9.2] [5.6] Health has the name, the state, the partitions and the number of queued rows', () => {
     expect(of('ready', up)).toEqual({
       serving: 'embedder',
       state: 'ready',
@@ -39,7 +39,7 @@ describe('The health of a serving', () => {
   });
 
   it.each(['stopped', 'starting', 'closing', 'closed'] as const)(
-    '[9.2] is alive but not ready while it is %s',
+    '[9.2] A serving that is %s is live and not ready',
     (state) => {
       expect(of(state, up)).toMatchObject({
         isReady: false,
@@ -76,11 +76,11 @@ describe('The health of a serving', () => {
       isLive: false,
       reason: `${hung.reason}; ${hung.reason}`,
     },
-  ])('[9.2] [5.6] with $partitions says: $reason', ({ partitions, ...expected }) => {
+  ])('[9.2] [5.6] Health with $partitions reports: $reason', ({ partitions, ...expected }) => {
     expect(of('ready', ...partitions)).toMatchObject(expected);
   });
 
-  it('[9.2] is good of a handle that says nothing of itself', () => {
+  it('[9.2] A handle without health of its own counts as ready', () => {
     expect(healthOf('fake', {})).toEqual({
       serving: 'fake',
       state: 'ready',

@@ -30,7 +30,7 @@ async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> 
   return rows;
 }
 
-describe('Calls of run()', () => {
+describe('Inline runs', () => {
   useVirtualTime();
   const start = useServings();
 
@@ -47,7 +47,7 @@ describe('Calls of run()', () => {
     return [await start(definition), batches];
   }
 
-  it('[H5] run one batch at a time, each call in batches of its own', async () => {
+  it('[H5] Inline runs execute one batch at a time, each call in batches of its own', async () => {
     const [serving, batches] = await held({ batchSize: 2 });
     const inputs = ['abc', 'd', 'ef'].map((rows) => Batch.stack(rows.split('')));
     const replies = inputs.map((input) => serving.run(input));
@@ -56,7 +56,7 @@ describe('Calls of run()', () => {
     expect(await Promise.all(replies)).toEqual([['a', 'b', 'c'], ['d'], ['e', 'f']]);
   });
 
-  it('[H5] are refused when maxQueue rows wait', async () => {
+  it('[H5] Inline runs beyond the queue limit are refused', async () => {
     const [serving, batches] = await held({ maxQueue: 2, batchSize: 2 });
     const replies = [serving.run('a')];
     await turn();
@@ -69,7 +69,7 @@ describe('Calls of run()', () => {
     expect(await Promise.all(replies)).toEqual(['a', 'b', 'c']);
   });
 
-  it('[H5] are refused when maxQueue of them wait for the session to load', async () => {
+  it('[H5] Inline runs beyond the queue limit are refused while the session loads', async () => {
     const serving = await loading({ maxQueue: 2, batchSize: 2 });
     const waiting = ['a', 'b'].map((row) =>
       expect(serving.run(row)).rejects.toThrow(ServingClosedError),
@@ -80,7 +80,7 @@ describe('Calls of run()', () => {
     await Promise.all(waiting);
   });
 
-  it('[H5] never start once their time is over', async () => {
+  it('[H5] An inline run whose deadline has passed never starts', async () => {
     const [serving, batches] = await held();
     const replies = [serving.run('a'), serving.run('late', { timeout: 50 }), serving.run('b')];
     const late = expect(replies[1]).rejects.toThrow(DeadlineExceededError);
@@ -91,7 +91,7 @@ describe('Calls of run()', () => {
     expect([await replies[0], await replies[2]]).toEqual(['a', 'b']);
   });
 
-  it('[H5] never start once they are cancelled', async () => {
+  it('[H5] A cancelled inline run never starts', async () => {
     const [serving, batches] = await held();
     const leaving = new AbortController();
     const replies = [
@@ -107,7 +107,7 @@ describe('Calls of run()', () => {
     expect([await replies[0], await replies[2]]).toEqual(['a', 'b']);
   });
 
-  it('[H5] tell that they were run inline, how long they waited, and what waits behind them', async () => {
+  it('[H5] Inline runs report the reason "inline", their wait, and the rows behind them', async () => {
     const [serving, batches] = await held();
     const ends: unknown[] = [];
     serving
@@ -146,27 +146,30 @@ describe('Calls of run()', () => {
   it.each<[string, (serving: LocalServing, options: object) => Promise<unknown>]>([
     ['run', (serving, options) => serving.run('a', options)],
     ['stream', (serving, options) => collect(serving.stream('a', { ...options, inline: true }))],
-  ])('[H6] end at their deadline or signal while the session loads, with %s', async (_, call) => {
-    const serving = await loading();
-    const leaving = new AbortController();
-    const late = expect(call(serving, { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
-    const left = expect(call(serving, { signal: leaving.signal })).rejects.toBe(reason);
+  ])(
+    '[H6] A call with %s ends at its deadline or signal while the session loads',
+    async (_, call) => {
+      const serving = await loading();
+      const leaving = new AbortController();
+      const late = expect(call(serving, { timeout: 100 })).rejects.toThrow(DeadlineExceededError);
+      const left = expect(call(serving, { signal: leaving.signal })).rejects.toBe(reason);
 
-    leaving.abort(reason);
-    await left;
-    await later(100);
-    await late;
-    await passTime(serving.close());
-  });
+      leaving.abort(reason);
+      await left;
+      await later(100);
+      await late;
+      await passTime(serving.close());
+    },
+  );
 
-  it('[H4] are answered as closed at the limit of shutdown while the session loads', async () => {
+  it('[H4] An inline run is answered with the closed error at the shutdown limit while the session loads', async () => {
     const serving = await loading();
     const closed = expect(serving.run('a')).rejects.toThrow(ServingClosedError);
     await passTime(serving.close());
     await closed;
   });
 
-  it('[H4] [9.3] leave a start() that is not over by then rejected, and nothing ready', async () => {
+  it('[H4] [9.3] start() is rejected when the session has not loaded by the shutdown limit', async () => {
     const serving = createServing({
       name: 'held',
       drainTimeout: 100,
@@ -179,7 +182,7 @@ describe('Calls of run()', () => {
     expect(serving.state).toBe('closed');
   });
 
-  it('[H4] [9.3] a start() whose load ends during shutdown is rejected', async () => {
+  it('[H4] [9.3] start() is rejected when the session loads during shutdown', async () => {
     let open!: () => void;
     const gate = new Promise<void>((resolve) => (open = resolve));
     const serving = createServing({
@@ -193,7 +196,7 @@ describe('Calls of run()', () => {
     await expect(serving.batchedRun('a')).rejects.toThrow(ServingClosedError);
   });
 
-  it('[L2] have their session and their batches in the async context of no caller', async () => {
+  it('[L2] The session and its batches run in the async context of no caller', async () => {
     const users = new AsyncLocalStorage<string>();
     const seen: unknown[] = [];
     const serving = await start({

@@ -15,7 +15,7 @@ import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js'
 describe('LocalServing', () => {
   useVirtualTime();
 
-  it('[4.5] [4.6] [6.1] [6.2] answers every call with its own rows in their order, or with their failure', async () => {
+  it('[4.5] [4.6] [6.1] [6.2] Every call is answered with its own rows in order, or with their failure', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
         const play = new Play(options);
@@ -30,7 +30,7 @@ describe('LocalServing', () => {
     );
   });
 
-  it('[5.6] [6.4] [7.2] [7.3] [7.4] answers every call once, in time and with its own rows or one failure that has befallen them', async () => {
+  it('[5.6] [6.4] [7.2] [7.3] [7.4] Every call is answered once and in time, with its own rows or one failure that applies to them', async () => {
     await fc.assert(
       fc.asyncProperty(hardScenario, async (options) => {
         const play = new Play(options);
@@ -43,7 +43,7 @@ describe('LocalServing', () => {
     );
   });
 
-  it('[6.4] of an idempotent serving, fails the call with the one row at fault and no other', async () => {
+  it('[6.4] In an idempotent serving only the call with the faulty row fails', async () => {
     await fc.assert(
       fc.asyncProperty(poisonedScenario, async (options) => {
         const play = new Play(options);

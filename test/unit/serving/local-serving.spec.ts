@@ -47,7 +47,7 @@ describe('LocalServing', () => {
   const start = useServings();
 
   describe('batchedRun', () => {
-    it('[3.2] runs the rows of concurrent callers in one batch and gives each its own', async () => {
+    it('[3.2] Rows of concurrent callers run in one batch, and each caller gets its own', async () => {
       const { definition, batches } = upper();
       const serving = await start(definition);
 
@@ -57,7 +57,7 @@ describe('LocalServing', () => {
       expect(batches).toEqual([['a', 'b', 'c']]);
     });
 
-    it('[3.2] [4.5] answers calls of any number of rows with as many', async () => {
+    it('[3.2] [4.5] A call with any number of rows is answered with as many', async () => {
       const { definition, batches } = upper({ batchSize: 2 });
       const serving = await start(definition);
 
@@ -73,7 +73,7 @@ describe('LocalServing', () => {
       ]);
     });
 
-    it('[1.7] [4.5] joins tensors that ran in several batches, which finish in any order', async () => {
+    it('[1.7] [4.5] Tensors that ran in several batches are joined in order, in whatever order those finish', async () => {
       const script = new BatchScript<{ x: Tensor }>();
       const serving = await start(
         script.createServing({ name: 'held', batchSize: 2, partitions: 3 }),
@@ -99,7 +99,7 @@ describe('LocalServing', () => {
       ]);
     });
 
-    it('[1.7] answers plain rows with tensors of their own where there is one for each', async () => {
+    it('[1.7] Plain rows are answered with a tensor each when the function returns a list of tensors', async () => {
       const serving = await start({
         name: 'embedder',
         useFactory: () => (texts: string[]) => texts.map(embed),
@@ -110,7 +110,7 @@ describe('LocalServing', () => {
       expect(replies).toEqual([floats([2], [1, 2]), floats([3], [3, 4, 5])]);
     });
 
-    it('[4.7] runs each key in batches of its own, and refuses one that is unknown with the sorted list', async () => {
+    it('[4.7] Each key runs in batches of its own, and an unknown key is refused with the sorted list', async () => {
       const { definition, batches } = upper({ batchKeys: ['en', 'de'] });
       const serving = await start(definition);
       const call = (text: string, key: string): Promise<unknown> =>
@@ -124,7 +124,7 @@ describe('LocalServing', () => {
       expect(batches).toEqual([['a', 'c'], ['b']]);
     });
 
-    it('[4.9] never puts rows of different kinds into one batch', async () => {
+    it('[4.9] Rows with different shapes or types never share a batch', async () => {
       const shapes: string[] = [];
       const serving = await start<Tensor>({
         name: 'echo',
@@ -141,13 +141,13 @@ describe('LocalServing', () => {
       expect(shapes).toEqual(['float32 3x2', 'float32 1x3', 'int32 1x2']);
     });
 
-    it('[2.3] refuses a batch without rows', async () => {
+    it('[2.3] A call without rows is refused', async () => {
       const serving = await start(upper().definition);
 
       await expect(serving.batchedRun(Batch.empty())).rejects.toThrow(InvalidBatchError);
     });
 
-    it('[7.1] refuses at once what the queue has no room for', async () => {
+    it('[7.1] A call beyond the queue limit is refused at once', async () => {
       const { definition, batches } = upper({ batchSize: 2, maxQueue: 2 });
       const serving = await start(definition);
 
@@ -163,7 +163,7 @@ describe('LocalServing', () => {
   });
 
   describe('run', () => {
-    it('[3.1] runs at once and alone, started or not, while every partition is busy', async () => {
+    it('[3.1] An inline run shares no batch, waits for no window and needs no start', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', batchTimeout: 10_000 }));
       const queued = serving.batchedRun('queued');
@@ -188,11 +188,11 @@ describe('LocalServing', () => {
         chunks: [['a', 'b'], ['c', 'd'], ['e']],
       },
       {
-        promise: 'whole where no batch size is configured',
+        promise: 'whole without a batch size',
         options: {},
         chunks: [['a', 'b', 'c', 'd', 'e']],
       },
-    ])('[3.1] runs a large input $promise', async ({ options, chunks }) => {
+    ])('[3.1] An inline run executes a large input $promise', async ({ options, chunks }) => {
       const { definition, batches } = upper(options);
 
       const reply = await createServing(definition).run(Batch.stack('abcde'.split('')));
@@ -201,7 +201,7 @@ describe('LocalServing', () => {
       expect(batches).toEqual(chunks);
     });
 
-    it('[3.1] fails alone when its batch function throws', async () => {
+    it('[3.1] An inline run fails alone when its batch function throws', async () => {
       const serving = createServing({
         name: 'failing',
         useFactory: () => () => Promise.reject(new Error('out of memory')),
@@ -212,7 +212,7 @@ describe('LocalServing', () => {
   });
 
   describe('preprocess and postprocess', () => {
-    it('[1.5] run once per call, also when the call is split over batches', async () => {
+    it('[1.5] preprocess and postprocess run once per call, also when the call is split over batches', async () => {
       const journal: unknown[] = [];
       const letters = defineServing({
         name: 'letters',
@@ -231,7 +231,7 @@ describe('LocalServing', () => {
     });
 
     it.each(['preprocess', 'postprocess'])(
-      '[1.5] fail one call alone when %s throws',
+      '[1.5] An error in %s fails one call alone',
       async (callback) => {
         const { definition, batches } = upper(
           callback === 'preprocess'
@@ -253,7 +253,7 @@ describe('LocalServing', () => {
       },
     );
 
-    it('[1.6] read the metadata of the batch that the call shared with others', async () => {
+    it('[1.6] postprocess receives the metadata of the batch that the call shared with others', async () => {
       let batches = 0;
       const serving = await start({
         name: 'counting',
@@ -270,7 +270,7 @@ describe('LocalServing', () => {
   });
 
   describe('failures', () => {
-    it('[6.1] of a batch fail those with rows in it, and the serving lives on', async () => {
+    it('[6.1] A failed batch fails the calls with rows in it, and the serving goes on', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', batchSize: 2 }));
       const cause = new Error('out of memory');
@@ -296,7 +296,7 @@ describe('LocalServing', () => {
       ]);
     });
 
-    it('[6.2] of a row fail its caller alone', async () => {
+    it('[6.2] An error in place of a row fails the call of that row alone', async () => {
       const fault = new RangeError('b is no number');
       const serving = await start({
         name: 'numbers',
@@ -318,7 +318,7 @@ describe('LocalServing', () => {
       ]);
     });
 
-    it('[6.3] of an output say what it should have been, to the callers of that batch', async () => {
+    it('[6.3] An invalid output fails the calls of its batch with the expected output', async () => {
       const outputs = [['A'], undefined, ['E', 'F']].values();
       const serving = await start({
         name: 'short',
@@ -345,7 +345,7 @@ describe('LocalServing', () => {
       expect(replies.slice(4).map((reply) => 'value' in reply && reply.value)).toEqual(['E', 'F']);
     });
 
-    it('[6.5] that are errors of this package reach the caller as they are', async () => {
+    it('[6.5] A ServingError from a batch function reaches the caller unchanged', async () => {
       const overloaded = new OverloadedError('the next serving is full');
       const serving = await start({
         name: 'chained',
@@ -356,8 +356,8 @@ describe('LocalServing', () => {
     });
   });
 
-  describe('its life', () => {
-    it('[9.1] has no batched calls before the start', async () => {
+  describe('lifecycle', () => {
+    it('[9.1] A batched call before the start is refused', async () => {
       const serving = createServing(upper().definition);
 
       await expect(serving.batchedRun('a')).rejects.toThrow(
@@ -367,7 +367,7 @@ describe('LocalServing', () => {
       );
     });
 
-    it('[9.1] starts once', async () => {
+    it('[9.1] A serving starts once', async () => {
       const useFactory = jest.fn(() => (rows: string[]) => rows);
       const serving = createServing({ name: 'once', useFactory });
 
@@ -380,19 +380,19 @@ describe('LocalServing', () => {
 
     it.each([
       {
-        promise: 'finishes what is queued',
+        promise: 'runs queued rows',
         options: {},
         queued: { status: 'fulfilled', value: 'B' },
       },
       {
-        promise: 'answers what is queued as closed where it does not drain',
+        promise: 'answers queued calls with the closed error when draining is off',
         options: { drainOnShutdown: false },
         queued: {
           status: 'rejected',
           reason: new ServingClosedError('Serving "held" was closed before the call could run'),
         },
       },
-    ])('[9.3] $promise, after what runs', async ({ options, queued }) => {
+    ])('[9.3] Closing waits for running batches and $promise', async ({ options, queued }) => {
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', ...options }));
       const ended = jest.fn();
@@ -416,7 +416,7 @@ describe('LocalServing', () => {
       expect(await replies).toEqual([{ status: 'fulfilled', value: 'A' }, queued]);
     });
 
-    it('[9.3] [H1] answers as closed what does not fit into the time for shutdown, what runs too', async () => {
+    it('[9.3] [H1] At the shutdown limit queued and running calls are answered with the closed error', async () => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
       const script = new BatchScript<string>();
       const serving = await start(script.createServing({ name: 'held', drainTimeout: 500 }));
@@ -438,7 +438,7 @@ describe('LocalServing', () => {
     });
 
     it.each(['batchedRun', 'run'] as const)(
-      '[9.3] takes no %s from the moment it closes',
+      '[9.3] %s calls are refused from the moment in which the serving closes',
       async (method) => {
         const serving = await start(upper().definition);
 
@@ -452,7 +452,7 @@ describe('LocalServing', () => {
       },
     );
 
-    it('[9.3] closes once, also before its start, which then is refused', async () => {
+    it('[9.3] A serving closes once, and a start after that is refused', async () => {
       const serving = createServing(upper().definition);
 
       const closing = serving.close();
@@ -464,7 +464,7 @@ describe('LocalServing', () => {
   });
 
   describe('eventsOf', () => {
-    it('[12.2] tells of each batch', async () => {
+    it('[12.2] eventsOf emits an event with the figures of each batch', async () => {
       const script = new BatchScript<string>();
       const serving = await start(
         script.createServing({

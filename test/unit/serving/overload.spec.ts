@@ -38,7 +38,7 @@ describe('A serving under load', () => {
     return busy(options, Promise.resolve({ serving, script }));
   }
 
-  it('[7.1] refuses on arrival a call that it could not answer in time, with the reason and when to call again', async () => {
+  it('[7.1] A call that cannot be answered in time is refused on arrival with the reason and the time to retry', async () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
@@ -60,7 +60,7 @@ describe('A serving under load', () => {
     await waiting;
   });
 
-  it('[7.1] refuses none that it can serve first', async () => {
+  it('[7.1] A call that is late in the queue is accepted when its priority or tenant moves it ahead', async () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
@@ -72,7 +72,7 @@ describe('A serving under load', () => {
     await waiting;
   });
 
-  it('[7.1] fails open before it knows how long its batches take', async () => {
+  it('[7.1] Calls with short deadlines are accepted while batch times are unknown', async () => {
     const { serving, script } = await busy();
     const waiting = serving.batchedRun(rowsOf(400));
 
@@ -83,7 +83,7 @@ describe('A serving under load', () => {
     await waiting;
   });
 
-  it('[7.1] refuses none when it is idle, though all that it knows speaks against it', async () => {
+  it('[7.1] An idle serving accepts calls with deadlines shorter than the learned batch time', async () => {
     const { serving, script } = await trained();
     script.batches[0]!.finish(echo);
     await turn();
@@ -95,7 +95,7 @@ describe('A serving under load', () => {
     expect(await reply).toBe('quick');
   });
 
-  it('[7.1] refuses streams as well, whose every batch must be answered in time', async () => {
+  it('[7.1] A stream that cannot be answered in time is refused too', async () => {
     const { serving, script } = await trained();
     const waiting = serving.batchedRun(rowsOf(8));
 
@@ -107,7 +107,7 @@ describe('A serving under load', () => {
     await waiting;
   });
 
-  it('[7.1] says of its drain rate when a call may find room', async () => {
+  it('[7.1] The time to retry follows from the measured drain rate', async () => {
     const { serving, script } = await trained({ maxQueue: 100 });
     const waiting = serving.batchedRun(rowsOf(100));
 
@@ -120,7 +120,7 @@ describe('A serving under load', () => {
     await waiting;
   });
 
-  it('[7.4] runs rows of higher priority first, which may be of a stream', async () => {
+  it('[7.4] Rows of higher priority run first, also those of a stream', async () => {
     const { serving, script } = await busy();
     const calls = [
       serving.batchedRun(rowsOf(4, 'low'), { priority: -1 }),
@@ -142,7 +142,7 @@ describe('A serving under load', () => {
     expect(outputsOf(high as never)).toEqual([['high 0', 'high 1']]);
   });
 
-  it('[7.4] lets waiting make up for priority as `priorityAgeing` says', async () => {
+  it('[7.4] Waiting makes up for priority at the rate of the ageing time', async () => {
     const { serving, script } = await busy({ priorityAgeing: 50, batchSize: 1 });
     const order: string[] = [];
     const ask = (row: string, priority?: number): Promise<unknown> =>
@@ -159,7 +159,7 @@ describe('A serving under load', () => {
     expect(order).toEqual(['new', 'old', 'newer']);
   });
 
-  it('[7.4] shares itself among tenants, of whom the calls or a function of the serving tell, by weight', async () => {
+  it('[7.4] Tenants, named by calls or by a function of the serving, share by weight', async () => {
     const { serving, script } = await busy({
       batchSize: 6,
       tenant: (input) => (typeof input === 'string' ? input[0] : undefined),
@@ -187,7 +187,7 @@ describe('A serving under load', () => {
     await Promise.all(calls);
   });
 
-  it('[7.4] [7.1] keeps room for others from tenants and from calls of low priority', async () => {
+  it('[7.4] [7.1] Room in the queue is kept for other tenants and for calls with normal priority', async () => {
     const { serving, script } = await busy({ maxQueue: 8 });
     const calls = Array.from({ length: 4 }, () => serving.batchedRun('a', { tenant: 'greedy' }));
 
@@ -203,7 +203,7 @@ describe('A serving under load', () => {
   });
 
   it.each([{ tenant: 'a' }, { priority: -1 }])(
-    '[7.4] [8.1] lets a stream of %j not be in its own way, also in a queue that is not much larger than a batch',
+    '[7.4] [8.1] A stream with %j does not block itself in a queue little larger than a batch',
     async (options) => {
       const { serving, script } = await busy({ maxQueue: 8 });
       script.release(echo);
@@ -223,13 +223,13 @@ describe('A serving under load', () => {
     { tenant: 'a' },
     { cost: 5 },
     { idempotent: 'yes' },
-  ])('[1.9] refuses options that cannot be: %j', async (options) => {
+  ])('[1.9] Invalid options are refused: %j', async (options) => {
     await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(
       `option "${Object.keys(options)[0]}" is`,
     );
   });
 
-  it('[M9] refuses without a stack trace, which would cost more than the rest of the call', async () => {
+  it('[M9] A refusal has no stack trace, which would cost more than the rest of the call', async () => {
     const { serving } = await busy({ maxQueue: 4 });
     const waiting = serving.batchedRun(rowsOf(4));
 
@@ -243,7 +243,7 @@ describe('A serving under load', () => {
     waiting.catch(() => {});
   });
 
-  it('[12.2] tells how far a refused call came', async () => {
+  it('[12.2] A refused call reports the stage that it reached', async () => {
     const { serving, script } = await trained();
     const ends: unknown[] = [];
     serving

@@ -46,7 +46,7 @@ describe('The execution provider of a partition', () => {
     jest.restoreAllMocks();
   });
 
-  it('[W10] is warned of once where several partitions miss the same', async () => {
+  it('[W10] A provider that several partitions miss leads to one warning', async () => {
     listen();
     const missing = { inUse: 'cpu', missing: ['cuda (no driver)'] };
 
@@ -56,7 +56,7 @@ describe('The execution provider of a partition', () => {
     expect(warnings).toEqual(['The model of serving "net" runs on cpu, without cuda (no driver)']);
   });
 
-  it('[W10] is warned of when it is another after a restart, and not when it is the same', async () => {
+  it('[W10] A restart leads to a warning when the provider has changed, and not when it is the same', async () => {
     listen();
     const [serving, change] = await started([]);
 

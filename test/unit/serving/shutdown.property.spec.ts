@@ -14,7 +14,7 @@ describe('A serving that shuts down at a random moment', () => {
   useVirtualTime();
   beforeEach(() => Logger.overrideLogger(false));
 
-  it('[H1] [H4] [H5] [W2] [W14] answers every call once: by its own rows, by its own failure, or as closed at the limit', async () => {
+  it('[H1] [H4] [H5] [W2] [W14] Every call is answered once: with its own rows, its own failure, or the closed error at the limit', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
         const play = new Play(options);

@@ -8,7 +8,7 @@ const echo = () => (rows: unknown[]) => rows;
 describe('The state of a serving', () => {
   useVirtualTime();
 
-  it('[9.2] goes from stopped over starting, ready and closing to closed', async () => {
+  it('[9.2] The state goes from stopped through starting, ready and closing to closed', async () => {
     const held = new HeldFunction();
     let load!: () => void;
     const loaded = new Promise<void>((resolve) => (load = resolve));
@@ -33,7 +33,7 @@ describe('The state of a serving', () => {
     expect(serving.state).toBe('closed');
   });
 
-  it('[9.2] [2.4] is not ready before its warm-up has run', async () => {
+  it('[9.2] [2.4] A serving is not ready before its warm-up has run', async () => {
     const held = new HeldFunction();
     const serving = createServing({
       name: 'held',
@@ -52,7 +52,7 @@ describe('The state of a serving', () => {
     await serving.close();
   });
 
-  it('[9.2] [9.1] is stopped after a start that has failed, and can be started again', async () => {
+  it('[9.2] [9.1] A serving whose start failed is stopped and can be started again', async () => {
     let attempts = 0;
     const useFactory = () => (attempts++ === 0 ? Promise.reject(new Error('no memory')) : echo());
     const serving = createServing({ name: 'late', useFactory });
@@ -70,7 +70,7 @@ describe('The state of a serving', () => {
     await serving.close();
   });
 
-  it('[9.2] [1.2] is stopped after a class could not be initialised, which is then initialised again', async () => {
+  it('[9.2] [1.2] A class whose init failed is stopped and initialised again by the next start', async () => {
     let attempts = 0;
     class Late implements ServingHandler {
       init(): Promise<void> {
@@ -91,7 +91,7 @@ describe('The state of a serving', () => {
     await serving.close();
   });
 
-  it('[9.2] is stopped for one that only runs inline', async () => {
+  it('[9.2] A serving that only runs inline is stopped', async () => {
     const serving = createServing({ name: 'echo', useFactory: echo });
 
     await serving.run('a');
@@ -101,7 +101,7 @@ describe('The state of a serving', () => {
     expect(serving.state).toBe('closed');
   });
 
-  it('[9.2] [9.3] is closing from the moment in which the application begins to shut down, while calls are still taken', async () => {
+  it("[9.2] [9.3] The state is closing from the begin of the application's shutdown, while calls are still accepted", async () => {
     const serving = createServing({ name: 'echo', useFactory: echo, batchTimeout: 10_000 });
     await serving.start();
 

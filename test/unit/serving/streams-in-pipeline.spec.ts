@@ -7,7 +7,7 @@ import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 const rowsOf = (call: string, count: number): string[] =>
   Array.from({ length: count }, (_, i) => `${call}${i + 1}`);
 
-describe('A streamed call of more rows than a batch', () => {
+describe('A streamed call with more rows than a batch', () => {
   useVirtualTime();
   const start = useServings();
 
@@ -23,7 +23,7 @@ describe('A streamed call of more rows than a batch', () => {
   }
 
   it.each([1, 3])(
-    '[W15] runs all its rows before those of calls that came after it, on %i partitions',
+    '[W15] A streamed call runs all its rows before those of later calls, on %i partitions',
     async (partitions) => {
       const { runs, serving } = await served(partitions);
       const calls = [rowsOf('a', 10), rowsOf('b', 3), rowsOf('c', 1)];
@@ -35,7 +35,7 @@ describe('A streamed call of more rows than a batch', () => {
     },
   );
 
-  it('[W15] a list of batches keeps its place in line as one batch does', async () => {
+  it('[W15] A streamed list of batches keeps its place in the queue as one batch does', async () => {
     const { runs, serving } = await served(1);
     const pieces = [rowsOf('a', 3), rowsOf('b', 3), rowsOf('c', 3)];
     const input = pieces.map((rows) => Batch.stack(rows));
@@ -45,7 +45,7 @@ describe('A streamed call of more rows than a batch', () => {
     expect(runs.flat()).toEqual([...pieces.flat(), 'last']);
   });
 
-  it('[W15] a slow reader has no more than three batches of one partition under way', async () => {
+  it('[W15] A slow reader has at most three batches of one partition in progress', async () => {
     const { runs, serving } = await served(1);
     const events = serving.stream(Batch.stack(rowsOf('a', 1000)))[Symbol.asyncIterator]();
 

@@ -15,7 +15,7 @@ import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js'
 describe('LocalServing', () => {
   useVirtualTime();
 
-  it('[8.1] [8.2] [8.3] [8.4] [8.5] gives every consumer its own rows in their order, and works for nobody who has left', async () => {
+  it('[8.1] [8.2] [8.3] [8.4] [8.5] Every consumer gets its own rows in order, and nothing runs for consumers that have left', async () => {
     await fc.assert(
       fc.asyncProperty(scenario, async (options) => {
         const play = new Play(options);

@@ -63,7 +63,7 @@ class Numbers implements Iterator<number> {
 const ones = (count: number): Numbers => new Numbers(Array.from({ length: count }, () => 1));
 
 describe('PullAhead', () => {
-  it('[8.1] starts nothing before it is asked', async () => {
+  it('[8.1] Nothing is pulled before the consumer asks', async () => {
     const source = ones(3);
     pullFrom(source, 2);
 
@@ -72,7 +72,7 @@ describe('PullAhead', () => {
     expect(source.given).toBe(0);
   });
 
-  it('[8.1] starts as much as the window has room for, and no more until the consumer asks on', async () => {
+  it('[8.1] Pulling stops at the size of the window until the consumer takes a piece', async () => {
     const { pulled, started } = pullFrom(ones(10), 3);
 
     const first = await pulled.next();
@@ -87,7 +87,7 @@ describe('PullAhead', () => {
     expect([first.value, second.value]).toEqual(started.slice(0, 2));
   });
 
-  it('[8.1] counts what a piece of work is, so that large ones are few', async () => {
+  it('[8.1] The window counts the size of each piece, so that few large pieces are ahead', async () => {
     const { pulled, started } = pullFrom(new Numbers([4, 4, 4, 1, 1, 1, 1, 1]), 6);
 
     await pulled.next();
@@ -101,7 +101,7 @@ describe('PullAhead', () => {
     expect(started.map(({ size }) => size)).toEqual([4, 4, 4, 1, 1, 1, 1, 1]);
   });
 
-  it('[8.1] [7.1] starts no more than may be under way at its cost, and what is dearer alone', async () => {
+  it('[8.1] [7.1] Pulling stops at the cost limit, and a piece above the limit starts alone', async () => {
     const { pulled, started } = pullFrom(new Numbers([2, 2, 3, 9, 1, 1]), 100, 5);
     const sizes = async (): Promise<number[]> => {
       await pulled.next();
@@ -116,7 +116,7 @@ describe('PullAhead', () => {
     expect(await sizes()).toEqual([2, 2, 3, 9, 1, 1]);
   });
 
-  it('[8.2] [7.1] does not start what was too dear once it is stopped', async () => {
+  it('[8.2] [7.1] A piece that exceeded the cost limit does not start after stopping', async () => {
     const source = ones(10);
     const { pulled, started } = pullFrom(source, 100, 2);
     await pulled.next();
@@ -129,7 +129,7 @@ describe('PullAhead', () => {
     expect([started.length, source.given, source.returns]).toEqual([2, 3, 1]);
   });
 
-  it('[8.1] gives the pieces in their order to the end, and then says so to whoever asks', async () => {
+  it('[8.1] Pieces arrive in order until the end, which is reported to every further request', async () => {
     const { pulled, started } = pullFrom(ones(4), 2);
     const asked: unknown[] = [];
 
@@ -141,7 +141,7 @@ describe('PullAhead', () => {
     expect(started).toHaveLength(4);
   });
 
-  it('[8.1] gives what was started before the source failed, and then its error', async () => {
+  it('[8.1] Pieces that started before the source failed arrive before its error', async () => {
     const error = new Error('the file is broken');
     const source = new Numbers([1, error, 1]);
     const { pulled, started } = pullFrom(source, 5);
@@ -154,7 +154,7 @@ describe('PullAhead', () => {
     expect(source).toMatchObject({ given: 2, returns: 1 });
   });
 
-  it('[8.1] leaves the source when a value of it cannot be started', async () => {
+  it('[8.1] The source is closed when one of its values cannot be started', async () => {
     const source = new Numbers([1, -1, 1]);
     const { pulled, started } = pullFrom(source, 5);
 
@@ -164,7 +164,7 @@ describe('PullAhead', () => {
     expect(source).toMatchObject({ given: 2, returns: 1 });
   });
 
-  it('[8.2] ends what is under way when it is stopped, leaves the source once, and starts no more', async () => {
+  it('[8.2] Stopping ends the pieces in progress, closes the source once and starts nothing more', async () => {
     const source = ones(10);
     const { pulled, started } = pullFrom(source, 3);
     const error = new Error('left');
@@ -181,7 +181,7 @@ describe('PullAhead', () => {
     expect(source.returns).toBe(1);
   });
 
-  it('[8.2] leaves a source that has come to its end alone', async () => {
+  it('[8.2] A source that has ended is not closed', async () => {
     const source = ones(1);
     const { pulled } = pullFrom(source, 3);
     await pulled.next();
@@ -192,7 +192,7 @@ describe('PullAhead', () => {
     expect(source.returns).toBe(0);
   });
 
-  it('[8.2] waits for nothing when it is stopped while the source is', async () => {
+  it('[8.2] Stopping does not wait for a source that is being read', async () => {
     let give!: (result: IteratorResult<number>) => void;
     let returns = 0;
     const { pulled, started } = pullFrom(
@@ -215,7 +215,7 @@ describe('PullAhead', () => {
     expect([started.length, returns]).toEqual([0, 1]);
   });
 
-  it('[8.2] gives the error with which it is stopped to who waits for the next piece', async () => {
+  it('[8.2] The error of stopping reaches a consumer that waits for the next piece', async () => {
     const { pulled } = pullFrom({ next: () => new Promise<never>(() => {}) }, 1);
     const asked = pulled.next();
 
@@ -224,7 +224,7 @@ describe('PullAhead', () => {
     await expect(asked).rejects.toThrow('aborted');
   });
 
-  it('[8.2] is not moved by an error of a source that it has left', async () => {
+  it('[8.2] An error of a source that was closed is ignored', async () => {
     let fail!: (error: unknown) => void;
     let returns = 0;
     const { pulled } = pullFrom(

@@ -17,8 +17,8 @@ function begun(pulls: Pulls, pieces: number, start = () => piece) {
   });
 }
 
-describe('The pulls of a serving that is closed', () => {
-  it('[L4] do not wait for the reader of a stream whose work is done', async () => {
+describe('The pulls of a serving that closes', () => {
+  it('[L4] Closing does not wait for the reader of a stream whose work has ended', async () => {
     const pulls = new Pulls();
     await pulls.readerOf(begun(pulls, 1), () => {}).next();
     await turn();
@@ -29,7 +29,7 @@ describe('The pulls of a serving that is closed', () => {
   it.each([
     ['has pieces that were not started', 3, () => piece],
     ['has a piece that runs', 1, () => ({ ...piece, isOver: false })],
-  ])('[L4] wait for the reader of a stream that %s', async (_, pieces, start) => {
+  ])('[L4] Closing waits for the reader of a stream that %s', async (_, pieces, start) => {
     const pulls = new Pulls();
     const pulled = begun(pulls, pieces, start);
     await pulled.next();

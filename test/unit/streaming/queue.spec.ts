@@ -6,7 +6,7 @@ const DONE = { done: true, value: undefined };
 const valueOf = (value: unknown) => ({ done: false, value });
 
 describe('Queue', () => {
-  it('[8.2] gives its values in their order, whether they were there or had to be waited for', async () => {
+  it('[8.2] Values arrive in order, whether they were queued or awaited', async () => {
     const queue = new Queue<number>();
     queue.push(1);
     queue.push(2);
@@ -19,7 +19,7 @@ describe('Queue', () => {
     expect(queue.size).toBe(0);
   });
 
-  it('[8.2] gives what it has before it ends, and then says so to whoever asks', async () => {
+  it('[8.2] Queued values arrive before the end, which is reported to every further request', async () => {
     const queue = new Queue<number>();
     queue.push(1);
     queue.end();
@@ -32,7 +32,7 @@ describe('Queue', () => {
     ]);
   });
 
-  it('[8.2] gives what it has before it fails, and then the error to whoever asks', async () => {
+  it('[8.2] Queued values arrive before the error, which is reported to every further request', async () => {
     const queue = new Queue<number>();
     const error = new Error('lost');
     queue.push(1);
@@ -52,7 +52,7 @@ describe('Queue', () => {
       (queue) => queue.fail(undefined),
       { status: 'rejected', reason: undefined },
     ],
-  ])('[8.2] tells all who wait when it %s', async (_, close, told) => {
+  ])('[8.2] All consumers that wait are notified when the queue %s', async (_, close, told) => {
     const queue = new Queue<number>();
     const waiting = [queue.next(), queue.next()];
 
@@ -61,7 +61,7 @@ describe('Queue', () => {
     expect(await Promise.allSettled(waiting)).toEqual([told, told]);
   });
 
-  it('[8.2] loses and repeats nothing, however values and takers take turns', async () => {
+  it('[8.2] No value is lost or repeated in any sequence of pushing and taking', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.boolean(), { maxLength: 200 }), async (turns) => {
         const queue = new Queue<number>();

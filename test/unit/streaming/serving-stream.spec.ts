@@ -39,7 +39,7 @@ describe('ServingStream', () => {
   it.each([
     ['observed', observed],
     ['iterated', iterated],
-  ])('[8.2] is opened anew each time that it is %s', async (_, all) => {
+  ])('[8.2] A stream opens its source anew each time that it is %s', async (_, all) => {
     const { stream, notes } = counting(3);
     expect(notes.opened).toBe(0);
 
@@ -55,13 +55,13 @@ describe('ServingStream', () => {
   it.each([
     ['observes', observed],
     ['iterates', iterated],
-  ])('[8.2] gives its error to whoever %s', async (_, all) => {
+  ])('[8.2] The error of a stream reaches a consumer that %s', async (_, all) => {
     const error = new Error('too late');
 
     await expect(all(counting(2, error).stream)).rejects.toBe(error);
   });
 
-  it('[8.2] takes operators like any Observable', async () => {
+  it('[8.2] A stream supports operators like any Observable', async () => {
     const { stream } = counting(3);
 
     expect(
@@ -74,7 +74,7 @@ describe('ServingStream', () => {
     ).toEqual([0, 2, 4]);
   });
 
-  it('[8.2] asks for one value at a time of those who iterate', async () => {
+  it('[8.2] Iteration requests one value at a time', async () => {
     const { stream, notes } = counting(10);
     const values = stream[Symbol.asyncIterator]();
 
@@ -86,7 +86,7 @@ describe('ServingStream', () => {
     await values.return!();
   });
 
-  it('[8.2] ends what it opened when an iteration is broken off', async () => {
+  it('[8.2] Breaking off an iteration closes the source', async () => {
     const { stream, notes } = counting(10);
 
     for await (const value of stream) {
@@ -98,7 +98,7 @@ describe('ServingStream', () => {
     expect(notes).toEqual({ opened: 1, given: 2, ended: 1, aborted: 1 });
   });
 
-  it('[8.2] opens nothing for an iteration that ends before it starts', async () => {
+  it('[8.2] An iteration that ends before its first value opens no source', async () => {
     const { stream, notes } = counting(10);
 
     expect(await stream[Symbol.asyncIterator]().return!()).toEqual({
@@ -109,7 +109,7 @@ describe('ServingStream', () => {
     expect(notes.opened).toBe(0);
   });
 
-  it('[8.2] ends what it opened when an observer leaves, also where more has come already', async () => {
+  it('[8.2] Unsubscribing closes the source, also when more values have arrived', async () => {
     const { stream, notes } = counting(10);
 
     expect(await lastValueFrom(stream.pipe(take(2), toArray()))).toEqual([0, 1]);
@@ -119,7 +119,7 @@ describe('ServingStream', () => {
     expect(notes.given).toBeLessThanOrEqual(2);
   });
 
-  it('[8.2] ends what it opened when an observer leaves before anything has come', async () => {
+  it('[8.2] Unsubscribing before the first value closes the source', async () => {
     const { stream, notes } = counting(10);
 
     stream.subscribe(() => expect(notes).toBe('left')).unsubscribe();
@@ -128,7 +128,7 @@ describe('ServingStream', () => {
     expect(notes).toMatchObject({ opened: 1, ended: 1 });
   });
 
-  it('[8.2] reports no error to an observer who has left', async () => {
+  it('[8.2] An observer that has unsubscribed receives no error', async () => {
     const heard: unknown[] = [];
     const stream = new ServingStream((left) => ({
       next: () =>

@@ -48,7 +48,7 @@ describe('sourceOf', () => {
     ['an Observable', () => of('a', 'b'), ['a', 'b']],
     ['an Observable that is late', () => from(countingSlowly(3)), [0, 1, 2]],
     ['a list of batches', () => batches, batches],
-  ])('[8.1] pulls from %s', async (_, make, values) => {
+  ])('[8.1] Values are pulled from %s', async (_, make, values) => {
     const got = await take(sourceOf(make()));
 
     expect(got.map((value) => (value instanceof Uint8Array ? Buffer.from(value) : value))).toEqual(
@@ -70,11 +70,11 @@ describe('sourceOf', () => {
     ['a tensor', floats([1], [1])],
     ['a tuple of tensors', [floats([1], [1])]],
     ['an object', { next: 'week' }],
-  ])('[8.1] takes %s as a value', (_, value) => {
+  ])('[8.1] %s is a value and no source', (_, value) => {
     expect(sourceOf(value)).toBeUndefined();
   });
 
-  it('[8.1] asks where it can rather than being pushed to', async () => {
+  it('[8.1] A ServingStream is pulled from and not subscribed to', async () => {
     let given = 0;
     const stream = new ServingStream(async function* () {
       for (; ; given++) {
@@ -90,7 +90,7 @@ describe('sourceOf', () => {
   });
 
   describe('of an Observable', () => {
-    it('[8.1] ends its subscription when it is left', async () => {
+    it('[8.1] Leaving the source of an Observable unsubscribes from it', async () => {
       const values$ = new Subject();
       const source = sourceOf(values$);
       const first = source!.next();
@@ -102,7 +102,7 @@ describe('sourceOf', () => {
       expect(values$.observed).toBe(false);
     });
 
-    it('[8.1] gives what came before an error, and then the error', async () => {
+    it('[8.1] Values of an Observable arrive before its error', async () => {
       const error = new Error('the microphone is gone');
       const source = sourceOf(
         concat(
@@ -126,7 +126,7 @@ describe('sourceOf', () => {
         }),
       ],
       ['that comes over time', from(countingSlowly(2000))],
-    ])('[8.1] refuses to hold more than 1024 values, of one %s', async (_, values$) => {
+    ])('[8.1] At most 1024 values are held of an Observable %s', async (_, values$) => {
       let isObserved = true;
       const source = sourceOf(
         new Observable((subscriber) => {
@@ -152,7 +152,7 @@ describe('sourceOf', () => {
 });
 
 describe('leave', () => {
-  it('[8.1] runs the end of a generator', () => {
+  it('[8.1] Leaving a generator runs its finally block', () => {
     let ended = false;
     const source = (function* () {
       try {
@@ -190,7 +190,7 @@ describe('leave', () => {
       'never ends',
       { next: () => Promise.reject(new Error('no')), return: () => new Promise(() => {}) },
     ],
-  ])('[8.1] is through with a source that %s', async (_, source) => {
+  ])('[8.1] Leaving ends without an error for a source that %s', async (_, source) => {
     leave(source);
 
     await turn();

@@ -74,13 +74,13 @@ describe('ServingError', () => {
   );
 
   it.each(errors)(
-    '[6.5] $name shows its message to an HTTP client only where that is at fault',
+    '[6.5] $name exposes its message to an HTTP client only when the client is at fault',
     ({ type, statusCode }) => {
       expect(new type().expose).toBe(statusCode < 500);
     },
   );
 
-  it.each(errors)('[6.5] $name crosses a thread as what it is', ({ type }) => {
+  it.each(errors)('[6.5] $name keeps its class across threads', ({ type }) => {
     const cause = new InvalidBatchError('uneven', { cause: new RangeError('3 > 2') });
     const error = new type('it failed', { cause, retryAfter: 3 });
 
@@ -94,7 +94,7 @@ describe('ServingError', () => {
   });
 
   it.each(errors)(
-    '[6.5] $name crosses a wire without stack and cause',
+    '[6.5] $name is serialized without stack and cause',
     ({ type, name, code, statusCode }) => {
       const cause = new Error('password');
 
@@ -114,12 +114,12 @@ describe('ServingError', () => {
 describe('toWire and fromWire', () => {
   it.each([
     [
-      'an error of another kind',
+      'an error of another class',
       new TypeError('x is no function'),
       { name: 'TypeError', message: 'x is no function' },
     ],
     [
-      'its code',
+      'an error with a code',
       Object.assign(new Error('no file'), { code: 'ENOENT' }),
       { name: 'Error', message: 'no file', code: 'ENOENT' },
     ],
@@ -129,15 +129,19 @@ describe('toWire and fromWire', () => {
       { name: 'Error', message: 'out of memory' },
     ],
     ['nothing', undefined, { name: 'Error', message: 'undefined' }],
-    ['a cause that is no error', new Error('a', { cause: 'b' }), { name: 'Error', message: 'a' }],
-  ])('[6.5] keep %s', (_, thrown, expected) => {
+    [
+      'an error whose cause is no error',
+      new Error('a', { cause: 'b' }),
+      { name: 'Error', message: 'a' },
+    ],
+  ])('[6.5] An error crosses a thread: %s', (_, thrown, expected) => {
     const received = fromWire(structuredClone(toWire(thrown)));
 
     expect(isError(received)).toBe(true);
     expect(received).toMatchObject(expected);
   });
 
-  it('[6.5] end where an error is its own cause', () => {
+  it('[6.5] An error that is its own cause crosses a thread', () => {
     const error = new Error('first');
     error.cause = new Error('second', { cause: error });
 
@@ -148,11 +152,15 @@ describe('toWire and fromWire', () => {
 describe('isServingError', () => {
   it.each([
     ['an error of this package', new OverloadedError(), true],
-    ['one of another copy of it', Object.assign(new Error(), { code: 'SERVING_CLOSED' }), true],
+    [
+      'an error of another copy of this package',
+      Object.assign(new Error(), { code: 'SERVING_CLOSED' }),
+      true,
+    ],
     ['another error', Object.assign(new Error(), { code: 'ENOENT' }), false],
     ['an object with such a code', { code: 'SERVING_CLOSED' }, false],
     ['null', null, false],
-  ])('tells of %s', (_, value, expected) => {
+  ])('isServingError accepts only errors of this package: %s', (_, value, expected) => {
     expect(isServingError(value)).toBe(expected);
   });
 });
@@ -164,36 +172,39 @@ describe('isError', () => {
     ['a message', 'failed', false],
     ['null', null, false],
     ['undefined', undefined, false],
-    ['a proxy that may not be asked', new Proxy({}, { getPrototypeOf: throws }), false],
-  ])('tells of %s', (_, value, expected) => {
+    ['a proxy whose traps throw', new Proxy({}, { getPrototypeOf: throws }), false],
+  ])('isError accepts only errors: %s', (_, value, expected) => {
     expect(isError(value)).toBe(expected);
   });
 });
 
-describe('What was thrown and cannot be read', () => {
+describe('A thrown value that cannot be read', () => {
   it.each<[string, unknown]>([
     ['an object without a prototype', Object.create(null)],
     ['a symbol', Symbol('thrown')],
     ['an object that refuses to be a string', { toString: throws }],
     [
-      'an error whose message is none',
+      'an error whose message is an object',
       Object.assign(new Error(), { message: Object.create(null) }),
     ],
     [
-      'an error whose name is none',
+      'an error whose name is an object',
       Object.assign(new Error(), { name: Symbol('name'), stack: () => {} }),
     ],
-    ['an error whose code is none', Object.assign(new Error(), { code: Object.create(null) })],
+    ['an error whose code is an object', Object.assign(new Error(), { code: Object.create(null) })],
     [
       'an error whose message throws',
       Object.defineProperty(new Error(), 'message', { get: throws }),
     ],
     ['an error whose code throws', Object.defineProperty(new Error(), 'code', { get: throws })],
-  ])('[6.5] has a message all the same, and crosses a thread: %s', (_, thrown) => {
-    expect(typeof messageOf(thrown)).toBe('string');
-    expect(isServingError(thrown)).toBe(false);
-    expect(isError(fromWire(structuredClone(toWire(thrown))))).toBe(true);
-  });
+  ])(
+    '[6.5] A thrown value that cannot be read has a message and crosses a thread: %s',
+    (_, thrown) => {
+      expect(typeof messageOf(thrown)).toBe('string');
+      expect(isServingError(thrown)).toBe(false);
+      expect(isError(fromWire(structuredClone(toWire(thrown))))).toBe(true);
+    },
+  );
 });
 
 function throws(): never {

@@ -10,7 +10,7 @@ const throws = (): never => {
   throw new TypeError('no');
 };
 
-describe('show', () => {
+describe('formatValue', () => {
   it.each<[string, unknown, string]>([
     ['a string', 'digits', '"digits"'],
     ['a number', -0, '-0'],
@@ -18,7 +18,7 @@ describe('show', () => {
     ['an object', { name: 'digits' }, "{ name: 'digits' }"],
     ['a promise', Promise.resolve(1), 'a promise'],
     ['a symbol', Symbol('digits'), 'Symbol(digits)'],
-  ])('shows %s', (_, value, shown) => {
+  ])('formatValue prints %s', (_, value, shown) => {
     expect(formatValue(value)).toBe(shown);
   });
 
@@ -36,7 +36,7 @@ describe('show', () => {
     ['a long name', { ['x'.repeat(1e6)]: 1 }],
     ['a long map', new Map(Array.from({ length: 1e5 }, (_, i) => [i, 'x'.repeat(100)]))],
     ['an error with a long message', new Error('x'.repeat(1e6))],
-  ])('[6.5] is short for %s', (_, value) => {
+  ])('[6.5] formatValue is short for %s', (_, value) => {
     expect(formatValue(value).length).toBeLessThan(300);
   });
 
@@ -52,15 +52,18 @@ describe('show', () => {
       Object.create(new Proxy({}, { get: throws, getPrototypeOf: throws })),
     ],
     ['a revoked proxy', revoked()],
-    ['what would show itself', { [Symbol.for('nodejs.util.inspect.custom')]: throws }],
+    [
+      'an object with a throwing inspect method',
+      { [Symbol.for('nodejs.util.inspect.custom')]: throws },
+    ],
     ['an object without a prototype', Object.create(null)],
-  ])('[6.5] shows %s all the same', (_, value) => {
+  ])('[6.5] formatValue also prints %s', (_, value) => {
     expect(typeof formatValue(value)).toBe('string');
   });
 });
 
-describe('clip', () => {
-  it('leaves a short text as it is, and says how much of a long one is missing', () => {
+describe('truncate', () => {
+  it('A short text stays as it is, and a long one ends with its number of characters', () => {
     expect(truncate('float32[rows, 2]')).toBe('float32[rows, 2]');
     expect(truncate('x'.repeat(1000), 10)).toBe('xxxxxxxxxx... (1000 characters)');
   });

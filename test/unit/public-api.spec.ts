@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import * as api from '../../lib/index.js';
 import * as testing from '../../lib/testing/index.js';
 
-it('exports exactly what the manual names', () => {
+it('The package exports exactly the documented names', () => {
   expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`
    [
      "Batch",
@@ -51,7 +51,7 @@ it('exports exactly what the manual names', () => {
   `);
 });
 
-it('exports for tests exactly what the manual names', () => {
+it('The testing entry point exports exactly the documented names', () => {
   expect(Object.keys(testing).toSorted()).toMatchInlineSnapshot(`
    [
      "BatchScript",

@@ -24,16 +24,19 @@ function regionOf(file: string, region: string): string {
   return text.replaceAll(new RegExp(`^${indent}`, 'gm'), '');
 }
 
-it('has code blocks', () => {
+it('The manual has code blocks', () => {
   expect(blocks.length).toBeGreaterThan(10);
 });
 
-it.each(blocks)('shows code that is run elsewhere: $file $region', ({ file, region, code }) => {
-  expect(file).toBeDefined();
-  expect(code).toBe(regionOf(file!, region!));
-});
+it.each(blocks)(
+  'A code block of the manual equals its region in $file $region',
+  ({ file, region, code }) => {
+    expect(file).toBeDefined();
+    expect(code).toBe(regionOf(file!, region!));
+  },
+);
 
-it('names every option with its default, and every error with its code', () => {
+it('The manual has every option and every error code', () => {
   const definitions = readFileSync(`${root}/lib/definition/serving-definition.ts`, 'utf8');
   const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
     ([, option, callback]) => option ?? callback,

@@ -21,7 +21,7 @@ describe('isContainer', () => {
     ['a map without prototype', Object.assign(Object.create(null) as object, { x })],
     ['a tuple', [x, y]],
     ['a nesting', { a: [x, { b: y }] }],
-  ])('[1.7] A container is %s', (_, value) => {
+  ])('[1.7] isContainer is true for %s', (_, value) => {
     expect(isContainer(value)).toBe(true);
   });
 
@@ -41,7 +41,7 @@ describe('isContainer', () => {
       })(),
     ],
     ['an object that only looks like a tensor', { type: 'float32', dims: [1], data: [1] }],
-  ])('[1.7] A plain value is %s', (_, value) => {
+  ])('[1.7] isContainer is false for %s', (_, value) => {
     expect(isContainer(value)).toBe(false);
   });
 });

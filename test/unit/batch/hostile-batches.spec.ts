@@ -50,7 +50,7 @@ describe('A value that is hard to walk', () => {
     ['a list of 16 000 levels', around([], 16_000)],
     ['a list of levels with a number in it', around(1, 1000)],
     ['a list that is nearly endless and empty', sparse(undefined)],
-    ['a list that has ended with its first tensor', sparse(floats([1], [1]))],
+    ['a nearly endless list with one tensor', sparse(floats([1], [1]))],
     [
       'an object with many names',
       Object.fromEntries(Array.from({ length: 1e5 }, (_, i) => [`name ${i}`, i])),
@@ -63,7 +63,7 @@ describe('A value that is hard to walk', () => {
     ['a list that holds itself', cyclic(), 'does it hold itself?'],
     ['a list of a million levels', around([], 1_000_000), 'does it hold itself?'],
     [
-      'two lists that hold the same two lists, and so on',
+      'lists that hold the same list twice, at many levels',
       bomb(floats([1], [1])),
       'does it hold itself?',
     ],
@@ -93,7 +93,7 @@ describe('A value that is hard to walk', () => {
       'cannot be read: no',
     ],
     [
-      'a tensor that lies on another device',
+      'a tensor on another device',
       Tensor.fromGpuBuffer({} as never, { dims: [1], dataType: 'float32' }),
       'The data is not on CPU',
     ],
@@ -111,30 +111,30 @@ describe('A value that is hard to walk', () => {
 describe('A value that claims to be a tensor', () => {
   it.each<[string, Container, string]>([
     [
-      'more elements than it has',
+      'a shape that needs more elements',
       claim({ dims: [1_000_000], size: 1 }),
       'holds 1 elements and its shape [1000000] needs 1000000',
     ],
     [
-      'fewer',
+      'a shape that needs fewer elements',
       claim({ dims: [1], data: Float32Array.of(1, 2), size: 2 }),
       'holds 2 elements and its shape [1] needs 1',
     ],
     [
-      'half a row',
+      'a fractional axis',
       claim({ dims: [0.5, 2] }),
       'has the shape [ 0.5, 2 ]; its axes must be whole numbers',
     ],
-    ['fewer than no rows', claim({ dims: [-1, -1] }), 'has the shape [ -1, -1 ]'],
+    ['negative axes', claim({ dims: [-1, -1] }), 'has the shape [ -1, -1 ]'],
     [
-      'no number of rows',
+      'an axis that is NaN',
       claim({ dims: [NaN], data: new Float32Array(0) }),
       'has the shape [ NaN ]',
     ],
-    ['rows in words', text(['1'], ['a']), "has the shape [ '1' ]"],
+    ['an axis that is a string', text(['1'], ['a']), "has the shape [ '1' ]"],
     ['a shape with a hole', claim({ dims: Array(1) }), 'has the shape [ undefined ]'],
     [
-      'a product beyond all numbers',
+      'a shape whose size overflows',
       claim({ dims: [2 ** 53, 2 ** 53, 0], data: new Float32Array(0) }),
       'has the shape',
     ],
@@ -149,13 +149,13 @@ describe('A value that claims to be a tensor', () => {
       'is a float32 tensor and its data is',
     ],
     [
-      'a view of no elements',
+      'a view without elements',
       claim({ data: new DataView(new ArrayBuffer(4)) }),
       'holds undefined elements',
     ],
     ['a type that does not exist', claim({ type: 'float9' }), 'is a float9 tensor and its data is'],
     [
-      'a type that every object has',
+      'a type named like an object member',
       claim({ type: 'constructor' }),
       'is a constructor tensor and its data is',
     ],
@@ -169,7 +169,7 @@ describe('A value that claims to be a tensor', () => {
       text([2 ** 32 - 1], sparse('a')),
       'is a string tensor and holds undefined at 1; give strings',
     ],
-  ])('[4.9] [2.3] A claimed tensor is refused when it has %s', (_, tensor, message) => {
+  ])('[4.9] [2.3] A value that claims to be a tensor is refused for %s', (_, tensor, message) => {
     for (const make of [
       () => Batch.concatenate([tensor]),
       () => Batch.ofContainer({ x: tensor }),
@@ -288,24 +288,24 @@ describe('Memory that is detached while rows wait', () => {
 describe('A batch', () => {
   it.each<[string, () => unknown, string]>([
     [
-      'what is no list',
+      'a string',
       () => Batch.stack('abc' as never),
       'a list of at most 16777216 items, and not of "abc"',
     ],
     [
-      'what says it is a list',
+      'an object with a length',
       () => Batch.concatenate({ length: 1e9 } as never),
       'and not of { length: 1000000000 }',
     ],
-    ['nothing', () => Batch.stack(null as never), 'and not of null'],
+    ['null', () => Batch.stack(null as never), 'and not of null'],
+    ['a nearly endless list', () => Batch.stack(sparse(1)), 'and not of a list of 4294967295'],
     [
-      'a list that is nearly endless',
-      () => Batch.stack(sparse(1)),
+      'a nearly endless element',
+      () => Batch.concatenate([sparse(1)]),
       'and not of a list of 4294967295',
     ],
-    ['an element that is', () => Batch.concatenate([sparse(1)]), 'and not of a list of 4294967295'],
-    ['values that are', () => Batch.ofValues(sparse(1)), 'and not of a list of 4294967295'],
-  ])('[2.3] A batch is not made of %s', (_, make, message) => {
+    ['nearly endless values', () => Batch.ofValues(sparse(1)), 'and not of a list of 4294967295'],
+  ])('[2.3] A batch refuses %s as its items', (_, make, message) => {
     expect(make).toThrow(InvalidBatchError);
     expect(make).toThrow(message);
   });
@@ -350,7 +350,7 @@ describe('A batch', () => {
   it.each<[string, () => unknown]>([
     ['a name', () => Batch.ofContainer({ ['n'.repeat(100_000)]: floats([1], [1]) })],
     [
-      'the shared names of many',
+      'a name shared by many leaves',
       () =>
         Batch.ofContainer({
           ['n'.repeat(20_000)]: Array.from({ length: 1000 }, () => floats([1], [1])),
@@ -381,9 +381,9 @@ describe('A batch', () => {
       'keys',
       () => Batch.merge(['a', 'b'].map((key) => Batch.stack([1]).withKey(key.repeat(1000)))),
     ],
-    ['a type', () => Batch.ofContainer(claim({ type: 'x'.repeat(1e6) }))],
+    ['element types', () => Batch.ofContainer(claim({ type: 'x'.repeat(1e6) }))],
     ['rows', () => Batch.ofContainer({ ['n'.repeat(30_000)]: floats([], [1]) })],
-  ])('[6.5] The error about invalid %s is short', (_, make) => {
+  ])('[6.5] The error message is short for hostile %s', (_, make) => {
     expect(messageOf(make).length).toBeLessThan(700);
   });
 
@@ -436,7 +436,7 @@ describe('The bytes of a batch', () => {
     ],
     ['of strings', Batch.concatenate([new Tensor('string', ['a', 'ä'], [2])]), 3],
     ['of plain values', Batch.stack(['a', 'b']), 0],
-    ['of none', Batch.empty(), 0],
+    ['of an empty batch', Batch.empty(), 0],
   ])('[7.1] The bytes of a batch are those %s', (_, batch, bytes) => {
     expect(batch.bytes).toBe(bytes);
   });

@@ -95,7 +95,7 @@ describe('BatchRun', () => {
 
   it.each<[string, unknown]>([
     ['too few values', [1, 2]],
-    ['too many', [1, 2, 3, 4]],
+    ['too many values', [1, 2, 3, 4]],
     ['one value', 1],
     ['nothing', undefined],
     ['tensors with too few rows', floats([2], [1, 2])],
@@ -114,7 +114,7 @@ describe('BatchRun', () => {
 
   it.each<[string, unknown, string]>([
     ['too few values', [1, 2], 'the 3 rows of its batch; it yielded a list of 2'],
-    ['too many', [1, 2, 3, 4], 'it yielded a list of 4'],
+    ['too many values', [1, 2, 3, 4], 'it yielded a list of 4'],
     ['one value', 'abc', 'it yielded'],
     ['nothing', undefined, 'it yielded undefined'],
     ['tensors', floats([3], [1, 2, 3]), 'it yielded'],

@@ -133,7 +133,7 @@ describe('outputRows', () => {
       'Unusable output: no leaf of it carries the 2 rows of the batch',
     ],
   ])(
-    '[6.3] %s is refused with the expected and the actual output',
+    '[6.3] An invalid output is refused with the expected and the actual output: %s',
     (_, input, output, axes, message) => {
       const take = (): Batch => outputRows(output, input, axes);
 

@@ -218,7 +218,7 @@ describe('retriesFor', () => {
   });
 
   it.each([lost, new RunTimeoutError('too long')])(
-    '[5.6] A batch is retried whole after its first %s, and in halves after the second',
+    '[5.6] A batch is retried whole after its first $name, and in halves after the second',
     (error) => {
       const parts = partsOf(3, 1);
       const [first] = retriesFor(error, parts, undefined, options);

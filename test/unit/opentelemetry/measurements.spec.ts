@@ -55,7 +55,7 @@ describe('metrics', () => {
   const depth = async (): Promise<unknown> =>
     (await telemetry().measured()).get('serving.queue.depth')!.points[0]!.value;
 
-  it('[12.3] calls by how they came and how they ended', async () => {
+  it('[12.3] Calls are counted by mode and outcome', async () => {
     const serving = await start(touchy);
     const ends: CallEndEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => ends.push(event));
@@ -87,7 +87,7 @@ describe('metrics', () => {
     });
   });
 
-  it('[12.3] the calls that were refused, by the reason', async () => {
+  it('[12.3] Refused calls are counted by reason', async () => {
     const serving = await start(touchy);
     observe(serving);
     await Promise.allSettled(
@@ -107,7 +107,7 @@ describe('metrics', () => {
     ]);
   });
 
-  it('[12.3] [7.3] calls whose callers have left, apart from those that failed or were refused', async () => {
+  it('[12.3] [7.3] Cancelled calls are counted apart from failed and refused ones', async () => {
     const held = new HeldFunction();
     const serving = await start({ ...echo, batchSize: 1, useFactory: held.useFactory });
     observe(serving);
@@ -134,7 +134,7 @@ describe('metrics', () => {
     expect(measured.get('serving.call.rejections')).toBeUndefined();
   });
 
-  it('[12.3] the calls that joined others, apart from those with rows of their own', async () => {
+  it('[12.3] Calls that joined another are counted apart from those with rows of their own', async () => {
     const serving = await start({ ...echo, singleFlight: true });
     observe(serving);
     await Promise.all(['a', 'a', 'a'].map((input) => serving.batchedRun(input)));
@@ -149,7 +149,7 @@ describe('metrics', () => {
     ]);
   });
 
-  it('[12.3] size, fill, wait, run time and padding of batches', async () => {
+  it('[12.3] Size, fill, wait, run time and padding of batches are recorded', async () => {
     const serving = await start({
       name: 'echo',
       batchSize: 4,
@@ -185,7 +185,7 @@ describe('metrics', () => {
     }
   });
 
-  it('[12.3] a failed batch by its reason', async () => {
+  it('[12.3] A failed batch is recorded with its reason', async () => {
     const serving = await start({
       ...echo,
       useFactory: () => () => Promise.reject(new Error('no')),
@@ -196,7 +196,7 @@ describe('metrics', () => {
     expect(points).toMatchObject([{ attributes: { 'error.type': 'SERVING_BATCH_FAILED' } }]);
   });
 
-  it('[12.3] the partitions by their state and how often they were started again, whenever metrics are collected', async () => {
+  it('[12.3] Partitions by state and their restarts are reported whenever metrics are collected', async () => {
     const served: { partitions: PartitionStatus[] } = {
       partitions: [
         { state: 'up', restarts: 2 },
@@ -248,7 +248,7 @@ describe('metrics', () => {
     });
   });
 
-  it('[12.3] the depth of the queue, whenever metrics are collected', async () => {
+  it('[12.3] The depth of the queue is reported whenever metrics are collected', async () => {
     const held = new HeldFunction();
     const serving = await start({ ...echo, useFactory: held.useFactory });
     observe(serving);

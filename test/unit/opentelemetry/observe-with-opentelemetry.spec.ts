@@ -22,7 +22,7 @@ describe('observation', () => {
     metrics.disable();
   });
 
-  it('[12.1] [12.3] goes to the global providers where no others are named', async () => {
+  it('[12.1] [12.3] The global providers are used when no others are named', async () => {
     trace.setGlobalTracerProvider(telemetry().tracerProvider);
     metrics.setGlobalMeterProvider(telemetry().meterProvider);
     const serving = await start(echo);
@@ -32,7 +32,7 @@ describe('observation', () => {
     expect([...(await telemetry().measured()).keys()]).toContain('serving.call.duration');
   });
 
-  it('[12.1] goes to a global tracer that is registered only later', async () => {
+  it('[12.1] A global tracer that is registered later is used', async () => {
     const serving = await start(echo);
     observeWithOpenTelemetry(serving);
     trace.setGlobalTracerProvider(telemetry().tracerProvider);
@@ -40,7 +40,7 @@ describe('observation', () => {
     expect(telemetry().named('batchedRun echo')).toHaveLength(1);
   });
 
-  it('[12.1] ends with the serving', async () => {
+  it('[12.1] Observation ends with the serving', async () => {
     const serving = await start(echo);
     const subscription = observeWithOpenTelemetry(serving, telemetry());
     const last = serving.batchedRun('a');
@@ -51,7 +51,7 @@ describe('observation', () => {
     expect((await telemetry().measured()).has('serving.queue.depth')).toBe(false);
   });
 
-  it('[12.1] costs nothing once it has ended', async () => {
+  it('[12.1] Observation that has ended costs nothing', async () => {
     const serving = await start(echo);
     observeWithOpenTelemetry(serving, telemetry()).unsubscribe();
     await serving.batchedRun('a');
@@ -62,7 +62,7 @@ describe('observation', () => {
   });
 
   it.each(['onStart', 'onEnd'] as const)(
-    '[12.1] a span processor that throws %s breaks no call and no metric',
+    '[12.1] A span processor that throws in %s breaks no call and no metric',
     async (hook) => {
       const told = troubles();
       const broken = {
@@ -94,7 +94,7 @@ describe('observation', () => {
     },
   );
 
-  it('[12.1] an exporter that fails breaks no call', async () => {
+  it('[12.1] An exporter that fails breaks no call', async () => {
     const told = troubles();
     const exporter = {
       export: () => {

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import * as api from 'nestjs-serving/opentelemetry';
 
-it('exports exactly what the manual names', () => {
+it('The OpenTelemetry entry point exports exactly the documented names', () => {
   expect(Object.keys(api).toSorted()).toMatchInlineSnapshot(`
    [
      "ServingOpenTelemetryModule",

@@ -68,7 +68,7 @@ describe('spans', () => {
     return spans[0]!;
   };
 
-  it('[12.1] a call is a child of what its caller does, and its stages are its children', async () => {
+  it("[12.1] The span of a call is a child of its caller's span and the parent of its stages", async () => {
     const serving = await started(echo);
     await within('request', () => serving.batchedRun(Batch.stack(['a', 'b'])));
     const call = only('batchedRun echo');
@@ -89,7 +89,7 @@ describe('spans', () => {
     });
   });
 
-  it('[12.1] the stages follow one another without a gap, from the start of the call to its end', async () => {
+  it('[12.1] The stages follow one another without a gap from start to end of the call', async () => {
     const serving = await started(echo);
     const before = BigInt(Date.now()) * 1_000_000n;
     await serving.batchedRun('a');
@@ -103,7 +103,7 @@ describe('spans', () => {
     expect(ends.at(-1)).toBeLessThanOrEqual(after);
   });
 
-  it('[12.1] a batch has a trace of its own and a link to each call in it; their executions have one to it', async () => {
+  it('[12.1] A batch has a trace of its own with links to its calls, whose executions link back to it', async () => {
     const serving = await started(echo);
     await Promise.all(['one', 'two'].map((name) => within(name, () => serving.batchedRun('a'))));
     const batch = only('batch echo');
@@ -116,7 +116,7 @@ describe('spans', () => {
     expect(telemetry().named('queue echo').flatMap(linksOf)).toEqual([]);
   });
 
-  it('[12.1] a call that joined another says so, and is linked to the batch that runs for both', async () => {
+  it('[12.1] A call that joined another is marked and linked to the batch that runs for both', async () => {
     const serving = await started({ ...echo, singleFlight: true });
     await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')]);
     const calls = telemetry().named('batchedRun echo');
@@ -135,7 +135,7 @@ describe('spans', () => {
     ]);
   });
 
-  it('[12.1] a call that runs in several batches has a link to each', async () => {
+  it('[12.1] A call that runs in several batches has a link to each', async () => {
     const serving = await started(echo);
     await Promise.all([serving.batchedRun(Batch.stack(['a', 'b', 'c'])), serving.batchedRun('d')]);
     const batches = telemetry().named('batch echo');
@@ -154,7 +154,7 @@ describe('spans', () => {
     expect(executions.map(linksOf)).toEqual([batches.map(idOf), [idOf(batches[1]!)]]);
   });
 
-  it('[12.2] a batch says all that is known of it', async () => {
+  it('[12.2] The span of a batch has all of its figures', async () => {
     const serving = await started({
       name: 'echo',
       batchSize: 4,
@@ -188,7 +188,7 @@ describe('spans', () => {
     });
   });
 
-  it('[12.1] a failed batch and its calls tell why', async () => {
+  it('[12.1] The spans of a failed batch and of its calls have the error', async () => {
     const serving = await started({
       ...echo,
       useFactory: () => () => {
@@ -214,10 +214,10 @@ describe('spans', () => {
 
   it.each([
     ['the code of an error of this package', 'too many', ['SERVING_TOO_LARGE', 'preprocess echo']],
-    ['the name of any other', 'no text', ['TypeError', 'preprocess echo']],
-    ['a word of OpenTelemetry for what is no error', 'a word', ['_OTHER', 'preprocess echo']],
+    ['the name of any other error', 'no text', ['TypeError', 'preprocess echo']],
+    ['the fallback of OpenTelemetry for other values', 'a word', ['_OTHER', 'preprocess echo']],
   ])(
-    '[12.1] a call that fails before it runs has as its error.type %s',
+    '[12.1] A call that fails before its batch has as error.type %s',
     async (_, text, [type, stage]) => {
       const serving = await started({
         ...echo,
@@ -242,7 +242,7 @@ describe('spans', () => {
     },
   );
 
-  it('[12.1] a call that runs alone and one that streams have spans, too', async () => {
+  it('[12.1] Inline runs and streams have spans', async () => {
     const serving = await started({
       ...echo,
       useFactory: () =>
@@ -274,7 +274,7 @@ describe('spans', () => {
     ]);
   });
 
-  it('[12.1] a stream that its consumer leaves has an end', async () => {
+  it('[12.1] The span of a stream ends when its consumer leaves', async () => {
     const serving = await started({
       ...echo,
       useFactory: () =>
@@ -291,7 +291,7 @@ describe('spans', () => {
     expect(only('stream echo').status.code).toBe(SpanStatusCode.UNSET);
   });
 
-  it('[12.1] [7.3] a call whose caller has left has not failed', async () => {
+  it('[12.1] [7.3] The span of a cancelled call is not marked as failed', async () => {
     const serving = await started({ ...echo, batchTimeout: 10_000 });
     const leaving = new AbortController();
     const call = serving.batchedRun('a', leaving);
@@ -314,7 +314,7 @@ describe('spans', () => {
     ]);
   });
 
-  it('[12.1] of a call that is not sampled nothing is told', async () => {
+  it('[12.1] A call that is not sampled has no spans', async () => {
     const serving = await start(echo);
     const unsampled = { traceId: '1'.repeat(32), spanId: '2'.repeat(16), traceFlags: 0 };
     observe(serving);
@@ -333,7 +333,7 @@ describe('spans', () => {
     expect(linksOf(only('batch echo'))).toEqual([idOf(only('batchedRun echo'))]);
   });
 
-  it('[12.1] what is open when the observation ends, ends with it', async () => {
+  it('[12.1] Open spans end with the observation', async () => {
     const held = new HeldFunction();
     const serving = await start({ ...echo, useFactory: held.useFactory });
     const subscription = observe(serving);

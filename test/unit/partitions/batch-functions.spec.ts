@@ -13,7 +13,7 @@ function counted(): { functions: BatchFunctions; built: string[] } {
 }
 
 describe('The batch functions of a partition', () => {
-  it('[L5] builds the function of a declared key once, however many keys there are', async () => {
+  it('[L5] The function of a declared key is built once, for any number of keys', async () => {
     const { functions, built } = counted();
     const keys = keysOf(1100);
 
@@ -25,7 +25,7 @@ describe('The batch functions of a partition', () => {
     expect(built).toEqual(keys);
   });
 
-  it('[L5] keeps the functions of declared keys while those of other keys come and go', async () => {
+  it('[L5] The functions of declared keys are kept while those of other keys are dropped', async () => {
     const { functions, built } = counted();
     await functions.declare(['declared']);
 

@@ -30,19 +30,19 @@ describe('AudioStream', () => {
     stream = new AudioStream(detector);
   });
 
-  it('hears the chunks of pieces that come all at once in their order, each with the state that the one before it left', async () => {
+  it('Chunks of pieces that arrive together run in order, each with the state that the one before left', async () => {
     const pieces = Array.from({ length: 10 }, (_, index) => chunks(index + 1));
     const answers = await Promise.all(pieces.map((piece) => stream.hear(piece)));
 
     expect(answers.flat()).toEqual([1, 1002, 2003, 3004, 4005, 5006, 6007, 7008, 8009, 9010]);
   });
 
-  it('answers nothing for a piece that completes no chunk', async () => {
+  it('A piece that completes no chunk gets an empty answer', async () => {
     expect(await stream.hear(chunks(1).subarray(0, 500))).toEqual([]);
     expect(await stream.hear(chunks(1).subarray(0, 12))).toEqual([1]);
   });
 
-  it('refuses a piece that does not begin where the stream stands, and goes on', async () => {
+  it('A piece that does not begin at the position of the stream is refused, and the stream goes on', async () => {
     const answers = await Promise.allSettled([
       stream.hear(chunks(1), 0),
       stream.hear(chunks(3), 1024),
@@ -58,7 +58,7 @@ describe('AudioStream', () => {
     ]);
   });
 
-  it('is after a failure as it was before, so that the piece can be sent again', async () => {
+  it('A failed piece leaves the stream unchanged, so that it can be sent again', async () => {
     const [first, second] = [chunks(1, 2, 3).subarray(0, 600), chunks(1, 2, 3).subarray(600)];
     await stream.hear(first);
     failing = true;

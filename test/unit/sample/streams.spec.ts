@@ -33,7 +33,7 @@ describe('StreamsService', () => {
     subscription = streams.views$.subscribe((views) => seen.push(views));
   });
 
-  it('forgets a stream that has sent nothing for a minute', async () => {
+  it('A stream that was silent for a minute is removed', async () => {
     const silent = streams.open();
     const talkative = streams.open();
     await later(59_000);
@@ -48,7 +48,7 @@ describe('StreamsService', () => {
     expect(() => streams.find(talkative)).toThrow(`There is no stream ${talkative}`);
   });
 
-  it('tells what has changed at most ten times a second, each stream once', async () => {
+  it('Changes are published at most ten times a second, each stream once', async () => {
     const id = streams.open('me');
     const other = streams.open('you');
     for (const level of [0, 0.4, 0.5, 1, 0]) {
@@ -63,7 +63,7 @@ describe('StreamsService', () => {
     expect(seen).toEqual([[], [view, silent].toSorted(byName), [{ ...silent, ended: true }]]);
   });
 
-  it('keeps the last six seconds of a timeline, for those who look later too', async () => {
+  it('The last six seconds of a timeline are kept for later viewers', async () => {
     const id = streams.open('me');
     await streams.hear(id, new Float32Array(chunkSamples * 2).fill(1));
     await streams.hear(id, new Float32Array(chunkSamples * 191));
@@ -74,7 +74,7 @@ describe('StreamsService', () => {
     ]);
   });
 
-  it('ends what it tells, and all streams, with the application', () => {
+  it('Publication and all streams end with the application', () => {
     const id = streams.open();
     streams.onModuleDestroy();
 

@@ -20,7 +20,7 @@ function read(tokens: readonly (readonly number[])[]): string[] {
 const utf8 = (text: string) => [...Buffer.from(text)];
 
 describe('TextStream', () => {
-  it('gives text as it comes, spaces and line ends included', () => {
+  it('Text is returned as it arrives, spaces and line ends included', () => {
     expect(read([utf8('The'), utf8(' sky'), utf8('\n\n'), utf8('is blue.')])).toEqual([
       'The',
       ' sky',
@@ -30,27 +30,27 @@ describe('TextStream', () => {
     ]);
   });
 
-  it('holds the bytes of a character back until it is whole', () => {
+  it('The bytes of a character are held back until it is complete', () => {
     const [first, second, third] = utf8('蓝') as [number, number, number];
 
     expect(read([[first], [second], [third, ...utf8('色')]])).toEqual(['', '', '蓝色', '']);
   });
 
-  it('gives what is before an unfinished character at once', () => {
+  it('Text before an incomplete character is returned at once', () => {
     const [first, ...rest] = utf8('😀') as [number, ...number[]];
 
     expect(read([[...utf8('hello '), first], rest])).toEqual(['hello ', '😀', '']);
   });
 
-  it('ends a character that was cut in two with a replacement', () => {
+  it('A truncated character ends as a replacement character', () => {
     expect(read([utf8('天').slice(0, 2)])).toEqual(['', '\ufffd']);
   });
 
-  it('does not wait for ever for bytes that make no character', () => {
+  it('Bytes that form no character are not held back for ever', () => {
     expect(read([[0xe5], utf8('a'), utf8('b')])).toEqual(['', '\ufffda', 'b', '']);
   });
 
-  it('leaves special tokens out', () => {
+  it('Special tokens are left out', () => {
     const stream = new TextStream((token) => (token === 0 ? undefined : 'a'));
 
     expect([stream.push(1), stream.push(0), stream.push(1), stream.end()]).toEqual([
@@ -61,7 +61,7 @@ describe('TextStream', () => {
     ]);
   });
 
-  it('gives the same text however its bytes are cut into tokens', () => {
+  it('The text does not depend on how its bytes are cut into tokens', () => {
     const anyText = fc.string({ unit: 'binary' });
     const anyCuts = fc.array(fc.integer({ min: 1, max: 5 }), { minLength: 1 });
     fc.assert(

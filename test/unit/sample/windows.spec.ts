@@ -8,14 +8,14 @@ import {
 } from '../../../sample/03-audio-streams/src/windows.js';
 
 describe('windowsOf', () => {
-  it('gives no window before a chunk is full', () => {
+  it('There is no window before a chunk is full', () => {
     const { windows, rest } = windowsOf(noSamples, counting(chunkSamples - 1));
 
     expect(windows).toEqual([]);
     expect(rest).toEqual(Float32Array.of(...noSamples, ...counting(chunkSamples - 1)));
   });
 
-  it('puts silence before the first chunk, and the end of each chunk before the next', () => {
+  it('The first chunk follows silence, and each further chunk follows the end of the one before', () => {
     const { windows, rest } = windowsOf(noSamples, counting(2 * chunkSamples));
 
     expect(windows).toEqual([
@@ -25,7 +25,7 @@ describe('windowsOf', () => {
     expect(rest).toEqual(counting(2 * chunkSamples).slice(-contextSamples));
   });
 
-  it('gives the same windows however a stream is cut into pieces', () => {
+  it('The windows do not depend on how a stream is cut into pieces', () => {
     const pieces = array(nat({ max: 2 * chunkSamples }), { maxLength: 20 });
 
     assert(
@@ -49,7 +49,7 @@ describe('windowsOf', () => {
     );
   });
 
-  it('leaves the pieces alone, and gives windows that share no memory', () => {
+  it('Windows leave the pieces unchanged and share no memory', () => {
     const piece = counting(2 * chunkSamples);
     const { windows, rest } = windowsOf(noSamples, piece);
     windows.forEach((window) => window.fill(0));

@@ -76,9 +76,12 @@ describe('The health of a serving', () => {
       isLive: false,
       reason: `${hung.reason}; ${hung.reason}`,
     },
-  ])('[9.2] [5.6] Health with $partitions reports: $reason', ({ partitions, ...expected }) => {
-    expect(of('ready', ...partitions)).toMatchObject(expected);
-  });
+  ])(
+    '[9.2] [5.6] Health reports the state of the partitions: $reason',
+    ({ partitions, ...expected }) => {
+      expect(of('ready', ...partitions)).toMatchObject(expected);
+    },
+  );
 
   it('[9.2] A handle without health of its own counts as ready', () => {
     expect(healthOf('fake', {})).toEqual({

@@ -70,7 +70,7 @@ describe('sourceOf', () => {
     ['a tensor', floats([1], [1])],
     ['a tuple of tensors', [floats([1], [1])]],
     ['an object', { next: 'week' }],
-  ])('[8.1] %s is a value and no source', (_, value) => {
+  ])('[8.1] An input that is no source counts as a value: %s', (_, value) => {
     expect(sourceOf(value)).toBeUndefined();
   });
 

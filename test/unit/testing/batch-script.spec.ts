@@ -31,8 +31,8 @@ describe('BatchScript', () => {
     return serving;
   }
 
-  describe('holds batches', () => {
-    it('in the order in which they came, until the test ends them', async () => {
+  describe('held batches', () => {
+    it('A script holds batches in order until the test finishes them', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { batchSize: 2, partitions: 2 });
 
@@ -46,7 +46,7 @@ describe('BatchScript', () => {
       expect(await replies).toEqual(['A', 'B', 'C']);
     });
 
-    it('and tells of each its rows, key, size, padding, partition, origin and hooks', async () => {
+    it('A script reports rows, key, size, padding, partition, origin and hooks of each batch', async () => {
       const script = new BatchScript<Tensor>();
       const serving = await start(script, {
         batchKeys: ['a', 'b'],
@@ -74,7 +74,7 @@ describe('BatchScript', () => {
       await replies;
     });
 
-    it('also those of inline runs', async () => {
+    it('A script holds the batches of inline runs', async () => {
       const script = new BatchScript<string>();
       const reply = script.createServing({ name: 'inline' }).run('a');
 
@@ -83,7 +83,7 @@ describe('BatchScript', () => {
       expect(await reply).toBe('A');
     });
 
-    it('of a definition, in place of its model', async () => {
+    it('A script replaces the model of a definition', async () => {
       const script = new BatchScript<Tensor, Tensor>();
       const serving = await start(script, {
         name: 'modelled',
@@ -99,7 +99,7 @@ describe('BatchScript', () => {
       expect(await reply).toBe(3);
     });
 
-    it('and gives each once by next, which waits for it', async () => {
+    it('next() waits for a batch and returns each batch once', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { batchSize: 1, partitions: 3 });
       const waiting = script.next();
@@ -112,7 +112,7 @@ describe('BatchScript', () => {
       await replies;
     });
 
-    it('until it is released, and then none', async () => {
+    it('A released script answers held and later batches at once', async () => {
       const script = new BatchScript<number, number>();
       const serving = await start(script);
       const held = serving.batchedRun(1);
@@ -125,8 +125,8 @@ describe('BatchScript', () => {
     });
   });
 
-  describe('ends a batch', () => {
-    it('with metadata', async () => {
+  describe('finished batches', () => {
+    it('A batch can be finished with metadata', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, {
         postprocess: (output, { metadata }) => [output, metadata],
@@ -138,7 +138,7 @@ describe('BatchScript', () => {
       expect(await reply).toEqual(['A', { version: 3 }]);
     });
 
-    it('with an error for one row, or for all of them', async () => {
+    it('A batch can be finished with an error for one row, or failed as a whole', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
       const fault = new RangeError('no such word');
@@ -159,7 +159,7 @@ describe('BatchScript', () => {
       expect(await all).toEqual([failed, failed]);
     });
 
-    it('with too few results', async () => {
+    it('A batch that is finished with too few results fails its callers', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -175,7 +175,7 @@ describe('BatchScript', () => {
       ]);
     });
 
-    it('once', async () => {
+    it('A batch can be finished only once', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -195,8 +195,8 @@ describe('BatchScript', () => {
     });
   });
 
-  describe('crashes a partition', () => {
-    it('which loses its batch, and leaves what comes then to the others', async () => {
+  describe('crashed partitions', () => {
+    it('A crashed partition loses its batch, and later batches run on the others', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { batchSize: 1, partitions: 2 });
 
@@ -213,7 +213,7 @@ describe('BatchScript', () => {
       expect(await replies).toEqual(['b', 'c']);
     });
 
-    it('and when none is left, all calls fail, those in the queue too', async () => {
+    it('When the last partition has crashed all calls fail, queued ones too', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { batchSize: 1 });
 
@@ -226,7 +226,7 @@ describe('BatchScript', () => {
       expect(script.batches).toEqual([]);
     });
 
-    it('which, where it restarts, loses no more than its batch', async () => {
+    it('A crashed partition that restarts loses only its batch', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -239,7 +239,7 @@ describe('BatchScript', () => {
       expect(await reply).toBe('B');
     });
 
-    it('whose batch runs again on the others, where the serving is idempotent', async () => {
+    it('The batch of a crashed partition runs again on another when the serving is idempotent', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { partitions: 2, idempotent: true });
 
@@ -251,7 +251,7 @@ describe('BatchScript', () => {
       expect([again.partition, await reply]).toEqual([1, 'A']);
     });
 
-    it('in the middle of a stream', async () => {
+    it('A crash during a stream fails the stream', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -265,7 +265,7 @@ describe('BatchScript', () => {
   });
 
   describe('streams', () => {
-    it('hooks to those who asked, then the output', async () => {
+    it('A batch emits hooks to the calls that subscribed to them, and then the output', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -281,7 +281,7 @@ describe('BatchScript', () => {
       expect(await streams).toEqual([[{ hook: 'layer', value: 0.1 }, 'A'], ['B']]);
     });
 
-    it('steps as a generator does, each row until it is done', async () => {
+    it('A batch emits steps as a generator does, each row until it is done', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -300,7 +300,7 @@ describe('BatchScript', () => {
       expect(await replies).toEqual([['a1', 'a2'], ['b1'], ['c1', 'c2']]);
     });
 
-    it('until nobody waits any more', async () => {
+    it('A batch emits steps until the last consumer has left', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 
@@ -318,7 +318,7 @@ describe('BatchScript', () => {
       expect(() => batch.step(['a3'])).toThrow('nobody waits for it any more');
     });
 
-    it('nothing without a step', async () => {
+    it('A batch without a step cannot be ended', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);
 

@@ -18,7 +18,7 @@ async function two(network: MemoryNetwork) {
   return nodes;
 }
 
-it('[11] carries packets in their order, in a later turn, as bytes of their own', async () => {
+it('[11] Packets arrive in order, in a later turn and as copies', async () => {
   const [a, b] = await two(new MemoryNetwork());
   const packet = numbered(1);
 
@@ -34,7 +34,7 @@ it('[11] carries packets in their order, in a later turn, as bytes of their own'
   expect(a.heard.packets).toEqual([]);
 });
 
-it('[11] tells nodes of each other, and clients of nodes alone', async () => {
+it('[11] Nodes find each other and clients, and clients find nodes only', async () => {
   const network = new MemoryNetwork();
   const [a] = await two(network);
   const client = await join(network, 'c', { role: 'client' });
@@ -49,7 +49,7 @@ it('[11] tells nodes of each other, and clients of nodes alone', async () => {
   expect(other.heard.events).toEqual(['found a', 'found b']);
 });
 
-it('[11] broadcasts to all but the sender', async () => {
+it('[11] A broadcast reaches all members except its sender', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
   const client = await join(network, 'c', { role: 'client' });
@@ -60,7 +60,7 @@ it('[11] broadcasts to all but the sender', async () => {
   expect([a, b, client].map(({ heard }) => heard.numbers)).toEqual([[], [7], [7]]);
 });
 
-it('[11] delivers what was sent before it stops, and then is gone', async () => {
+it('[11] Packets sent before a node stops arrive, and then it is gone', async () => {
   const [a, b] = await two(new MemoryNetwork());
 
   a.transport.send('b', numbered(1));
@@ -72,7 +72,7 @@ it('[11] delivers what was sent before it stops, and then is gone', async () => 
   expect(() => b.transport.send('a', numbered(1))).toThrow('There is no node a');
 });
 
-it('[11] loses what a killed node has sent and was sent', async () => {
+it('[11] Packets from and to a killed node are lost', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
 
@@ -87,7 +87,7 @@ it('[11] loses what a killed node has sent and was sent', async () => {
   expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a', 'gone a']]);
 });
 
-it('[11] loses what crosses a cut, or goes to or from a node that hangs, and tells nobody', async () => {
+it('[11] Packets across a cut, or to and from a node that hangs, are lost without notice', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
   const both = async (number: number): Promise<void> => {
@@ -112,7 +112,7 @@ it('[11] loses what crosses a cut, or goes to or from a node that hangs, and tel
   expect(a.heard.events).toEqual(['found b']);
 });
 
-it('[11] tells both ends of a connection that breaks', async () => {
+it('[11] Both ends of a broken connection are notified', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
 
@@ -125,7 +125,7 @@ it('[11] tells both ends of a connection that breaks', async () => {
   expect(b.heard.events).toEqual(['found a', 'gone a', 'found a']);
 });
 
-it('[11] with a broker tells nobody of anybody, loses what is sent to nobody, and answers probes', async () => {
+it('[11] With a broker no member is announced, packets to unknown members are lost, and probes are answered', async () => {
   const network = new MemoryNetwork({ connections: false });
   const [a, b] = await two(network);
 
@@ -144,7 +144,7 @@ it('[11] with a broker tells nobody of anybody, loses what is sent to nobody, an
   expect(new MemoryNetwork().transport().probe).toBeUndefined();
 });
 
-it('[11] tells all when the broker goes and comes', async () => {
+it('[11] All members are notified when the broker goes and returns', async () => {
   const network = new MemoryNetwork({ connections: false });
   const [a, b] = await two(network);
 

@@ -93,7 +93,7 @@ describe('overrideServing', () => {
     ],
     ['forFeature', [ServingModule.forRoot(), ServingModule.forFeature({ servings: [lengths] })]],
   ])(
-    'replaces a serving of %s, by name or by definition, and loads no model',
+    'A serving of %s is replaced by name or by definition, and loads no model',
     async (_, imports) => {
       for (const reference of ['lengths', lengths] as const) {
         const servings = await boot({ imports }, (builder) =>
@@ -111,7 +111,7 @@ describe('overrideServing', () => {
     },
   );
 
-  it('gives the function what callers pass, and callers what it returns, with the types of the definition', async () => {
+  it('The replacement receives inputs and returns replies with the types of the definition', async () => {
     const batches: string[][] = [];
     const servings = await boot(ServingModule.forRoot({ servings: [lengths] }), (builder) =>
       overrideServing(builder, lengths).useFunction((texts) => {
@@ -132,7 +132,7 @@ describe('overrideServing', () => {
     expect(batches).toEqual([['a', 'b'], ['']]);
   });
 
-  it('refuses functions and scripts of other types before they run', () => {
+  it('Functions and scripts of other types are refused by the compiler', () => {
     const override = overrideServing(Test.createTestingModule({}), lengths);
 
     // @ts-expect-error the input is a text
@@ -148,7 +148,7 @@ describe('overrideServing', () => {
     expect(override).toBeDefined();
   });
 
-  it('keeps the callbacks of the definition on request, and then stands where the model stood', async () => {
+  it('keepCallbacks() keeps preprocess and postprocess and replaces only the model', async () => {
     const servings = await boot(ServingModule.forRoot({ servings: [lengths] }), (builder) =>
       overrideServing(builder, lengths)
         .keepCallbacks()
@@ -166,7 +166,7 @@ describe('overrideServing', () => {
     ).toEqual(['a: 2', 'abc: 6']);
   });
 
-  it('refuses to keep the callbacks of a name', () => {
+  it('keepCallbacks() is refused for a serving given by name', () => {
     const override = overrideServing(Test.createTestingModule({}), 'lengths');
 
     expect(() => override.keepCallbacks()).toThrow(
@@ -176,7 +176,7 @@ describe('overrideServing', () => {
     );
   });
 
-  it('keeps what the definition says of batches', async () => {
+  it('The replacement keeps the batching options of the definition', async () => {
     const script = BatchScript.of(lengths);
     const servings = await boot(ServingModule.forRoot({ servings: [lengths] }), (builder) =>
       overrideServing(builder, lengths).useScript(script),
@@ -201,7 +201,7 @@ describe('overrideServing', () => {
     await replies;
   });
 
-  it('[M8] drops what needs a model or a cache: retries, and what tells the inputs of a cache apart', async () => {
+  it('[M8] The replacement drops retry and cache options, which need the model or a cache', async () => {
     const cached = defineServing({
       ...lengths,
       retries: 3,
@@ -220,7 +220,7 @@ describe('overrideServing', () => {
     await expect(reply).resolves.toBe('abc');
   });
 
-  it('drops what needs the model: warm-up, fixed sizes, devices and session options', async () => {
+  it('The replacement drops warm-up, fixed sizes, devices and session options, which need the model', async () => {
     const compiled = defineServing({
       ...lengths,
       session: { executionProviders: ['cuda'] },
@@ -247,7 +247,7 @@ describe('overrideServing', () => {
     expect(await replies).toEqual(texts);
   });
 
-  it('[2.4] keeps the fixed sizes where it keeps the callbacks', async () => {
+  it('[2.4] With keepCallbacks() the replacement keeps fixed sizes', async () => {
     const compiled = defineServing({ ...lengths, allowedSizes: [4], batchSize: undefined });
     const script = new BatchScript<Tensor, { y: Tensor }>();
     const servings = await boot(ServingModule.forRoot({ servings: [compiled] }), (builder) =>
@@ -262,7 +262,7 @@ describe('overrideServing', () => {
     expect(await reply).toBe('abc: 3');
   });
 
-  it('[4.10] lets the replacement tell origins apart as the serving does', async () => {
+  it('[4.10] The replacement separates origins as the serving does', async () => {
     const apart = defineServing({ ...lengths, separateOrigins: true });
     const origins: (Origin | undefined)[] = [];
     const servings = await boot(ServingModule.forRoot({ servings: [apart] }), (builder) =>
@@ -276,7 +276,7 @@ describe('overrideServing', () => {
     expect(origins).toEqual(['in-process']);
   });
 
-  it('constructs no class of a class serving, and initialises none', async () => {
+  it('The class of a replaced serving is neither constructed nor initialised', async () => {
     const upper = defineServing({ name: 'upper', useClass: Upper });
     const servings = await boot(ServingModule.forRoot({ servings: [upper] }), (builder) =>
       overrideServing(builder, upper).useFunction((rows: unknown[]) => rows),
@@ -286,7 +286,7 @@ describe('overrideServing', () => {
     expect(story).toEqual([]);
   });
 
-  it('leaves an existing provider to the application, but does not initialise it as a serving', async () => {
+  it('An existing provider of a replaced serving is constructed and not initialised as a serving', async () => {
     const upper = defineServing({ name: 'upper', useExisting: Upper });
     const imports = [UpperModule, ServingModule.forRoot({ servings: [upper] })];
     const servings = await boot({ imports }, (builder) =>
@@ -297,7 +297,7 @@ describe('overrideServing', () => {
     expect(story).toEqual(['constructed', 'module initialised']);
   });
 
-  it('gives the replacement to those into whom the serving is injected', async () => {
+  it('Providers that inject the serving receive the replacement', async () => {
     @Injectable()
     class Reader {
       constructor(@InjectServing(lengths) readonly serving: ServingOf<typeof lengths>) {}
@@ -312,7 +312,7 @@ describe('overrideServing', () => {
     expect(await modules[0]!.get(Reader).serving.batchedRun('a')).toBe('a');
   });
 
-  it('replaces several servings of one application', async () => {
+  it('Several servings of one application can be replaced', async () => {
     const other = defineServing({ name: 'other', model });
     const servings = await boot(ServingModule.forRoot({ servings: [lengths, other] }), (builder) =>
       overrideServing(
@@ -326,7 +326,7 @@ describe('overrideServing', () => {
     ).toEqual(['a', 0]);
   });
 
-  it('[10.5] does not start an application that has no such serving', async () => {
+  it('[10.5] Replacing an unknown serving fails the start of the application', async () => {
     const booting = boot(
       ServingModule.forRoot({
         servings: [{ name: 'there', useFactory: () => (rows: unknown[]) => rows }],
@@ -343,7 +343,7 @@ describe('overrideServing', () => {
     );
   });
 
-  it('changes no definition, and no application but its own', async () => {
+  it('A replacement changes neither the definition nor other applications', async () => {
     const twice = defineServing({
       name: 'twice',
       useFactory: () => (rows: number[]) => rows.map((row) => 2 * row),

@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import { createServing } from 'nestjs-serving';
 import { recordBatches, settle } from 'nestjs-serving/testing';
 
-it('recordBatches lists the batches that have ended, those that failed too', async () => {
+it('recordBatches lists the batches that have ended, also failed ones', async () => {
   const fault = new Error('out of memory');
   const serving = createServing({
     name: 'letters',

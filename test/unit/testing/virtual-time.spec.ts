@@ -10,7 +10,7 @@ describe('VirtualTime', () => {
 
   afterEach(() => time.restore());
 
-  it('passes for a window only when the test says so', async () => {
+  it('Time passes for a window only when the test advances it', async () => {
     const script = new BatchScript<string>();
     const serving = script.createServing({ name: 'waiting', batchTimeout: 50 });
     await serving.start();
@@ -26,7 +26,7 @@ describe('VirtualTime', () => {
     expect(time.timers).toBe(0);
   });
 
-  it('is what batches, clocks and dates measure', async () => {
+  it('Batches, clocks and dates measure virtual time', async () => {
     const script = new BatchScript<string>();
     const serving = script.createServing({ name: 'measured', batchTimeout: 50 });
     await serving.start();
@@ -52,7 +52,7 @@ describe('VirtualTime', () => {
     await serving.close();
   });
 
-  it('goes from timer to timer', async () => {
+  it('advanceToNext() goes from timer to timer', async () => {
     const rung: string[] = [];
     setTimeout(() => rung.push('late'), 1000);
     setTimeout(() => {
@@ -69,7 +69,7 @@ describe('VirtualTime', () => {
     expect(time.timers).toBe(0);
   });
 
-  it('begins with the date it is', async () => {
+  it('Virtual time begins at the real date', async () => {
     time.restore();
     const real = Date.now();
     time = await VirtualTime.install();
@@ -77,7 +77,7 @@ describe('VirtualTime', () => {
     expect(Date.now()).toBeGreaterThanOrEqual(real);
   });
 
-  it('ends with the scope of its variable, as with restore', async () => {
+  it('Virtual time ends with the scope of its variable, as with restore()', async () => {
     const faked = setTimeout;
     time[Symbol.dispose]();
 
@@ -86,7 +86,7 @@ describe('VirtualTime', () => {
   });
 });
 
-it('settle does with the fake timers of Jest what VirtualTime does by itself', async () => {
+it('settle() works with the fake timers of Jest as with VirtualTime', async () => {
   jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
   const script = new BatchScript<string>();
   const serving = script.createServing({ name: 'waiting', batchTimeout: 50 });

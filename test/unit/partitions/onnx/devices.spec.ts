@@ -13,7 +13,7 @@ describe('partitionPerDevice', () => {
   });
 
   it.each<[string, object, object[]]>([
-    ['on the CPU, one for each core but one', {}, allButOneCore],
+    ['on the CPU, one for each core except one', {}, allButOneCore],
     ['on the CPU by name too', { executionProviders: ['cpu'] }, allButOneCore],
     [
       'on the CPU with options too',
@@ -29,17 +29,17 @@ describe('partitionPerDevice', () => {
       })),
     ],
     [
-      'on TensorRT likewise',
+      'on TensorRT, one for each visible device',
       { executionProviders: ['tensorrt'] },
       [0, 1, 2].map((deviceId) => ({ executionProviders: [{ name: 'tensorrt', deviceId }] })),
     ],
-  ])('[5.1] gives the options of partitions: %s', (_, session, expected) => {
+  ])('[5.1] Automatic partitions are as many as the devices allow: %s', (_, session, expected) => {
     process.env['CUDA_VISIBLE_DEVICES'] = '4,5,7';
 
     expect(partitionPerDevice({ intraOpNumThreads: 2, ...session })).toEqual(expected);
   });
 
-  it('[5.7] asks for one CUDA device where none is visible, so that opening it says what is missing', () => {
+  it('[5.7] Without a visible CUDA device one partition is requested, whose load reports what is missing', () => {
     process.env['CUDA_VISIBLE_DEVICES'] = '';
 
     expect(partitionPerDevice({ executionProviders: ['cuda'] })).toEqual([

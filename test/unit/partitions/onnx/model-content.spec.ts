@@ -41,7 +41,7 @@ describe('The content of a model', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  it('[W8] a file is read once, and anew only when it was forgotten', async () => {
+  it('[W8] The file of a model is read once, and again only after it was dropped', async () => {
     const source = new ModelSource(path);
     const first = await source.read();
     await writeFile(path, other);
@@ -51,7 +51,7 @@ describe('The content of a model', () => {
     expect(Buffer.from((await source.read()).bytes!)).toEqual(other);
   });
 
-  it('[W8] a session is made of the file as long as it is the same, and of the bytes in memory from then on', async () => {
+  it('[W8] A session is made from the file while it is unchanged, and from the bytes in memory after that', async () => {
     const content = await new ModelSource(path).read();
 
     expect(await madeOf(content)).toBe(path);
@@ -63,7 +63,7 @@ describe('The content of a model', () => {
     expect(await madeOf(content)).toBe(path);
   });
 
-  it('[W8] a session is made again of the bytes in memory where the file changes while it is loaded', async () => {
+  it('[W8] A session is made again from the bytes in memory when the file changes while it loads', async () => {
     const content = await new ModelSource(path).read();
 
     expect(await madeOf(content, () => writeFile(path, other))).toEqual({
@@ -72,7 +72,7 @@ describe('The content of a model', () => {
     });
   });
 
-  it('[W8] a process gets the bytes only where the file has changed', async () => {
+  it('[W8] A process receives the bytes of a model only when the file has changed', async () => {
     const content = await new ModelSource(path).read();
 
     expect((await contentForProcess(content)).bytes).toBeUndefined();
@@ -80,7 +80,7 @@ describe('The content of a model', () => {
     expect(await contentForProcess(content)).toBe(content);
   });
 
-  it('[W8] bytes are copied, so that their owner can go on with them', async () => {
+  it('[W8] The bytes of a model are copied, so that their owner can reuse them', async () => {
     const bytes = Uint8Array.from(model);
     const content = await new ModelSource(bytes).read();
     bytes.fill(0);
@@ -90,7 +90,7 @@ describe('The content of a model', () => {
   });
 
   it.each(['weights.data', `${'w'.repeat(200)}.data`])(
-    '[W8] a model with weights in another file is pinned to both, and refused when either has changed: %#',
+    '[W8] A model with external weights is pinned to both files and refused when either has changed: %#',
     async (name) => {
       const weights = join(folder, name);
       await writeFile(path, weightsApartModel(name));
@@ -108,7 +108,7 @@ describe('The content of a model', () => {
     },
   );
 
-  it('[W8] a file that is gone is named, with the reason', async () => {
+  it('[W8] A missing model file is reported with its path and the reason', async () => {
     await rm(path);
 
     await expect(new ModelSource(path).read()).rejects.toThrow(

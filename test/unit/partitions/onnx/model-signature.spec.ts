@@ -53,14 +53,9 @@ describe('signatureOf', () => {
       undefined,
     ],
     ['a fixed model of one row', { x: [1, 3], rate: [] }, { x: 0, rate: null }, 1],
-    [
-      'a model of scalars, which has none',
-      { rate: [], scale: [] },
-      { rate: null, scale: null },
-      undefined,
-    ],
+    ['none in a model of scalars', { rate: [], scale: [] }, { rate: null, scale: null }, undefined],
     ['a model of one row of dynamic length', { audio: [1, 'samples'] }, { audio: 0 }, 1],
-  ])('[1.8] reads the batch axes of %s', (_, inputs, axes, fixedBatch) => {
+  ])('[1.8] The batch axes of a model are read: %s', (_, inputs, axes, fixedBatch) => {
     const signature = read(inputs);
 
     expect(
@@ -71,14 +66,14 @@ describe('signatureOf', () => {
 
   it.each<[string, readonly (number | string)[], number | null]>([
     ['has a name of the rows', [1, 'n', 64], 1],
-    ['claims one row, and is dynamic else', [1, 'length', 33], 0],
+    ['has one row and other dynamic axes', [1, 'length', 33], 0],
     ['has a fixed shape in a model all of whose outputs are fixed', [1, 10], 0],
     ['is a scalar', [], null],
-  ])('[1.8] reads the batch axis of an output that %s', (_, shape, axis) => {
+  ])('[1.8] The batch axis is read from an output that %s', (_, shape, axis) => {
     expect(read({ x: ['n', 'length'] }, { y: shape }).outputs[0]!.batchAxis).toBe(axis);
   });
 
-  it('[1.8] prefers what is declared', () => {
+  it('[1.8] Declared batch axes take precedence', () => {
     const inputs = { x: { batchAxis: 1 }, bias: { batchAxis: null } };
 
     const signature = read(
@@ -107,12 +102,12 @@ describe('signatureOf', () => {
       'disagree on the number of rows',
     ],
     [
-      'an input that is declared is not there',
+      'a declared input is missing',
       [{ x: ['n'] }, {}, { inputs: { y: { batchAxis: 0 } } }],
       'no input "y"; it has x',
     ],
     [
-      'an output that is declared is not there',
+      'a declared output is missing',
       [{ x: ['n'] }, { y: ['n'] }, { outputs: { x: { batchAxis: 0 } } }],
       'no output "x"',
     ],
@@ -131,7 +126,7 @@ describe('signatureOf', () => {
       [{ x: ['n', 3] }, {}, { inputs: { x: { batchAxis: 0.5 } } }],
       'has no axis 0.5',
     ],
-  ])('[1.8] [1.9] fails where %s', (_, args, message) => {
+  ])('[1.8] [1.9] A model is refused when %s', (_, args, message) => {
     expect(() => read(...args)).toThrow(InvalidServingError);
     expect(() => read(...args)).toThrow(message);
   });
@@ -147,26 +142,26 @@ describe('signatureOf', () => {
       { x: ['batch', 9], words: ['words', 4] },
     ],
     [
-      'has an axis that leads another input, behind one that leads itself',
+      'has the first axis of another input behind a dynamic first axis',
       { x: ['batch', 'words'], table: ['words', 4] },
     ],
     ['has a dynamic axis of another name than the rows', { x: ['n', 9], past: [2, 'past', 64] }],
     ['has several dynamic axes without names', { x: ['', 9], past: [2, '', '', 64] }],
-  ])('[W1] a model is refused at boot, with advice, where an input %s', (_, inputs) => {
+  ])('[W1] A model is refused at boot, with advice, when an input %s', (_, inputs) => {
     expect(() => read(inputs)).toThrow(InvalidServingError);
     expect(() => read(inputs)).toThrow(
       /does not say which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
     );
   });
 
-  it('[W1] the advice names every input that is open, and only these', () => {
+  it('[W1] The advice names exactly the inputs without a clear batch axis', () => {
     expect(() => read({ x: [4, 3], 'y.0': [4], rate: [] })).toThrow(
       "The model's file does not say which axis of the input x: float32[4, 3] and of y.0: float32[4] counts rows. " +
         "Declare it: inputs: { x: { batchAxis: 0 }, 'y.0': { batchAxis: 0 } } if axis 0 does",
     );
   });
 
-  it('[W1] a fixed batch that is declared is taken as it is', () => {
+  it('[W1] A declared fixed batch is accepted', () => {
     const rows = { batchAxis: 0 };
 
     const signature = read({ x: [4, 3], y: [4] }, { sum: [4] }, { inputs: { x: rows, y: rows } });
@@ -176,16 +171,19 @@ describe('signatureOf', () => {
 
   it.each<[string, Parameters<typeof read>]>([
     [
-      'all inputs are declared so',
+      'all inputs are declared without one',
       [{ x: ['n', 3] }, { y: ['n', 3] }, { inputs: { x: { batchAxis: null } } }],
     ],
     [
-      'a model of one row gives a list of any length',
+      'a model of one row outputs a list of any length',
       [{ image: [1, 3, 640, 640] }, { boxes: ['found', 7] }],
     ],
-    ['a model of one row gives a scalar beside its row', [{ x: [1, 3] }, { y: [1, 3], loss: [] }]],
-    ['a model of one row drops the axis of it', [{ x: [1, 8] }, { scores: [3] }]],
-  ])('[W1] a model has no batch axis, and each call is one run, where %s', (_, args) => {
+    [
+      'a model of one row outputs a scalar beside its row',
+      [{ x: [1, 3] }, { y: [1, 3], loss: [] }],
+    ],
+    ['a model of one row drops its batch axis', [{ x: [1, 8] }, { scores: [3] }]],
+  ])('[W1] A model has no batch axis, and each call is one run, when %s', (_, args) => {
     const { inputs, outputs, fixedBatch } = read(...args);
 
     expect([...inputs, ...outputs].map(({ batchAxis }) => batchAxis)).toEqual(
@@ -194,7 +192,7 @@ describe('signatureOf', () => {
     expect(fixedBatch).toBeUndefined();
   });
 
-  it('[W1] a model of one row runs row by row where the outputs that make the reply have rows', () => {
+  it('[W1] A model of one row runs row by row when the outputs of the reply have rows', () => {
     const session = [{ x: [1, 3] }, { y: [1, 3], loss: [] }] as const;
 
     const signature = signatureOf(
@@ -219,7 +217,7 @@ describe('signatureOf', () => {
       'The output y: float32[3] is declared with rows on axis 0, and no input of the model has a batch axis',
     ],
     [
-      'a model takes four rows at a time and gives one number for them',
+      'a model takes four rows at a time and outputs one number',
       [{ x: [4, 3] }, { loss: [] }, { inputs: { x: { batchAxis: 0 } } }],
       'The model takes 4 rows at a time, and no axis of the output loss: float32[] is known to count them',
     ],
@@ -233,12 +231,12 @@ describe('signatureOf', () => {
       [{ x: ['n', 3] }, { y: [3, 'length'] }],
       'the output y: float32[3, length]',
     ],
-  ])('[W1] a model is refused at boot where %s', (_, args, message) => {
+  ])('[W1] A model is refused at boot when %s', (_, args, message) => {
     expect(() => read(...args)).toThrow(InvalidServingError);
     expect(() => read(...args)).toThrow(message);
   });
 
-  it('[1.8] fails for a model of sequences or maps', () => {
+  it('[1.8] A model with sequences or maps as outputs is refused', () => {
     const session = {
       inputMetadata: metadataOf({ x: ['n'] }),
       outputMetadata: [{ name: 'scores', isTensor: false as const }],
@@ -251,7 +249,7 @@ describe('signatureOf', () => {
 });
 
 describe('axesOf', () => {
-  it('[1.8] gives the axes by name', () => {
+  it('[1.8] The batch axes are listed by name', () => {
     expect(axesOf(read({ x: ['n', 3], state: [2, 'n', 3], rate: [] }).inputs)).toEqual({
       x: 0,
       state: 1,
@@ -259,7 +257,7 @@ describe('axesOf', () => {
     });
   });
 
-  it('[1.3] gives that of a lone input to a bare tensor too', () => {
+  it('[1.3] The batch axis of a single input applies to a bare tensor too', () => {
     expect(axesOf(read({ x: [2, 'n'] }, {}, { inputs: { x: { batchAxis: 1 } } }).inputs)).toEqual({
       x: 1,
       '': 1,
@@ -267,7 +265,7 @@ describe('axesOf', () => {
   });
 });
 
-it('describes a port as messages show it, with a question mark for an axis without name', () => {
+it('A port is described with a question mark for an unnamed axis', () => {
   const type: Tensor.Type = 'int64';
 
   expect(describePort({ name: 'ids', type, shape: ['batch', '', 3] })).toBe(

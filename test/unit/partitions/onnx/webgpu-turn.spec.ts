@@ -13,7 +13,7 @@ describe('inTurn', () => {
   const gate = useGates();
   const serve = useServings();
 
-  it('[5.7] lets one thread at a time work', async () => {
+  it('[5.7] One thread at a time has the GPU turn', async () => {
     const serving = await serve({
       name: 'turns',
       useFile: worker('turns'),
@@ -31,7 +31,7 @@ describe('inTurn', () => {
     expect(row.counter[0]).toBe(1000);
   });
 
-  it('[5.7] [5.6] lets the next one work when a thread ends in the middle of its turn', async () => {
+  it('[5.7] [5.6] The GPU turn passes to the next thread when a thread ends during its turn', async () => {
     const serving = await serve({
       name: 'turns',
       useFile: worker('turns'),
@@ -57,7 +57,7 @@ describe('inTurn', () => {
     expect([row.counter[0], row.turn[0]]).toEqual([1, 0]);
   });
 
-  it('[5.7] frees a session in its turn', async () => {
+  it('[5.7] A session on WebGPU is released during its GPU turn', async () => {
     const model = fileURLToPath(
       new URL('../../../../sample/01-digits/model/digits.onnx', import.meta.url),
     );
@@ -82,7 +82,7 @@ describe('inTurn', () => {
     expect(turn[0]).toBe(0);
   });
 
-  it('[5.7] passes the turn on after a failure, and says what failed', async () => {
+  it('[5.7] The GPU turn passes on after a failure, whose error is reported', async () => {
     const turn = new Int32Array(new SharedArrayBuffer(4));
 
     await expect(

@@ -9,8 +9,8 @@ function sides(passed = 0): { thread: BatchClaims; other: BatchClaims } {
   return { thread: new BatchClaims(other.memory), other };
 }
 
-describe('Turnstile', () => {
-  it('[5.6] takes back what has not begun, and nothing else', () => {
+describe('BatchClaims', () => {
+  it('[5.6] Only batches that have not begun are revoked', () => {
     const { thread, other } = sides();
 
     expect([thread.tryBegin(0), thread.tryBegin(1)]).toEqual([true, true]);
@@ -24,7 +24,7 @@ describe('Turnstile', () => {
     expect(other.revoke(5)).toBe(0);
   });
 
-  it('[5.6] counts on past 32 bits', () => {
+  it('[5.6] The batch counter passes 32 bits', () => {
     const { thread, other } = sides(2 ** 31 - 2);
     const last = 2 ** 31 - 2;
 
@@ -41,7 +41,7 @@ describe('Turnstile', () => {
     ]);
   });
 
-  it('[5.6] [4.6] lets each batch either begin or be taken back, in whatever order the two sides come', () => {
+  it('[5.6] [4.6] Each batch either begins or is revoked, in any order of the two sides', () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom('hand', 'begin', 'take back')), (steps) => {
         const { thread, other } = sides();

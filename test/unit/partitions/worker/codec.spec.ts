@@ -8,7 +8,7 @@ const cross = (value: unknown): unknown => decode(owned(deserialize(serialize(en
 
 describe('encode and decode', () => {
   it.each(sixOfEachType)(
-    '[5.4] bring over the elements of a tensor, in memory of their own: $type',
+    '[5.4] The elements of a tensor are decoded in memory of their own: $type',
     ({ data }) => {
       const [came, same] = cross([data, data]) as [typeof data, typeof data];
 
@@ -20,7 +20,7 @@ describe('encode and decode', () => {
     },
   );
 
-  it('[5.4] leave behind what is in the same buffer', () => {
+  it('[5.4] The rest of a shared buffer is not encoded', () => {
     const large = new Float32Array(1e6).fill(7);
 
     const packet = encode({ left: large.subarray(3, 5), right: large.subarray(4, 5) });
@@ -29,13 +29,13 @@ describe('encode and decode', () => {
     expect(cross({ view: large.subarray(3, 5) })).toEqual({ view: Float32Array.of(7, 7) });
   });
 
-  it('[5.4] make a Buffer, which shares its memory, the typed array that it is in threads', () => {
+  it('[5.4] A Buffer, which shares its memory, is decoded as a typed array, as in threads', () => {
     const came = cross(Buffer.from([1, 2])) as Uint8Array;
 
     expect([Buffer.isBuffer(came), came.buffer.byteLength, ...came]).toEqual([false, 2, 1, 2]);
   });
 
-  it('[1.7] bring over what JSON cannot', () => {
+  it('[1.7] Values that JSON cannot represent are encoded and decoded', () => {
     const value = {
       at: new Date(0),
       by: new Map([[1n, /x/]]),
@@ -49,7 +49,7 @@ describe('encode and decode', () => {
     expect(cross(value)).toEqual(value);
   });
 
-  it('[6.1] refuse what cannot be cloned', () => {
+  it('[6.1] A value that cannot be cloned is refused', () => {
     expect(() => encode({ f: () => 1 })).toThrow('could not be cloned');
   });
 });

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { optionsForChild } from '../../../../lib/partitions/worker/process-channel.js';
 
 describe('optionsForChild', () => {
-  it('[5.2] keeps how Node loads modules and how much memory it takes', () => {
+  it('[5.2] A child process keeps the options for loading modules and for memory', () => {
     const options = [
       '--import',
       'tsx',
@@ -26,7 +26,7 @@ describe('optionsForChild', () => {
     [['--watch', '--watch-path', 'src']],
     [['--test', '--test-reporter=spec', '--test-concurrency', '1']],
     [['--env-file=.env', '--env-file-if-exists', '.env.local']],
-  ])('[5.2] drops what says what to run and how to debug it: %j', (options) => {
+  ])('[5.2] A child process drops the options for scripts and debuggers: %j', (options) => {
     expect(optionsForChild(['--no-warnings', ...options, '--expose-gc'])).toEqual([
       '--no-warnings',
       '--expose-gc',

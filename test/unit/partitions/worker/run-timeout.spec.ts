@@ -49,7 +49,7 @@ describe('runTimeout', () => {
   });
 
   it.each(kinds)(
-    '[5.6] reports a %s that hangs, and gives it no more until it returns',
+    '[5.6] A %s that hangs is reported and gets no batch until it returns',
     async (_, definition) => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
       const held = new HeldFunction();
@@ -84,7 +84,7 @@ describe('runTimeout', () => {
   );
 
   it.each(['one partition', 'two, which hang at the same time'])(
-    '[5.6] [6.5] tells the callers of a batch that could run again, and of no other, that it took too long: %s',
+    '[5.6] [6.5] Only the callers of an idempotent batch that hung get the timeout error when none can retry it: %s',
     async (partitions) => {
       const held = new HeldFunction();
       const options = {
@@ -114,7 +114,7 @@ describe('runTimeout', () => {
     },
   );
 
-  it('[5.6] [6.5] [3.1] tells so also of an inline run that could run again', async () => {
+  it('[5.6] [6.5] [3.1] The caller of an idempotent inline run that hung gets the timeout error', async () => {
     const held = new HeldFunction();
     const serving = createServing({
       name: 'held',
@@ -131,7 +131,7 @@ describe('runTimeout', () => {
     await serving.close();
   });
 
-  it('[5.6] [12.3] is told on the events and on the channel of node:diagnostics_channel', async () => {
+  it('[5.6] [12.3] A hung partition is reported by events and by node:diagnostics_channel', async () => {
     const published: unknown[] = [];
     const note = (event: unknown): unknown => published.push(event);
     subscribe('nestjs-serving:partition:change', note);
@@ -163,7 +163,7 @@ describe('runTimeout', () => {
     expect(published).toEqual(seen);
   });
 
-  it('[5.6] [8.4] counts the steps of a generator together, and ends it at the next', async () => {
+  it('[5.6] [8.4] The run timeout covers all steps of a generator and ends it at the next step', async () => {
     let ended = false;
     const steps: (() => void)[] = [];
     const serving = await start({
@@ -194,7 +194,7 @@ describe('runTimeout', () => {
     expect([ended, serving.partitions()[0]!.state]).toEqual([true, 'up']);
   });
 
-  it('[5.6] [3.1] holds for `run` too', async () => {
+  it('[5.6] [3.1] The run timeout applies to inline runs', async () => {
     const held = new HeldFunction();
     const serving = createServing({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
 
@@ -205,7 +205,7 @@ describe('runTimeout', () => {
     await serving.close();
   });
 
-  it('[5.6] [2.4] does not hold for the warm-up, which may have something to compile', async () => {
+  it('[5.6] [2.4] The run timeout does not apply to the warm-up, which may compile', async () => {
     const held = new HeldFunction();
     const serving = createServing({
       name: 'held',
@@ -224,7 +224,7 @@ describe('runTimeout', () => {
     await serving.close();
   });
 
-  it('[5.6] costs a serving without it no timer', async () => {
+  it('[5.6] A serving without a run timeout has no timer', async () => {
     const held = new HeldFunction();
     const serving = await start({ name: 'held', useFactory: held.useFactory });
 
@@ -236,7 +236,7 @@ describe('runTimeout', () => {
     expect(await reply).toBe('A');
   });
 
-  it('[5.6] [9.3] closes, within `shutdown`, a serving whose function never returns', async () => {
+  it('[5.6] [9.3] A serving whose function never returns closes within the shutdown limit', async () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',

@@ -68,10 +68,10 @@ const hanging = (end: AbortSignal) =>
 
 const tooLate = 'Partition 3 was not ready 5000 ms after its restart';
 
-describe('A supervised partition', () => {
+describe('SupervisedPartition', () => {
   useVirtualTime();
 
-  it('[5.6] is as its worker, as long as that lives', async () => {
+  it('[5.6] The partition reflects its worker while that is up', async () => {
     const scene = new Scene();
 
     expect(await scene.serve()).toEqual(['A']);
@@ -86,7 +86,7 @@ describe('A supervised partition', () => {
     });
   });
 
-  it('[5.6] starts another worker when its own has ended, and is away until then', async () => {
+  it('[5.6] The partition starts another worker when its own has ended, and is unavailable until then', async () => {
     const scene = new Scene();
     const held = runRows(scene.partition, ['held']);
     const ahead = runRows(scene.partition, ['ahead']);
@@ -113,7 +113,7 @@ describe('A supervised partition', () => {
     ]);
   });
 
-  it('[5.6] waits at random, at most twice as long after each failure in a row; a start that fails is one', async () => {
+  it('[5.6] The delay of a restart is random below a maximum that doubles with each failure, failed starts included', async () => {
     const drawn = [1, 0.5, 1];
     const scene = new Scene({ maxRestarts: 5 }, () => drawn.shift()!);
     scene.next = broken;
@@ -139,7 +139,7 @@ describe('A supervised partition', () => {
     expect(scene.partition.status).toEqual({ state: 'up', restarts: 3 });
   });
 
-  it('[5.6] begins anew after a batch that has run, and not after one that has failed', async () => {
+  it('[5.6] The count of failures restarts after a batch that has run, and not after one that failed', async () => {
     const scene = new Scene();
     await scene.die();
     await later(100);
@@ -159,7 +159,7 @@ describe('A supervised partition', () => {
     expect(scene.partition.status).toEqual({ state: 'up', restarts: 3 });
   });
 
-  it('[5.6] is lost after too many failures in a row, with the reason, and tries once every 30 s', async () => {
+  it('[5.6] After too many failures in a row the partition is lost with the reason, and retries every 30 s', async () => {
     const scene = new Scene();
     scene.next = broken;
 
@@ -188,7 +188,7 @@ describe('A supervised partition', () => {
     await scene.partition.close();
   });
 
-  it('[5.6] is up again when such a start has succeeded, and lost again if that worker ends without having run a batch', async () => {
+  it('[5.6] A successful retry brings the partition up, and it is lost again when that worker ends before running a batch', async () => {
     const scene = new Scene({ maxRestarts: 0 });
     await scene.die('first');
     expect(scene.partition.lost).toMatchObject({
@@ -216,7 +216,7 @@ describe('A supervised partition', () => {
     await scene.partition.close();
   });
 
-  it('[5.6] [2.4] [9.2] warms up every worker before it is up', async () => {
+  it('[5.6] [2.4] [9.2] Every worker is warmed up before the partition is up', async () => {
     const scene = new Scene();
     const warmed: unknown[] = [];
     const warm = async (runner: Partition): Promise<void> =>
@@ -238,7 +238,7 @@ describe('A supervised partition', () => {
     ]);
   });
 
-  it('[5.6] [2.4] closes a worker whose warm-up fails, and starts another', async () => {
+  it('[5.6] [2.4] A worker whose warm-up fails is closed, and another one starts', async () => {
     const scene = new Scene();
     const first = scene.partition.warmUp(
       async (runner) => void (await runRows(runner, ['warm-up'])),
@@ -262,7 +262,7 @@ describe('A supervised partition', () => {
     expect(scene.partition.status).toEqual({ state: 'up', restarts: 2 });
   });
 
-  it('[5.6] kills a process that does not come up in time, which has failed to start', async () => {
+  it('[5.6] A process that does not start in time is killed and counts as failed', async () => {
     const scene = new Scene({ maxRestarts: 1 }, () => 1, new FakeProcess());
     scene.next = hanging;
     await scene.die();
@@ -282,7 +282,7 @@ describe('A supervised partition', () => {
     expect([scene.states, timers()]).toEqual([['restarting', 'lost', 'up'], 0]);
   });
 
-  it('[5.6] [2.4] kills a process that is not warm in time', async () => {
+  it('[5.6] [2.4] A process whose warm-up does not end in time is killed', async () => {
     const scene = new Scene({}, () => 1, new FakeProcess());
     scene.next = async (end) => {
       const process = new FakeProcess();
@@ -307,7 +307,7 @@ describe('A supervised partition', () => {
     await scene.partition.close();
   });
 
-  it('[5.6] reports a thread that does not come up in time as hung, and starts no other beside it', async () => {
+  it('[5.6] A thread that does not start in time is reported as hung, and no other starts beside it', async () => {
     const scene = new Scene();
     let open!: (worker: FakeWorker) => void;
     scene.next = () => new Promise((resolve) => (open = resolve));
@@ -326,7 +326,7 @@ describe('A supervised partition', () => {
     expect(scene.states).toEqual(['restarting', 'hung', 'up']);
   });
 
-  it('[5.6] starts another thread when one that hung has failed in the end', async () => {
+  it('[5.6] Another thread starts when one that hung has failed', async () => {
     const scene = new Scene();
     let fail!: (error: Error) => void;
     scene.next = () => new Promise((_, reject) => (fail = reject));
@@ -342,7 +342,7 @@ describe('A supervised partition', () => {
     await scene.partition.close();
   });
 
-  it('[5.6] [9.3] kills also a process that is only starting', async () => {
+  it('[5.6] [9.3] Closing kills a process that is still starting', async () => {
     const scene = new Scene({}, () => 1, new FakeProcess());
     scene.next = hanging;
     await scene.die();
@@ -355,7 +355,7 @@ describe('A supervised partition', () => {
     expect([scene.states, timers()]).toEqual([['restarting'], 0]);
   });
 
-  it('[5.6] can be killed if its workers can', async () => {
+  it('[5.6] The partition can be killed only if its workers can', async () => {
     const process = new FakeProcess();
     const supervision = { restartDelay: 100, maxRestarts: 2, restartTimeout: 5000 };
     const partition = new SupervisedPartition(
@@ -374,7 +374,7 @@ describe('A supervised partition', () => {
     await partition.close();
   });
 
-  it('[5.6] [9.3] closes its worker, whose end is then no failure', async () => {
+  it('[5.6] [9.3] Closing the partition closes its worker, whose end is no failure', async () => {
     const scene = new Scene();
 
     await scene.partition.close();
@@ -385,7 +385,7 @@ describe('A supervised partition', () => {
     await expect(runRows(scene.partition, ['late'])).rejects.toThrow('Partition 3 is closed');
   });
 
-  it('[5.6] [9.3] starts nothing any more once it is closed', async () => {
+  it('[5.6] [9.3] A closed partition starts no worker', async () => {
     const scene = new Scene();
     await scene.die();
 
@@ -396,7 +396,7 @@ describe('A supervised partition', () => {
     expect(scene.workers).toHaveLength(1);
   });
 
-  it('[5.6] [9.3] closes a worker that opens after it was closed, and waits for that', async () => {
+  it('[5.6] [9.3] Closing waits for a worker that is starting and closes it', async () => {
     const scene = new Scene();
     let open!: (worker: FakeWorker) => void;
     scene.next = () => new Promise((resolve) => (open = resolve));
@@ -414,7 +414,7 @@ describe('A supervised partition', () => {
     expect([worker.isClosed, scene.states, timers()]).toEqual([true, ['restarting'], 0]);
   });
 
-  it('[5.6] [9.3] does not try again when a start fails after it was closed', async () => {
+  it('[5.6] [9.3] A start that fails after closing is not retried', async () => {
     const scene = new Scene();
     let fail!: (error: Error) => void;
     scene.next = () => new Promise((_, reject) => (fail = reject));

@@ -32,10 +32,10 @@ function outcomeOf(promise: Promise<unknown>): { result?: unknown; error?: unkno
   return outcome;
 }
 
-describe('A partition with a time for each batch', () => {
+describe('A partition with a run timeout', () => {
   useVirtualTime();
 
-  it('[5.6] is as it would be without, as long as the batches end in time', async () => {
+  it('[5.6] Batches that end in time run as without a timeout', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -61,7 +61,7 @@ describe('A partition with a time for each batch', () => {
     expect(partition.status).toEqual({ state: 'up', restarts: 0 });
   });
 
-  it('[5.6] tells what its worker tells', async () => {
+  it('[5.6] Changes of the worker are passed on', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -75,7 +75,7 @@ describe('A partition with a time for each batch', () => {
     await partition.close();
   });
 
-  it('[5.6] gives a batch that was handed ahead its time from the end of the one before', async () => {
+  it('[5.6] The timeout of a batch that was handed ahead counts from the end of the batch before it', async () => {
     const worker = new FakeWorker();
     const { partition } = timed(worker);
 
@@ -90,7 +90,7 @@ describe('A partition with a time for each batch', () => {
     expect(outcomes).toEqual([{ result: ['FIRST'] }, { result: ['AHEAD'] }]);
   });
 
-  it('[5.6] fails the callers of a batch that hangs, takes back what was handed ahead, and runs nothing until it has returned', async () => {
+  it('[5.6] A batch that hangs fails its callers, revokes the batch behind it, and blocks the partition until it returns', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -132,7 +132,7 @@ describe('A partition with a time for each batch', () => {
     expect(next).toEqual({ result: ['NEXT'] });
   });
 
-  it('[5.6] is up again also when the batch that hung has failed in the end', async () => {
+  it('[5.6] The partition is up again when the batch that hung has failed', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -147,7 +147,7 @@ describe('A partition with a time for each batch', () => {
     ]);
   });
 
-  it('[5.6] is restarted when its worker ends while a batch hangs', async () => {
+  it('[5.6] The partition restarts when its worker ends while a batch hangs', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -160,7 +160,7 @@ describe('A partition with a time for each batch', () => {
     expect(partition.status).toEqual({ state: 'up', restarts: 1 });
   });
 
-  it('[5.6] kills a process, which is restarted', async () => {
+  it('[5.6] A process with a batch that hangs is killed and restarted', async () => {
     const worker = new FakeProcess();
     const { partition, seen } = timed(worker);
 
@@ -184,7 +184,7 @@ describe('A partition with a time for each batch', () => {
     expect(timers()).toBe(0);
   });
 
-  it('[5.6] hears nothing any more of a batch that has taken too long', async () => {
+  it('[5.6] Hooks and steps of a batch that hung are dropped', async () => {
     const worker = new FakeWorker();
     const { partition } = timed(worker);
     const heard: unknown[] = [];
@@ -213,7 +213,7 @@ describe('A partition with a time for each batch', () => {
     await turn();
   });
 
-  it('[5.6] [2.4] gives the warm-up any time', async () => {
+  it('[5.6] [2.4] The warm-up has no timeout', async () => {
     const worker = new FakeWorker();
     const { partition, seen } = timed(worker);
 
@@ -228,7 +228,7 @@ describe('A partition with a time for each batch', () => {
     expect([Object.keys(warming), seen]).toEqual([['result'], []]);
   });
 
-  it('[5.6] forgets a batch that could not even be handed over', async () => {
+  it('[5.6] A batch that could not be handed over leaves no timer', async () => {
     const worker = new FakeWorker();
     worker.run = () => {
       throw new TypeError('no such rows');

@@ -11,7 +11,7 @@ function cross(value: unknown, plainRows = true): unknown {
 }
 
 describe('pack and unpack', () => {
-  it.each(sixOfEachType)('[5.4] move a tensor and its buffer: $type', (tensor) => {
+  it.each(sixOfEachType)('[5.4] A tensor and its buffer are moved: $type', (tensor) => {
     const { type, dims, data } = tensor;
     const moving = new Tensor(type, data.slice(), dims);
 
@@ -27,7 +27,7 @@ describe('pack and unpack', () => {
     ['a tuple of tensors', [floats([1], [1]), floats([1], [2])], false],
     ['a list with a tensor for each row', [floats([1], [1]), floats([2], [2, 3])], true],
     [
-      'a list of all kinds',
+      'a list of values of every kind',
       [
         'text',
         7n,
@@ -45,15 +45,15 @@ describe('pack and unpack', () => {
       true,
     ],
     ['an empty list', [], true],
-    ['what is no list and no tensor', { rows: 1 }, true],
+    ['neither a list nor a tensor', { rows: 1 }, true],
     ['nothing', undefined, true],
-  ])('[1.7] bring over %s', (_, value, plainRows) => {
+  ])('[1.7] Rows of any kind are transferred: %s', (_, value, plainRows) => {
     const [wire] = pack(value, plainRows);
 
     expect(unpack(structuredClone(wire))).toEqual(value);
   });
 
-  it('[1.7] leave tensors what they are where they stand beside other things', () => {
+  it('[1.7] Tensors beside other values are transferred as tensors', () => {
     const row = { image: floats([2], [1, 2]), label: 'a' };
 
     const [moved] = unpack(structuredClone(pack([row], true)[0])) as [typeof row];
@@ -62,7 +62,7 @@ describe('pack and unpack', () => {
     expect(moved).toEqual(row);
   });
 
-  it('[1.7] change no prototype by a tensor of that name', () => {
+  it('[1.7] A tensor named __proto__ changes no prototype', () => {
     const row = JSON.parse(
       '{"n": 1, "__proto__": {"type": "string", "dims": [1], "data": ["a"], "size": 1}}',
     ) as object;
@@ -76,7 +76,7 @@ describe('pack and unpack', () => {
     expect(Object.keys(moved)).toEqual(['n', '__proto__']);
   });
 
-  it('[6.5] bring over errors among the rows, with class, code and cause', () => {
+  it('[6.5] Errors among the rows keep class, code and cause', () => {
     const own = Object.assign(new RangeError('too far', { cause: new Error('9 > 8') }), {
       code: 'TOO_FAR',
     });
@@ -98,10 +98,10 @@ describe('pack and unpack', () => {
   });
 
   it.each<[string, (elements: Uint8Array) => Uint8Array]>([
-    ['a view of a part', (elements) => elements.subarray(1, 3)],
+    ['a view of some elements', (elements) => elements.subarray(1, 3)],
     ['a Buffer in the pool', () => Buffer.from([2, 3])],
     ['shared memory', () => new Uint8Array(new SharedArrayBuffer(2)).fill(2)],
-  ])('[5.4] copy %s and leave the rest of its memory where it is', (_, viewOf) => {
+  ])('[5.4] Only the visible elements are copied of %s', (_, viewOf) => {
     const elements = Uint8Array.of(1, 2, 3, 4);
     const view = viewOf(elements);
     const before = [...view];
@@ -113,7 +113,7 @@ describe('pack and unpack', () => {
     expect([[...view], [...elements]]).toEqual([before, [1, 2, 3, 4]]);
   });
 
-  it('[5.4] give each of two tensors that share a buffer its own', () => {
+  it('[5.4] Two tensors that share a buffer each get their own', () => {
     const shared = floats([2], [1, 2]);
 
     const [left, right] = cross([shared, shared]) as [Tensor, Tensor];
@@ -122,7 +122,7 @@ describe('pack and unpack', () => {
     expect((left.data as Float32Array).buffer).not.toBe((right.data as Float32Array).buffer);
   });
 
-  it('[5.4] refuse a tensor whose buffer has moved before', () => {
+  it('[5.4] A tensor whose buffer has moved before is refused', () => {
     const tensor = floats([2], [1, 2]);
     cross({ scores: tensor });
 
@@ -137,7 +137,10 @@ describe('isRowList', () => {
     ['a tuple of tensors for rows that are tensors', [floats([1], [1])], false, false],
     ['a tensor per row for plain rows', [floats([1], [1])], true, true],
     ['a map', { x: 1 }, true, false],
-  ])('[1.7] tells results row by row from a container: %s', (_, value, plainRows, expected) => {
-    expect(isRowList(value, plainRows)).toBe(expected);
-  });
+  ])(
+    '[1.7] A list of rows is distinguished from a container: %s',
+    (_, value, plainRows, expected) => {
+      expect(isRowList(value, plainRows)).toBe(expected);
+    },
+  );
 });

@@ -6,7 +6,7 @@ import { pack } from '../../../../lib/partitions/worker/transfer.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
 describe('WorkerHost', () => {
-  it('[8.4] goes on with a generator when its steps are heard, and never far ahead', async () => {
+  it('[8.4] A generator advances as its steps are acknowledged, and never far ahead', async () => {
     const application = new Application(worker('endless').href);
     const run = application.run(['a']);
 
@@ -24,7 +24,7 @@ describe('WorkerHost', () => {
     expect(application.messages.at(-1)).toEqual({ batch: 0, stepped: true });
   });
 
-  it('[8.4] owes the next batch nothing for steps that were never heard', async () => {
+  it('[8.4] Steps that were never acknowledged do not slow the next batch', async () => {
     const application = new Application(worker('endless').href);
     const run = application.run(['a']);
     await application.turns(200);

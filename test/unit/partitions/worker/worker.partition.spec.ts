@@ -89,7 +89,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     return opened;
   }
 
-  it('[5.4] copies plain values, also where they are tensors', async () => {
+  it('[5.4] Plain values are copied, also when they are tensors', async () => {
     const partition = await open('echo');
     const row = floats([2], [1, 2]);
 
@@ -98,7 +98,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect([row, output]).toEqual([floats([2], [1, 2]), [floats([2], [1, 2])]]);
   });
 
-  it('[5.4] gives each row of plain values memory of its own', async () => {
+  it('[5.4] Each plain row is copied into memory of its own', async () => {
     const partition = await open('echo');
     const table = Float32Array.from({ length: 100 }, (_, i) => i);
     const rows = [
@@ -116,13 +116,13 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     ]);
   });
 
-  it('[9.1] refuses options that cannot move to a worker', async () => {
+  it('[9.1] Options that cannot be sent to a worker are refused', async () => {
     const task = { partition: 0, keys: [], options: { log: () => 1 }, file: worker('echo').href };
 
     await expect(WorkerPartition.open(task, isolation)).rejects.toThrow('could not be cloned');
   });
 
-  it('[4.6] answers batches that were handed ahead in their order', async () => {
+  it('[4.6] Batches that were handed ahead are answered in order', async () => {
     const partition = await open('echo');
     const rows = Array.from({ length: 20 }, (_, n) => [n]);
 
@@ -131,7 +131,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(results.map(({ output }) => output)).toEqual(rows);
   });
 
-  it('[W13] gives back batches that it has not begun, and goes on with those that come later', async () => {
+  it('[W13] Batches that have not begun are revoked, and later ones run', async () => {
     const partition = await open('gate');
     const held = gate();
     const running = run(partition, Batch.ofValues([held.row]));
@@ -149,7 +149,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(await later).toMatchObject({ output: [{ row: 'later' }] });
   });
 
-  it('[H4] ends while a batch runs that never ends, where its event loop turns', async () => {
+  it('[H4] A worker whose batch never ends is halted when its event loop turns', async () => {
     const partition = await open('never');
     const running = expect(run(partition, Batch.ofValues(['a']))).rejects.toThrow(
       PartitionLostError,
@@ -160,7 +160,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     await running;
   });
 
-  it('[5.6] fails the batch that it ran when its worker ends, and says of the others that they have not begun', async () => {
+  it('[5.6] When a worker ends the running batch fails, and the others are reported as not started', async () => {
     const partition = await open('faults', 2);
 
     const replies = await Promise.allSettled(
@@ -185,7 +185,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(await partition.ended).toBe(partition.lost);
   });
 
-  it('[5.6] [6.5] tells of the error that its worker left uncaught', async () => {
+  it('[5.6] [6.5] The uncaught error that ended a worker is reported', async () => {
     const partition = await open('faults');
 
     await expect(
@@ -198,7 +198,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     });
   });
 
-  it('[5.3] ends after the batches that it holds, and is not missed', async () => {
+  it('[5.3] Closing ends the worker after the batches that it holds, which is no failure', async () => {
     const partition = await open('gate');
     const held = gate();
     const replies = [held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
@@ -215,7 +215,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(await Promise.race([partition.ended, Promise.resolve('not missed')])).toBe('not missed');
   });
 
-  it('[6.1] gives an error in place of a result that is nested deeper than can be read, and the others as they are', async () => {
+  it('[6.1] A result nested too deeply to be read becomes an error, and the others stay as they are', async () => {
     const partition = await open('nested');
 
     const { output } = await run(partition, Batch.ofValues([2500, 3]));
@@ -223,7 +223,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     expect(output).toEqual([expect.any(InvalidOutputError), nested(3)]);
   });
 
-  it('[4.6] [6.1] fails a batch whose metadata is of that kind, and gives the next one its own result', async () => {
+  it('[4.6] [6.1] Metadata nested too deeply to be read fails its batch, and the next one gets its own result', async () => {
     const partition = await open('nested');
 
     const replies = await Promise.allSettled([
@@ -239,7 +239,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
     ]);
   });
 
-  it('[6.1] takes a row that is nested as deep as can be written, and goes on', async () => {
+  it('[6.1] A row nested as deeply as can be written is accepted', async () => {
     const partition = await open('counting');
 
     const [deep, fine] = await Promise.allSettled(
@@ -253,7 +253,7 @@ describe.each<Isolation>(['thread', 'process'])('WorkerPartition with a %s', (is
 describe('WorkerPartition with a thread', () => {
   const gate = useGates();
 
-  it('[5.6] [4.6] never begins with what was taken back from it, and goes on with what comes later', async () => {
+  it('[5.6] [4.6] A revoked batch never begins, and later ones run', async () => {
     const [begun, starts] = [0, 0].map(() => new Int32Array(new SharedArrayBuffer(4)));
     const task = {
       partition: 0,
@@ -280,7 +280,7 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 
-  it('[5.3] [H4] is not ended while native code loads, and ends when its event loop turns', async () => {
+  it('[5.3] [H4] A thread is not ended while native code loads, and ends when its event loop turns', async () => {
     const held = gate();
     const end = new AbortController();
     const opening = WorkerPartition.open(gatedTask(held), 'thread', end.signal);
@@ -294,7 +294,7 @@ describe('WorkerPartition with a thread', () => {
     await failure;
   });
 
-  it('[5.4] moves the rows of a batch to the thread, and the output back', async () => {
+  it('[5.4] The rows of a batch are moved to the thread, and the output is moved back', async () => {
     const partition = await WorkerPartition.open({
       partition: 0,
       keys: ['default'],
@@ -310,7 +310,7 @@ describe('WorkerPartition with a thread', () => {
     await partition.close();
   });
 
-  it('[5.3] has nothing that kills it', async () => {
+  it('[5.3] A thread cannot be killed', async () => {
     const partition = await WorkerPartition.open({
       partition: 0,
       keys: [],
@@ -339,7 +339,7 @@ describe('WorkerPartition with a process', () => {
     await partition.close();
   });
 
-  it('[5.6] can be killed in the middle of a run; what was handed ahead has not started', async () => {
+  it('[5.6] A process can be killed during a run, and the batch that was handed ahead has not started', async () => {
     const held = gate();
     const replies = [held.row, 'ahead'].map((row) => run(partition, Batch.ofValues([row])));
     await held.entered();
@@ -355,7 +355,7 @@ describe('WorkerPartition with a process', () => {
     expect(await partition.ended).toBe(running);
   });
 
-  it('[5.6] can be killed while it loads, and before that', async () => {
+  it('[5.6] A process can be killed before and while it loads', async () => {
     const held = gate();
     const end = new AbortController();
     const opening = WorkerPartition.open(gatedTask(held), 'process', end.signal);
@@ -372,7 +372,7 @@ describe('WorkerPartition with a process', () => {
     );
   });
 
-  it('[5.6] says of a batch that it was given after its end that it has not started', async () => {
+  it('[5.6] A batch given to a process that has ended is reported as not started', async () => {
     partition.kill!();
 
     const [before] = await reasons([run(partition, Batch.ofValues(['on its way']))]);
@@ -383,7 +383,7 @@ describe('WorkerPartition with a process', () => {
     expect(after).not.toBeInstanceOf(LostInTransitError);
   });
 
-  it('[H7] says of a batch that was on its way when it was killed that the process may have died of that, and of no other', async () => {
+  it('[H7] Only the batch that was in transit when the process was killed is reported as a possible cause', async () => {
     partition.kill!();
 
     const losses = await reasons(
@@ -396,7 +396,7 @@ describe('WorkerPartition with a process', () => {
     ]);
   });
 
-  it('[5.6] tells what it ran when it was killed from what had ended, whose output was still on its way, and from what was handed ahead', async () => {
+  it('[5.6] After a kill the running batch, the one whose output was in transit, and those handed ahead have different errors', async () => {
     const held = gate();
     const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) =>
       run(partition, Batch.ofValues([row])),
@@ -409,7 +409,7 @@ describe('WorkerPartition with a process', () => {
     expect(losses).toEqual([OutputLostError, PartitionLostError, NotStartedError]);
   });
 
-  it('[5.6] hears all that its process has said before it ended', async () => {
+  it('[5.6] All messages that a process sent before its end arrive', async () => {
     const replies = [{ bytes: 2 ** 24 }, 'exits'].map((row) =>
       run(partition, Batch.ofValues([row])),
     );

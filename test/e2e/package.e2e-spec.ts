@@ -48,7 +48,7 @@ async function compile(app: string, source: string): Promise<string> {
   return stdout;
 }
 
-describe('the packed package', () => {
+describe('The packed package', () => {
   let folder: string;
   let tarball: string;
 
@@ -60,7 +60,7 @@ describe('the packed package', () => {
 
   afterAll(() => rm(folder, { recursive: true, force: true }));
 
-  it('holds the build, the manual and the licence, and nothing else', async () => {
+  it('The package contains the build, the manual and the licence, and nothing else', async () => {
     const { stdout } = await run('tar', ['-tzf', tarball]);
     const files = stdout.trim().split('\n');
     expect(files.filter((file) => !file.startsWith('package/dist/')).toSorted()).toEqual([
@@ -77,11 +77,11 @@ describe('the packed package', () => {
     expect(files).toContain('package/dist/testing/index.d.ts');
   });
 
-  it('passes publint', async () => {
+  it('The package passes publint', async () => {
     await run('npx', ['publint', 'run', tarball, '--strict'], { cwd: root });
   });
 
-  it('has types that resolve, as checked by attw', async () => {
+  it('The types of the package resolve, as checked by attw', async () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
   });
 
@@ -109,7 +109,7 @@ describe('the packed package', () => {
     return app;
   }
 
-  it('[11] compiles without the packages of distribution, also where the types of libraries are checked; with them, options are', async () => {
+  it('[11] The package compiles without the peers of distribution, and with them options are type-checked', async () => {
     const [without, full] = await Promise.all([
       install('types', ['@types/node']),
       install('all-types', ['@types/node', '@nestjs/microservices']),
@@ -129,7 +129,7 @@ describe('the packed package', () => {
     expect(await compile(full, nodeWith('prt: 1'))).toContain("'prt' does not exist in type");
   });
 
-  it('carries a cluster over gRPC, whose packages are loaded only then, and named where they are missing', async () => {
+  it('A cluster over gRPC loads its peer packages on use and names missing ones', async () => {
     const script = join(root, 'test/fixtures/consumer/peers.mjs');
     const [without, full] = await Promise.all([
       install('no-grpc', ['@nestjs/microservices']),
@@ -146,7 +146,7 @@ describe('the packed package', () => {
     await expect(start(without, 'GRPC')).rejects.toThrow("Cannot find package '@grpc/grpc-js'");
   });
 
-  it('loads OpenTelemetry and Terminus only for their own entry points, which name what is missing', async () => {
+  it('OpenTelemetry and Terminus are loaded only by their entry points, which name missing packages', async () => {
     const app = await install('no-peers');
     const load = (name: string) =>
       run('node', ['--input-type=module', '--eval', `import ${JSON.stringify(name)}`], {
@@ -162,7 +162,7 @@ describe('the packed package', () => {
   });
 
   it.each(['11', '12'])(
-    '[H1] serves a model in an empty application with Nest %s, and closes it while a batch never ends',
+    '[H1] An empty application with Nest %s serves a model and closes while a batch never ends',
     async (major) => {
       const app = await applicationOf(major, 'nest');
       const { stdout } = await run('node', ['app.mjs'], { cwd: app });
@@ -192,7 +192,7 @@ describe('the packed package', () => {
       ['11', 'nats@^2.0.0'],
       ['12', `@nats-io/transport-node@${devDependencies['@nats-io/transport-node']}`],
     ])(
-      '[11] makes a cluster of applications with Nest %s and %s',
+      '[11] Applications with Nest %s form a cluster over %s',
       async (major, client) => {
         const server = await NatsServer.start();
         try {

@@ -14,7 +14,7 @@ describe('soak', () => {
   beforeEach(() => Logger.overrideLogger(false));
   afterEach(() => Logger.overrideLogger(['error', 'warn']));
 
-  it('[4.6] [6.1] [6.4] [7.1] to [7.4] gives every row its own answer once, or one error, whatever 200,000 of them meet', async () => {
+  it('[4.6] [6.1] [6.4] [7.1] [7.2] [7.3] [7.4] Each of 200,000 rows under random faults gets its own answer once, or one error', async () => {
     const report = await soak({ ...plan, rows: 200_000, subjects: allSubjects });
 
     expect(report.rows).toBeGreaterThanOrEqual(200_000);
@@ -39,14 +39,14 @@ describe('soak', () => {
     );
   });
 
-  it('counts rows that get the answers of others', async () => {
+  it('The soak counts rows that get the answers of others', async () => {
     const { faults } = await sabotaged((run) => async (rows) => (await run(rows)).toReversed());
 
     expect(faults).toMatchObject({ mixed: expect.any(Number), doubled: 0, lost: 0 });
     expect(faults.mixed).toBeGreaterThan(0);
   });
 
-  it('counts rows that run twice', async () => {
+  it('The soak counts rows that run twice', async () => {
     const { faults } = await sabotaged((run) => async (rows) => {
       await run(rows).catch(() => {});
       return run(rows);
@@ -55,7 +55,7 @@ describe('soak', () => {
     expect(faults.doubled).toBeGreaterThan(0);
   });
 
-  it('counts errors that no call has asked for', async () => {
+  it('The soak counts errors that no call has requested', async () => {
     const report = await sabotaged((run) => async (rows) => {
       const results = await run(rows);
       return rows.map((row, index) =>
@@ -68,7 +68,7 @@ describe('soak', () => {
     expect(failuresOf(report)).toEqual([expect.stringMatching(/^\d+ unexpected$/)]);
   });
 
-  it('counts calls that are never settled', async () => {
+  it('The soak counts calls that are never settled', async () => {
     const report = await soak({
       ...plan,
       rows: 5000,
@@ -80,7 +80,7 @@ describe('soak', () => {
     expect(report.faults.lost).toBeGreaterThan(0);
   });
 
-  it('fits a line through what is in use', () => {
+  it('The soak fits a line through the memory in use', () => {
     expect(growthOf([5, 5, 5])).toBe(0);
     expect(growthOf([1, 2, 3, 4])).toBeCloseTo(3);
     expect(growthOf([4, 1, 5, 2])).toBeCloseTo(-0.6);

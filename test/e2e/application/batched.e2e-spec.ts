@@ -164,7 +164,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     return { kitchen, cooked, open };
   }
 
-  it('[10.2] [10.4] runs the method once for concurrent requests, with an array per parameter', async () => {
+  it('[10.2] [10.4] The method runs once for concurrent requests, with an array per parameter', async () => {
     @Controller()
     class Scores {
       readonly calls: unknown[][] = [];
@@ -204,7 +204,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[10.2] validates and transforms each request by itself, by the classes that `types` names', async () => {
+  it('[10.2] Each request is validated and transformed by itself, with the classes in `types`', async () => {
     @Controller()
     class Scores {
       @Post(':points')
@@ -243,7 +243,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[10.2] applies the pipes of a parameter to each request by itself', async () => {
+  it('[10.2] The pipes of a parameter apply to each request by itself', async () => {
     @Controller()
     class Numbers {
       @Get(':number')
@@ -263,7 +263,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[10.2] lets guards refuse and interceptors change each request by itself', async () => {
+  it('[10.2] Guards refuse and interceptors change each request by itself', async () => {
     @Controller()
     @UseGuards(Members)
     class Club {
@@ -287,7 +287,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[6.1] [10.2] gives what a method throws to all callers of its batch, as it is, and to exception filters', async () => {
+  it('[6.1] [10.2] An error thrown by the method reaches all callers of its batch and their exception filters unchanged', async () => {
     @Controller()
     @UseFilters(OutOfPaintFilter)
     class Painter {
@@ -320,7 +320,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(statuses(await Promise.all(['/own/red', '/own/green'].map(paint)))).toEqual([200, 200]);
   });
 
-  it('[6.2] fails one caller alone whose entry is an Error', async () => {
+  it('[6.2] An Error in place of a result fails one caller alone', async () => {
     const entries: Record<string, (text: string) => unknown> = {
       http: () => new ConflictException('taken'),
       own: () => new OutOfPaint('empty'),
@@ -350,7 +350,7 @@ describeOnPlatforms('@Batched()', (listen) => {
   });
 
   it.each(['above', 'below'])(
-    '[10.2] keeps what decorators %s it say of the method',
+    '[10.2] Decorators %s @Batched() keep their effect on the method',
     async (path) => {
       @Injectable()
       class Judges implements CanActivate {
@@ -402,7 +402,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     },
   );
 
-  it('[10.2] batches a method that controllers inherit, for each of them apart', async () => {
+  it('[10.2] An inherited method is batched separately for each controller', async () => {
     abstract class Greeter {
       abstract readonly greeting: string;
 
@@ -445,7 +445,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[10.2] batches the methods of providers, called in process', async () => {
+  it('[10.2] Methods of providers that are called in process are batched', async () => {
     @Injectable()
     class Speller {
       readonly calls: unknown[][] = [];
@@ -539,17 +539,14 @@ describeOnPlatforms('@Batched()', (listen) => {
     ['useClass', () => ({ useClass: Room })],
     ['useFactory', () => ({ useFactory: () => new Room() })],
     ['useValue', () => ({ useValue: new Room() })],
-  ])(
-    '[10.2] never mixes the calls of two instances of a class, made with %s',
-    async (_, recipe) => {
-      const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);
-      const { app } = await listen(withServing({ providers }));
+  ])('[10.2] Calls of two instances of a class made with %s never mix', async (_, recipe) => {
+    const providers = ['red', 'blue'].map((provide) => ({ provide, ...recipe() }) as Provider);
+    const { app } = await listen(withServing({ providers }));
 
-      await expectApart(app.get('red'), app.get('blue'));
-    },
-  );
+    await expectApart(app.get('red'), app.get('blue'));
+  });
 
-  it('[10.2] never mixes the calls of transient instances', async () => {
+  it('[10.2] Calls of transient instances never mix', async () => {
     @Injectable({ scope: Scope.TRANSIENT })
     class Cabin extends Room {}
 
@@ -570,7 +567,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     await expectApart(app.get(Ship).stern, app.get(Ship).bridge.cabin);
   });
 
-  it('[10.2] never mixes the tenants of a durable provider', async () => {
+  it('[10.2] Calls of different tenants of a durable provider never mix', async () => {
     @Injectable({ scope: Scope.REQUEST, durable: true })
     class Flat extends Room {}
     const { app } = await listen(withServing({ providers: [Flat] }));
@@ -579,7 +576,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     await expectApart(one!, other!);
   });
 
-  it('[W11] boot refuses @Batched() in a request-scoped class and says why and what to do', async () => {
+  it('[W11] Boot refuses @Batched() in a request-scoped class with the reason and advice', async () => {
     @Injectable({ scope: Scope.REQUEST })
     class Account {
       @Batched()
@@ -658,7 +655,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(batches).toEqual([3]);
   });
 
-  it('[10.2] leaves its request-scoped neighbours to their own requests', async () => {
+  it('[10.2] Request-scoped neighbours of a batched method keep their own requests', async () => {
     @Injectable({ scope: Scope.REQUEST })
     class Session {
       constructor(@Inject(REQUEST) private readonly request: Incoming) {}
@@ -709,7 +706,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[10.2] leaves the response to a method that asks for it with passthrough', async () => {
+  it('[10.2] A method with a passthrough response can set headers per request', async () => {
     @Controller()
     class Courteous {
       @Get(':name')
@@ -727,7 +724,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(replies.map(({ headers }) => headers.get('x-thanks'))).toEqual(['ann', 'bob']);
   });
 
-  it('[10.4] takes the context of a resolver, which counts as @Res() does on a route, for what it is', async () => {
+  it('[10.4] The context parameter of a resolver, which looks like @Res() on a route, is accepted', async () => {
     @Injectable()
     class Resolver {
       @Batched()
@@ -740,7 +737,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(await asCaller(app.get(Resolver)).resolve({})).toBe(0);
   });
 
-  it('[9.3] refuses the calls of a method once the application has closed, called before or not', async () => {
+  it('[9.3] Calls of a method are refused once the application has closed', async () => {
     @Injectable()
     class Attic extends Room {}
     const { app } = await listen(withServing({ providers: [Room, Attic] }));
@@ -758,7 +755,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ['3 results', ['one', 'two', 'three']],
     ['string', 'ab'],
     ['undefined', undefined],
-  ])('[6.3] answers the batch alone for which the method returned %s', async (got, wrong) => {
+  ])('[6.3] A method that returns %s fails its batch alone', async (got, wrong) => {
     @Controller()
     class Careless {
       @Get(':text')
@@ -784,7 +781,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     ]);
   });
 
-  it('[4.6] [10.2] gives every one of many concurrent requests its own reply, from few runs of the method', async () => {
+  it('[4.6] [10.2] Each of many concurrent requests gets its own reply, from few runs of the method', async () => {
     @Controller()
     class Mirror {
       readonly sizes: number[] = [];
@@ -804,7 +801,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(site.app.get(Mirror).sizes).toEqual(Array.from({ length: 15 }, () => 20));
   });
 
-  it('[4.3] [10.2] by default runs a lone call at once, and what comes meanwhile as one batch', async () => {
+  it('[4.3] [10.2] By default a single call runs at once, and calls in the meantime form one batch', async () => {
     @Injectable()
     class Kitchen {
       readonly orders$ = new Subject<string[]>();
@@ -837,32 +834,29 @@ describeOnPlatforms('@Batched()', (listen) => {
 
   it.each<[string, BatchedOptions, string[], string[]]>([
     [
-      '[7.4] those of higher priority first',
+      '[7.4] [10.2] Queued calls of higher priority run first, by the arguments of the calls',
       { priority: (_dish: string, guest: string) => (guest === 'chef' ? 1 : 0) },
       ['soup for all', 'fish for all', 'cake for chef'],
       ['cake for chef', 'soup for all', 'fish for all'],
     ],
     [
-      '[7.4] those of tenants in turn',
+      '[7.4] [10.2] Queued calls of tenants run in turn, by the arguments of the calls',
       { tenant: (_dish: string, guest: string) => guest },
       ['soup for ann', 'fish for ann', 'cake for ann', 'soup for bob'],
       ['soup for ann', 'soup for bob', 'fish for ann', 'cake for ann'],
     ],
-  ])(
-    '%s [10.2] of the calls that wait, by their own arguments',
-    async (_, options, orders, order) => {
-      const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
+  ])('%s', async (_, options, orders, order) => {
+    const { kitchen, cooked, open } = await busyKitchen({ ...options, batchSize: 1 });
 
-      const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
-      await settle();
-      open();
-      await Promise.all(meals);
+    const meals = orders.map((one) => kitchen.cook(...(one.split(' for ') as [string, string])));
+    await settle();
+    open();
+    await Promise.all(meals);
 
-      expect(cooked).toEqual(['first for nobody', ...order]);
-    },
-  );
+    expect(cooked).toEqual(['first for nobody', ...order]);
+  });
 
-  it('[7.4] [10.2] refuses a tenant who has half of the queue, and no others', async () => {
+  it('[7.4] [10.2] A tenant with half of the queue is refused, and other tenants are not', async () => {
     const { kitchen, open } = await busyKitchen({
       maxQueue: 4,
       batchSize: 1,
@@ -877,7 +871,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     expect(await Promise.all(meals)).toEqual(['hot soup', 'hot fish', 'hot cake']);
   });
 
-  it('[6.1] [10.2] fails a call alone for which its priority or its tenant cannot be said', async () => {
+  it('[6.1] [10.2] A call whose priority or tenant function fails is refused alone', async () => {
     const { kitchen, open } = await busyKitchen({
       priority: (dish: string) => (dish === 'pie' ? 3.14 : 0),
       tenant: (_dish: string, guest: string) => {
@@ -902,7 +896,7 @@ describeOnPlatforms('@Batched()', (listen) => {
   });
 
   it.each([1, 3])(
-    '[10.2] runs %d batches of the method at the same time, and no more',
+    '[10.2] At most %d batches of the method run at the same time',
     async (partitions) => {
       let running = 0;
       let most = 0;
@@ -931,7 +925,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     },
   );
 
-  it("[10.3] takes what the method returns as the serving's input, per request, and replies with its output", async () => {
+  it('[10.3] The return value of the method is the input of the serving, whose output is the reply', async () => {
     const batches: string[][] = [];
     const shout = {
       name: 'shout',

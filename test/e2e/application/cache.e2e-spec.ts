@@ -42,8 +42,8 @@ class Texts {
   }
 }
 
-describeOnPlatforms('Requests that ask the same', (listen) => {
-  it('run once while they are under way, over HTTP and through @Batched(), and all have their reply', async () => {
+describeOnPlatforms('Equal requests', (listen) => {
+  it('Equal requests over HTTP and @Batched() share one run while it is in progress', async () => {
     const batches = new HeldFunction<unknown>();
     const upper: ServingDefinition = {
       name: 'upper',
@@ -75,7 +75,7 @@ describeOnPlatforms('Requests that ask the same', (listen) => {
     );
   });
 
-  it('are answered from the cache afterwards, which is the one of the application', async () => {
+  it('Later equal requests are answered from the cache of the application', async () => {
     const batches = new HeldFunction<unknown>();
     const upper: ServingDefinition = {
       name: 'upper',
@@ -162,7 +162,7 @@ describe('The cache of an application', () => {
   }
 
   it.each(Object.entries(kinds()))(
-    '[1.2] [10.1] keeps the replies of %s, tensors as tensors',
+    '[1.2] [10.1] The cache keeps the replies of %s, tensors as tensors',
     async (_, module) => {
       const servings = await boot([CacheModule.register({ isGlobal: true }), module]);
       let batches = 0;
@@ -180,7 +180,7 @@ describe('The cache of an application', () => {
     },
   );
 
-  it('[1.9] [9.1] must be there: an application without one does not boot', async () => {
+  it('[1.9] [9.1] An application without a cache manager fails to boot with a serving that has a cache', async () => {
     const upper: ServingDefinition = { name: 'upper', cache, useFactory: () => (rows) => rows };
     const booting = boot([ServingModule.forRoot({ servings: [upper] })]);
     await expect(booting).rejects.toThrow(InvalidServingError);
@@ -190,7 +190,7 @@ describe('The cache of an application', () => {
     );
   });
 
-  it('may be any store: one that is down fails no call, and one that writes JSON changes no reply', async () => {
+  it('A store that is down fails no call, and a store that writes JSON changes no reply', async () => {
     const entries = new Map<string, string>();
     const json = {
       get: async (key: string): Promise<unknown> =>
@@ -222,7 +222,7 @@ describe('The cache of an application', () => {
     expect(entries.size).toBe(1);
   });
 
-  it('forgets a reply when its time is over', async () => {
+  it('A reply is dropped from the cache when its time has passed', async () => {
     const servings = await boot([
       CacheModule.register({ isGlobal: true }),
       ServingModule.forRoot({ servings: [counting] }),
@@ -241,7 +241,7 @@ describe('The cache of an application', () => {
     }
   });
 
-  it('is not asked by what stands in for a serving in a test', async () => {
+  it('The cache is not used by the replacement of a serving in a test', async () => {
     const upper: ServingDefinition<string> = {
       name: 'upper',
       cache,

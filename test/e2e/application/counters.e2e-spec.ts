@@ -11,7 +11,7 @@ class Doubler {
   }
 }
 
-it('[M6] [12.3] the service has the counters of servings and @Batched() methods by their names', async () => {
+it('[M6] [12.3] The service lists the counters of servings and @Batched() methods by name', async () => {
   const module = await Test.createTestingModule({
     imports: [
       ServingModule.forRoot({

@@ -71,7 +71,7 @@ function raise(name: string, retryAfter?: number): never {
   throw new ErrorClass(`row 7 of ${name}`, { cause: new Error('a password'), retryAfter });
 }
 
-it('[6.5] the errors of these tests are all that there are', () => {
+it('[6.5] The table of errors in these tests is complete', () => {
   const exported = Object.values(api).filter(
     (each) =>
       typeof each === 'function' &&
@@ -175,12 +175,12 @@ class Texts {
   }
 }
 
-describeOnPlatforms('Over HTTP', (listen) => {
+describeOnPlatforms('Errors over HTTP', (listen) => {
   const start = (...controllers: Type[]) =>
     listen({ imports: [ServingModule.forRoot({ servings: [touchy] })], controllers });
 
   it.each(errors)(
-    '[6.5] %s answers with %d, and tells clients only of their own faults',
+    '[6.5] %s answers with %d and exposes its message only when the client is at fault',
     async (name, statusCode) => {
       const site = await start(Errors);
 
@@ -195,22 +195,25 @@ describeOnPlatforms('Over HTTP', (listen) => {
     },
   );
 
-  it.each(['in', 'batched'])('[7.1] tell when to come again, where they know: %s', async (path) => {
-    const site = await start(Later);
+  it.each(['in', 'batched'])(
+    '[7.1] The HTTP answer has Retry-After when the error has it: %s',
+    async (path) => {
+      const site = await start(Later);
 
-    const { status, headers, body } = await site.get(`/later/${path}/7`);
+      const { status, headers, body } = await site.get(`/later/${path}/7`);
 
-    expect([status, headers.get('retry-after')]).toEqual([503, '7']);
-    expect(body).toEqual({ statusCode: 503, message: 'Service Unavailable' });
-  });
+      expect([status, headers.get('retry-after')]).toEqual([503, '7']);
+      expect(body).toEqual({ statusCode: 503, message: 'Service Unavailable' });
+    },
+  );
 
-  it('[7.1] say nothing of it where they do not know', async () => {
+  it('[7.1] The HTTP answer has no Retry-After when the error has none', async () => {
     const site = await start(Errors);
 
     expect((await site.get('/errors/OverloadedError')).headers.get('retry-after')).toBeNull();
   });
 
-  it('[7.1] [10.4] reach filters of the application as they are, whose answers say so, too', async () => {
+  it('[7.1] [10.4] Exception filters of the application receive the error unchanged, and their answers have Retry-After', async () => {
     const site = await start(Later);
 
     const { status, headers, body } = await site.get('/later/filtered/7');
@@ -219,7 +222,7 @@ describeOnPlatforms('Over HTTP', (listen) => {
     expect(body).toEqual({ name: 'OverloadedError', retryAfter: 7 });
   });
 
-  it('[7.1] say nothing of it in the answer of a handler that knows what to do', async () => {
+  it('[7.1] A handler that recovers from the error sends no Retry-After', async () => {
     const site = await start(Later);
 
     const { status, headers, body } = await site.get('/later/recovers/7');
@@ -227,7 +230,7 @@ describeOnPlatforms('Over HTTP', (listen) => {
     expect([status, headers.get('retry-after'), body]).toEqual([200, null, 'something simpler']);
   });
 
-  it('[7.1] [8.2] end a stream that has begun, whose headers are out, as any error', async () => {
+  it('[7.1] [8.2] A stream whose headers are sent ends with an error event', async () => {
     const site = await start(Later);
 
     const { status, headers, body } = await site.get('/later/events/7');
@@ -239,14 +242,14 @@ describeOnPlatforms('Over HTTP', (listen) => {
   });
 
   it.each<[string, string[], number[], string]>([
-    ['[1.5] what preprocess throws', ['unreadable', 'a', 'b'], [400, 201, 201], 'cannot read that'],
+    ['[1.5] An error in preprocess', ['unreadable', 'a', 'b'], [400, 201, 201], 'cannot read that'],
     [
-      '[4.7] an unknown key',
+      '[4.7] An unknown key',
       ['key odd', 'a', 'b'],
       [400, 201, 201],
       'Serving "touchy" has no key "odd"; its keys are default, even',
     ],
-    ['[6.2] an error in place of a result', ['missing', 'a'], [404, 201], 'no such text'],
+    ['[6.2] An error in place of a result', ['missing', 'a'], [404, 201], 'no such text'],
   ])('%s fails its caller alone', async (_, texts, codes, message) => {
     const site = await start(Texts);
 
@@ -258,7 +261,7 @@ describeOnPlatforms('Over HTTP', (listen) => {
     expect(good).toEqual(texts.slice(1).map((text) => ({ text })));
   });
 
-  it('[6.1] what a batch function throws fails its batch, hidden from clients, and none after it', async () => {
+  it('[6.1] An error in a batch function fails its batch with a hidden message, and the next batch runs', async () => {
     const site = await start(Texts);
 
     const failed = await Promise.all(
@@ -276,7 +279,7 @@ describeOnPlatforms('Over HTTP', (listen) => {
   });
 
   it.each(['serving', 'method'])(
-    '[6.5] [7.1] the full queue of a %s answers with 503, and the others are served',
+    '[6.5] [7.1] The full queue of a %s answers 503, and the others are served',
     async (path) => {
       const running$ = new Subject<void>();
       let open!: () => void;
@@ -354,7 +357,7 @@ class Messages {
   }
 }
 
-describe('Over TCP', () => {
+describe('Errors over TCP', () => {
   const closing: (() => unknown)[] = [];
 
   afterEach(() => Promise.all(closing.splice(0).map((close) => close())));
@@ -384,7 +387,7 @@ describe('Over TCP', () => {
   }
 
   it.each(errors)(
-    '[6.5] ServingRpcExceptionFilter answers with the name, code and status of %s, and with its message where the caller is at fault',
+    '[6.5] ServingRpcExceptionFilter answers with name, code and status of %s, and its message when the caller is at fault',
     async (name, statusCode, ErrorClass) => {
       const send = await connect(new ServingRpcExceptionFilter());
 
@@ -394,7 +397,7 @@ describe('Over TCP', () => {
     },
   );
 
-  it('[7.1] ServingRpcExceptionFilter tells when to come again', async () => {
+  it('[7.1] ServingRpcExceptionFilter answers with the time to retry', async () => {
     const send = await connect(new ServingRpcExceptionFilter());
 
     await expect(send('later', 7)).rejects.toMatchObject({
@@ -403,7 +406,7 @@ describe('Over TCP', () => {
     });
   });
 
-  it('[6.5] ServingRpcExceptionFilter logs what it does not tell, and nothing else', async () => {
+  it('[6.5] ServingRpcExceptionFilter logs exactly the errors whose message it hides', async () => {
     const logged: unknown[] = [];
     const send = await connect(new ServingRpcExceptionFilter());
     Logger.overrideLogger({ log: () => {}, warn: () => {}, error: (error) => logged.push(error) });
@@ -419,7 +422,7 @@ describe('Over TCP', () => {
     expect(logged).toEqual([expect.objectContaining({ message: 'row 7 of BatchFailedError' })]);
   });
 
-  it('[10.4] without the filter, errors say no more than those of any handler', async () => {
+  it('[10.4] Without the filter an error has the generic message of any handler', async () => {
     const send = await connect();
 
     await expect(send('raise', 'InvalidInputError')).rejects.toEqual({
@@ -428,7 +431,7 @@ describe('Over TCP', () => {
     });
   });
 
-  it('[10.4] messages are batched, by methods and by servings, and fail alone', async () => {
+  it('[10.4] Messages are batched by methods and by servings, and fail alone', async () => {
     const send = await connect(new ServingRpcExceptionFilter());
 
     expect(await Promise.allSettled([1, -2, 3].map((number) => send('double', number)))).toEqual([

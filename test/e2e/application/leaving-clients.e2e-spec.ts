@@ -280,37 +280,40 @@ const release = (): void => {
 
 const ways = ['service', 'handle', 'named', 'method', 'provider', 'stream', 'per-request'] as const;
 
-describeOnPlatforms('A client', (listen) => {
-  describe('that leaves', () => {
+describeOnPlatforms('Clients over HTTP', (listen) => {
+  describe('that leave', () => {
     afterEach(release);
 
-    it.each(ways)('[7.3] gives up its place in the queue, which others take: %s', async (way) => {
-      const site = await start(listen);
-      const first = site.get(`/${way}/first`);
-      await until(() => held.batches.length === 1);
-      const leaving = await connect(site);
-      leaving.get(`/${way}/left`);
-      await until(() => site.waiting() === 1);
-      const others = ['b', 'c'].map((text) => site.get(`/${way}/${text}`));
-      await until(() => site.waiting() === 3);
+    it.each(ways)(
+      '[7.3] A client that leaves gives its place in the queue to others: %s',
+      async (way) => {
+        const site = await start(listen);
+        const first = site.get(`/${way}/first`);
+        await until(() => held.batches.length === 1);
+        const leaving = await connect(site);
+        leaving.get(`/${way}/left`);
+        await until(() => site.waiting() === 1);
+        const others = ['b', 'c'].map((text) => site.get(`/${way}/${text}`));
+        await until(() => site.waiting() === 3);
 
-      leaving.leave();
-      await until(() => site.waiting() === 2);
-      held.next().finish(['FIRST']);
-      await until(() => held.batches.length === 1);
+        leaving.leave();
+        await until(() => site.waiting() === 2);
+        held.next().finish(['FIRST']);
+        await until(() => held.batches.length === 1);
 
-      expect(held.rows[0]!.toSorted()).toEqual(['b', 'c']);
-      held.next().finish(['B', 'C']);
-      expect((await Promise.all([first, ...others])).map(({ status }) => status)).toEqual([
-        200, 200, 200,
-      ]);
-      expect(site.ends.filter(({ error }) => error)).toMatchObject([
-        { stage: 'waiting', error: { code: 'SERVING_CANCELLED' }, cancelled: true },
-      ]);
-    });
+        expect(held.rows[0]!.toSorted()).toEqual(['b', 'c']);
+        held.next().finish(['B', 'C']);
+        expect((await Promise.all([first, ...others])).map(({ status }) => status)).toEqual([
+          200, 200, 200,
+        ]);
+        expect(site.ends.filter(({ error }) => error)).toMatchObject([
+          { stage: 'waiting', error: { code: 'SERVING_CANCELLED' }, cancelled: true },
+        ]);
+      },
+    );
 
     it.each([...ways, 'alone'])(
-      '[7.3] is not waited for by the handler once its call runs; others get theirs: %s',
+      '[7.3] The handler of a client that left does not wait for its running call, and others get their replies: %s',
       async (way) => {
         const site = await start(listen);
         const leaving = await connect(site);
@@ -331,7 +334,7 @@ describeOnPlatforms('A client', (listen) => {
       },
     );
 
-    it('[7.3] is not waited for where its call shares a batch that runs', async () => {
+    it('[7.3] The handler of a client that left does not wait for a batch shared with others', async () => {
       const site = await start(listen);
       const first = site.get('/service/first');
       await until(() => held.batches.length === 1);
@@ -352,7 +355,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(await first).toMatchObject({ status: 200, body: 'FIRST' });
     });
 
-    it('[7.3] takes all requests with it that it has pipelined', async () => {
+    it('[7.3] A client that leaves cancels all requests that it has pipelined', async () => {
       const site = await start(listen);
       const client = await connect(site);
       client.get('/service/a', '/service/b', '/service/c', '/service/d');
@@ -368,7 +371,7 @@ describeOnPlatforms('A client', (listen) => {
     });
 
     it.each(['guarded', 'guarded-method'])(
-      '[7.3] has left also where it does so before its call is made: nothing is done for it: %s',
+      '[7.3] Nothing runs for a client that left before its call was made: %s',
       async (path) => {
         const site = await start(listen);
         const [connections, client] = [connectionsOf(site), await connect(site)];
@@ -392,7 +395,7 @@ describeOnPlatforms('A client', (listen) => {
       },
     );
 
-    it('[7.3] does not end a call that is to outlive it: one with a signal of its own', async () => {
+    it('[7.3] A call with a signal of its own goes on after its client has left', async () => {
       const site = await start(listen);
       const [connections, client] = [connectionsOf(site), await connect(site)];
       client.get('/outlives/a');
@@ -405,7 +408,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(await leftOver[0]).toBe('A');
     });
 
-    it('[7.3] does not end what its handler has left running when it answered', async () => {
+    it('[7.3] A call that its handler left running after the answer goes on when the client leaves', async () => {
       const site = await start(listen);
       const [connections, client] = [connectionsOf(site), await connect(site)];
       client.get('/answers/a');
@@ -419,7 +422,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(await leftOver[0]).toBe('A');
     });
 
-    it('[7.3] does not end what is left running behind an answer that still has its turn to wait for', async () => {
+    it('[7.3] A call behind an answer that still waits for its turn goes on when the client leaves', async () => {
       const site = await start(listen);
       const responses: ServerResponse[] = [];
       (site.app.getHttpServer() as Server).on('request', (_, response) => responses.push(response));
@@ -440,7 +443,7 @@ describeOnPlatforms('A client', (listen) => {
     });
 
     it.each(['service/a', 'method/a', 'events', 'events-after/a', 'letters'])(
-      '[7.3] is no fault that is logged: %s',
+      '[7.3] A client that leaves causes no log entry: %s',
       async (path) => {
         const logged: unknown[] = [];
         const log = (...words: unknown[]): unknown => logged.push(words);
@@ -457,20 +460,23 @@ describeOnPlatforms('A client', (listen) => {
       },
     );
 
-    it.each(['events', 'letters'])('[7.3] [8.2] ends its stream in peace: %s', async (path) => {
-      const site = await start(listen);
-      const client = await connect(site);
-      client.get(`/${path}`);
-      await client.something();
+    it.each(['events', 'letters'])(
+      '[7.3] [8.2] A client that leaves ends its stream without an error: %s',
+      async (path) => {
+        const site = await start(listen);
+        const client = await connect(site);
+        client.get(`/${path}`);
+        await client.something();
 
-      client.leave();
-      await until(() => site.ends.length === 1);
+        client.leave();
+        await until(() => site.ends.length === 1);
 
-      expect(site.ends[0]).toMatchObject({ mode: 'stream' });
-      expect(site.ends[0]).not.toHaveProperty('error');
-    });
+        expect(site.ends[0]).toMatchObject({ mode: 'stream' });
+        expect(site.ends[0]).not.toHaveProperty('error');
+      },
+    );
 
-    it('[7.3] [8.2] ends a stream that its handler reads to the end', async () => {
+    it('[7.3] [8.2] A client that leaves ends a stream that its handler collects', async () => {
       const site = await start(listen);
       const client = await connect(site);
       client.get('/collects');
@@ -485,10 +491,10 @@ describeOnPlatforms('A client', (listen) => {
     });
   });
 
-  describe('that stays', () => {
+  describe('that stay', () => {
     afterEach(release);
 
-    it('[7.3] keeps its calls while it goes on with the connection, of which only the last is ended when it leaves', async () => {
+    it('[7.3] Calls on a kept-alive connection are answered, and only the last one is cancelled when the client leaves', async () => {
       const site = await start(listen);
       const client = await connect(site);
       for (const text of ['a', 'b', 'c']) {
@@ -514,7 +520,7 @@ describeOnPlatforms('A client', (listen) => {
       ]);
     });
 
-    it('[7.3] leaves no listener behind on a connection with which it goes on', async () => {
+    it('[7.3] Requests leave no listener on a kept-alive connection', async () => {
       const site = await start(listen);
       const [connections, client] = [connectionsOf(site), await connect(site)];
       await until(() => connections.length === 1);
@@ -533,7 +539,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(signals.map((signal) => signal!.aborted)).toEqual([false, false, false, false]);
     });
 
-    it('[7.3] gets all answers to what it has pipelined, in its order', async () => {
+    it('[7.3] A client gets all answers to its pipelined requests in order', async () => {
       const site = await start(listen);
       const client = await connect(site);
       client.get('/service/a', '/service/b', '/service/c');
@@ -548,7 +554,7 @@ describeOnPlatforms('A client', (listen) => {
       );
     });
 
-    it('[7.3] may have nothing more to say, and still be answered, where the server allows that', async () => {
+    it('[7.3] A half-closed connection is still answered when the server allows it', async () => {
       const site = await start(listen);
       const connections = connectionsOf(site);
       Object.assign(site.app.getHttpServer() as Server, { httpAllowHalfOpen: true });
@@ -563,7 +569,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(await client.answers(1)).toEqual([{ status: 200, body: 'A' }]);
     });
 
-    it('[7.3] and has nothing more to say is hung up on by Node itself, unless told otherwise: its call ends', async () => {
+    it('[7.3] A half-closed connection is closed by Node by default, which cancels its call', async () => {
       const site = await start(listen);
       const client = await connect(site);
       client.get('/service/a');
@@ -576,7 +582,7 @@ describeOnPlatforms('A client', (listen) => {
       expect(await client.answers(1)).toEqual([]);
     });
 
-    it('has one signal in all of a request, whatever origin work goes by', async () => {
+    it('A request has one signal in all of its handlers, also inside withOrigin()', async () => {
       const site = await start(listen);
 
       await site.get('/signals');
@@ -587,10 +593,10 @@ describeOnPlatforms('A client', (listen) => {
   });
 });
 
-describe('A client over HTTP/2', () => {
+describe('Clients over HTTP/2', () => {
   afterEach(release);
 
-  it('[7.3] gives up one request, and none of the others on the connection', async () => {
+  it('[7.3] A client over HTTP/2 can cancel one request without the others of its connection', async () => {
     const testing = await Test.createTestingModule(metadata).compile();
     const app = testing.createNestApplication(new FastifyAdapter({ http2: true }), {
       logger: false,
@@ -622,7 +628,7 @@ describe('A client over HTTP/2', () => {
 describe('A client that leaves a process', () => {
   const run = useAppProcesses();
 
-  it('[7.3] does not end it, where calls are made that their handler awaits later', async () => {
+  it('[7.3] A client that leaves does not end the process through calls that the handler awaits later', async () => {
     const app = run('early-calls');
     const [url] = await app.told<string>('listening');
     const client = await RawClient.connect(url!);
@@ -642,7 +648,7 @@ describe('A client that leaves a process', () => {
 });
 
 describe('Requests of an application', () => {
-  it('are followed once, however many modules register servings', async () => {
+  it('One interceptor tracks requests, whatever the number of modules that register servings', async () => {
     const [root, feature] = [
       ServingModule.forRoot({ servings }),
       ServingModule.forFeature({ servings: [{ ...servings[0]!, name: 'more' }] }),
@@ -657,7 +663,7 @@ describe('Requests of an application', () => {
 });
 
 describe('Outside of a request', () => {
-  it('there is no signal', () => {
+  it('There is no current signal outside of a request', () => {
     expect(currentSignal()).toBeUndefined();
     expect(withOrigin('nightly', currentSignal)).toBeUndefined();
   });

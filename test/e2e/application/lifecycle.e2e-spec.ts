@@ -43,7 +43,7 @@ async function serve(options: object) {
   return { app, call };
 }
 
-describe('An application that is told to end', () => {
+describe('An application that receives SIGTERM', () => {
   it.each<[string, string, object]>([
     ['express', 'close', byItself],
     ['express', 'hooks', bySignal],
@@ -51,23 +51,28 @@ describe('An application that is told to end', () => {
     ['fastify', 'close', byItself],
     ['fastify', 'hooks', bySignal],
     ['fastify', 'exit', byItself],
-  ])('[9.3] answers the calls that it has accepted, on %s by %s', async (platform, ending, end) => {
-    const { app, call } = await serve({ platform, ending });
-    const texts = Array.from({ length: 100 }, (_, i) => `text${i}`);
+  ])(
+    '[9.3] Accepted calls are answered at shutdown, on %s by %s',
+    async (platform, ending, end) => {
+      const { app, call } = await serve({ platform, ending });
+      const texts = Array.from({ length: 100 }, (_, i) => `text${i}`);
 
-    const replies = Promise.all(texts.map((text) => call(text)));
-    await app.told('accepted', texts.length);
-    app.kill('SIGTERM');
-    await app.told('closing');
-    app.tell('open');
+      const replies = Promise.all(texts.map((text) => call(text)));
+      await app.told('accepted', texts.length);
+      app.kill('SIGTERM');
+      await app.told('closing');
+      app.tell('open');
 
-    expect(await replies).toEqual(texts.map((text) => ({ status: 200, body: text.toUpperCase() })));
-    expect(await app.ended).toEqual(end);
-    expect(await threads()).toEqual(['started', 'started', 'ended', 'ended']);
-  });
+      expect(await replies).toEqual(
+        texts.map((text) => ({ status: 200, body: text.toUpperCase() })),
+      );
+      expect(await app.ended).toEqual(end);
+      expect(await threads()).toEqual(['started', 'started', 'ended', 'ended']);
+    },
+  );
 
   it.each(['express', 'fastify'])(
-    '[9.3] answers the calls that it still accepts while clients go on calling, on %s',
+    '[9.3] Calls that are accepted during shutdown are answered while clients go on calling, on %s',
     async (platform) => {
       const { app, call } = await serve({ platform });
       app.tell('open');
@@ -98,13 +103,13 @@ describe('An application that is told to end', () => {
 
   it.each<[string, object, string, object]>([
     [
-      'answers queued calls as closed without drain, and running ones when they are done',
+      'Without draining, queued calls get the closed error and running ones their results',
       { drainOnShutdown: false },
       '',
       { status: 200, body: 'RUNNING' },
     ],
     [
-      'answers every call as closed at the limit of shutdown',
+      'At the shutdown limit every call gets the closed error',
       { drainTimeout: 1 },
       'did not finish within 1 ms of shutdown',
       { status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' },
@@ -134,7 +139,7 @@ describe('An application that is told to end', () => {
     ['close', byItself],
     ['hooks', bySignal],
     ['exit', byItself],
-  ])('[5.3] [9.3] waits for a thread in the middle of a model, by %s', async (ending, end) => {
+  ])('[5.3] [9.3] Shutdown waits for a thread that runs a model, by %s', async (ending, end) => {
     const app = run('model', { model: slow, ending });
 
     expect(await app.told('reply')).toEqual([{ dims: [128, 512], intact: true }]);
@@ -144,7 +149,7 @@ describe('An application that is told to end', () => {
 
 describe('A process', () => {
   it.each(['before', 'meanwhile'])(
-    '[9.1] ends by itself after a failed boot that it handles, with servings loaded %s',
+    '[9.1] A process ends by itself after a failed boot that it handles, with servings loaded %s',
     async (order) => {
       const app = run('boot', { diary, model, order, handled: true });
 
@@ -156,7 +161,7 @@ describe('A process', () => {
   );
 
   it.each(['before', 'meanwhile'])(
-    '[5.3] [9.1] ends with the reason of a failed boot, with servings loaded %s',
+    '[5.3] [9.1] A process ends with the reason of a failed boot, with servings loaded %s',
     async (order) => {
       const app = run('boot', { diary, model: slow, order });
 
@@ -167,7 +172,7 @@ describe('A process', () => {
     },
   );
 
-  it('[9.3] ends by itself with started servings that are idle', async () => {
+  it('[9.3] A process with idle servings ends by itself', async () => {
     const app = run('idle', { diary, model });
 
     expect(await app.told('replies')).toEqual([['text', [2, 2]]]);
@@ -176,7 +181,7 @@ describe('A process', () => {
 });
 
 describeOnPlatforms('An application that closes', (listen) => {
-  it('[9.3] ends batched methods before the servings that they call', async () => {
+  it('[9.3] Batched methods are drained before the servings that they call', async () => {
     @Injectable()
     class Asker {
       constructor(private readonly servings: ServingService) {}

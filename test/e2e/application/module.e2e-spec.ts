@@ -147,13 +147,13 @@ describeOnPlatforms('ServingModule', (listen) => {
       '~',
     ],
   ])(
-    '[3.3] [10.1] gives servings of %s to handles, to the service and to methods',
+    '[3.3] [10.1] Servings of %s are available by handle, by service and by method',
     async (_, module, mark) => {
       await expectEveryWay(await listen({ imports: [module], controllers: [Texts] }), mark);
     },
   );
 
-  it('[10.1] gives a serving of forFeature to the module that registers it, and to the service everywhere', async () => {
+  it('[10.1] A serving of forFeature is injectable in the module that registers it and available to the service everywhere', async () => {
     @Module({ imports: [ServingModule.forFeature({ servings: [loud] })], controllers: [Texts] })
     class TextModule {}
 
@@ -169,16 +169,16 @@ describeOnPlatforms('ServingModule', (listen) => {
   });
 
   it.each<[string, unknown]>([
-    ['nothing', null],
+    ['null', null],
     ['a symbol', Symbol('loud')],
-    ['the name of what every object has', '__proto__'],
+    ['the name of an object member', '__proto__'],
     ['a long text', 'x'.repeat(100_000)],
     ['an object with such a name', { name: { toString: () => 'loud' } }],
     [
       'a definition that cannot be read',
       Object.defineProperty({}, 'name', { get: () => JSON.parse('') as unknown }),
     ],
-  ])('[6.5] knows no serving by %s, and says so in few words', async (_, name) => {
+  ])('[6.5] An unknown serving is refused with a short message: %s', async (_, name) => {
     const servings = (
       await listen({ imports: [ServingModule.forRoot({ servings: [loud] })] })
     ).app.get(ServingService);
@@ -192,7 +192,7 @@ describeOnPlatforms('ServingModule', (listen) => {
     expect(() => servings.stream(name as never, 'text')).toThrow(UnknownServingError);
   });
 
-  it('[10.1] is there only for modules that import it, if not global', async () => {
+  it('[10.1] A module that is not global serves only the modules that import it', async () => {
     const module = ServingModule.forRoot({ servings: [loud], isGlobal: false });
 
     @Module({ imports: [module], controllers: [Texts] })
@@ -205,7 +205,7 @@ describeOnPlatforms('ServingModule', (listen) => {
     await expect(boot({ imports: [TextModule, OtherModule] })).rejects.toThrow('OtherModule');
   });
 
-  it('[3.3] starts no model that is overridden by its token', async () => {
+  it('[3.3] A serving that is overridden by its token loads no model', async () => {
     const digits = defineServing({
       name: 'loud',
       model: new TextEncoder().encode('no model at all'),
@@ -220,7 +220,7 @@ describeOnPlatforms('ServingModule', (listen) => {
     await expectEveryWay(site, ' of a fake');
   });
 
-  it('[9.4] keeps two applications of the same classes apart, also at the same time', async () => {
+  it('[9.4] Two applications with the same classes do not share servings, also at the same time', async () => {
     const sites = await Promise.all(
       ['!', '?'].map((mark) =>
         listen({
@@ -344,7 +344,7 @@ describeOnPlatforms('A class serving', (listen) => {
       ],
     ],
   ])(
-    '[1.2] has its dependencies, and starts before the application does: %s',
+    '[1.2] A class gets its dependencies and is initialised before the application starts: %s',
     async (_, imports) => {
       const { app } = await listen({ imports });
       const reverser = app.get<Serving<string, string>>(getServingToken('reverser'));
@@ -364,7 +364,7 @@ describeOnPlatforms('A class serving', (listen) => {
 });
 
 describeOnPlatforms('Servings while the application starts and runs', (listen) => {
-  it("[9.1] can be called by the application's own onModuleInit, wherever they are registered", async () => {
+  it('[9.1] Servings can be called in onModuleInit, wherever they are registered', async () => {
     @Injectable()
     class Early implements OnModuleInit {
       readonly heard: unknown[] = [];
@@ -398,7 +398,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
     expect(app.get(Early).heard).toEqual(['a!', 'b.', 'c']);
   });
 
-  it('[10.1] tell of all their batches in one stream, which ends with the application', async () => {
+  it('[10.1] The service emits the batches of all servings in one stream, which completes with the application', async () => {
     const imports = [
       ServingModule.forRoot({ servings: [marking('loud', '!', 2)] }),
       ServingModule.forFeature({ servings: [marking('quiet', '.', 2)] }),
@@ -497,12 +497,12 @@ class Longing {
 describe('Wrong wiring', () => {
   it.each<[string, string, () => ModuleMetadata]>([
     [
-      '@Batched() with the name of no serving',
+      '@Batched() with an unknown serving',
       'There is no serving "nowhere"; registered are: loud',
       () => ({ ...servingsOf(loud), providers: [Lost] }),
     ],
     [
-      '@InjectServing() with the name of no serving',
+      '@InjectServing() with an unknown serving',
       'Serving:nowhere',
       () => ({ ...servingsOf(loud), providers: [Longing] }),
     ],
@@ -525,17 +525,17 @@ describe('Wrong wiring', () => {
       () => ({ imports: [ServingModule.forRoot({ servings: [loud] }), featureOf(loud)] }),
     ],
     [
-      'a factory that defines more than it says',
+      'a factory that defines more than its names',
       'defines [loud], but "names" lists []',
       () => factoryOf([], loud),
     ],
     [
-      'a factory that defines less than it says',
+      'a factory that defines less than its names',
       'defines [], but "names" lists [loud]',
       () => factoryOf(['loud']),
     ],
     [
-      'a factory that defines others than it says',
+      'a factory that defines others than its names',
       'defines [loud], but "names" lists [low]',
       () => factoryOf(['low'], loud),
     ],
@@ -555,7 +555,7 @@ describe('Wrong wiring', () => {
       () => servingsOf({ ...loud, batchSize: 0 }),
     ],
     [
-      'a model file that is not there',
+      'a missing model file',
       'Serving "m": there is no file /nowhere.onnx',
       () => servingsOf({ name: 'm', model: '/nowhere.onnx' }),
     ],
@@ -589,7 +589,7 @@ describe('Wrong wiring', () => {
       'Parameter 0 of Wrong.handle is the whole path parameters',
       () => ({ ...servingsOf(), controllers: [controllerTaking(Param())] }),
     ],
-  ])('[10.5] keeps the application from starting: %s', async (_, message, metadata) => {
+  ])('[10.5] Wrong wiring fails the boot: %s', async (_, message, metadata) => {
     await expect((async () => boot(metadata()))()).rejects.toThrow(message);
   });
 
@@ -607,12 +607,12 @@ describe('Wrong wiring', () => {
       '@Batched() on Thing.use: option "tenant" is "gold"; allowed is a function',
       () => decorate(Batched({ tenant: 'gold' } as object), Thing.prototype, 'use'),
     ],
-  ])('[10.5] is refused where @Batched() decorates %s', (_, message, decorating) => {
+  ])('[10.5] @Batched() on %s is refused', (_, message, decorating) => {
     expect(decorating).toThrow(InvalidServingError);
     expect(decorating).toThrow(message);
   });
 
-  it('[10.5] is refused where `types` are not one for each parameter', () => {
+  it('[10.5] @Batched() is refused when the number of `types` differs from the number of parameters', () => {
     expect(() => {
       class Wrong {
         @Batched({ types: [String] })
@@ -675,18 +675,21 @@ describe('A serving that cannot load', () => {
       { name: 'wrong', useFactory: () => Promise.reject(new Error('no weights')) },
       /^Serving "wrong" could not start: no weights$/,
     ],
-  ])('[9.1] fails the boot and leaves no thread of another: %s', async (kind, wrong, message) => {
-    const diary = join(folder, `${kind}.txt`);
-    await writeFile(diary, '');
-    const right: ServingDefinition = {
-      name: 'right',
-      useFile: worker('diary'),
-      partitions: [{ diary }, { diary }],
-    };
+  ])(
+    '[9.1] A failed load fails the boot and leaves no thread of another serving: %s',
+    async (kind, wrong, message) => {
+      const diary = join(folder, `${kind}.txt`);
+      await writeFile(diary, '');
+      const right: ServingDefinition = {
+        name: 'right',
+        useFile: worker('diary'),
+        partitions: [{ diary }, { diary }],
+      };
 
-    await expect(boot(servingsOf(right, wrong))).rejects.toThrow(message);
+      await expect(boot(servingsOf(right, wrong))).rejects.toThrow(message);
 
-    const entries = (await readFile(diary, 'utf8')).trim().split('\n');
-    expect(entries.toSorted()).toEqual(['ended', 'ended', 'started', 'started']);
-  });
+      const entries = (await readFile(diary, 'utf8')).trim().split('\n');
+      expect(entries.toSorted()).toEqual(['ended', 'ended', 'started', 'started']);
+    },
+  );
 });

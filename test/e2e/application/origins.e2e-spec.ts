@@ -250,25 +250,28 @@ describeOnPlatforms('Origins', (listen) => {
     ['a serving, by a method with its name', 'named'],
     ['a batched method of a controller', 'method'],
     ['a batched method of a provider', 'provider'],
-  ])('[4.10] never share a batch, which knows its own: of calls of %s', async (_, way) => {
-    const { service, http, rpc, inProcess: inside } = await startHybrid(listen, true);
-    const events: BatchEndEvent[] = [];
-    service.eventsOf('batch:end').subscribe((event) => events.push(event));
+  ])(
+    '[4.10] Calls of different origins never share a batch, and the batch has its origin: %s',
+    async (_, way) => {
+      const { service, http, rpc, inProcess: inside } = await startHybrid(listen, true);
+      const events: BatchEndEvent[] = [];
+      service.eventsOf('batch:end').subscribe((event) => events.push(event));
 
-    const replies = await twice(way, service, { http, rpc, 'in-process': inside });
+      const replies = await twice(way, service, { http, rpc, 'in-process': inside });
 
-    expect(replies).toEqual({
-      http: pairOf('http'),
-      rpc: pairOf('rpc'),
-      'in-process': pairOf('in-process'),
-    });
-    expect(new Set(events.map(({ origin }) => origin))).toEqual(
-      new Set(['http', 'in-process', 'rpc']),
-    );
-    expect(events).toHaveLength(3);
-  });
+      expect(replies).toEqual({
+        http: pairOf('http'),
+        rpc: pairOf('rpc'),
+        'in-process': pairOf('in-process'),
+      });
+      expect(new Set(events.map(({ origin }) => origin))).toEqual(
+        new Set(['http', 'in-process', 'rpc']),
+      );
+      expect(events).toHaveLength(3);
+    },
+  );
 
-  it('[4.10] never share a batch of a method of a provider, also where no serving asks for them', async () => {
+  it("[4.10] Calls of different origins never share a batch of a provider's method, also without servings that separate them", async () => {
     const {
       service,
       http,
@@ -285,7 +288,7 @@ describeOnPlatforms('Origins', (listen) => {
     });
   });
 
-  it('[4.10] share batches of a serving that does not ask, and are not told there', async () => {
+  it('[4.10] Calls of different origins share a batch that has no origin when the serving does not separate them', async () => {
     const { http, rpc } = await startHybrid(listen, true);
 
     expect(await Promise.all([http('mixed', 'a'), rpc('mixed', 'b')])).toEqual([
@@ -294,7 +297,7 @@ describeOnPlatforms('Origins', (listen) => {
     ]);
   });
 
-  it('[4.10] of messages are known to methods in a hybrid application whose microservice does not inherit its configuration', async () => {
+  it('[4.10] Methods recognise messages in a hybrid application whose microservice does not inherit its configuration', async () => {
     const { service, http, rpc } = await startHybrid(listen, false);
 
     expect(await twice('method', service, { http, rpc })).toEqual({
@@ -303,7 +306,7 @@ describeOnPlatforms('Origins', (listen) => {
     });
   });
 
-  it('[4.10] of messages are taken there for in-process by servings, apart from those of HTTP: Nest keeps interceptors from them', async () => {
+  it('[4.10] Servings treat messages there as in-process, apart from HTTP, since Nest runs no interceptors for them', async () => {
     const { service, http, rpc } = await startHybrid(listen, false);
 
     expect(await twice('serving', service, { http, rpc })).toEqual({
@@ -312,13 +315,13 @@ describeOnPlatforms('Origins', (listen) => {
     });
   });
 
-  it('[4.10] are known from the first interceptor on: calls by guards, which run before, are taken for in-process', async () => {
+  it('[4.10] The origin is known from the first interceptor on, and calls in guards count as in-process', async () => {
     const site = await listen({ ...application, controllers: [Front], providers: [] });
 
     expect((await site.get('/guarded')).body).toEqual(['in-process: guard', 'http: handler']);
   });
 
-  it('[4.10] [8.2] of a stream are those of the request that it was made in, though Nest reads it outside of that', async () => {
+  it('[4.10] [8.2] A stream has the origin of its request, although Nest reads it outside of that', async () => {
     const { service, stream } = await startHybrid(listen, true);
 
     expect(await Promise.all([stream('a'), stream('b')])).toEqual([
@@ -331,7 +334,7 @@ describeOnPlatforms('Origins', (listen) => {
     expect(await reply).toBe('ws: c d');
   });
 
-  it('[4.10] can be named by the caller, with the call and around it', async () => {
+  it('[4.10] A caller can name the origin as an option of the call and around it', async () => {
     const { service, http } = await startHybrid(listen, true);
     const asIfHttp: Call = (_, text) => service.batchedRun('told', text, { origin: 'http' });
     const asIfSocket: Call = (_, text) => withOrigin('ws', () => service.batchedRun('told', text));
@@ -349,7 +352,7 @@ describeOnPlatforms('Origins', (listen) => {
 
 describe('Origins in a process', () => {
   it.each<Way>(['serving', 'method', 'provider'])(
-    '[4.10] are those of the batch, whoever lets it run: %s',
+    '[4.10] A batch has the origin of its calls and not that of the caller that triggers it: %s',
     async (way) => {
       const app = await Test.createTestingModule(application).compile();
       await app.init();
@@ -381,7 +384,7 @@ describe('Origins in a microservice', () => {
   });
 
   it.each<Way>(['serving', 'named', 'method', 'provider'])(
-    '[4.10] never share a batch: %s',
+    '[4.10] Messages and in-process calls never share a batch: %s',
     async (way) => {
       const testing = await Test.createTestingModule(application).compile();
       const app = testing.createNestMicroservice({

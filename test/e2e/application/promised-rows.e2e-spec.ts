@@ -26,11 +26,11 @@ const outcomes = [
 ];
 
 describe.each(['thread', 'process'] as const)(
-  'A module file that returns promises, by %s',
+  'A module file that returns promises, in a %s',
   (isolation) => {
     const start = useServings();
 
-    it('[W5] each row gets the value of its own promise, and a rejection fails its own row alone', async () => {
+    it('[W5] Each row gets the value of its own promise, and a rejection fails its own row alone', async () => {
       const serving = await start({ name: 'promises', useFile: worker('promises'), isolation });
 
       const replies = await Promise.allSettled([1, -2, 3].map((row) => serving.batchedRun(row)));
@@ -41,7 +41,7 @@ describe.each(['thread', 'process'] as const)(
   },
 );
 
-it('[W5] each caller of a @Batched() method gets the value of its own promise', async () => {
+it('[W5] Each caller of a @Batched() method gets the value of its own promise', async () => {
   const module = await Test.createTestingModule({
     imports: [ServingModule.forRoot({})],
     providers: [Doubler],
@@ -55,7 +55,7 @@ it('[W5] each caller of a @Batched() method gets the value of its own promise', 
   await module.close();
 });
 
-it('[W5] a promise that is rejected after its caller has left is handled', async () => {
+it('[W5] A promise that is rejected after its caller has left is handled', async () => {
   const { code, messages, stderr } = await forkChild('promised-rows', [], {
     NODE_OPTIONS: '--unhandled-rejections=strict',
   });

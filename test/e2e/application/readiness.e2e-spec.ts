@@ -66,7 +66,7 @@ const withServings = (...servings: ServingDefinition[]): ModuleMetadata => ({
 });
 
 describeOnPlatforms('Readiness', (listen) => {
-  it('[9.2] comes with the last serving that is warm, and before the application listens', async () => {
+  it('[9.2] The application is ready when the last serving is warm and before it listens', async () => {
     const seen: boolean[] = [];
     let servings!: ServingService;
     const look = (rows: unknown[]): unknown[] => (seen.push(servings.isReady), rows);
@@ -90,7 +90,7 @@ describeOnPlatforms('Readiness', (listen) => {
     expect(await site.get('/ready')).toMatchObject({ status: 200, body: 'ready' });
   });
 
-  it('[9.2] [9.3] ends when the shutdown begins, while the application lives and answers', async () => {
+  it('[9.2] [9.3] The application is not ready from the begin of the shutdown, while it lives and answers', async () => {
     const site = await listen(withServings(echo('echo')));
     const probe = site.app.get(LastProbe);
     probe.site = site;
@@ -101,7 +101,7 @@ describeOnPlatforms('Readiness', (listen) => {
     expect(site.app.get(ServingService).isReady).toBe(false);
   });
 
-  it('[9.2] is there without servings, and with handles that a test has put in place of them', async () => {
+  it('[9.2] The application is ready without servings, and with handles that a test has overridden', async () => {
     const sites = [
       await listen(withServings()),
       await listen(withServings(echo('echo')), {
@@ -114,7 +114,7 @@ describeOnPlatforms('Readiness', (listen) => {
     }
   });
 
-  it('[9.2] is lost where one serving is not ready', async () => {
+  it('[9.2] The application is not ready when one serving is not', async () => {
     let state: ServingState = 'ready';
     const site = await listen(withServings(echo('first'), echo('last')), {
       override: (builder) =>

@@ -56,7 +56,7 @@ describeOnPlatforms('Shutdown', (listen) => {
     ['serving', 'SERVED'],
     ['method', 'BATCHED'],
   ])(
-    '[9.3] runs what waits for others in the window of a %s, since none will come',
+    '[9.3] Rows in the open window of a %s run at shutdown, since no others will arrive',
     async (path, body) => {
       const waiting = new Promise<void>((resolve) => (arrived = resolve));
       const site = await listen({
@@ -154,7 +154,7 @@ async function close({ app }: Site): Promise<number> {
   return performance.now() - began;
 }
 
-describeOnPlatforms('At the limit of shutdown', (listen) => {
+describeOnPlatforms('The limit of shutdown', (listen) => {
   const start = (): ReturnType<Listen> => {
     running = new Subject();
     return listen({
@@ -171,7 +171,7 @@ describeOnPlatforms('At the limit of shutdown', (listen) => {
     'method',
     'body',
   ])(
-    '[9.3] [H1] [H2] [H4] a client whose call never ends gets 503, and the application closes: %s',
+    '[9.3] [H1] [H2] [H4] A client whose call never ends gets 503, and the application closes: %s',
     async (path) => {
       const site = await start();
       const began = firstValueFrom(running);
@@ -184,7 +184,7 @@ describeOnPlatforms('At the limit of shutdown', (listen) => {
     },
   );
 
-  it('[9.3] [H1] a client whose batch never ends in a thread gets 503, and the application closes', async () => {
+  it('[9.3] [H1] A client whose batch never ends in a thread gets 503, and the application closes', async () => {
     const site = await start();
     const started = firstValueFrom(site.app.get(ServingService).eventsOf('batch:start'));
     const reply = site.get('/running/thread');
@@ -196,7 +196,7 @@ describeOnPlatforms('At the limit of shutdown', (listen) => {
   });
 
   it.each(['events', 'open', 'large'])(
-    '[9.3] [H1] a client that neither reads nor leaves does not hold the application: /%s',
+    '[9.3] [H1] A client that neither reads nor leaves does not delay closing: /%s',
     async (path) => {
       const site = await start();
       const { hostname, port } = new URL(await site.app.getUrl());

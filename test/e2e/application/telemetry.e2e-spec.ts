@@ -145,7 +145,7 @@ describeOnPlatforms('telemetry', (listen) => {
   const telemetry = useTelemetry();
   useContexts();
 
-  it('[12.1] the call of a request is a child of its span, with a child for each stage', async () => {
+  it('[12.1] The call of a request is a child of its span and has a child for each stage', async () => {
     const site = await siteWith(listen, telemetry());
     expect(await site.post('/echo/hello', {})).toMatchObject({
       status: 201,
@@ -159,7 +159,7 @@ describeOnPlatforms('telemetry', (listen) => {
     expect(telemetry().named('batch echo').map(linksOf)).toEqual([idsOf(calls)]);
   });
 
-  it('[12.1] concurrent requests keep their spans apart, and share those of batches', async () => {
+  it('[12.1] Concurrent requests have separate spans and share those of their batches', async () => {
     const site = await siteWith(listen, telemetry());
     const sizes = Array.from({ length: 24 }, (_, i) => (i % 12) + 1);
     await Promise.all(sizes.map((rows) => site.post(`/many/${rows}`, {})));
@@ -186,7 +186,7 @@ describeOnPlatforms('telemetry', (listen) => {
     expect(batches.some(({ links }) => links.length > 1)).toBe(true);
   });
 
-  it('[12.1] the calls of a @Batched() method have spans, too', async () => {
+  it('[12.1] Calls of a @Batched() method have spans', async () => {
     const site = await siteWith(listen, telemetry());
     const replies = await Promise.all(
       ['a', 'hush', 'c'].map((word) => site.post(`/shout/${word}`, {})),
@@ -204,7 +204,7 @@ describeOnPlatforms('telemetry', (listen) => {
     expect(batches.every(({ status }) => status.code === SpanStatusCode.UNSET)).toBe(true);
   });
 
-  it('[12.1] a streamed call is a child of the request that reads it', async () => {
+  it('[12.1] A streamed call is a child of the request that reads it', async () => {
     const site = await siteWith(listen, telemetry());
     const { body } = await site.get('/steps/word');
     expect(body).toContain('word1');
@@ -220,7 +220,7 @@ describeOnPlatforms('telemetry', (listen) => {
     expect(telemetry().named('batch steps').map(linksOf)).toEqual([idsOf([call!])]);
   });
 
-  it('[12.1] an exception is recorded with its code, for the call and for the batch', async () => {
+  it('[12.1] An exception is recorded with its code for the call and for the batch', async () => {
     const site = await siteWith(listen, telemetry());
     expect(await site.post('/echo/bad', {})).toMatchObject({ status: 500 });
     for (const name of ['batchedRun echo', 'batch echo']) {
@@ -238,7 +238,7 @@ describeOnPlatforms('telemetry', (listen) => {
     }
   });
 
-  it('[12.3] refused requests are counted by their reason, queues and partitions by their serving', async () => {
+  it('[12.3] Refused requests are counted by reason, and queues and partitions by serving', async () => {
     const site = await siteWith(listen, telemetry());
     expect(await site.post('/many/101', {})).toMatchObject({ status: 413 });
     expect(await site.post('/echo/a', {})).toMatchObject({ status: 201 });
@@ -269,7 +269,7 @@ describeOnPlatforms('telemetry of two applications in one process', (listen) => 
   const telemetry = [useTelemetry(), useTelemetry()];
   useContexts();
 
-  it('[9.4] [12.1] each has the spans and metrics of its own servings alone', async () => {
+  it('[9.4] [12.1] Each application has the spans and metrics of its own servings alone', async () => {
     const [one, two] = await Promise.all(telemetry.map((each) => siteWith(listen, each())));
     await Promise.all([
       one!.post('/echo/a', {}),
@@ -293,7 +293,7 @@ describeOnPlatforms('telemetry of two applications in one process', (listen) => 
   });
 });
 
-describe('the module', () => {
+describe('ServingOpenTelemetryModule', () => {
   const telemetry = useTelemetry();
 
   afterEach(() => {
@@ -301,7 +301,7 @@ describe('the module', () => {
     metrics.disable();
   });
 
-  it('[12.1] [12.3] imported as it is, uses the global providers', async () => {
+  it('[12.1] [12.3] The module without options uses the global providers', async () => {
     trace.setGlobalTracerProvider(telemetry().tracerProvider);
     metrics.setGlobalMeterProvider(telemetry().meterProvider);
     const app = await Test.createTestingModule(words(ServingOpenTelemetryModule)).compile();
@@ -312,7 +312,7 @@ describe('the module', () => {
     expect((await telemetry().measured()).get('serving.call.duration')!.points).toHaveLength(1);
   });
 
-  it('[12.1] takes its options from a factory', async () => {
+  it('[12.1] The module accepts its options from a factory', async () => {
     const module = ServingOpenTelemetryModule.forRootAsync({ useFactory: () => telemetry() });
     const app = await Test.createTestingModule(words(module)).compile();
     await app.init();
@@ -321,7 +321,7 @@ describe('the module', () => {
     expect(telemetry().named('batchedRun echo')).toHaveLength(1);
   });
 
-  it('[12.1] observes servings that are not global', async () => {
+  it('[12.1] The module observes servings that are not global', async () => {
     const imports = [
       ServingModule.forRoot({ servings: [echo], isGlobal: false }),
       moduleFor(telemetry()),
@@ -333,13 +333,13 @@ describe('the module', () => {
     expect(telemetry().named('batchedRun echo')).toHaveLength(1);
   });
 
-  it('[10.5] without a ServingModule the application does not boot', async () => {
+  it('[10.5] Without a ServingModule the application does not boot', async () => {
     const app = await Test.createTestingModule({ imports: [moduleFor(telemetry())] }).compile();
     await expect(app.init()).rejects.toThrow('ServingService');
   });
 
   it.each(['before', 'after'])(
-    '[12.1] imported %s the servings, tells of the calls that shutdown waits for, and then ends',
+    '[12.1] The module imported %s the servings reports the calls that shutdown waits for, and then ends',
     async (order) => {
       const servings = ServingModule.forRoot({ servings: [{ ...echo, batchTimeout: 1_000_000 }] });
       const imports =
@@ -361,7 +361,7 @@ describe('the module', () => {
   );
 });
 
-it('[12.2] what listeners throw reaches the process as an uncaught error, and no call', async () => {
+it('[12.2] An error thrown by a listener is an uncaught error of the process and fails no call', async () => {
   const { code, messages } = await forkChild('throwing-listeners');
   const types = ['batch:end', 'batch:start', 'call:end', 'call:end', 'call:start', 'call:start'];
   const thrown = ['channel', 'observable'].flatMap((from) =>

@@ -75,7 +75,7 @@ const metadata = {
   controllers: [Texts],
 };
 
-describeOnPlatforms('an application under test', (listen) => {
+describeOnPlatforms('An application under test', (listen) => {
   let script: BatchScript<string, string>;
   let site: Site;
 
@@ -91,7 +91,7 @@ describeOnPlatforms('an application under test', (listen) => {
     });
   }
 
-  it('answers by a function in place of the model, in batches', async () => {
+  it('A function in place of the model answers in batches', async () => {
     await start();
     const batches = recordBatches(site.app.get(ServingService));
 
@@ -106,7 +106,7 @@ describeOnPlatforms('an application under test', (listen) => {
     ]);
   });
 
-  it('[4.10] tells the script where calls come from', async () => {
+  it('[4.10] A script reports the origin of calls', async () => {
     await start();
 
     const reply = site.get('/write/a');
@@ -118,7 +118,7 @@ describeOnPlatforms('an application under test', (listen) => {
     expect(origin).toBe('http');
   });
 
-  it('gives each client its own row of the batch that the test ends', async () => {
+  it('Each client gets its own row of the batch that the test finishes', async () => {
     await start();
     const first = site.get('/write/first');
     const running = await script.next();
@@ -139,7 +139,7 @@ describeOnPlatforms('an application under test', (listen) => {
     ]);
   });
 
-  it('answers 503 when the partition dies, and from then on', async () => {
+  it('The application answers 503 from the moment in which the partition crashes', async () => {
     await start();
 
     const reply = site.get('/write/a');
@@ -149,7 +149,7 @@ describeOnPlatforms('an application under test', (listen) => {
     expect((await site.get('/write/b')).status).toBe(503);
   });
 
-  it('answers 500 when the batch fails or its output is short, and goes on', async () => {
+  it('The application answers 500 when a batch fails or its output is short, and goes on', async () => {
     await start();
 
     const failed = site.get('/write/a');
@@ -164,7 +164,7 @@ describeOnPlatforms('an application under test', (listen) => {
     expect((await reply).body).toBe('C');
   });
 
-  it('streams the steps to the client while they come, and is told when he has left', async () => {
+  it('Steps are streamed to the client as they arrive, and the batch reports when the client has left', async () => {
     await start();
 
     const request = get(`${await site.app.getUrl()}/stream/a`);
@@ -187,7 +187,7 @@ describeOnPlatforms('an application under test', (listen) => {
     expect(script.batches).toEqual([]);
   });
 
-  it('can be closed once the script is released', async () => {
+  it('The application can be closed once the script is released', async () => {
     await start();
     const replies = Promise.all(['a', 'b'].map((prompt) => site.get(`/write/${prompt}`)));
     await script.next();
@@ -198,7 +198,7 @@ describeOnPlatforms('an application under test', (listen) => {
     await site.app.close();
   });
 
-  it('waits for a window only in virtual time', async () => {
+  it('A window waits only in virtual time', async () => {
     const time = await VirtualTime.install();
     try {
       await start();

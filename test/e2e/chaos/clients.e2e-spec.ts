@@ -10,33 +10,36 @@ import {
 } from '../../chaos/scenarios/terminate.js';
 import { itKeepsItsPromises } from '../../fixtures/http/chaos.js';
 
-describe('An application under load, whose clients', () => {
+describe('An application under load, whose clients leave or stop reading', () => {
   itKeepsItsPromises(
-    '[7.3] leave while they wait or run, answers the others, and runs no row of those who waited',
+    '[7.3] When waiting and running clients leave, the others are answered and the waiting rows do not run',
     leave,
   );
   itKeepsItsPromises(
-    '[7.3] [8.2] leave in the middle of a stream, gives the others all of theirs, and ends what nobody reads',
+    '[7.3] [8.2] When clients leave during a stream, the others get all of theirs and unread generators end',
     leaveStreams,
   );
   itKeepsItsPromises(
-    '[8.3] read no more of their streams, keeps a bounded part of them, and ends their generators',
+    '[8.3] When clients stop reading their streams, a bounded part is kept and their generators end',
     deaf,
   );
 });
 
 describe('An application under load', () => {
   itKeepsItsPromises(
-    '[9.3] that is told to end, answers all that it has accepted, on Express',
+    '[9.3] An application on Express answers all accepted calls after SIGTERM',
     terminateExpress,
   );
   itKeepsItsPromises(
-    '[9.3] that is told to end, answers all that it has accepted, on Fastify',
+    '[9.3] An application on Fastify answers all accepted calls after SIGTERM',
     terminateFastify,
   );
   itKeepsItsPromises(
-    '[5.6] [9.3] that is told to end when all of its partitions have died, answers all that it has accepted',
+    '[5.6] [9.3] An application whose partitions have all died answers all accepted calls after SIGTERM',
     terminateCrippled,
   );
-  itKeepsItsPromises('[5.6] [9.3] that is killed, leaves no process behind', killApplication);
+  itKeepsItsPromises(
+    '[5.6] [9.3] An application that is killed leaves no process',
+    killApplication,
+  );
 });

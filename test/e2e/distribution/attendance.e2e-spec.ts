@@ -25,7 +25,7 @@ describe('The log of a node', () => {
   /** What is said of others. */
   const ofOthers = () => lines.filter((line) => !line.startsWith('This is'));
 
-  it('[11] says who it is, and who joins and leaves', async () => {
+  it('[11] The log has the node itself and the nodes that join and leave', async () => {
     const model = await cluster.node({ nodeId: 'model', servings: [serving('a'), serving('b')] });
     expect(lines.splice(0)).toEqual(['This is node "model" in the namespace "default"']);
 
@@ -43,7 +43,7 @@ describe('The log of a node', () => {
     await web.close();
   });
 
-  it('[11] warns when a node is lost, and tells when it is there again', async () => {
+  it('[11] The log warns when a node is lost and reports its return', async () => {
     const model = await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
     await web.knows('a');
@@ -65,7 +65,7 @@ describe('The log of a node', () => {
     ]);
   });
 
-  it('[11] says nothing of nodes that come back with the broker', async () => {
+  it('[11] Nodes that return with the broker are not logged', async () => {
     const network = cluster.network({ connections: false });
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
@@ -82,7 +82,7 @@ describe('The log of a node', () => {
     expect(lines).toEqual([]);
   });
 
-  it('[11] complains once of nodes that have another secret', async () => {
+  it('[11] Nodes with another secret lead to one warning', async () => {
     const told: string[] = [];
     jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => void told.push(line));
     const secrets = ['one that is long enough', 'another that is, too'];

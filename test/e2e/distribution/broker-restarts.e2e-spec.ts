@@ -10,7 +10,7 @@ import { describeBrokers } from '../../fixtures/cluster/wirings.js';
 const distribution = { heartbeat: 100, downAfter: 2000 };
 const row = (id: string) => ({ id, numbers: [1] });
 
-describeBrokers('Processes of a cluster whose broker', (wiring) => {
+describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   /**
@@ -34,7 +34,7 @@ describeBrokers('Processes of a cluster whose broker', (wiring) => {
     return { nodes, web, callers, stranded };
   }
 
-  it('[11] is killed under load and starts anew: calls wait for it, no node is forgotten, none need start anew, no call fails', async () => {
+  it('[11] When the broker restarts under load, calls wait for it, no node is lost and no call fails', async () => {
     const { nodes, web, callers, stranded } = await withoutBroker(true);
 
     const late = await failureOf(web.servings.batchedRun('m', row('late'), { timeout: 100 }));
@@ -54,7 +54,7 @@ describeBrokers('Processes of a cluster whose broker', (wiring) => {
     expect(nodes.flatMap((each) => each.stranded)).toEqual([]);
   });
 
-  it('[11] is killed under load: calls that must not run twice are lost with it, and say so; all later ones are answered', async () => {
+  it('[11] When the broker restarts under load, calls that must not run twice fail with the reason and later ones succeed', async () => {
     const { web, callers, stranded } = await withoutBroker(false);
     await until(() => stranded.every((id) => callers.failures.has(id)));
     const lost = new Map(callers.failures);

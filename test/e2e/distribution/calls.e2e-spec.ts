@@ -40,7 +40,7 @@ const twice = (hook: object): FunctionServingDefinition => ({
 describe('A call in a cluster', () => {
   const cluster = useCluster();
 
-  it('[M8] is refused with an option that is unknown, before it is sent', async () => {
+  it('[M8] A call with an unknown option is refused before it is sent', async () => {
     await cluster.node({ servings: [saying('far', 'owner')] });
     const web = await cluster.node();
     await web.knows('far');
@@ -59,7 +59,7 @@ describe('A call in a cluster', () => {
     );
   });
 
-  it('[W12] postprocess of the owner gets the metadata of every batch of a call from another node', async () => {
+  it('[W12] postprocess at the owner gets the metadata of every batch of a remote call', async () => {
     await cluster.node({
       servings: [
         {
@@ -79,7 +79,7 @@ describe('A call in a cluster', () => {
     ]);
   });
 
-  it('[11] goes to the serving of its own node, and to another where that has none', async () => {
+  it('[11] A call runs on its own node, or on another when that lacks the serving', async () => {
     const owner = await cluster.node({
       servings: [saying('near', 'owner'), saying('far', 'owner')],
     });
@@ -92,7 +92,7 @@ describe('A call in a cluster', () => {
     expect(await owner.servings.batchedRun('near', 4)).toEqual({ node: 'owner', row: 4 });
   });
 
-  it('[11] goes to the side that it names', async () => {
+  it('[11] A call runs on the side that it names', async () => {
     const web = await cluster.node({ servings: [saying('near', 'web')] });
     await web.knows('near');
     const { servings } = web;
@@ -111,7 +111,7 @@ describe('A call in a cluster', () => {
     });
   });
 
-  it('[11] fails where no node has its serving, after the time in which one may come', async () => {
+  it('[11] A call fails when no node with its serving joins within the discovery timeout', async () => {
     const web = await cluster.node({ discoveryTimeout: 50 });
 
     const failure = await failureOf(web.servings.batchedRun('nowhere', 1));
@@ -125,7 +125,7 @@ describe('A call in a cluster', () => {
     }
   });
 
-  it('[11] waits for a node that is about to come', async () => {
+  it('[11] A call waits for a node that is about to join', async () => {
     const web = await cluster.node({ discoveryTimeout: 60_000 });
     const reply = web.servings.batchedRun('late', 1);
 
@@ -134,7 +134,7 @@ describe('A call in a cluster', () => {
     expect(await reply).toEqual({ node: 'owner', row: 1 });
   });
 
-  it('[11] shares its batch with calls of other nodes', async () => {
+  it('[11] Calls of several nodes share a batch', async () => {
     const held = new HeldFunction<number>();
     await cluster.node({
       servings: [
@@ -159,7 +159,7 @@ describe('A call in a cluster', () => {
     expect(await Promise.all(replies)).toEqual([10, 20, 30]);
   });
 
-  it('[11] spills over to another node while two batches per partition wait on its own', async () => {
+  it('[11] A call runs on another node while two batches per partition wait on its own', async () => {
     const own = new HeldFunction();
     const definition = { name: 'm', batchSize: 1, useFactory: own.useFactory };
     const web = await cluster.node({
@@ -190,7 +190,7 @@ describe('A call in a cluster', () => {
     expect(await Promise.all(waiting)).toEqual([0, 1, 2]);
   });
 
-  it('[11] goes to the node that a function chooses', async () => {
+  it('[11] A call runs on the node that a custom function chooses', async () => {
     const nodes = ['a', 'b', 'c'];
     await Promise.all(
       nodes.map((nodeId) => cluster.node({ nodeId, servings: [saying('m', nodeId)] })),
@@ -206,7 +206,7 @@ describe('A call in a cluster', () => {
     expect(replies).toEqual(nodes.map((row) => ({ node: 'b', row })));
   });
 
-  it('[11] brings tensors there and back', async () => {
+  it('[11] Tensors cross to another node and back', async () => {
     await cluster.node({
       servings: [{ name: 'echo', useFactory: () => (rows: unknown) => rows }],
     });
@@ -217,7 +217,7 @@ describe('A call in a cluster', () => {
     expect(await web.servings.batchedRun('echo', input)).toEqual(input);
   });
 
-  it('[11] prepares its input on its own side, and its output on the other', async () => {
+  it('[11] The input is preprocessed at the caller and the output postprocessed at the owner', async () => {
     const sides: string[] = [];
     const definition: FunctionServingDefinition<string, string> = {
       name: 'sides',
@@ -239,7 +239,7 @@ describe('A call in a cluster', () => {
     expect(sides).toHaveLength(2);
   });
 
-  it('[11] [2.1] shows no output of others to whoever prepares its own', async () => {
+  it('[11] [2.1] postprocess at the owner receives only the rows of its own call', async () => {
     const seen: number[] = [];
     const look = (output: unknown): unknown => {
       seen.push(((output as Tensor).data as Float32Array).buffer.byteLength);
@@ -262,7 +262,7 @@ describe('A call in a cluster', () => {
     expect(seen).toEqual([4, 4, 4, 4]);
   });
 
-  it('[11] fails with the reason where there is more to say than a message may hold', async () => {
+  it('[11] A reply or error too large for a message fails the call with the reason', async () => {
     const limits = { bytes: 100_000 };
     await cluster.node({
       servings: [
@@ -312,7 +312,7 @@ describe('A call in a cluster', () => {
     ['in one packet', 256 * 1024],
     ['in fragments', 4096],
   ])(
-    '[11] that is too large for the other node, or its answer for its own, ends at once: %s',
+    '[11] A call too large for the other node, or a reply too large for the caller, fails at once: %s',
     async (_, maxPacket) => {
       cluster.network({ maxPacket });
       const servings = [
@@ -355,7 +355,7 @@ describe('A call in a cluster', () => {
     },
   );
 
-  it('[11] [7.4] is made in the name of the tenant that its owner finds, where it does not say which', async () => {
+  it('[11] [7.4] The owner determines the tenant of a remote call that names none', async () => {
     const asked: unknown[] = [];
     const tenant = (input: unknown): string => {
       asked.push(input);
@@ -371,7 +371,7 @@ describe('A call in a cluster', () => {
     expect(asked).toEqual([1]);
   });
 
-  it('[11] [M4] has the key that its caller names', async () => {
+  it('[11] [M4] A remote call has the key that its caller names', async () => {
     const keyed = {
       name: 'keyed',
       batchKeys: ['long', 'short'],
@@ -391,7 +391,7 @@ describe('A call in a cluster', () => {
     expect(await Promise.all(replies)).toEqual(['short', 'long']);
   });
 
-  it('[11] [9.3] is answered when its own node ends meanwhile, which takes no more then', async () => {
+  it('[11] [9.3] A remote call is answered when its own node closes meanwhile', async () => {
     const held = new HeldFunction<number>();
     await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
     const web = await cluster.node({ drainTimeout: 30_000 });
@@ -411,7 +411,7 @@ describe('A call in a cluster', () => {
     expect(await failureOf(servings.batchedRun('held', 3))).toBeInstanceOf(ServingClosedError);
   });
 
-  it('[11] carries a list of more parts than there may be nodes', async () => {
+  it('[11] A list with more parts than the limit crosses as one block', async () => {
     const sum = {
       name: 'sum',
       useFactory: () => (rows: readonly number[][]) => rows.map((row) => row.length),
@@ -428,7 +428,7 @@ describe('A call in a cluster', () => {
     ).toBe(5000);
   });
 
-  it('[11] needs the option "distribution" to be sent to other nodes', async () => {
+  it('[11] Calls to other nodes need the distribution to be configured', async () => {
     const { NestFactory } = await import('@nestjs/core');
     const { ServingModule, ServingService: Service } = await import('nestjs-serving');
     const app = await NestFactory.createApplicationContext(

@@ -21,7 +21,7 @@ async function* batches(): AsyncGenerator<Batch, void> {
 
 const reason = new Error('the client has left');
 
-describe('What is told of a call to another node', () => {
+describe('The events of a call to another node', () => {
   const cluster = useCluster();
 
   /** What both nodes tell of the next call when it ends. */
@@ -36,34 +36,37 @@ describe('What is told of a call to another node', () => {
   it.each<['batchedRun' | 'run', string]>([
     ['batchedRun', 'batched'],
     ['run', 'inline'],
-  ])('[11] [7.3] [12.3] when its caller leaves: %s', async (method, mode) => {
-    const held = new HeldFunction();
-    const { servings, ends } = await watched({
-      name: 'm',
-      batchSize: 1,
-      drainTimeout: 50,
-      useFactory: held.useFactory,
-    });
-    const leaving = new AbortController();
-    const failure = failureOf(servings[method]('m', 'row', leaving));
-    await until(() => held.batches.length === 1);
+  ])(
+    '[11] [7.3] [12.3] Both nodes report a call as cancelled when its caller leaves: %s',
+    async (method, mode) => {
+      const held = new HeldFunction();
+      const { servings, ends } = await watched({
+        name: 'm',
+        batchSize: 1,
+        drainTimeout: 50,
+        useFactory: held.useFactory,
+      });
+      const leaving = new AbortController();
+      const failure = failureOf(servings[method]('m', 'row', leaving));
+      await until(() => held.batches.length === 1);
 
-    leaving.abort(reason);
-    const [here, there] = await Promise.all(ends);
-    held.next().finish(['late']);
+      leaving.abort(reason);
+      const [here, there] = await Promise.all(ends);
+      held.next().finish(['late']);
 
-    expect(await failure).toBe(reason);
-    expect(here).toMatchObject({
-      serving: 'm',
-      mode,
-      stage: 'running',
-      error: reason,
-      cancelled: true,
-    });
-    expect(there).toMatchObject({ serving: 'm', mode, stage: 'running', cancelled: true });
-  });
+      expect(await failure).toBe(reason);
+      expect(here).toMatchObject({
+        serving: 'm',
+        mode,
+        stage: 'running',
+        error: reason,
+        cancelled: true,
+      });
+      expect(there).toMatchObject({ serving: 'm', mode, stage: 'running', cancelled: true });
+    },
+  );
 
-  it('[11] [7.3] [12.3] when the signal of its stream ends it', async () => {
+  it('[11] [7.3] [12.3] Both nodes report a stream that its signal ends as cancelled', async () => {
     const { servings, ends } = await watched(endless);
     const leaving = new AbortController();
     const failure = failureOf(
@@ -82,7 +85,7 @@ describe('What is told of a call to another node', () => {
     expect('error' in there! && !there.cancelled).toBe(false);
   });
 
-  it('[11] [8.2] [12.3] when the reader of its stream has read enough', async () => {
+  it('[11] [8.2] [12.3] A stream whose reader has read enough has not failed on either node', async () => {
     const { servings, ends } = await watched(endless);
 
     await firstValueFrom(servings.stream('m', 1));
@@ -93,7 +96,7 @@ describe('What is told of a call to another node', () => {
     expect('error' in there! && !there.cancelled).toBe(false);
   });
 
-  it('[11] [8.2] [12.3] when the reader of its stream waits no more', async () => {
+  it('[11] [8.2] [12.3] A stream whose reader stops waiting is reported as cancelled by the owner', async () => {
     const held = new HeldFunction();
     const { servings, ends } = await watched({
       name: 'm',
@@ -123,19 +126,22 @@ describe('What is told of a call to another node', () => {
       (servings) =>
         firstValueFrom(servings.stream('m', 'row', { signal: new AbortController().signal })),
     ],
-  ])('[11] [12.3] when it fails: that nobody has left: %s', async (_, call) => {
-    const { servings, ends } = await watched({
-      name: 'm',
-      useFactory: () => () => {
-        throw new RangeError('no');
-      },
-    });
+  ])(
+    '[11] [12.3] A failed call is not reported as cancelled on either node: %s',
+    async (_, call) => {
+      const { servings, ends } = await watched({
+        name: 'm',
+        useFactory: () => () => {
+          throw new RangeError('no');
+        },
+      });
 
-    const failure = await failureOf(call(servings));
-    const [here, there] = await Promise.all(ends);
+      const failure = await failureOf(call(servings));
+      const [here, there] = await Promise.all(ends);
 
-    expect(here).toMatchObject({ error: failure });
-    expect(there).toMatchObject({ error: { code: 'SERVING_BATCH_FAILED' } });
-    expect([here, there].filter((end) => 'cancelled' in end!)).toEqual([]);
-  });
+      expect(here).toMatchObject({ error: failure });
+      expect(there).toMatchObject({ error: { code: 'SERVING_BATCH_FAILED' } });
+      expect([here, there].filter((end) => 'cancelled' in end!)).toEqual([]);
+    },
+  );
 });

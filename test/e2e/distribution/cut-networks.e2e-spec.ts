@@ -41,7 +41,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
     return all;
   }
 
-  it('[11] of which one is cut off under load: others do what it had, no call fails, and it serves again when its cable is back', async () => {
+  it('[11] When one node is cut off under load, others take over its calls, none fails, and it serves again when reconnected', async () => {
     const [a, b, c, web] = (await nodes(3)) as [
       ClusterProcess,
       ClusterProcess,
@@ -68,7 +68,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
     callers.expectUnharmed();
   });
 
-  it('[11] of which two do not reach each other: each goes on with those that it reaches, and no call fails', async () => {
+  it('[11] When two nodes cannot reach each other, each goes on with the others, and no call fails', async () => {
     const [a, b, near, far] = (await nodes(2)) as [
       ClusterProcess,
       ClusterProcess,

@@ -11,7 +11,7 @@ const servings = (mark: string) => [
 describe('Nodes with one nodeId', () => {
   const cluster = useCluster();
 
-  it('[11] are told of by every node, themselves included; the one that started last goes on as ever', async () => {
+  it('[11] Every node reports a duplicate nodeId, and the node that started last goes on', async () => {
     const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
     const first = await cluster.node({ nodeId: 'same', servings: servings('first'), ...quick });
     const web = await cluster.node(quick);
@@ -30,7 +30,7 @@ describe('Nodes with one nodeId', () => {
     expect(answer).toBe('last');
   });
 
-  it('[11] have their calls: those of the one that started first end at once, as others take it for lost', async () => {
+  it('[11] The calls of the node that started first end at once, as others count it as lost', async () => {
     const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
     let finish: ((rows: string[]) => void) | undefined;
     const begun = jest.fn(() => new Promise<string[]>((resolve) => (finish = resolve)));

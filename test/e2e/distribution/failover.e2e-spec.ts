@@ -35,10 +35,10 @@ const answering = (mark: string): FunctionServingDefinition => ({
   useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`),
 });
 
-describe('A call whose node goes', () => {
+describe('A call whose node is lost', () => {
   const cluster = useCluster();
 
-  it('[11] runs again on another where its serving is idempotent', async () => {
+  it('[11] A call of an idempotent serving runs again on another node', async () => {
     const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
     const [nodeA, nodeB] = [
       await cluster.node({ servings: [a.definition] }),
@@ -57,7 +57,7 @@ describe('A call whose node goes', () => {
     expect(await reply).toBe('row by the other');
   });
 
-  it('[11] fails where its serving is not idempotent, and says that it may have run', async () => {
+  it('[11] A call of a serving that is not idempotent fails with the note that it may have run', async () => {
     const a = held('m');
     const nodeA = await cluster.node({ servings: [a.definition] });
     await cluster.node({ servings: [held('m', { distributionWeight: 0 }).definition] });
@@ -75,7 +75,7 @@ describe('A call whose node goes', () => {
     });
   });
 
-  it('[11] has not run on a node that refused it', async () => {
+  it('[11] A node that refused a call does not count as one that ran it', async () => {
     const refusing = {
       ...answering('a'),
       preprocess: () => {
@@ -99,7 +99,7 @@ describe('A call whose node goes', () => {
     expect(await reply).toBe('row by c');
   });
 
-  it('[11] fails where it has run as often as it may', async () => {
+  it('[11] A call fails when it has run as often as its attempts allow', async () => {
     const nodes = await Promise.all(
       [1, 2].map(async () => {
         const serving = held('m', { idempotent: true });
@@ -119,7 +119,7 @@ describe('A call whose node goes', () => {
     expect(await reply).toBeInstanceOf(NodeLostError);
   });
 
-  it('[11] goes elsewhere when its node is silent for too long', async () => {
+  it('[11] A call runs elsewhere when its node is silent for too long', async () => {
     cluster.network({ connections: false });
     const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
     const quick = { heartbeat: 20, downAfter: 100, probeAfter: 1_000_000 };
@@ -137,7 +137,7 @@ describe('A call whose node goes', () => {
     expect(await reply).toBe('row by b');
   });
 
-  it('[11] goes elsewhere when the broker says that nobody is there', async () => {
+  it('[11] A call runs elsewhere when the broker reports that its node is gone', async () => {
     cluster.network({ connections: false });
     const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
     const slow = { heartbeat: 60_000, probeAfter: 10 };
@@ -156,11 +156,11 @@ describe('A call whose node goes', () => {
   });
 });
 
-describe('A call whose caller its node takes for lost, though it is not', () => {
+describe('A call whose caller counts as lost by mistake', () => {
   const cluster = useCluster();
 
   it.each([true, false])(
-    '[11] ends there, and is not waited for; idempotent: %s',
+    '[11] A call ends at its node without waiting; idempotent: %s',
     async (idempotent) => {
       const m = held('m', { idempotent });
       const node = await cluster.node({ servings: [m.definition] });
@@ -183,10 +183,10 @@ describe('A call whose caller its node takes for lost, though it is not', () => 
   );
 });
 
-describe('While the broker is away', () => {
+describe('While the broker is offline', () => {
   const cluster = useCluster();
 
-  it('[11] calls wait, those that were under way run again, and no node is forgotten', async () => {
+  it('[11] Calls wait, those in progress run again, and no node is lost', async () => {
     const network = cluster.network({ connections: false });
     const m = held('m', { idempotent: true });
     await cluster.node({ servings: [m.definition] });
@@ -212,7 +212,7 @@ describe('While the broker is away', () => {
     expect(await Promise.all([underWay, later])).toEqual(['under way by m', 'later by m']);
   });
 
-  it('[11] for one node alone, what that had runs again when it is back', async () => {
+  it('[11] Calls at a node that alone lost the broker run again when it returns', async () => {
     const network = cluster.network({ connections: false });
     const m = held('m', { idempotent: true });
     const patient = { downAfter: 60_000 };
@@ -233,7 +233,7 @@ describe('While the broker is away', () => {
     expect(await reply).toBe('row by m');
   });
 
-  it('[11] and when it is back, nobody is called who has not found it yet', async () => {
+  it('[11] A node that has not found the others again is not called', async () => {
     const network = cluster.network({ connections: false });
     const slow = { heartbeat: 20, downAfter: 60_000, probeAfter: 1_000_000 };
     const node = await cluster.node({ servings: [answering('m')], ...slow });
@@ -258,7 +258,7 @@ describe('While the broker is away', () => {
 describe('A call that a node refuses', () => {
   const cluster = useCluster();
 
-  it('[11] goes to another, and fails with what the last one said when all refuse', async () => {
+  it('[11] A refused call goes to another node, and fails with the last refusal when all refuse', async () => {
     const full = [held('m', { maxQueue: 1 }), held('m', { maxQueue: 1 })];
     const nodes = await Promise.all(
       full.map(({ definition }) => cluster.node({ servings: [definition] })),
@@ -295,7 +295,7 @@ describe('A call that a node refuses', () => {
 describe('A node that shuts down', () => {
   const cluster = useCluster();
 
-  it('[11] [9.3] answers what it has, gets nothing more, and the others go on', async () => {
+  it('[11] [9.3] A node that closes answers its calls and gets no more, and the others go on', async () => {
     const patient = { drainTimeout: 30_000 };
     const [a, b] = [held('m', patient), held('m', patient)];
     const nodeOf = ({ definition }: typeof a) =>
@@ -321,7 +321,7 @@ describe('A node that shuts down', () => {
     await closed;
   });
 
-  it('[11] [9.3] and crosses with calls: these go to another, also those that must not run twice', async () => {
+  it('[11] [9.3] Calls in transit to a node that closes go to another, also those that must not run twice', async () => {
     const closing = await cluster.node({ servings: [answering('a')] });
     await cluster.node({ servings: [answering('b')] });
     const web = await cluster.node();
@@ -338,7 +338,7 @@ describe('A node that shuts down', () => {
     ).toEqual([]);
   });
 
-  it('[11] [9.3] fails the calls that it makes itself and that are not answered', async () => {
+  it('[11] [9.3] A node that closes fails its own unanswered calls', async () => {
     const a = held('m');
     await cluster.node({ servings: [a.definition] });
     const web = await cluster.node();
@@ -352,7 +352,7 @@ describe('A node that shuts down', () => {
     answer(a, 'a');
   });
 
-  it('[11] [9.3] keeps no timer of a call that it could not answer', async () => {
+  it('[11] [9.3] A node that closes keeps no timer of a call that it could not answer', async () => {
     cluster.network({ connections: false });
     const [set, cleared] = [
       jest.spyOn(globalThis, 'setTimeout'),

@@ -80,8 +80,8 @@ const join = useNodes<GrpcTransport>(
 
 describeTransport({ name: 'gRPC', connections: true, join });
 
-describe('links', () => {
-  it('[11] there is one between two nodes that dial each other and themselves, by several ways at once', async () => {
+describe('connections', () => {
+  it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
     for (let round = 0; round < 10; round++) {
       // Who dials waits until both listen, so that all meet.
       const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
@@ -104,7 +104,7 @@ describe('links', () => {
     }
   });
 
-  it('[11] that break are told to both ends, and made anew as long as the peer is listed', async () => {
+  it('[11] A broken connection is reported to both ends and opened again while the peer is listed', async () => {
     const a = await start('a');
     const way = await breakable(a.transport.port!);
     const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
@@ -123,7 +123,7 @@ describe('links', () => {
     expect(a.heard.numbers).toEqual([1, 2, 3]);
   });
 
-  it('[11] a node that is killed is gone, and its next incarnation found', async () => {
+  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const killed = startProcess('node', {
       transport: 'grpc',
       settings: { options: { url: '127.0.0.1:0' } },
@@ -148,7 +148,7 @@ describe('links', () => {
   });
 
   it.each(['dials', 'is dialled'])(
-    '[11] have room again when the other node reads again; who %s',
+    '[11] Sending waits for a slow node and goes on when it reads again; the node %s',
     async (who) => {
       const [a, slow] = await startLinked(who);
       slow.kill('SIGSTOP');
@@ -172,7 +172,7 @@ describe('links', () => {
   );
 
   it.each(['dials', 'is dialled'])(
-    '[11] keep nobody waiting for room when they end; who %s',
+    '[11] Waiting senders are released when the connection ends; the node %s',
     async (who) => {
       const [a, killed] = await startLinked(who);
       killed.kill('SIGSTOP');
@@ -189,7 +189,7 @@ describe('links', () => {
   );
 
   it.each(['dials', 'is dialled'])(
-    '[11] to a node that reads nothing end when 128 MiB wait for it; who %s',
+    '[11] The connection to a node that does not read ends when 128 MiB wait; the node %s',
     async (who) => {
       const [a, stopped] = await startLinked(who);
       const packet = numbered(1, a.transport.maxPacket);
@@ -208,7 +208,7 @@ describe('links', () => {
     },
   );
 
-  it('[11] to a node that reads nothing leave nothing behind when they end', async () => {
+  it('[11] The connection to a node that does not read leaves nothing when it ends', async () => {
     const a = await start('a');
     const way = await breakable(a.transport.port!);
     const settings = { options: { url: '127.0.0.1:0' }, peers: [`127.0.0.1:${way.port}`] };
@@ -226,7 +226,7 @@ describe('links', () => {
   });
 
   it.each(['dials', 'is dialled'])(
-    '[11] to a node that reads nothing hold up the end for 5 seconds; who %s',
+    '[11] A node that does not read delays stopping by 5 seconds; the node %s',
     async (who) => {
       const time = await VirtualTime.install();
       try {
@@ -263,7 +263,7 @@ describe('strangers', () => {
     return client.getClientByServiceName<{ Link(): GrpcCall }>('Nodes').Link();
   }
 
-  it('[11] without the secret have no link, on either side', async () => {
+  it('[11] Without the secret there is no connection in either direction', async () => {
     const told: string[] = [];
     jest
       .spyOn(Logger.prototype, 'warn')
@@ -310,19 +310,22 @@ describe('strangers', () => {
       { frame: numbered(1, 1_100_000) },
       /RESOURCE_EXHAUSTED/,
     ],
-  ])('[11] are refused with %s, and nobody else is', async (_, message, reason) => {
-    const node = await start('a');
-    const call = callTo(node);
-    call.write(message);
-    const [error]: unknown[] = await once(call, 'error');
+  ])(
+    '[11] A peer that sends %s is disconnected, and no other peer is',
+    async (_, message, reason) => {
+      const node = await start('a');
+      const call = callTo(node);
+      call.write(message);
+      const [error]: unknown[] = await once(call, 'error');
 
-    expect(String(error)).toMatch(reason);
-    const friend = await start('b', { peers: [urlOf(node)] });
-    await friend.heard.until(has('found a'));
-    expect(node.heard.packets).toEqual([]);
-  });
+      expect(String(error)).toMatch(reason);
+      const friend = await start('b', { peers: [urlOf(node)] });
+      await friend.heard.until(has('found a'));
+      expect(node.heard.packets).toEqual([]);
+    },
+  );
 
-  it('[11] who say nothing do not hold up the end', async () => {
+  it('[11] A silent connection does not delay stopping', async () => {
     const node = await start('a');
     const socket = connect(node.transport.port!, '127.0.0.1').on('error', () => {});
     const closed = once(socket, 'close');
@@ -333,7 +336,7 @@ describe('strangers', () => {
     await closed;
   });
 
-  it('[11] who do not speak HTTP/2 disturb nobody', async () => {
+  it('[11] A connection that does not speak HTTP/2 affects no other', async () => {
     const node = await start('a');
     const socket = connect(node.transport.port!, '127.0.0.1');
     socket.end('GET / HTTP/1.1\r\n\r\n').resume();
@@ -343,7 +346,7 @@ describe('strangers', () => {
     await friend.heard.until(has('found a'));
   });
 
-  it('[11] find no node that listens beyond this machine without protection', async () => {
+  it('[11] Listening beyond this machine without protection is refused', async () => {
     const options = { url: '0.0.0.0:0' };
 
     await expect(start('a', { options })).rejects.toThrow(InvalidServingError);
@@ -353,14 +356,14 @@ describe('strangers', () => {
     );
   });
 
-  it('[11] a port that is taken fails at boot', async () => {
+  it('[11] A port that is taken fails at boot', async () => {
     const a = await start('a');
 
     await expect(start('b', { options: { url: urlOf(a) } })).rejects.toThrow('EADDRINUSE');
   });
 
   it.each(['5000', 'unix:/tmp/socket', 'localhost:65536', 'localhost'])(
-    '[11] a node cannot listen at %s',
+    '[11] The address %s is refused for listening',
     async (url) => {
       await expect(start('a', { options: { url } })).rejects.toThrow(InvalidServingError);
     },
@@ -380,7 +383,7 @@ describeUnless(
   () => {
     const tls = { ...certificate, requestCert: true };
 
-    it('[11] have links, on a port that is open to the world', async () => {
+    it('[11] Nodes with certificates connect on a public port', async () => {
       const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
       const b = await start('b', {
         options: { tlsOptions: tls },
@@ -394,7 +397,7 @@ describeUnless(
       expect(Buffer.compare(b.heard.packets[0]!, packet)).toBe(0);
     });
 
-    it('[11] have links under the name that the certificates are for', async () => {
+    it('[11] The server name of a connection is the one that the certificates are for', async () => {
       const options = { tlsOptions: { ...tls, servername: 'localhost' } };
       const a = await start('a', { options });
       const names: string[] = [];
@@ -411,7 +414,7 @@ describeUnless(
     it.each([
       ['no certificate', { ca: certificate?.ca }],
       ['no encryption', undefined],
-    ])('[11] refuse who has %s', async (_, tlsOptions) => {
+    ])('[11] A peer with %s is refused', async (_, tlsOptions) => {
       const told: string[] = [];
       jest
         .spyOn(Logger.prototype, 'warn')

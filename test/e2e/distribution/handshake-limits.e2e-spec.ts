@@ -46,18 +46,21 @@ describe('A stranger at the TCP port of a node with a secret', () => {
     ['one message', '120000000#'],
     ['digits', '9'],
     ['messages', '10#0123456789'.repeat(2000)],
-  ])('[L7] is disconnected when it sends more than a handshake in %s', async (_, beginning) => {
-    const node = await start('a', { secret });
+  ])(
+    '[L7] A stranger that sends more than a handshake in %s is disconnected',
+    async (_, beginning) => {
+      const node = await start('a', { secret });
 
-    // The rest waits in buffers of the system and never reaches the node.
-    expect(await flood(await connectTo(node), beginning)).toBeLessThan(16 * 2 ** 20);
-  });
+      // The rest waits in buffers of the system and never reaches the node.
+      expect(await flood(await connectTo(node), beginning)).toBeLessThan(16 * 2 ** 20);
+    },
+  );
 
   it.each([
     ['sends nothing', ''],
     ['sends a part of a message', '100#{"pattern"'],
-    ['asks who is there and proposes no link', question('sv.test.who', { nonce: '1' })],
-  ])('[L7] is disconnected after 10 seconds when it %s', async (_, text) => {
+    ['asks for the node and proposes no connection', question('sv.test.who', { nonce: '1' })],
+  ])('[L7] A stranger that %s is disconnected after 10 seconds', async (_, text) => {
     time = await VirtualTime.install();
     const node = await start('a', { secret });
     const stranger = await connectTo(node);
@@ -72,7 +75,7 @@ describe('A stranger at the TCP port of a node with a secret', () => {
     expect(time.timers).toBe(0);
   });
 
-  it('[L7] does not end the links of nodes, which last and carry large packets', async () => {
+  it('[L7] Connections of nodes last and carry large packets', async () => {
     time = await VirtualTime.install();
     const a = await start('a', { secret });
     const b = await start('b', { secret, peers: peersOf(a) });
@@ -89,7 +92,7 @@ describe('A stranger at the TCP port of a node with a secret', () => {
 });
 
 describe('A connection to the TCP port of a node without a secret', () => {
-  it('[L7] stays open as that of an idle client of Nest, whose messages may be large', async () => {
+  it('[L7] The connection of an idle client of Nest stays open, and its messages may be large', async () => {
     time = await VirtualTime.install();
     const node = await start('a', {}, new Map([['length', async (data) => String(data).length]]));
     const client = clientOf(node);
@@ -103,7 +106,7 @@ describe('A connection to the TCP port of a node without a secret', () => {
     expect(await firstValueFrom(client.send('sv.test.s.length', 'a'))).toBe(1);
   });
 
-  it('[L7] is closed when it begins a handshake and does not end it within 10 seconds', async () => {
+  it('[L7] A connection that does not finish its handshake within 10 seconds is closed', async () => {
     time = await VirtualTime.install();
     const node = await start('a');
     const stranger = await connectTo(node);
@@ -119,7 +122,7 @@ describe('A connection to the TCP port of a node without a secret', () => {
 });
 
 describe('A stranger that a node dials', () => {
-  it('[L7] is disconnected when it answers with more than a handshake', async () => {
+  it('[L7] A dialled stranger that answers with more than a handshake is disconnected', async () => {
     const written = new Promise<number>((resolve) => {
       const server = createServer((socket) => {
         server.close();
@@ -154,7 +157,7 @@ function clientTo({ port }: GrpcTransport): { Link(): GrpcCall } {
 
 describe('A stranger at the gRPC port of a node', () => {
   it.each(['connects and sends nothing', 'speaks HTTP/2 and opens no call'])(
-    '[L7] is disconnected after 10 seconds when it %s',
+    '[L7] A stranger that %s is disconnected after 10 seconds',
     async (what) => {
       const transport = await startGrpc();
       time = await VirtualTime.install();
@@ -178,7 +181,7 @@ describe('A stranger at the gRPC port of a node', () => {
     },
   );
 
-  it('[L7] is disconnected when it sends more text than a handshake has', async () => {
+  it('[L7] A stranger that sends more text than a handshake is disconnected', async () => {
     const call = clientTo(await startGrpc()).Link();
     const who = JSON.stringify({ pattern: 'sv.test.who', data: { nonce: '1' } });
     const failed = once(call, 'error');
@@ -195,7 +198,7 @@ describe('A stranger at the gRPC port of a node', () => {
     expect(String(await refused)).toMatch(/INVALID_ARGUMENT: More than 16384 characters of text/);
   });
 
-  it('[L7] has one call at a time', async () => {
+  it('[L7] A stranger has one gRPC call at a time', async () => {
     const client = clientTo(await startGrpc());
     const first = client.Link();
     first.write({ text: JSON.stringify({ pattern: 'sv.test.who', data: { nonce: '1' } }) });
@@ -228,7 +231,7 @@ describeUnless(
   certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
   'A stranger at the TCP port of a node with certificates',
   () => {
-    it('[L7] is disconnected after 10 seconds when it does not begin to encrypt', async () => {
+    it('[L7] A stranger that does not begin TLS is disconnected after 10 seconds', async () => {
       const node = await start('a', {
         options: { tlsOptions: { ...certificate, requestCert: true } },
       });

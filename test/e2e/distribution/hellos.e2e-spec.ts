@@ -34,7 +34,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     return frames;
   }
 
-  it('[S2] makes a node send nothing when no node of the sender is known', async () => {
+  it('[S2] A hello of an unknown sender is not answered', async () => {
     time = await VirtualTime.install();
     const frames = await connect();
     await cluster.node({
@@ -52,7 +52,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     expect(frames).toEqual([]);
   });
 
-  it('[S2] of a known node is answered ten times per heartbeat at most', async () => {
+  it('[S2] Hellos of a known node are answered at most ten times per heartbeat', async () => {
     time = await VirtualTime.install();
     const frames = await connect();
     await cluster.node({
@@ -74,7 +74,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     expect(answers.length).toBeLessThanOrEqual(10);
   });
 
-  it('[S2] of nodes that start again and again is answered as often as there may be nodes', async () => {
+  it('[S2] Hellos of ever new incarnations are answered at most as often as there may be nodes', async () => {
     time = await VirtualTime.install();
     const frames = await connect();
     await cluster.node({
@@ -91,7 +91,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     expect(frames.filter(({ to }) => to === IMPOSTOR)).toHaveLength(5);
   });
 
-  it('[S2] of a node that joins is answered at once, however rare heartbeats are', async () => {
+  it('[S2] The hello of a node that joins is answered at once, with any heartbeat interval', async () => {
     cluster.network({ connections: false });
     await cluster.node({
       heartbeat: 60_000,

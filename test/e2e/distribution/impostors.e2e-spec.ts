@@ -20,7 +20,7 @@ import { tcp } from '../../fixtures/cluster/wirings.js';
 const secret = 'known to nodes alone';
 const another = 'known to others alone';
 
-describe('Somebody who connects to the port of a node and says that he has its serving', () => {
+describe('An impostor at the port of a node', () => {
   const { node } = useClusterProcesses(tcp());
   let impostor: Impostor | undefined;
 
@@ -37,7 +37,7 @@ describe('Somebody who connects to the port of a node and says that he has its s
     return [owner, caller];
   }
 
-  it('[11] gets no link and no call without the secret', async () => {
+  it('[11] Without the secret an impostor gets no connection and no call', async () => {
     const [owner, caller] = await pair({ secret });
 
     expect(await impostor!.ask('sv.default.who', { nonce: 'mine' })).toMatchObject({
@@ -54,7 +54,7 @@ describe('Somebody who connects to the port of a node and says that he has its s
     }
   });
 
-  it('[11] gets calls where there is none', async () => {
+  it('[11] Without a secret in the cluster an impostor can get calls, which others answer when it leaves', async () => {
     const [owner, caller] = await pair({});
 
     await impostor!.ask('sv.default.who', { nonce: 'mine' });
@@ -76,7 +76,7 @@ describe('Somebody who connects to the port of a node and says that he has its s
   });
 });
 
-describe('Somebody who can send to all nodes and says that he has their serving', () => {
+describe('An impostor that can broadcast to all nodes', () => {
   const cluster = useCluster();
 
   async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
@@ -92,20 +92,25 @@ describe('Somebody who can send to all nodes and says that he has their serving'
 
   it.each([
     [
-      'is ignored when he does not know the secret',
+      '[11] An impostor without the secret is ignored',
       { secret },
       [falseBeat('m'), falseBeat('m', { secret: another })],
       1,
     ],
     [
-      'is ignored when he plays a packet that a node of another namespace has signed with the same secret [S1]',
+      '[11] [S1] A packet that was signed with the secret in another namespace is ignored',
       { secret },
       [falseBeat('m', { secret, namespace: 'staging' })],
       1,
     ],
-    ['is taken for a node when he knows it', { secret }, [falseBeat('m', { secret })], 2],
-    ['is taken for a node where there is none', {}, [falseBeat('m')], 2],
-  ])('[11] %s', async (_, options, beats, owners) => {
+    [
+      '[11] An impostor with the secret counts as a node',
+      { secret },
+      [falseBeat('m', { secret })],
+      2,
+    ],
+    ['[11] An impostor counts as a node when there is no secret', {}, [falseBeat('m')], 2],
+  ])('%s', async (_, options, beats, owners) => {
     const transport = await impostorOf();
     await cluster.node({
       ...options,
@@ -134,7 +139,7 @@ describe('Somebody who can send to all nodes and says that he has their serving'
       (servings: ServingService) => servings.batchedRun('m', 1),
     ],
     ['the end of a stream to a call', Kind.end, (servings: ServingService) => servings.run('m', 1)],
-  ])('[11] is not believed when the answer is %s', async (_, kind, call) => {
+  ])("[11] An impostor's answer to a call is ignored when it is %s", async (_, kind, call) => {
     const transport = await impostorOf((packet) => {
       const { kind: asked, header } = decodeFrame(packet, defaultWireLimits);
       if (asked === Kind.request) {

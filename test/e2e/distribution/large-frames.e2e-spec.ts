@@ -24,12 +24,12 @@ const servings = [{ name: 'm', as: 'filling', batchSize: 1 }] as const;
 const patient = { requestTimeout: 600_000 };
 
 describeEach(
-  'Frames that are larger than a packet of a server that takes 64 KiB',
+  'Frames larger than a packet of a server that accepts 64 KiB',
   [nats('max_payload: 65536')],
   (wiring) => {
     const { node, client } = useClusterProcesses(wiring);
 
-    it('[11] come whole in both directions, many at a time, and each to its own caller', async () => {
+    it('[11] Large frames arrive whole in both directions, many at a time, and each at its own caller', async () => {
       // So few bytes that frames of which all begin at once could not be kept.
       const distribution = { ...patient, limits: { bytes: 2 * MIB } };
       await node({ servings, distribution });
@@ -55,7 +55,7 @@ describeEach(
       ).toEqual([]);
     });
 
-    it('[11] beyond the limit fail at once, and no other call with them', async () => {
+    it('[11] A frame beyond the limit fails its call at once, and no other', async () => {
       const distribution = { ...patient, limits: { bytes: MIB } };
       await node({ servings, distribution });
       const web = await client(distribution);
@@ -72,7 +72,7 @@ describeEach(
       expect(await other).toMatchObject({ id: 'other' });
     });
 
-    it('[11] go in smaller packets when the server that comes back takes less than the one before', async () => {
+    it('[11] Packets become smaller when the restarted server accepts less', async () => {
       await node({ servings, distribution: patient });
       const web = await client(patient);
       await web.knows('m', 1);

@@ -15,7 +15,7 @@ const serving = (distributionWeight: number, partitions: number): FunctionServin
   },
 });
 
-describe('Calls to nodes of which one has a weight far beyond what it can do', () => {
+describe('Calls to nodes with a wrong weight', () => {
   const cluster = useCluster();
   useVirtualTime();
 
@@ -42,7 +42,7 @@ describe('Calls to nodes of which one has a weight far beyond what it can do', (
     return performance.now() - start;
   }
 
-  it('[11] are answered in less than half the time by the least loaded of two', async () => {
+  it('[11] Balancing by load answers calls to nodes with a wrong weight in less than half the time', async () => {
     expect(2 * (await duration('least-loaded'))).toBeLessThan(await duration('weighted'));
   });
 });

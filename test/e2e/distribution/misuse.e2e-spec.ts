@@ -30,10 +30,10 @@ async function bootWith(options: object): Promise<unknown> {
 
 const { TCP, GRPC, NATS, REDIS, MQTT } = Transport;
 
-describe('A node does not boot', () => {
+describe('The boot of a node', () => {
   it.each<[string, object, string]>([
     [
-      'a transport that carries no servings',
+      'an unsupported transport',
       { transport: MQTT },
       'transport 3 does not carry servings; allowed are',
     ],
@@ -118,7 +118,7 @@ describe('A node does not boot', () => {
       { transport: REDIS, insecure: true },
       '"insecure" means nothing to Transport.REDIS',
     ],
-  ])('[11] with %s', async (_, options, message) => {
+  ])('[11] A node does not boot with %s', async (_, options, message) => {
     const failure = await bootWith(options);
 
     expect(failure).toBeInstanceOf(InvalidServingError);
@@ -126,7 +126,7 @@ describe('A node does not boot', () => {
     expect(String(failure)).toMatch(/option "distribution"|peer/);
   });
 
-  it('[11] with the option in forFeature, where it would mean nothing', () => {
+  it('[11] forFeature refuses the distribution, which belongs to the root', () => {
     const options = { servings: [], distribution: { transport: TCP } };
 
     expect(() => ServingModule.forFeature(options)).toThrow(
@@ -137,7 +137,7 @@ describe('A node does not boot', () => {
 
 describe('In a cluster', () => {
   const cluster = useCluster();
-  it('[11] a call that finds no node says which there are, and what they have', async () => {
+  it('[11] A call that finds no node lists the known nodes and their servings', async () => {
     const web = await cluster.node({ discoveryTimeout: 0 });
     const failed = async (name: string) =>
       String(await failureOf(web.servings.batchedRun(name, 1)));
@@ -158,7 +158,7 @@ describe('In a cluster', () => {
     );
   });
 
-  it('[11] a serving of `remotes` is not unknown while its nodes are away, and its health says so', async () => {
+  it('[11] A declared remote serving is unavailable and not unknown while its nodes are away, and health has the reason', async () => {
     const web = await cluster.node({ discoveryTimeout: 0, remotes: ['a'] });
 
     expect(await failureOf(web.servings.batchedRun('a', 1))).toMatchObject({
@@ -179,7 +179,7 @@ describe('In a cluster', () => {
     ]);
   });
 
-  it('[11] a @Batched() method of a serving that is misspelt says which method that is, and where names of other nodes belong', async () => {
+  it('[11] A misspelt serving of a @Batched() method is refused with the method and where remote names belong', async () => {
     @Injectable()
     class Loud {
       @Batched('shoutr')

@@ -22,7 +22,7 @@ function doesNotThrow(action: () => unknown): boolean {
   }
 }
 
-describeUnless(natsMissing, 'by a NATS server', () => {
+describeUnless(natsMissing, 'The NATS transport', () => {
   let server: NatsServer;
   const clients: ClientNats[] = [];
   const join = useNodes(
@@ -49,7 +49,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
 
   describeTransport({ name: 'NATS', connections: false, join });
 
-  it('[11] a node that is killed is not there any more, and its next incarnation is', async () => {
+  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const settings = { options: { servers: server.url } };
     const killed = startProcess('node', { transport: 'nats', settings, address: 'b-1' });
     await killed.told('started');
@@ -67,7 +67,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     expect(a.heard.events).toEqual([]);
   });
 
-  it('[11] what a hung node is cannot be said', async () => {
+  it('[11] The probe of a hung node fails without a verdict', async () => {
     const hung = startProcess('node', {
       transport: 'nats',
       settings: { options: { servers: server.url } },
@@ -87,7 +87,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     }
   });
 
-  it('[11] tells when the server goes and comes; what was sent meanwhile is lost', async () => {
+  it('[11] The loss and return of the server are reported, and packets in between are lost', async () => {
     const [a, b] = [await join('a'), await join('b')];
 
     for (let times = 1; times <= 2; times++) {
@@ -110,7 +110,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
   });
 
-  it('[11] ends while the server is away', async () => {
+  it('[11] A node stops while the server is away', async () => {
     const { transport, heard } = await join('a');
     await server.kill();
     await heard.until(({ events }) => events.includes('offline'));
@@ -121,7 +121,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     await server.start();
   });
 
-  it('[11] a server that reads nothing holds up the end for 5 seconds', async () => {
+  it('[11] A server that does not read delays stopping by 5 seconds', async () => {
     const time = await VirtualTime.install();
     try {
       const { transport } = await join('a');
@@ -141,7 +141,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     }
   });
 
-  it('[11] what waits for a server that reads nothing has an end', async () => {
+  it('[11] The data that waits for a server that does not read is limited', async () => {
     const { transport } = await join('a');
     const packet = numbered(1, transport.maxPacket);
     let sent = 0;
@@ -162,7 +162,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     await until(() => doesNotThrow(() => transport.send('nobody', packet)));
   });
 
-  it('[11] without a server a node does not start', async () => {
+  it('[11] A node does not start without a server', async () => {
     const transport = new NatsTransport({ options: { servers: 'nats://127.0.0.1:1' } });
 
     await expect(
@@ -176,7 +176,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     ).rejects.toThrow(/refused/i);
   });
 
-  it('[11] keeps its packets smaller than a server takes', async () => {
+  it("[11] Packets are smaller than the server's limit", async () => {
     const small = await NatsServer.start('max_payload: 8192');
     try {
       const transport = new NatsTransport({ options: { servers: small.url } });
@@ -197,7 +197,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     }
   });
 
-  it('[11] says so when its user may not hear packets', async () => {
+  it('[11] A user without permission to receive packets leads to an error in the log', async () => {
     const deaf = await NatsServer.start(
       'authorization { users: [{ user: deaf, password: p, permissions: { subscribe: { deny: "sv.*.n.>" } } }] }',
     );
@@ -222,7 +222,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
     }
   });
 
-  describe('for clients of Nest', () => {
+  describe('Clients of Nest over NATS', () => {
     const handlers = new Map<string, JsonHandler>([
       ['double', async (data) => Number(data) * 2],
       ['a.*', () => of('one', 'two')],
@@ -231,7 +231,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       ['large', async () => 'x'.repeat(2_000_000)],
     ]);
 
-    it('[11] answers with values, streams and errors', async () => {
+    it('[11] Clients of Nest get values, streams and errors', async () => {
       await join('a', { jsonHandlers: handlers });
       const client = connect();
       const run = (name: string): Promise<unknown[]> =>
@@ -252,7 +252,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       await expect(run('unknown')).rejects.toThrow('no subscribers');
     });
 
-    it('[11] answers those who do not use Nest, and outlives what is no message', async () => {
+    it('[11] Clients without Nest are answered, and invalid messages do no harm', async () => {
       await join('a', { jsonHandlers: handlers });
       const client = connect();
       await client.connect();
@@ -271,7 +271,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       }
     });
 
-    it('[11] says that a reply is too large for NATS', async () => {
+    it('[11] A reply too large for NATS is replaced by an error', async () => {
       await join('a', { jsonHandlers: handlers });
 
       await expect(firstValueFrom(connect().send('sv.test.s.large', 1))).rejects.toMatchObject({
@@ -282,7 +282,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       });
     });
 
-    it('[11] one node answers each call', async () => {
+    it('[11] One node answers each call', async () => {
       const counts = [0, 0, 0];
       for (const [i] of counts.entries()) {
         await join(`n${i}`, { jsonHandlers: new Map([['count', async () => ++counts[i]!]]) });
@@ -297,7 +297,7 @@ describeUnless(natsMissing, 'by a NATS server', () => {
       expect(counts.every((count) => count > 0)).toBe(true);
     });
 
-    it('[11] answers what it has before it ends', async () => {
+    it('[11] A node that stops answers its calls first', async () => {
       const answer = new Awaited<string>();
       const { transport } = await join('a', {
         jsonHandlers: new Map([['late', () => answer.value]]),

@@ -19,7 +19,7 @@ describe('ServingService.nodes()', () => {
 
   afterEach(() => time?.restore());
 
-  it('[M3] lists this node and the others with their servings, weights and partitions', async () => {
+  it('[M3] nodes() lists this node and the others with their servings, weights and partitions', async () => {
     const a = await cluster.node({ nodeId: 'a', servings: [echo('m', 3), echo('n', 0.5)] });
     const web = await cluster.node({ nodeId: 'web' });
     await web.knows('n');
@@ -42,7 +42,7 @@ describe('ServingService.nodes()', () => {
     ]);
   });
 
-  it('[M3] lists a node as silent until it counts as gone', async () => {
+  it('[M3] nodes() lists a node as silent until it counts as gone', async () => {
     time = await VirtualTime.install();
     const a = await cluster.node({ nodeId: 'a', servings: [echo('m', 1)] });
     const web = await cluster.node({ nodeId: 'web' });
@@ -59,7 +59,7 @@ describe('ServingService.nodes()', () => {
     time.restore();
   });
 
-  it('[M3] is empty without the option "distribution"', async () => {
+  it('[M3] nodes() is empty without distribution', async () => {
     const app = await NestFactory.createApplicationContext(
       { module: class {}, imports: [ServingModule.forRoot({ servings: [echo('m', 1)] })] },
       { logger: false },

@@ -73,8 +73,8 @@ const stream = (client: ClientProxy, serving: string, message: object): Promise<
     { defaultValue: [] },
   );
 
-describe("Nest's own client", () => {
-  it('[11] calls a serving with values', async () => {
+describe('A client of Nest over TCP', () => {
+  it('[11] A client of Nest calls a serving with values', async () => {
     const owner = await node({ servings: [echo] });
     const client = clientOf(owner.port);
 
@@ -90,7 +90,7 @@ describe("Nest's own client", () => {
     expect(await send(client, 'echo', { input: null })).toBeNull();
   });
 
-  it('[11] sends tensors and gets them, in base64 and in lists', async () => {
+  it('[11] A client of Nest sends and receives tensors in base64 and in lists', async () => {
     const owner = await node({ servings: [norms()] });
     const client = clientOf(owner.port);
     const bytes = Buffer.from(Float32Array.of(3, 4, NaN, 0).buffer).toString('base64');
@@ -103,7 +103,7 @@ describe("Nest's own client", () => {
     ).toEqual(tensor('float32', [2, 2], [5, 2, 'NaN', 2]));
   });
 
-  it('[11] shares batches, and a port, with nodes that speak frames', async () => {
+  it('[11] Clients of Nest and nodes share batches and a port', async () => {
     const owner = await node({ servings: [norms({ batchSize: 3, batchTimeout: 1_000_000 })] });
     const web = await node({ peers: [owner] });
 
@@ -118,7 +118,7 @@ describe("Nest's own client", () => {
     expect(replies).toEqual([floats([1, 2], [5, 3]), tensor('float32', [2, 2], [10, 3, 13, 3])]);
   });
 
-  it('[11] gets a stream as one message for each event', async () => {
+  it('[11] A client of Nest receives a stream as one message per event', async () => {
     const owner = await node({ servings: [counter] });
     const client = clientOf(owner.port);
 
@@ -131,7 +131,7 @@ describe("Nest's own client", () => {
     expect(await stream(client, 'counter', { input: 0 })).toEqual([]);
   });
 
-  it('[11] gets hooks', async () => {
+  it('[11] A client of Nest receives hooks', async () => {
     const hooked: FunctionServingDefinition = {
       name: 'hooked',
       useFactory:
@@ -152,7 +152,7 @@ describe("Nest's own client", () => {
     ]);
   });
 
-  it('[11] gets what distributedPostprocessing makes of outputs', async () => {
+  it("[11] A client of Nest receives outputs after the owner's postprocessing", async () => {
     const owner = await node({
       servings: [{ ...echo, distributedPostprocessing: (output) => `${String(output)}!` }],
     });
@@ -162,7 +162,7 @@ describe("Nest's own client", () => {
     expect(await stream(client, 'echo', { input: 'a' })).toMatchObject([{ output: 'a!' }]);
   });
 
-  it('[11] [6.5] gets errors as plain objects', async () => {
+  it('[11] [6.5] A client of Nest receives errors as plain objects', async () => {
     const broken: FunctionServingDefinition = {
       name: 'broken',
       useFactory: () => () => {
@@ -209,7 +209,7 @@ describe("Nest's own client", () => {
     });
   });
 
-  it('[11] finds no serving that is not distributed', async () => {
+  it('[11] A serving that is not distributed is unknown to clients of Nest', async () => {
     const owner = await node({
       servings: [echo, { ...echo, name: 'private', distributed: false }],
     });
@@ -219,7 +219,7 @@ describe("Nest's own client", () => {
     );
   });
 
-  it('[11] finds no serving of a node with a secret, which it cannot prove to know', async () => {
+  it('[11] The servings of a node with a secret are unknown to clients of Nest, which cannot prove it', async () => {
     const secret = 'known to nodes alone';
     const owner = await node({ servings: [echo], secret });
     const web = await node({ peers: [owner], secret });
@@ -233,22 +233,25 @@ describe("Nest's own client", () => {
   it.each<[NonNullable<ClusterOptions['role']>, string[]]>([
     ['node', ['echo']],
     ['client', []],
-  ])('[11] finds at an application of the role %s the servings %j', async (role, servings) => {
-    const transport = new MemoryNetwork().transport();
-    const root = {
-      module: class {},
-      imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })],
-    };
-    const app = await NestFactory.createApplicationContext(root, {
-      logger: false,
-      abortOnError: false,
-    });
+  ])(
+    '[11] An application with the role %s offers clients of Nest the servings %j',
+    async (role, servings) => {
+      const transport = new MemoryNetwork().transport();
+      const root = {
+        module: class {},
+        imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })],
+      };
+      const app = await NestFactory.createApplicationContext(root, {
+        logger: false,
+        abortOnError: false,
+      });
 
-    expect([...transport.station.jsonHandlers.keys()]).toEqual(servings);
-    await app.close();
-  });
+      expect([...transport.station.jsonHandlers.keys()]).toEqual(servings);
+      await app.close();
+    },
+  );
 
-  it('[11] [9.3] gets what it has asked for from a node that shuts down, and nothing more', async () => {
+  it('[11] [9.3] A client of Nest is answered by a node that shuts down, and refused after that', async () => {
     const held = new HeldFunction();
     const owner = await node({
       servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }],
@@ -275,7 +278,7 @@ describe("Nest's own client", () => {
     await closed;
   });
 
-  it('[11] is as the manual says', async () => {
+  it("[11] The manual's client of Nest gets the reply that it states", async () => {
     const { port } = await node({ servings: [norms()] });
     const host = '127.0.0.1';
     const vectors = Float32Array.of(3, 4, 5, 12);
@@ -337,7 +340,7 @@ const pairs = (name: string): FunctionServingDefinition => ({
 });
 
 describe('A microservice beside a node, in one application', () => {
-  it('[11] [10.4] has @Batched handlers that work as ever, beside calls of nodes', async () => {
+  it('[11] [10.4] @Batched() handlers of a microservice work beside calls of nodes', async () => {
     const owner = await node({ servings: [pairs('far')] });
     const web = await node({ servings: [pairs('near')], controllers: [Messages], peers: [owner] });
     const other = await node({ peers: [web, owner] });
@@ -359,7 +362,7 @@ describe('A microservice beside a node, in one application', () => {
   });
 });
 
-describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
+describeUnless(natsMissing, 'A client of Nest over NATS', () => {
   const closing: (() => unknown)[] = [];
 
   afterEach(async () => {
@@ -368,7 +371,7 @@ describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
     }
   });
 
-  it('[11] calls a serving, and gets streams and errors', async () => {
+  it('[11] A client of Nest over NATS calls a serving and receives streams and errors', async () => {
     const server = await NatsServer.start();
     closing.push(() => server.end());
     const options = { servers: server.url };
@@ -408,7 +411,7 @@ describeUnless(
   python ? undefined : 'The client is in Python: apt install python3',
   'A client in another language',
   () => {
-    it('[11] calls servings with what its standard library has', async () => {
+    it('[11] A client in Python calls servings with its standard library', async () => {
       const owner = await node({ servings: [echo, norms(), counter] });
       const script = fileURLToPath(new URL('./plain_client.py', import.meta.url));
 

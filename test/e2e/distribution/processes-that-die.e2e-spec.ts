@@ -21,7 +21,7 @@ function strandedAt(victim: ClusterProcess): readonly string[] {
   return stranded;
 }
 
-describeWirings('Processes of a cluster, one of which', (wiring) => {
+describeWirings('Processes of a cluster that fail', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   /**
@@ -39,7 +39,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     return { web, callers, victim, others };
   }
 
-  it('[11] is killed under load: what it was doing others do, no call fails, and it comes back when it starts anew', async () => {
+  it('[11] When a process is killed under load others take over, no call fails, and its restart serves again', async () => {
     const { web, callers, victim, others } = await underLoad({ idempotent: true }, byTransport);
     await victim.hold();
 
@@ -57,7 +57,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     expect(new Set(runs).size).toBe(runs.length);
   });
 
-  it('[11] is stopped under load: what it was doing others do, and it comes back when it goes on', async () => {
+  it('[11] When a process is stopped under load others take over, and it serves again when continued', async () => {
     const { web, callers, victim } = await underLoad({ idempotent: true }, byBeats);
     await victim.hold();
 
@@ -77,7 +77,7 @@ describeWirings('Processes of a cluster, one of which', (wiring) => {
     expect(victim.stranded).toEqual([]);
   });
 
-  it('[11] is killed under load: calls that must not run twice are lost, and say so', async () => {
+  it('[11] When a process is killed under load, calls that must not run twice fail with the reason', async () => {
     const { callers, victim } = await underLoad(
       { idempotent: false },
       { ...byTransport, attempts: 1 },

@@ -9,7 +9,7 @@ const bySignal = { ...byItself, code: null, signal: 'SIGTERM' };
 describeWirings('Processes of a cluster that leave', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  it('[11] [9.3] under load, one after the other, lose no call, and no row runs twice', async () => {
+  it('[11] [9.3] When processes leave under load one after the other, no call is lost and no row runs twice', async () => {
     // Nothing that was lost could run again.
     const servings = [{ name: 'm', batchSize: 4, idempotent: false }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
@@ -41,7 +41,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     ['http', 'app.close()', byItself],
     ['hybrid', 'SIGTERM', bySignal],
   ] as const)(
-    '[11] [9.3] answer what they have, as an application of kind %s by %s',
+    '[11] [9.3] A process that leaves answers its calls, as an application of kind %s by %s',
     async (kind, way, end) => {
       const leaving = await node({
         kind,
@@ -72,7 +72,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     },
   );
 
-  it('[11] [9.3] answer over HTTP what other nodes run for them', async () => {
+  it('[11] [9.3] A process that leaves answers over HTTP with what other nodes run for it', async () => {
     const model = await node({ servings: [{ name: 'm', batchSize: 1 }] });
     const front = await node({ kind: 'hybrid' });
     model.process.tell('hold');

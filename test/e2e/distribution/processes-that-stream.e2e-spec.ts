@@ -25,7 +25,7 @@ const stepsOf = (events: readonly StepEvent[]) => outputsOf(events).map(({ step 
 describeWirings('A stream of another process', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  it('[11] [8.2] waits for its reader, who misses nothing, and costs its owner no more than what is on its way', async () => {
+  it('[11] [8.2] A stream waits for its reader, loses nothing, and is bounded at its owner', async () => {
     const owner = await node({ servings: [counter, { name: 'm' }] });
     const web = await client();
     await web.knows('counter', 1);
@@ -57,7 +57,7 @@ describeWirings('A stream of another process', (wiring) => {
     ).toBe(true);
   });
 
-  it('[11] [8.2] whose reader has room for all of it waits for nobody', async () => {
+  it('[11] [8.2] A stream does not wait when its reader has room for all of it', async () => {
     const distribution = { window: { messages: 10_000, bytes: 1024 * MIB } };
     const owner = await node({ servings: [counter, { name: 'm' }], distribution });
     const web = await client(distribution);
@@ -77,7 +77,7 @@ describeWirings('A stream of another process', (wiring) => {
     ).toEqual(upTo(200));
   });
 
-  it('[11] [8.2] whose batch waits for nobody ends with an error when its reader is far behind', async () => {
+  it('[11] [8.2] A stream whose batch does not wait fails when its reader is far behind', async () => {
     const owner = await node({ servings: [{ name: 'stepper', as: 'stepping', batchSize: 1 }] });
     const web = await client();
     await web.knows('stepper', 1);
@@ -99,7 +99,7 @@ describeWirings('A stream of another process', (wiring) => {
     expect(owner.steps).toBeLessThan(2000);
   });
 
-  it('[11] [8.2] ends there when its reader leaves, is killed, or is stopped', async () => {
+  it('[11] [8.2] A stream ends at its owner when its reader leaves, is killed or is stopped', async () => {
     const distribution = { heartbeat: 100, downAfter: 2000 };
     const owner = await node({ servings: [counter], distribution });
     const reads = { serving: 'counter', input: { steps: 1e9, bytes: KIB }, most: 3 };
@@ -120,7 +120,7 @@ describeWirings('A stream of another process', (wiring) => {
     }
   });
 
-  it('[11] [8.2] ends also at an owner who hung for so long that it was lost, once it goes on', async () => {
+  it('[11] [8.2] A stream ends also at an owner that hung and counted as lost, when it goes on', async () => {
     const distribution = { heartbeat: 100, downAfter: 1000 };
     const owner = await node({ servings: [counter], distribution });
     const web = await client({ ...distribution, probeAfter: 1_000_000 });
@@ -137,7 +137,7 @@ describeWirings('A stream of another process', (wiring) => {
     expect(failure).toBeInstanceOf(NodeLostError);
   });
 
-  it('[11] breaks when its owner is killed: its reader has had all up to there, and hears of it', async () => {
+  it('[11] A stream whose owner is killed fails after the events that it had sent', async () => {
     const owner = await node({ servings: [counter] });
     const web = await client();
     await web.knows('counter', 1);

@@ -10,7 +10,7 @@ const answer = (id: number) => ({ id: `${id}`, sum: id + 1 });
 describeWirings('Calls between processes of a cluster', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  it('[11] come to each node as often as its weight and its partitions say', async () => {
+  it('[11] Calls are distributed by the weights and partitions of the nodes', async () => {
     const serving = { name: 'm', batchSize: 32 };
     const nodes = await Promise.all([
       node({ servings: [serving] }),
@@ -36,7 +36,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     expect(shares[3]).toBe(0);
   });
 
-  it('[11] are prepared where they begin and shaped where they run', async () => {
+  it("[11] Calls are preprocessed in the caller's process and postprocessed in the owner's", async () => {
     const owner = await node({ servings: [{ name: 'sides', as: 'sides' }] });
     const web = await client();
     await web.knows('sides', 1);
@@ -57,7 +57,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     expect(await web.servings.batchedRun('sides', { stages: [] })).toEqual({ stages: onOwner });
   });
 
-  it('[11] stay in their own process where that has the serving, and leave it where they are told to, or must', async () => {
+  it('[11] Calls stay in a process that has the serving and leave it on request or when it lacks the serving', async () => {
     const far = await node({ servings: [{ name: 'both' }, { name: 'far' }] });
     const near = await node({ kind: 'http', servings: [{ name: 'both', distributionWeight: 0 }] });
     const web = await client();
@@ -73,7 +73,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     expect(await near.get('local/far/1')).toMatchObject({ statusCode: 500 });
   });
 
-  it('[11] fail where no process has their serving', async () => {
+  it('[11] A call fails when no process has its serving', async () => {
     await node({ servings: [{ name: 'm' }] });
     const web = await client({ discoveryTimeout: 100 });
     await web.knows('m', 1);
@@ -86,7 +86,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     expect(await web.servings.batchedRun({ distributed: 'm' }, row(1))).toMatchObject(answer(1));
   });
 
-  it('[11] reach the serving and the namespace that they name, whatever characters these have', async () => {
+  it('[11] Calls reach servings and namespaces with any characters in their names', async () => {
     const names = ['a', 'a.b', 'a.*', 'a.>', '*', '>', '.', 'a b', '#{"', 'ä/€'];
     const namespaces = ['n.*', 'n.>'];
     const nodes = await Promise.all(

@@ -19,7 +19,7 @@ function start(options: RedisTransportOptions): Promise<void> {
   return new RedisTransport({ options }).start(stationOf('x', new Heard()));
 }
 
-describeUnless(redisMissing, 'by a Redis server', () => {
+describeUnless(redisMissing, 'The Redis transport', () => {
   let server: RedisServer;
   let options: RedisTransportOptions = {};
   const servers: RedisServer[] = [];
@@ -48,7 +48,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
 
   describeTransport({ name: 'Redis', connections: false, join });
 
-  it('[11] knows at once that nobody is there', async () => {
+  it('[11] Sending to a missing node fails at once', async () => {
     const a = await join('a');
     await join('b');
 
@@ -58,7 +58,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     );
   });
 
-  it('[11] a node that is killed is not there any more, and its next incarnation is', async () => {
+  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const settings = { options: { port: server.port } };
     const killed = startProcess('node', { transport: 'redis', settings, address: 'b-1' });
     await killed.told('started');
@@ -78,7 +78,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     expect(a.heard.events).toEqual([]);
   });
 
-  it('[11] complains once of a server that is away, however often it is looked for', async () => {
+  it('[11] A server that is away leads to one error in the log, for any number of attempts', async () => {
     const own = await another();
     options = { port: own.port, retryDelay: 1 };
     const lines: string[] = [];
@@ -100,7 +100,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     expect(lines.toSorted()).toEqual([back, back, away, away]);
   });
 
-  it('[11] tells when the server goes and comes; what was sent meanwhile is lost', async () => {
+  it('[11] The loss and return of the server are reported, and packets in between are lost', async () => {
     const own = await another();
     options = { port: own.port };
     const [a, b] = [await join('a'), await join('b')];
@@ -125,7 +125,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
   });
 
-  it('[11] nothing waits for a server that is away', async () => {
+  it('[11] Nothing waits for a server that is away', async () => {
     const own = await another();
     options = { port: own.port, retryDelay: 600_000 };
     const a = await join('a');
@@ -138,7 +138,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await a.transport.stop();
   });
 
-  it('[11] who has lost its connections hears everything again as soon as it says that it is back', async () => {
+  it('[11] A node that lost its connections receives everything again when it reports its return', async () => {
     const a = await join('a');
     const way = await breakable(server.port);
     // ioredis does not say when it has done that by itself.
@@ -158,7 +158,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     expect(a.heard.events).toEqual([]);
   });
 
-  it('[11] what a lost connection leaves unanswered is not sent again', async () => {
+  it('[11] Packets that a lost connection left unanswered are not sent again', async () => {
     const a = await join('a');
     const way = await breakable(server.port);
     options = { port: way.port };
@@ -181,7 +181,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     );
   });
 
-  it('[11] without a server a node does not start, and leaves nothing behind', async () => {
+  it('[11] A node does not start without a server and leaves nothing behind', async () => {
     const time = await VirtualTime.install();
     try {
       await expect(start({ port: 1 })).rejects.toThrow(/ECONNREFUSED/);
@@ -192,7 +192,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     }
   });
 
-  it('[11] passwords, users and what they may do are those of the server', async () => {
+  it('[11] Passwords, users and permissions are those of the server', async () => {
     const own = await another(
       'requirepass secret\nuser node on >word ~* &sv.test.* +@all\nuser other on >word ~* +@all',
     );
@@ -207,7 +207,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await b.heard.until(({ packets }) => packets.length === 1);
   });
 
-  it('[11] a packet that the server refuses has not been sent, and says why', async () => {
+  it('[11] A packet that the server refuses fails with the reason', async () => {
     const own = await another('user node on nopass ~* &sv.test.n.a &sv.test.all +@all');
     options = { port: own.port, username: 'node', password: 'any' };
     const a = await join('a');
@@ -215,7 +215,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await expect(a.transport.send('b', numbered(1))).rejects.toThrow('NOPERM');
   });
 
-  it('[11] what waits for a server that reads nothing has an end', async () => {
+  it('[11] The data that waits for a server that does not read is limited', async () => {
     const own = await another();
     options = { port: own.port };
     const { transport } = await join('a');
@@ -236,7 +236,7 @@ describeUnless(redisMissing, 'by a Redis server', () => {
     await expect(transport.send('nobody', packet)).rejects.toThrow('There is no node nobody');
   });
 
-  it('[11] a server that hangs holds up the end for 5 seconds, and then until its connections are closed', async () => {
+  it('[11] A server that hangs delays stopping by 5 seconds and then until its connections are closed', async () => {
     const own = await another();
     options = { port: own.port };
     const a = await join('a');

@@ -63,7 +63,7 @@ describe('A node that shuts down', () => {
   }
 
   it.each([true, false])(
-    '[H3] closes open windows for rows of other nodes at once, drain: %s',
+    '[H3] A node that closes runs the open windows of remote rows at once, drain: %s',
     async (drain) => {
       const echo = {
         name: 'echo',
@@ -88,7 +88,7 @@ describe('A node that shuts down', () => {
     },
   );
 
-  it('[H3] answers all calls of other nodes as closed at the limit of its servings, streams too', async () => {
+  it('[H3] At the limit of its servings a node answers all remote calls with the closed error, streams too', async () => {
     const hung = new Hung();
     const [owner, web] = await pair(hung.definition);
     const calls = [
@@ -122,7 +122,7 @@ describe('A node that shuts down', () => {
     ['the longest shutdown of its servings', {}, 700],
     ['drainTimeout where that is less', { drainTimeout: 500 }, 500],
     ['the longest shutdown where drainTimeout is more', { drainTimeout: 60_000 }, 700],
-  ])('[H3] takes as its limit %s', async (_, options, limit) => {
+  ])('[H3] The shutdown limit of a node is %s', async (_, options, limit) => {
     const hung = new Hung({ drainTimeout: 700 });
     const quick = {
       name: 'quick',
@@ -145,7 +145,7 @@ describe('A node that shuts down', () => {
     expect(shutdown).toEqual({ outcome: 'done' });
   });
 
-  it('[H3] answers its own calls to other nodes as closed at the limit, whatever they wait for', async () => {
+  it('[H3] At the limit a node answers its own remote calls with the closed error, in every stage', async () => {
     const hung = new Hung({ drainTimeout: 5000 });
     const owner = await cluster.node({ servings: [hung.definition] });
     const local = {
@@ -182,7 +182,7 @@ describe('A node that shuts down', () => {
     await time.advance(6000);
   });
 
-  it('[H3] closes the windows of servings that another module has registered, too', async () => {
+  it('[H3] A node that closes runs the windows of servings of other modules too', async () => {
     const network = new MemoryNetwork();
     const patient = { batchSize: 8, batchTimeout: 10_000, drainTimeout: 5000 };
     const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
@@ -222,7 +222,7 @@ describe('An application that shuts down', () => {
     await Promise.all(servers.splice(0).map((server) => server.close()));
   });
 
-  it('[H3] answers over HTTP when the node that it calls does not', async () => {
+  it('[H3] An application answers over HTTP at its limit when the node that it calls does not', async () => {
     const network = new MemoryNetwork();
     const hung = new Hung({ drainTimeout: 1000 });
     const owner = await NestFactory.createApplicationContext(
@@ -268,7 +268,7 @@ describe('An application that shuts down', () => {
     await owner.close();
   }, 20_000);
 
-  it('[H3] answers a client of Nest over TCP as closed at the limit', async () => {
+  it('[H3] A client of Nest over TCP gets the closed error at the limit', async () => {
     const hung = new Hung();
     const port = await freePort();
     const owner = await NestFactory.createApplicationContext(

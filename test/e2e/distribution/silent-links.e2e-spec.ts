@@ -6,38 +6,34 @@ import { describeEach, grpc, tcp } from '../../fixtures/cluster/wirings.js';
 
 const distribution = { heartbeat: 100, downAfter: 1000 };
 
-describeEach(
-  'The connection with a node that is silent for too long',
-  [tcp(), grpc()],
-  (wiring) => {
-    let way: BreakableLink | undefined;
-    const breakable = useBreakableLinks();
-    const { node, client } = useClusterProcesses({
-      ...wiring,
-      options: () => wiring.options(way ? [way.port] : []),
+describeEach('The connection to a silent node', [tcp(), grpc()], (wiring) => {
+  let way: BreakableLink | undefined;
+  const breakable = useBreakableLinks();
+  const { node, client } = useClusterProcesses({
+    ...wiring,
+    options: () => wiring.options(way ? [way.port] : []),
+  });
+
+  beforeEach(() => {
+    way = undefined;
+  });
+
+  it('[11] The connection to a silent node is opened again', async () => {
+    const silent = await node({ servings: [{ name: 'm' }], distribution });
+    way = await breakable(silent.places.port!);
+    const web = await client(distribution);
+    await web.knows('m', 1);
+    expect(way.made).toBe(1);
+
+    silent.process.kill('SIGSTOP');
+    await web.knows('m', 0);
+    await until(() => way!.made > 1);
+    silent.process.kill('SIGCONT');
+    await web.knows('m', 1);
+
+    expect(await web.servings.batchedRun('m', { id: 'a', numbers: [1, 2] })).toMatchObject({
+      id: 'a',
+      sum: 3,
     });
-
-    beforeEach(() => {
-      way = undefined;
-    });
-
-    it('[11] is not waited for, but opened anew', async () => {
-      const silent = await node({ servings: [{ name: 'm' }], distribution });
-      way = await breakable(silent.places.port!);
-      const web = await client(distribution);
-      await web.knows('m', 1);
-      expect(way.made).toBe(1);
-
-      silent.process.kill('SIGSTOP');
-      await web.knows('m', 0);
-      await until(() => way!.made > 1);
-      silent.process.kill('SIGCONT');
-      await web.knows('m', 1);
-
-      expect(await web.servings.batchedRun('m', { id: 'a', numbers: [1, 2] })).toMatchObject({
-        id: 'a',
-        sum: 3,
-      });
-    });
-  },
-);
+  });
+});

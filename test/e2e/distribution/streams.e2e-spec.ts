@@ -34,7 +34,7 @@ class Counter {
 describe('A stream of another node', () => {
   const cluster = useCluster();
 
-  it('[11] [8.1] gives all that its owner gives, in order', async () => {
+  it('[11] [8.1] A stream of another node has all of its events in order', async () => {
     await cluster.node({ servings: [new Counter().definition] });
     const web = await cluster.node();
     await web.knows('counter');
@@ -44,7 +44,7 @@ describe('A stream of another node', () => {
     expect(outputs.flat()).toEqual(Array.from({ length: 500 }, (_, i) => i + 1));
   });
 
-  it('[W16] refuses the second reader of a generator on the side of its caller', async () => {
+  it('[W16] A second reader of a generator is refused at its caller', async () => {
     const same: FunctionServingDefinition = {
       name: 'same',
       useFactory: () => (rows: readonly unknown[]) => rows,
@@ -58,7 +58,7 @@ describe('A stream of another node', () => {
     expect(await failureOf(iterated(stream))).toBeInstanceOf(InvalidInputError);
   });
 
-  it('[11] [8.2] ends at its owner when nobody reads it any more', async () => {
+  it('[11] [8.2] A stream ends at its owner when its reader leaves', async () => {
     const counter = new Counter();
     await cluster.node({ servings: [counter.definition] });
     const web = await cluster.node();
@@ -75,7 +75,7 @@ describe('A stream of another node', () => {
     expect(counter.ends).toBe(1);
   });
 
-  it('[11] [8.2] ends when its reader is lost', async () => {
+  it('[11] [8.2] A stream ends at its owner when its reader is lost', async () => {
     const counter = new Counter();
     await cluster.node({ servings: [counter.definition] });
     const web = await cluster.node();
@@ -92,7 +92,7 @@ describe('A stream of another node', () => {
     expect(await reading).toBeInstanceOf(NodeLostError);
   });
 
-  it('[11] [8.2] ends when the broker is lost to its owner, and its reader hears of it', async () => {
+  it('[11] [8.2] A stream fails when its owner loses the broker', async () => {
     cluster.network({ connections: false });
     const counter = new Counter();
     const patient = { downAfter: 60_000 };
@@ -113,7 +113,7 @@ describe('A stream of another node', () => {
     );
   });
 
-  it('[11] [8.5] takes its input as it comes, and asks for no more than there is room for', async () => {
+  it('[11] [8.5] An input stream to another node is pulled as there is room', async () => {
     let given = 0;
     async function* batches() {
       while (given < 300) {
@@ -133,7 +133,7 @@ describe('A stream of another node', () => {
     expect(given).toBe(300);
   });
 
-  it('[11] [8.5] fails with the error of its input', async () => {
+  it('[11] [8.5] A stream fails with the error of its input', async () => {
     const error = new RangeError('no more');
     async function* batches() {
       yield Batch.ofValues([1]);

@@ -26,7 +26,7 @@ describeUnless(
   () => {
     const tls = { ...certificate, requestCert: true };
 
-    it('[11] have links, on a port that is open to the world, and serve clients of Nest', async () => {
+    it('[11] Nodes with certificates connect on a public port and serve clients of Nest', async () => {
       const a = await start(
         'a',
         { options: { host: '0.0.0.0', tlsOptions: tls } },
@@ -51,7 +51,7 @@ describeUnless(
       await a.heard.until(has('gone b'));
     });
 
-    it('[11] end without waiting for who has connected and said nothing yet', async () => {
+    it('[11] A silent connection does not delay stopping with certificates', async () => {
       const a = await start('a', { options: { tlsOptions: tls } });
       const stranger = await connectTo(a);
       const closed = once(stranger, 'close');
@@ -61,7 +61,7 @@ describeUnless(
       await closed;
     });
 
-    it('[11] refuse who has none', async () => {
+    it('[11] A peer without a certificate is refused', async () => {
       const a = await start(
         'a',
         { options: { tlsOptions: tls } },

@@ -9,7 +9,7 @@ import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo } = useTcpNodes();
 
-describe('the port of a node', () => {
+describe('The TCP port of a node', () => {
   const handlers = new Map<string, JsonHandler>([
     ['double', async (data) => Number(data) * 2],
     ['a.b', () => of('one', 'two')],
@@ -23,7 +23,7 @@ describe('the port of a node', () => {
     ],
   ]);
 
-  it('[11] serves clients of Nest: values, streams and errors', async () => {
+  it('[11] Clients of Nest over TCP get values, streams and errors', async () => {
     const node = await start('a', {}, handlers);
     const client = clientOf(node);
     const run = (name: string): Promise<unknown[]> =>
@@ -55,7 +55,7 @@ describe('the port of a node', () => {
     );
   });
 
-  it('[11] answers those clients before it ends', async () => {
+  it('[11] A node that stops answers clients of Nest first', async () => {
     const answer = new Awaited<string>();
     const node = await start('a', {}, new Map([['late', () => answer.value]]));
     const client = clientOf(node);
@@ -72,9 +72,9 @@ describe('the port of a node', () => {
 
   it.each([
     ['a packet on a connection that is no link', Buffer.from(numbered(1))],
-    ['what is neither packet nor message', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
+    ['neither packet nor message', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
     ['a message of Nest that is no JSON', Buffer.from('3#abc')],
-  ])('[11] closes a connection with %s, and no other', async (_, bytes) => {
+  ])('[11] A connection with %s is closed, and no other', async (_, bytes) => {
     const node = await start('a', {}, handlers);
     const client = clientOf(node);
     await client.connect();

@@ -23,7 +23,7 @@ function warnings(): string[] {
 }
 
 describe('strangers', () => {
-  it('[11] without the secret have no link, on either side', async () => {
+  it('[11] Without the secret there is no connection in either direction', async () => {
     const told = warnings();
     const a = await start('a', { secret: 'one' });
     const peers = [{ host: '127.0.0.1', port: a.transport.port! }];
@@ -44,7 +44,7 @@ describe('strangers', () => {
     expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
   });
 
-  it('[11] of another namespace have no link, and are told why', async () => {
+  it('[11] A node of another namespace gets no connection and the reason', async () => {
     const told = warnings();
     const a = await start('a');
     const stranger = new TcpTransport({ peers: [{ host: '127.0.0.1', port: a.transport.port! }] });
@@ -56,7 +56,7 @@ describe('strangers', () => {
     expect(a.heard.events).toEqual([]);
   });
 
-  it('[11] that have heard a link being opened cannot open it again', async () => {
+  it('[11] A recorded handshake cannot be replayed', async () => {
     const a = await start('a', { secret: 'one' });
     const client = clientOf(a);
     const { nonce } = await firstValueFrom(
@@ -81,7 +81,7 @@ describe('strangers', () => {
   });
 
   it.each([{ address: 'a.b' }, { address: 7 }, {}, 'text', [1]])(
-    '[11] that propose %j as a link are refused',
+    '[11] The proposal %j for a connection is refused',
     async (proposal) => {
       const a = await start('a');
       const client = clientOf(a);
@@ -100,7 +100,7 @@ describe('strangers', () => {
     },
   );
 
-  it('[11] find no node that listens beyond this machine without protection', async () => {
+  it('[11] Listening beyond this machine without protection is refused', async () => {
     const options = { host: '0.0.0.0' };
 
     await expect(start('a', { options })).rejects.toThrow(InvalidServingError);
@@ -118,7 +118,7 @@ describe('strangers', () => {
     ],
     ['an end', (socket: Socket) => socket.end(), 'Connection closed'],
   ])(
-    '[11] that answer with %s are dialled again, and complained of once',
+    '[11] A peer that answers with %s is dialled again, with one warning',
     async (_, answer, reason) => {
       const told = warnings();
       let dialled = 0;
@@ -153,7 +153,7 @@ describe('strangers', () => {
     },
   );
 
-  it('[11] a port that is taken fails at boot', async () => {
+  it('[11] A port that is taken fails at boot', async () => {
     const a = await start('a');
 
     await expect(start('b', { options: { port: a.transport.port! } })).rejects.toThrow(

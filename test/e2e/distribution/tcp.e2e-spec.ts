@@ -23,8 +23,8 @@ const join = useNodes<TcpTransport>(
 
 describeTransport({ name: 'TCP', connections: true, join });
 
-describe('links', () => {
-  it('[11] there is one between two nodes that dial each other and themselves, by several ways at once', async () => {
+describe('connections', () => {
+  it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
     for (let round = 0; round < 10; round++) {
       // Who dials waits until both listen, so that all meet.
       const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
@@ -47,7 +47,7 @@ describe('links', () => {
     }
   });
 
-  it('[11] that break are told to both ends, and made anew as long as the peer is listed', async () => {
+  it('[11] A broken connection is reported to both ends and opened again while the peer is listed', async () => {
     const a = await start('a');
     const way = await breakable(a.transport.port!);
     const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
@@ -66,7 +66,7 @@ describe('links', () => {
     expect(a.heard.numbers).toEqual([1, 2, 3]);
   });
 
-  it('[11] that are open stay when the peer is not listed any more, but are not made anew', async () => {
+  it('[11] An open connection stays when the peer is no longer listed, and is not opened again', async () => {
     const a = await start('a');
     const way = await breakable(a.transport.port!);
     const lists = [[`127.0.0.1:${way.port}`], []];
@@ -88,7 +88,7 @@ describe('links', () => {
     }
   });
 
-  it('[11] a node that meets itself does not dial there again', async () => {
+  it('[11] A node that dials itself does not dial there again', async () => {
     const own = new Awaited<number>();
     const way = await breakable(own.value);
     const time = await VirtualTime.install();
@@ -105,7 +105,7 @@ describe('links', () => {
     }
   });
 
-  it('[11] a node that is killed is gone, and its next incarnation found', async () => {
+  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const killed = startProcess('node', { transport: 'tcp', settings: {}, address: 'b-1' });
     const [port] = await killed.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });
@@ -125,7 +125,7 @@ describe('links', () => {
     expect(await next.told('heard')).toEqual([2]);
   });
 
-  it('[11] to a node that reads nothing end when 128 MiB wait for it', async () => {
+  it('[11] The connection to a node that does not read ends when 128 MiB wait', async () => {
     const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
     const [port] = await stopped.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });
@@ -144,7 +144,7 @@ describe('links', () => {
     expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
   });
 
-  it('[11] to a node that reads nothing hold up the end for 5 seconds', async () => {
+  it('[11] A node that does not read delays stopping by 5 seconds', async () => {
     const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
     const [port] = await stopped.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });

@@ -13,7 +13,7 @@ import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-describe('The window of a stream between two nodes', () => {
+describe('The flow control of a stream between two nodes', () => {
   const cluster = useCluster();
   let hostile: MemoryTransport | undefined;
 
@@ -46,7 +46,7 @@ describe('The window of a stream between two nodes', () => {
     ['64 messages', 1000, 65, 100],
     ['1 MiB', 200_000, 7, 50],
   ])(
-    '[L6] a caller that sends more of a lazy input than %s is answered with an error, and the call is over',
+    '[L6] A caller that sends more of a lazy input than %s gets an error, and the call ends',
     async (_, bytes, first, more) => {
       const frames = await hostileNode();
       const never = {
@@ -88,7 +88,7 @@ describe('The window of a stream between two nodes', () => {
     },
   );
 
-  it('[L6] an owner that sends more events than the caller granted loses the call', async () => {
+  it('[L6] An owner that sends more events than granted loses the call', async () => {
     const frames = await hostileNode(({ kind, header }) => {
       if (kind === Kind.request) {
         const { from: to, call } = header as { from: string; call: number };
@@ -111,7 +111,7 @@ describe('The window of a stream between two nodes', () => {
   it.each([
     [{ messages: 1, bytes: 1 }, {}],
     [{}, { messages: 1, bytes: 1 }],
-  ])('[L6] nodes with the windows %j and %j stream to each other', async (ofOwner, ofCaller) => {
+  ])('[L6] Nodes with the windows %j and %j stream to each other', async (ofOwner, ofCaller) => {
     const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
     await cluster.node({ servings: [echo], window: ofOwner });
     const web = await cluster.node({ window: ofCaller });

@@ -82,7 +82,7 @@ const nested = (first: number, rows: number) => ({
   a: [counted(first, rows, 4), { b: counted(first, rows, 2) }],
 });
 
-describe('As Axon.Serving, which pads every batch to the size that its model is compiled for', () => {
+describe('Like Axon.Serving, which pads every batch to its compiled size', () => {
   useVirtualTime();
   const serve = useServings();
 
@@ -131,7 +131,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
       ['100 calls of 1 row', Array.from({ length: 100 }, () => 1)],
       ['100 calls of 1 to 8 rows', Array.from({ length: 100 }, (__, i) => 1 + ((i * 5) % 8))],
       ['a call of more rows than the batch size', [21]],
-    ])('[2.4] [3.2] answers %s', async (__, rows) => {
+    ])('[2.4] [3.2] A padded serving answers %s', async (__, rows) => {
       const { serving, batches } = await setUp();
       const inputs = rows.map((count, i) => input(i, count));
 
@@ -148,7 +148,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
     it.each([
       ['of 1 row', () => 1],
       ['of 1 to 8 rows', (i: number) => 1 + ((i * 3) % 8)],
-    ])('[2.4] [4.1] answers 60 calls %s that come now and then', async (__, rows) => {
+    ])('[2.4] [4.1] A padded serving answers 60 calls %s at irregular times', async (__, rows) => {
       const { serving, batches } = await setUp();
       const inputs = Array.from({ length: 60 }, (___, i) => input(i, rows(i)));
 
@@ -169,7 +169,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
   });
 
   describe('compiling', () => {
-    it('[2.4] [9.2] runs every allowed size of every key once on every partition before it is ready', async () => {
+    it('[2.4] [9.2] Every allowed size of every key runs once on every partition before readiness', async () => {
       const runs: string[] = [];
       const serving = createServing({
         name: 'compiled',
@@ -199,7 +199,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
       await serving.close();
     });
 
-    it('[2.4] pads to the next of the allowed sizes', async () => {
+    it('[2.4] Batches are padded to the next allowed size', async () => {
       const sizes: unknown[] = [];
       const serving = await serve({
         name: 'sizes',
@@ -237,7 +237,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
         { model: twoInputs, warmUp: [x(0, 1)] },
         /"z" is missing/,
       ],
-    ])('[2.4] [9.1] %s fails the start', async (_, definition, message) => {
+    ])('[2.4] [9.1] The start fails for %s', async (_, definition, message) => {
       const serving = createServing({
         name: 'wrong',
         batchSize: 8,
@@ -250,7 +250,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
       await serving.close();
     });
 
-    it('[1.9] a batch size beyond the compiled sizes fails before the start', () => {
+    it('[1.9] A batch size beyond the compiled sizes is refused before the start', () => {
       expect(() =>
         createServing({
           name: 'wrong',
@@ -277,7 +277,7 @@ describe('As Axon.Serving, which pads every batch to the size that its model is 
         { ...x(0, 1), other: counted(0, 1, 1) },
         /the model has no input "other"/,
       ],
-    ])('[4.9] a call with rows %s is refused alone', async (_, bad, message) => {
+    ])('[4.9] A call with rows %s is refused alone', async (_, bad, message) => {
       const serving = await serve({
         name: 'door',
         model: oneInput,

@@ -44,12 +44,12 @@ async function* streamOf(n: number): AsyncGenerator<Batch, void> {
   }
 }
 
-describe('What Nx.Serving gets wrong, in real threads', () => {
+describe('Faults of Nx.Serving, in real threads', () => {
   const gate = useGates();
   const serve = useServings();
 
   it.each(['batchedRun', 'stream'] as const)(
-    '[4.5] [8.2] fault 1: a split %s keeps the order of its rows when the partitions finish out of order',
+    '[4.5] [8.2] A split %s keeps the order of its rows when the partitions finish out of order',
     async (method) => {
       const serving = await serve<{ row: unknown }[]>({
         name: 'gates',
@@ -72,7 +72,7 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
     },
   );
 
-  it('[8.1] fault 4: many calls with streams of input at the same time are all answered', async () => {
+  it('[8.1] Many concurrent calls with input streams are all answered', async () => {
     const serving = await serve({
       name: 'many',
       useFile: worker('doubling'),
@@ -94,13 +94,13 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
     ['a model', { model: linearModel('rows'), session }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
     ['a file', { useFile: worker('doubling') }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
     ['a function', { useFactory: () => doubled }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
-  ])('[3.1] [3.2] fault 7: %s gives in batches what it gives alone', async (_, how, input) => {
+  ])('[3.1] [3.2] %s has the same output in batches and inline', async (_, how, input) => {
     const serving = await serve({ name: 'both', ...how } as ServingDefinition);
 
     expect(await serving.batchedRun(input)).toEqual(await serving.run(input));
   });
 
-  it('[4.5] [5.1] fault 17: outputs of several sessions of a model join to one', async () => {
+  it('[4.5] [5.1] The outputs of several sessions of a model are joined to one', async () => {
     const definition = { name: 'sessions', model: linearModel('rows'), session };
     const input = {
       x: floats(
@@ -119,7 +119,7 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
     expect(new Set(batches.map(({ partition }) => partition))).toEqual(new Set([0, 1]));
   });
 
-  it('[9.3] fault 18: a model can be given up while the application runs, and be loaded again', async () => {
+  it('[9.3] A model can be released while the application runs, and loaded again', async () => {
     const [started, living] = [0, 0].map(() => new Int32Array(new SharedArrayBuffer(4)));
     const definition = {
       name: 'counted',
@@ -137,7 +137,7 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
     expect([started![0], living![0]]).toEqual([4, 2]);
   });
 
-  it('[1.7] fault 23: rows are values of any kind, also where they cross threads', async () => {
+  it('[1.7] Rows are values of any kind, also across threads', async () => {
     const serving = await serve({ name: 'echo', useFile: worker('echo') });
     const rows = [{ text: 'größer', at: new Date(0) }, 'text', [1, [2n]], null];
 
@@ -145,7 +145,7 @@ describe('What Nx.Serving gets wrong, in real threads', () => {
   });
 });
 
-describe('What Nx.Serving gets wrong, in virtual time', () => {
+describe('Faults of Nx.Serving, in virtual time', () => {
   useVirtualTime();
   const serve = useServings();
   const hold = async (options: Partial<ServingDefinition> = {}) => {
@@ -156,7 +156,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     };
   };
 
-  it('[4.9] fault 2: rows of different kinds and keys that come together disturb nobody', async () => {
+  it('[4.9] Concurrent rows of different kinds and keys do not affect each other', async () => {
     const serving = await serve({
       name: 'kinds',
       useFactory: () => doubled,
@@ -178,7 +178,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(replies).toEqual(inputs.map((input) => doubled(input.consume())));
   });
 
-  it('[4.9] fault 2: a row that does not fit the model is refused alone, at the door', async () => {
+  it('[4.9] A row that does not fit the model is refused alone before it enters a batch', async () => {
     const serving = await serve({
       name: 'model',
       model: linearModel('rows'),
@@ -195,7 +195,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(await good).toHaveLength(2);
   });
 
-  it('[4.1] fault 3: no timer outlives its window, so none can close another', async () => {
+  it('[4.1] No timer outlives its window, so none can close another', async () => {
     const serving = await serve({
       name: 'timers',
       useFactory: () => doubled,
@@ -221,7 +221,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(batches).toHaveLength(21);
   });
 
-  it('[7.3] fault 5: a call leaves nothing on the signal of its caller, however it ends', async () => {
+  it('[7.3] A call leaves nothing on the signal of its caller, however it ends', async () => {
     const serving = await serve({
       name: 'tidy',
       useFactory: () => (rows: number[]) =>
@@ -242,7 +242,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(getEventListeners(signal, 'abort')).toEqual([]);
   });
 
-  it('[6.2] fault 8: a row that fails fails its caller alone, in calls and in streams', async () => {
+  it('[6.2] A failed row fails its caller alone, in calls and in streams', async () => {
     const serving = await serve({
       name: 'rows',
       useFactory: () => (rows: number[]) =>
@@ -267,7 +267,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(batches.map(({ rows }) => rows)).toEqual([4]);
   });
 
-  it('[4.3] fault 10: a lone call on an idle serving waits for nobody, unless that is asked for', async () => {
+  it('[4.3] By default a single call on an idle serving does not wait for others', async () => {
     const serving = await serve({ name: 'lone', useFactory: () => doubled });
     const now = performance.now();
 
@@ -275,7 +275,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(performance.now()).toBe(now);
   });
 
-  it('[8.1] fault 11: one stream of input keeps all partitions busy, with more ready behind them', async () => {
+  it('[8.1] One input stream keeps all partitions busy, with more pieces ready', async () => {
     const { held, serving } = await hold({ batchSize: 1, partitions: 2 });
     const reply = serving.batchedRun([1, 2, 3, 4, 5].map((value) => numbers(value)));
     await turn();
@@ -289,7 +289,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(await reply).toEqual(doubledNumbers(1, 2, 3, 4, 5));
   });
 
-  it('[4.7] fault 12: each key has a size and a timeout of its own', async () => {
+  it('[4.7] Each key has a batch size and a timeout of its own', async () => {
     const serving = await serve({
       name: 'keys',
       useFactory: () => doubled,
@@ -312,7 +312,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     ]);
   });
 
-  it('[8.4] fault 13: who has got all of his rows need not wait for the longest of the batch', async () => {
+  it('[8.4] A caller whose rows have ended does not wait for the longest row of the batch', async () => {
     const { promise: released, resolve: release } = withResolvers();
     const serving = await serve({
       name: 'steps',
@@ -331,7 +331,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(await long).toEqual([20, 200, 2000]);
   });
 
-  it('[2.2] fault 13: a batch that is not full is not padded unless its model needs it', async () => {
+  it('[2.2] A batch that is not full is not padded unless its model needs it', async () => {
     const serving = await serve({ name: 'partial', useFactory: () => doubled, batchSize: 8 });
     const batches = watchedBatches(serving);
 
@@ -341,8 +341,8 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(batches).toMatchObject([{ rows: 3, padding: 0 }]);
   });
 
-  describe('fault 15', () => {
-    it('[7.1] the queue has a limit, beyond which a call is refused at once with 503', async () => {
+  describe('limits', () => {
+    it('[7.1] A call beyond the queue limit is refused at once with 503', async () => {
       const { held, serving } = await hold({ batchSize: 1, maxQueue: 2 });
       const calls = [1, 2, 3, 4].map((value) => serving.batchedRun(numbers(value)));
       const refused = await Promise.allSettled([calls.pop()]);
@@ -356,7 +356,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       expect(await Promise.all(calls)).toEqual([1, 2, 3].map((value) => doubledNumbers(value)));
     });
 
-    it('[7.2] a call can have a time of its own: when it is over, the call is answered although all partitions are busy', async () => {
+    it('[7.2] A call with a signal on a timer is answered in time although all partitions are busy', async () => {
       const { held, serving } = await hold();
       const running = serving.batchedRun(numbers(1));
       await turn();
@@ -373,7 +373,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       expect(await running).toEqual(doubledNumbers(1));
     });
 
-    it('[7.3] rows whose caller has left make room in the queue at once', async () => {
+    it('[7.3] Cancelled rows make room in the queue at once', async () => {
       const { held, serving } = await hold({ batchSize: 2, maxQueue: 2 });
       const running = serving.batchedRun(numbers(1));
       await turn();
@@ -399,7 +399,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       expect(await running).toEqual(doubledNumbers(1));
     });
 
-    it('[7.1] [7.3] rows that left are counted once: the limit is the same after them', async () => {
+    it('[7.1] [7.3] Rows that have left count once, so that the queue limit stays the same', async () => {
       const { held, serving } = await hold({ batchSize: 2, maxQueue: 6 });
       const failed = expect(serving.batchedRun(numbers(1, 2, 3, 4, 5, 6))).rejects.toThrow('oops');
       await turn();
@@ -423,7 +423,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       ]);
     });
 
-    it('[7.3] rows whose caller has left leave their slot to others', async () => {
+    it('[7.3] The places of cancelled rows go to others', async () => {
       const { held, serving } = await hold({ batchSize: 2 });
       const running = serving.batchedRun(numbers(1));
       await turn();
@@ -448,7 +448,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     });
   });
 
-  it('[4.6] fault 16: a reply is memory of its own, of the size of its own rows', async () => {
+  it('[4.6] A reply lies in memory of its own, of the size of its own rows', async () => {
     const serving = await serve<Tensor>({ name: 'own', useFactory: () => doubled, batchSize: 3 });
 
     const [one, two] = await Promise.all([
@@ -462,7 +462,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(two).toEqual(doubledNumbers(2, 3));
   });
 
-  it('[9.2] fault 19: a serving says that it is not ready until it has loaded and is warm, and servings load side by side', async () => {
+  it('[9.2] A serving is not ready until it has loaded and is warm, and servings load concurrently', async () => {
     const { promise: loaded, resolve: load } = withResolvers();
     const runs: unknown[] = [];
     const definition = (name: string): ServingDefinition => ({
@@ -493,7 +493,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     await Promise.all(servings.map((serving) => serving.close()));
   });
 
-  it('[1.9] fault 20: servings can be made while the application runs, with any names, and called by handle', async () => {
+  it('[1.9] Servings can be created while the application runs, with any name', async () => {
     const tenants = ['tenant/1', 'größter Kunde', ''.padEnd(100, 'x')];
     const servings = await Promise.all(
       tenants.map((name) =>
@@ -506,7 +506,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     );
   });
 
-  it('[12.2] fault 22: it tells queue, waiting, fill and sizes of batches, and calls that were refused', async () => {
+  it('[12.2] Events report queue, wait, fill and size of batches, and refused calls', async () => {
     const { held, serving } = await hold({ batchSize: 2, maxQueue: 2 });
     const batches: BatchEndEvent[] = [];
     const calls: CallEndEvent[] = [];
@@ -546,8 +546,8 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     ]);
   });
 
-  describe('fault 24', () => {
-    it('[8.2] a stream may be read by whoever has it, and by several', async () => {
+  describe('streams', () => {
+    it('[8.2] A stream can be read elsewhere and by several readers', async () => {
       const serving = await serve({ name: 'shared', useFactory: () => doubled });
       const stream = serving.stream(numbers(1, 2));
       const elsewhere = Promise.resolve().then(() => collect(stream));
@@ -555,7 +555,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       expect(await elsewhere).toEqual(await collect(stream));
     });
 
-    it('[8.3] [8.5] hooks and streams of input go together', async () => {
+    it('[8.3] [8.5] Hooks and input streams combine', async () => {
       const serving = await serve({
         name: 'hooks',
         useFactory:
@@ -573,7 +573,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
       ]);
     });
 
-    it('[6.1] [6.2] a step may fail one row of a stream while the others go on', async () => {
+    it('[6.1] [6.2] A step can fail one row of a stream while the others go on', async () => {
       const serving = await serve({
         name: 'steps',
         useFactory: () =>
@@ -593,7 +593,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     });
   });
 
-  it('[8.5] fault 25: live input gives live output: an event comes before the source has more', async () => {
+  it('[8.5] Live input leads to live output: an event arrives before the source has more', async () => {
     const serving = await serve({ name: 'live', useFactory: () => doubled });
     const { promise: spoken, resolve: speak } = withResolvers();
     async function* microphone(): AsyncGenerator<Batch, void> {
@@ -609,7 +609,7 @@ describe('What Nx.Serving gets wrong, in virtual time', () => {
     expect(await events.next()).toEqual({ done: true, value: undefined });
   });
 
-  it('[6.1] fault 14 and 18: a batch that runs out of memory fails its callers, and the next one runs', async () => {
+  it('[6.1] A batch that runs out of memory fails its callers, and the next one runs', async () => {
     const { held, serving } = await hold();
     const failed = expect(serving.batchedRun(numbers(1))).rejects.toThrow(BatchFailedError);
     await turn();

@@ -27,7 +27,7 @@ const numbers = (first: number, rows: number): Batch =>
 const doubledNumbers = (first: number, rows: number): unknown =>
   doubled(numbers(first, rows).consume());
 
-describe('As Nx.Serving runs batches', () => {
+describe('Batched runs, like Nx.Serving', () => {
   useVirtualTime();
   const serve = useServings();
 
@@ -49,7 +49,7 @@ describe('As Nx.Serving runs batches', () => {
     const definition = (options: Partial<ServingDefinition>) =>
       ({ name: 'batched', ...how, ...options }) as ServingDefinition;
 
-    it('[3.2] answers a call of one row', async () => {
+    it('[3.2] A call with one row is answered', async () => {
       const serving = await serve(definition({}));
 
       expect(await serving.batchedRun(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(
@@ -57,7 +57,7 @@ describe('As Nx.Serving runs batches', () => {
       );
     });
 
-    it('[3.2] [4.1] runs two calls of 2 rows as one full batch of 4, long before the timeout', async () => {
+    it('[3.2] [4.1] Two calls with 2 rows run as one full batch of 4 before the timeout', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
 
@@ -75,7 +75,7 @@ describe('As Nx.Serving runs batches', () => {
     it.each([
       [6, [3, 3]],
       [5, [3, 2]],
-    ])('[4.5] runs a call of %i rows as batches of %j', async (rows, sizes) => {
+    ])('[4.5] A call with %i rows runs as batches of %j', async (rows, sizes) => {
       const serving = await serve(definition({ batchSize: 3, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
 
@@ -88,7 +88,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(batches.every(({ padding }) => padding === 0)).toBe(true);
     });
 
-    it('[1.7] [4.5] runs calls of 3, 4 and 5 containers as two batches of 6, each with its own rows back', async () => {
+    it('[1.7] [4.5] Calls with 3, 4 and 5 containers run as two batches of 6, and each gets its own rows', async () => {
       const serving = await serve(definition({ batchSize: 6, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
       const inputs = [numbers(11, 3), numbers(21, 4), numbers(31, 5)].map((rows) => [
@@ -103,7 +103,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(batches.map(({ rows }) => rows)).toEqual([6, 6]);
     });
 
-    it('[1.5] [3.2] gives each call of a shared batch its own output, metadata and info', async () => {
+    it('[1.5] [3.2] Each call of a shared batch gets its own output, metadata and info', async () => {
       const serving = await serve(
         definition({
           batchSize: 4,
@@ -120,7 +120,7 @@ describe('As Nx.Serving runs batches', () => {
       ]);
     });
 
-    it('[2.4] pads full and partial batches to the batch size when asked, and gives no results of padding', async () => {
+    it('[2.4] Full and partial batches are padded on request, without results of padding', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100, pad: true }));
       const batches = watchedBatches(serving);
       const partial = Promise.all(
@@ -138,7 +138,7 @@ describe('As Nx.Serving runs batches', () => {
     });
   });
 
-  it('[4.6] a class gets the rows of all callers in the order of their arrival', async () => {
+  it('[4.6] A class receives the rows of all callers in their order of arrival', async () => {
     const { Doubling, batches } = doublingClass();
     const serving = await serve({ name: 'class', useClass: Doubling, batchSize: 4 });
 
@@ -152,7 +152,7 @@ describe('As Nx.Serving runs batches', () => {
   });
 
   describe('windows', () => {
-    it('[4.1] a window waits its timeout, which later rows do not reset', async () => {
+    it('[4.1] A window waits for its timeout, and later rows do not reset it', async () => {
       const { serving, batches } = await held({ batchSize: 4, batchTimeout: 100 });
       const replies = [serving.batchedRun(numbers(1, 1))];
       await later(99);
@@ -166,7 +166,7 @@ describe('As Nx.Serving runs batches', () => {
       await Promise.all(replies);
     });
 
-    it('[4.1] the timer of a window that filled up is gone, and the next window has a whole one', async () => {
+    it('[4.1] The timer of a window that filled up is removed, and the next window has a full timeout', async () => {
       const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100 });
       const first = serving.batchedRun(numbers(1, 1));
       await later(60);
@@ -185,7 +185,7 @@ describe('As Nx.Serving runs batches', () => {
       await next;
     });
 
-    it('[4.5] [4.6] a call of just the batch size fills up the window that waits, and does not push it out half empty', async () => {
+    it('[4.5] [4.6] A call of exactly the batch size fills the waiting window instead of flushing it', async () => {
       const { serving, batches } = await held({ batchSize: 3, batchTimeout: 100 });
       const replies = [serving.batchedRun(numbers(1, 1)), serving.batchedRun(numbers(2, 3))];
       await turn();
@@ -198,7 +198,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(await Promise.all(replies)).toEqual([doubledNumbers(1, 1), doubledNumbers(2, 3)]);
     });
 
-    it('[4.3] with a timeout of 0 a row runs at once on an idle partition, and rows coalesce while it is busy', async () => {
+    it('[4.3] With a timeout of 0 a row runs at once on an idle partition, and rows gather while it is busy', async () => {
       const { serving, batches } = await held({ batchSize: 4, batchTimeout: 0 });
       const replies = [serving.batchedRun(numbers(1, 1))];
       await turn();
@@ -214,7 +214,7 @@ describe('As Nx.Serving runs batches', () => {
       await Promise.all(replies);
     });
 
-    it('[4.2] a window whose timeout passed while all partitions were busy keeps its place and goes on growing', async () => {
+    it('[4.2] A window whose timeout passed while all partitions were busy keeps its place and takes more rows', async () => {
       const { serving, batches } = await held({
         batchSize: 2,
         batchTimeout: 100,
@@ -239,7 +239,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(await Promise.all(replies)).toHaveLength(4);
     });
 
-    it('[4.4] full windows of all keys run in the order in which they filled up', async () => {
+    it('[4.4] Full windows of all keys run in the order in which they filled up', async () => {
       const { serving, batches } = await held({
         batchSize: 2,
         batchTimeout: 10_000,
@@ -259,7 +259,7 @@ describe('As Nx.Serving runs batches', () => {
       await Promise.all(replies);
     });
 
-    it('[4.2] [4.4] calls of 2, 2 and 1 rows run one after the other on one partition, the last when its timeout has passed', async () => {
+    it('[4.2] [4.4] Calls with 2, 2 and 1 rows run one after the other on one partition, the last after its timeout', async () => {
       const { serving, batches } = await held({ batchSize: 2, batchTimeout: 100 });
       const replies = [numbers(1, 2), numbers(3, 2), numbers(5, 1)].map((rows) =>
         serving.batchedRun(rows),
@@ -282,7 +282,7 @@ describe('As Nx.Serving runs batches', () => {
   });
 
   describe('keys', () => {
-    it('[4.7] a full window of one key runs while that of another still waits for its own rows', async () => {
+    it('[4.7] A full window of one key runs while that of another still waits for rows', async () => {
       const serving = await serve({
         name: 'keys',
         batchSize: 3,
@@ -312,7 +312,7 @@ describe('As Nx.Serving runs batches', () => {
   });
 
   describe('failures', () => {
-    it('[6.1] a batch that throws fails its caller with what was thrown, and the next batch runs', async () => {
+    it('[6.1] A batch that throws fails its caller with the cause, and the next batch runs', async () => {
       const { serving, batches } = await held();
       const cause = new RangeError('oops');
       const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({
@@ -329,7 +329,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(await next).toEqual(doubledNumbers(1, 3));
     });
 
-    it('[4.5] [6.1] of calls with 2 and 3 rows in batches of 4 only the one that was split fails when the second batch does', async () => {
+    it('[4.5] [6.1] When a batch fails, a split call with rows in it fails and a call in an earlier batch does not', async () => {
       const { serving, batches } = await held({ batchSize: 4, batchTimeout: 100 });
       const replies = Promise.allSettled(
         [numbers(1, 2), numbers(3, 3)].map((rows) => serving.batchedRun(rows)),
@@ -347,7 +347,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(batches.batches).toEqual([]);
     });
 
-    it('[4.6] [6.1] when the first batch of a split call fails, its other rows do not run', async () => {
+    it('[4.6] [6.1] When the first batch of a split call fails, its other rows do not run', async () => {
       const { serving, batches } = await held({ batchSize: 2 });
       const failed = expect(serving.batchedRun(numbers(1, 6))).rejects.toThrow('oops');
       await turn();
@@ -358,7 +358,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(batches.batches).toEqual([]);
     });
 
-    it('[6.3] an output without the rows of the batch fails its callers, and the next batch runs', async () => {
+    it('[6.3] An output without the rows of the batch fails its callers, and the next batch runs', async () => {
       const { serving, batches } = await held();
       const failed = expect(serving.batchedRun(numbers(1, 3))).rejects.toMatchObject({
         code: 'SERVING_INVALID_OUTPUT',
@@ -374,7 +374,7 @@ describe('As Nx.Serving runs batches', () => {
       expect(await next).toEqual(doubledNumbers(1, 1));
     });
 
-    it('[2.3] a batch without rows is refused, and disturbs nobody', async () => {
+    it('[2.3] A batch without rows is refused alone', async () => {
       const serving = await serve({ name: 'double', useFactory: () => doubled, batchSize: 2 });
 
       const [empty, good] = await Promise.allSettled(
@@ -387,7 +387,7 @@ describe('As Nx.Serving runs batches', () => {
   });
 
   describe('partitions', () => {
-    it('[5.1] batches run side by side, one on each partition', async () => {
+    it('[5.1] Batches run concurrently, one on each partition', async () => {
       const { Doubling, batches } = doublingClass();
       let release!: () => void;
       const released = new Promise<void>((resolve) => (release = resolve));
@@ -416,7 +416,7 @@ describe('As Nx.Serving runs batches', () => {
       );
     });
 
-    it('[5.1] an idle serving uses its partitions in turn', async () => {
+    it('[5.1] An idle serving uses its partitions in turn', async () => {
       const serving = await serve({ name: 'double', useFactory: () => doubled, partitions: 3 });
       const batches = watchedBatches(serving);
       for (let call = 0; call < 4; call++) {

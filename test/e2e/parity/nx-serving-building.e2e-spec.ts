@@ -37,10 +37,10 @@ const applicationOf = async (...servings: ServingDefinition[]): Promise<INestApp
   return testing.createNestApplication({ logger: false });
 };
 
-describe('As Nx.Serving builds its servings', () => {
+describe('Building servings, like Nx.Serving', () => {
   const serve = useServings();
 
-  it('[1.1] a factory builds the batch function once per partition and key, with the options of the partition', async () => {
+  it('[1.1] A factory builds the batch function once per partition and key, with the options of the partition', async () => {
     const sites: BatchFunctionContext[] = [];
     const partitions = [{ deviceId: 0 }, { deviceId: 1 }];
     const serving = await serve({
@@ -60,7 +60,7 @@ describe('As Nx.Serving builds its servings', () => {
     );
   });
 
-  it('[1.1] a factory may give every key a function of its own', async () => {
+  it('[1.1] A factory may build a function of its own for every key', async () => {
     const serving = await serve({
       name: 'by key',
       batchKeys: ['double', 'half'],
@@ -75,7 +75,7 @@ describe('As Nx.Serving builds its servings', () => {
     ]);
   });
 
-  it('[1.1] [9.1] a factory that returns no function fails the start, which says what it returned', async () => {
+  it('[1.1] [9.1] A factory that returns no function fails the start with the returned value', async () => {
     const serving = createServing({
       name: 'no function',
       useFactory: (() => floats([1], [1])) as never,
@@ -86,7 +86,7 @@ describe('As Nx.Serving builds its servings', () => {
     );
   });
 
-  it('[1.2] a class is initialised once, as a process, with the options and keys of every partition', async () => {
+  it('[1.2] A class is initialised once with the options and keys of every partition', async () => {
     const { Doubling, inits, batches } = doublingClass();
     const serving = await serve({
       name: 'class',
@@ -113,7 +113,7 @@ describe('As Nx.Serving builds its servings', () => {
     expect(batches[0]!.batch.consume()).toEqual(floats([2, 2], [1, 2, 3, 4]));
   });
 
-  it('[1.2] [9.1] an init that throws fails the start', async () => {
+  it('[1.2] [9.1] An init that throws fails the start', async () => {
     const { Doubling } = doublingClass();
     const cause = new RangeError('no such device');
     class Failing extends Doubling {
@@ -128,7 +128,7 @@ describe('As Nx.Serving builds its servings', () => {
   });
 
   it.each(['run', 'batchedRun'] as const)(
-    '[1.2] [6.3] a handleBatch that returns no { output } fails %s with the names of class and serving and the value',
+    '[1.2] [6.3] A handleBatch without { output } fails %s with the names of class and serving and the value',
     async (method) => {
       class Wrong {
         init(): void {}
@@ -155,7 +155,7 @@ describe('As Nx.Serving builds its servings', () => {
     ],
     ['a class gives it in its result', { useClass: doublingClass().Doubling }, 'doubled'],
     ['a file gives it from its thread', { useFile: worker('doubling') }, 'doubled'],
-  ])('[1.6] metadata reach postprocess: %s', async (_, definition, metadata) => {
+  ])('[1.6] Metadata reaches postprocess: %s', async (_, definition, metadata) => {
     const serving = await serve({
       name: 'said',
       ...definition,
@@ -197,7 +197,7 @@ describe('As Nx.Serving builds its servings', () => {
   });
 
   it.each([[undefined], [[1, 2]], ['a batch']])(
-    '[1.5] a preprocess that returns %j fails that call, naming the callback and the value, and runs nothing',
+    '[1.5] A preprocess that returns %j fails its call with callback and value, and nothing runs',
     async (prepared) => {
       const batchFunction = jest.fn(doubled);
       const serving = await serve({
@@ -229,14 +229,14 @@ describe('As Nx.Serving builds its servings', () => {
       'a sequence of batches',
       [Batch.stack([floats([2], [1, 2])]), Batch.stack([floats([2], [3, 4])])],
     ],
-  ])('[1.5] without preprocess %s is taken as it is', async (_, input) => {
+  ])('[1.5] Without preprocess the input of a call can be %s', async (_, input) => {
     const serving = await serve({ name: 'plain', useFactory: double });
 
     expect(await serving.batchedRun(input)).toEqual(doubledPair);
   });
 
   it.each(['run', 'batchedRun'] as const)(
-    '[2.3] %s refuses a batch without rows, also one that preprocess makes',
+    '[2.3] %s refuses a batch without rows, also one from preprocess',
     async (method) => {
       const batchFunction = jest.fn(doubled);
       const plain = await serve({ name: 'plain', useFactory: () => batchFunction });
@@ -253,7 +253,7 @@ describe('As Nx.Serving builds its servings', () => {
     },
   );
 
-  it('[1.9] a definition derived from another leaves it as it was', async () => {
+  it('[1.9] A derived definition leaves its base unchanged', async () => {
     const base = defineServing({ name: 'base', useFactory: double, batchSize: 2 });
     const derived = { ...base, name: 'derived', batchSize: 4 };
     const [small, large] = [await serve(base), await serve(derived)];
@@ -316,7 +316,7 @@ describe('As Nx.Serving builds its servings', () => {
       /has nothing to run its batches; give exactly one of /,
     ],
   ])(
-    '[1.9] a definition %s is refused with the serving, the option and what is allowed',
+    '[1.9] A definition %s is refused with the serving, the option and the allowed values',
     (_, options, message) => {
       const definition = { name: 'wrong', useFactory: double, ...options } as ServingDefinition;
 
@@ -325,7 +325,7 @@ describe('As Nx.Serving builds its servings', () => {
     },
   );
 
-  it('[4.12] what is not set is measured: batches of 32, no waiting, one partition', async () => {
+  it('[4.12] The defaults are batches of 32, no timeout and one partition', async () => {
     const serving = await serve({ name: 'defaults', useFactory: double });
     const batches = watchedBatches(serving);
 
@@ -339,7 +339,7 @@ describe('As Nx.Serving builds its servings', () => {
     ]);
   });
 
-  it('[5.1] partitions can be as many as the cores leave room for', async () => {
+  it('[5.1] Automatic partitions are as many as the cores allow', async () => {
     const { Doubling, inits } = doublingClass();
     await serve({ name: 'per device', useClass: Doubling, partitions: true });
 
@@ -348,7 +348,7 @@ describe('As Nx.Serving builds its servings', () => {
     ]);
   });
 
-  it('[8.2] the same serving streams and does not, as each call says', async () => {
+  it('[8.2] One serving streams or replies, as each call requests', async () => {
     const serving = await serve({ name: 'both', useFactory: double });
     const events: unknown[] = [];
     for await (const event of serving.stream(pair())) {
@@ -362,7 +362,7 @@ describe('As Nx.Serving builds its servings', () => {
   });
 
   describe('in an application', () => {
-    it('[9.1] [9.2] a serving is initialised before the application is, and ready only then', async () => {
+    it('[9.1] [9.2] A serving is initialised before the application and ready only then', async () => {
       const { Doubling, inits } = doublingClass();
       const application = await applicationOf({ name: 'early', useClass: Doubling });
       const servings = application.get(ServingService);
@@ -378,7 +378,7 @@ describe('As Nx.Serving builds its servings', () => {
       await application.close();
     });
 
-    it('[10.5] two servings of one name are refused, with the name', async () => {
+    it('[10.5] Two servings with one name are refused with the name', async () => {
       const twin = { name: 'twin', useFactory: double };
 
       await expect(async () => applicationOf(twin, { ...twin })).rejects.toThrow(
@@ -388,7 +388,7 @@ describe('As Nx.Serving builds its servings', () => {
       );
     });
 
-    it('[10.5] a name that nobody registered is unknown, and the error lists the others', async () => {
+    it('[10.5] An unknown name is refused with the list of known ones', async () => {
       const application = await applicationOf({ name: 'known', useFactory: double });
       await application.init();
 
@@ -407,7 +407,7 @@ describe('As Nx.Serving builds its servings', () => {
     });
   });
 
-  it('[4.7] an unknown key is refused at the door, with the sorted list of those that are known', async () => {
+  it('[4.7] An unknown key is refused with the sorted list of known keys', async () => {
     const batchFunction = jest.fn(doubled);
     const serving = await serve({
       name: 'keyed',

@@ -77,7 +77,7 @@ const eventsOf = (first: number, output: (five: Tensor) => unknown = (five) => f
   ];
 };
 
-describe('As Nx.Serving streams its hooks', () => {
+describe('Hooks, like Nx.Serving', () => {
   useVirtualTime();
   const serve = useServings();
 
@@ -97,7 +97,7 @@ describe('As Nx.Serving streams its hooks', () => {
     const events = (first: number, rows?: number) => eventsOf(first, output, rows);
 
     it.each([true, false])(
-      '[8.3] gives the values asked for in the order of their emission, then one batch (inline: %j)',
+      '[8.3] Requested hooks arrive in order of emission and then one batch event (inline: %j)',
       async (inline) => {
         const serving = await serve(definition());
 
@@ -105,7 +105,7 @@ describe('As Nx.Serving streams its hooks', () => {
       },
     );
 
-    it('[8.3] a call that does not fit into the waiting batch closes it at once and starts the next', async () => {
+    it('[8.3] A call that does not fit into the waiting batch flushes it at once and starts the next', async () => {
       const serving = await serve(definition({ batchSize: 3, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
       const calls = [11, 21].map((first) => collect(serving.stream(rowsFrom(first), { hooks })));
@@ -120,7 +120,7 @@ describe('As Nx.Serving streams its hooks', () => {
       ]);
     });
 
-    it('[8.3] calls that fit share a batch, and each gets its own rows of every value', async () => {
+    it('[8.3] Calls that fit share a batch, and each gets its own rows of every hook', async () => {
       const serving = await serve(definition({ batchSize: 5, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
       const calls = Promise.all(
@@ -133,7 +133,7 @@ describe('As Nx.Serving streams its hooks', () => {
       expect(batches.map(({ rows, padding }) => [rows, padding])).toEqual([[4, 0]]);
     });
 
-    it('[8.3] a call with more rows than the batch size is refused, with both numbers', async () => {
+    it('[8.3] A call with more rows than the batch size is refused with both numbers', async () => {
       const serving = await serve(definition({ batchSize: 2 }));
 
       await expect(collect(serving.stream(rowsFrom(1, 3), { hooks }))).rejects.toThrow(
@@ -143,7 +143,7 @@ describe('As Nx.Serving streams its hooks', () => {
       );
     });
 
-    it('[8.3] calls in one batch get the hooks that each has asked for', async () => {
+    it('[8.3] Calls in one batch get the hooks that each has requested', async () => {
       const serving = await serve(definition({ batchSize: 6, batchTimeout: 10_000 }));
       const [double, plusTen, batch] = events(21);
 
@@ -156,7 +156,7 @@ describe('As Nx.Serving streams its hooks', () => {
       expect(calls).toEqual([[double, batch], [plusTen, batch], [batch]]);
     });
 
-    it('[2.4] [8.3] values have nothing of the padding of their batch', async () => {
+    it('[2.4] [8.3] Hook values exclude the padding of their batch', async () => {
       const serving = await serve(
         definition({ batchSize: 4, pad: true, warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
       );
@@ -164,7 +164,7 @@ describe('As Nx.Serving streams its hooks', () => {
       expect(await collect(serving.stream(rowsFrom(1), { hooks }))).toEqual(events(1));
     });
 
-    it('[8.3] [8.5] each element of an input sequence gives its values and then its batch', async () => {
+    it('[8.3] [8.5] Each element of an input sequence emits its hooks and then its batch', async () => {
       const serving = await serve(definition({ batchSize: 2 }));
       const elements = [rowsFrom(1), rowsFrom(11)].map((rows) => Batch.concatenate([rows]));
       const second = events(11).map((event) =>
@@ -175,7 +175,7 @@ describe('As Nx.Serving streams its hooks', () => {
     });
   });
 
-  it('[8.3] a value comes while its batch still runs', async () => {
+  it('[8.3] A hook value arrives while its batch still runs', async () => {
     let finish!: () => void;
     const released = new Promise<void>((resolve) => (finish = resolve));
     const serving = await serve({
@@ -198,7 +198,7 @@ describe('As Nx.Serving streams its hooks', () => {
     expect(seen).toHaveLength(2);
   });
 
-  it('[8.3] a value is what it was when it was emitted, whatever becomes of its memory', async () => {
+  it('[8.3] A hook value stays as emitted when its memory is reused', async () => {
     const serving = await serve({
       name: 'in place',
       useFactory:
@@ -222,7 +222,7 @@ describe('As Nx.Serving streams its hooks', () => {
     ]);
   });
 
-  it('[8.3] a batch function is told which hooks somebody waits for', async () => {
+  it('[8.3] A batch function can read which hooks were requested', async () => {
     const told = jest.fn();
     const serving = await serve({
       name: 'told',
@@ -240,7 +240,7 @@ describe('As Nx.Serving streams its hooks', () => {
     expect(told.mock.calls).toEqual([[['a', 'b', 'c']]]);
   });
 
-  it('[6.3] [8.3] a value without an entry per row fails the batch, with both numbers', async () => {
+  it('[6.3] [8.3] A hook value without an entry per row fails the batch with both numbers', async () => {
     const serving = await serve({
       name: 'short',
       useFactory:
@@ -258,7 +258,7 @@ describe('As Nx.Serving streams its hooks', () => {
     expect(await serving.batchedRun(Batch.stack([1, 2]))).toEqual([1, 2]);
   });
 
-  it('[8.3] a hook that the model has not is refused at the door, with those that it has', async () => {
+  it('[8.3] A hook that the model does not have is refused with those that it has', async () => {
     const serving = await serve({ name: 'model', model: addFiveModel, fetches: ['five'] });
 
     await expect(collect(serving.stream(rowsFrom(1), { hooks: ['triple'] }))).rejects.toThrow(
@@ -268,7 +268,7 @@ describe('As Nx.Serving streams its hooks', () => {
     );
   });
 
-  it('[3.1] [8.3] without a batch size an inline call with hooks may have any number of rows', async () => {
+  it('[3.1] [8.3] Without a batch size an inline call with hooks may have any number of rows', async () => {
     const serving = createServing({ name: 'whole', useFactory: () => addFive });
 
     expect(await collect(serving.stream(rowsFrom(1, 40), { hooks, inline: true }))).toEqual(

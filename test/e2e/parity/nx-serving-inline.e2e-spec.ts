@@ -26,7 +26,7 @@ function noted(): {
 
 const three = Batch.concatenate([floats([3], [1, 2, 3])]);
 
-describe('As Nx.Serving runs inline', () => {
+describe('Inline runs, like Nx.Serving', () => {
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>]>([
@@ -41,13 +41,13 @@ describe('As Nx.Serving runs inline', () => {
       return (input) => serving.run(input);
     };
 
-    it('[3.1] runs one stacked tensor as a batch of one row', async () => {
+    it('[3.1] One stacked tensor runs as a batch of one row', async () => {
       const run = await runOf();
 
       expect(await run(Batch.stack([floats([3], [1, 2, 3])]))).toEqual(floats([1, 3], [2, 4, 6]));
     });
 
-    it('[1.7] [3.1] takes and gives containers, leaf by leaf', async () => {
+    it('[1.7] [3.1] Containers run leaf by leaf', async () => {
       const run = await runOf();
 
       expect(
@@ -55,7 +55,7 @@ describe('As Nx.Serving runs inline', () => {
       ).toEqual([floats([3], [2, 4, 6]), { b: floats([3, 1], [8, 10, 12]) }]);
     });
 
-    it('[2.4] [3.1] gives no results of padding, in no leaf', async () => {
+    it('[2.4] [3.1] No leaf of the reply has results of padding', async () => {
       const run = await runOf({ batchSize: 4, pad: true });
 
       expect(await run({ x: floats([3], [1, 2, 3]), y: floats([3, 1], [4, 5, 6]) })).toEqual({
@@ -64,7 +64,7 @@ describe('As Nx.Serving runs inline', () => {
       });
     });
 
-    it('[3.1] joins the outputs of a sequence of batches in its order', async () => {
+    it('[3.1] The outputs of a sequence of batches are joined in its order', async () => {
       const run = await runOf();
 
       expect(
@@ -75,7 +75,7 @@ describe('As Nx.Serving runs inline', () => {
     });
   });
 
-  it('[3.1] [4.7] any key runs, and the function is built for the key of the batch', async () => {
+  it('[3.1] [4.7] Any key runs, and the function is built for the key of the batch', async () => {
     const keys: string[] = [];
     const serving = createServing({
       name: 'keys',
@@ -89,7 +89,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(keys).toEqual(['foo', 'bar']);
   });
 
-  it('[3.1] [4.7] a sequence may mix keys, each run by its own function', async () => {
+  it('[3.1] [4.7] A sequence may mix keys, and each runs by its own function', async () => {
     const serving = createServing({
       name: 'keys',
       useFactory:
@@ -103,7 +103,7 @@ describe('As Nx.Serving runs inline', () => {
     ).toEqual(['a0', 'b1', 'a2']);
   });
 
-  it('[1.2] a class that is not started is initialised inline, with the key of the first batch, on one partition', async () => {
+  it('[1.2] A class that is not started is initialised inline with the key of the first batch, on one partition', async () => {
     const { Doubling, inits, batches } = doublingClass();
     const serving = createServing({
       name: 'class',
@@ -124,7 +124,7 @@ describe('As Nx.Serving runs inline', () => {
     ]);
   });
 
-  it('[1.2] a class that has been started is not initialised again, nor made twice', async () => {
+  it('[1.2] A class that has been started is neither initialised nor constructed again', async () => {
     let made = 0;
     const { Doubling, inits } = doublingClass();
     class Counted extends Doubling {
@@ -139,7 +139,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(inits.map(([kind]) => kind)).toEqual(['batched']);
   });
 
-  it('[3.1] without a batch size a call of any size runs whole', async () => {
+  it('[3.1] Without a batch size a call of any size runs whole', async () => {
     const { useFactory, sizes } = noted();
 
     await createServing({ name: 'whole', useFactory }).run(
@@ -149,7 +149,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(sizes).toEqual([100]);
   });
 
-  it('[3.1] a batch size cuts a larger call into consecutive pieces, one after the other, joined in order', async () => {
+  it('[3.1] A batch size cuts a larger call into consecutive pieces that are joined in order', async () => {
     const held = new HeldFunction<never>();
     const serving = createServing({ name: 'pieces', useFactory: held.useFactory, batchSize: 2 });
     const reply = serving.run(three);
@@ -167,7 +167,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(seen).toEqual([floats([2], [1, 2]), floats([1], [3])]);
   });
 
-  it('[2.2] [3.1] nothing is padded unless asked for', async () => {
+  it('[2.2] [3.1] Batches are padded only on request', async () => {
     const { useFactory, sizes } = noted();
     const serving = createServing({ name: 'unpadded', useFactory, batchSize: 4 });
 
@@ -177,7 +177,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(sizes).toEqual([3, 4]);
   });
 
-  it('[4.5] [8.1] an element of a sequence may be larger than the batch size: it is cut as a call is', async () => {
+  it('[4.5] [8.1] An element of a sequence that is larger than the batch size is cut like a call', async () => {
     const { useFactory, sizes } = noted();
     const serving = createServing({ name: 'cut', useFactory, batchSize: 1 });
 
@@ -190,7 +190,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(sizes).toEqual([1, 1, 1]);
   });
 
-  it('[8.1] a sequence without batches is refused', async () => {
+  it('[8.1] A sequence without batches is refused', async () => {
     const serving = createServing({ name: 'nothing', useFactory: () => doubled });
 
     await expect(serving.run((function* (): Generator<Batch> {})())).rejects.toMatchObject({
@@ -198,7 +198,7 @@ describe('As Nx.Serving runs inline', () => {
     });
   });
 
-  it('[1.6] the metadata are those of every piece', async () => {
+  it('[1.6] A call in pieces has the metadata of every piece', async () => {
     let batch = 0;
     const serving = createServing({
       name: 'pieces',
@@ -215,7 +215,7 @@ describe('As Nx.Serving runs inline', () => {
     );
   });
 
-  it('[1.5] preprocess and postprocess see what they see in batches: input, output, metadata and info', async () => {
+  it('[1.5] preprocess and postprocess receive the same as in batched runs', async () => {
     const { Doubling, batches } = doublingClass();
     const serving = createServing({
       name: 'pre and post',
@@ -233,7 +233,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(batches.map(({ batch }) => batch.consume())).toEqual([floats([2, 2], [1, 2, 3, 4])]);
   });
 
-  it('[3.1] calls that run at the same time share nothing', async () => {
+  it('[3.1] Concurrent inline calls share no batch', async () => {
     const { useFactory, sizes } = noted();
     const serving = await serve({ name: 'alone', useFactory, batchTimeout: 10_000 });
 
@@ -242,7 +242,7 @@ describe('As Nx.Serving runs inline', () => {
     expect(sizes).toEqual([3, 3]);
   });
 
-  it('[3.1] [6.1] a call fails alone when its batch does', async () => {
+  it('[3.1] [6.1] A call whose batch fails, fails alone', async () => {
     const serving = createServing({
       name: 'fails',
       useFactory:

@@ -49,7 +49,7 @@ function endless(): {
   return { batches: batches(), seen };
 }
 
-describe('As Nx.Serving takes streams of batches', () => {
+describe('Input streams, like Nx.Serving', () => {
   useVirtualTime();
   const serve = useServings();
 
@@ -61,7 +61,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     const definition = (options: Partial<ServingDefinition>) =>
       ({ name: 'streams', ...how, ...options }) as ServingDefinition;
 
-    it('[8.1] runs the batches of a sequence, and joins their outputs in order', async () => {
+    it('[8.1] The batches of a sequence run, and their outputs are joined in order', async () => {
       const serving = await serve(definition({ batchSize: 2, batchTimeout: 10 }));
       const batches = watchedBatches(serving);
 
@@ -75,7 +75,7 @@ describe('As Nx.Serving takes streams of batches', () => {
       ]);
     });
 
-    it('[8.5] streams an event per batch, with offsets that count through the whole sequence', async () => {
+    it('[8.5] A streamed sequence has an event per batch, with offsets over the whole sequence', async () => {
       const serving = await serve(definition({ batchSize: 2 }));
 
       expect(await collect(serving.stream(oneByOne(numbers(1, 2), numbers(3))))).toMatchObject([
@@ -91,7 +91,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     ['an iterator', () => [numbers(1, 2), numbers(3)].values()],
     ['a list', () => [numbers(1, 2), numbers(3)]],
   ])(
-    '[8.1] takes %s, from the caller or from preprocess, and postprocesses once',
+    '[8.1] The caller or preprocess may pass %s, which is postprocessed once',
     async (_, sequence) => {
       const postprocess = jest.fn((output: unknown, { info }: { info: unknown }) => [info, output]);
       const serving = await serve(
@@ -110,7 +110,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     },
   );
 
-  it('[8.1] an element that is no batch counts as what it would be as an input: a value is a row, a tensor has some', async () => {
+  it('[8.1] An element that is no batch counts as it would as an input: a value is a row, a tensor has rows', async () => {
     const serving = await serve({ name: 'plain', useFactory: () => doubled });
 
     expect(await serving.batchedRun([1, 2, 3].values())).toEqual([2, 4, 6]);
@@ -119,7 +119,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     );
   });
 
-  it('[4.5] [8.1] an element may be larger than the batch size', async () => {
+  it('[4.5] [8.1] An element may be larger than the batch size', async () => {
     const serving = await serve({ name: 'split', useFactory: () => doubled, batchSize: 2 });
 
     expect(await serving.batchedRun([numbers(1, 2, 3, 4, 5), numbers(6)])).toEqual(
@@ -127,7 +127,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     );
   });
 
-  it('[3.2] [8.1] elements of several sequences and plain calls share batches', async () => {
+  it('[3.2] [8.1] Elements of several sequences and plain calls share batches', async () => {
     const serving = await serve({
       name: 'shared',
       useFactory: () => doubled,
@@ -147,7 +147,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     expect(batches.map(({ rows }) => rows)).toEqual([4]);
   });
 
-  it('[8.1] sequences that come two at a time are all answered, also where their batches never fill', async () => {
+  it('[8.1] Concurrent sequences are answered although their batches never fill', async () => {
     const serving = await serve({
       name: 'limited',
       useFactory: () => doubled,
@@ -166,7 +166,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     expect(replies).toEqual([1, 2, 3, 4].map((n) => doubledNumbers(n)));
   });
 
-  it('[8.1] a sequence is pulled ahead of the batch that runs, and no further than two batches per partition', async () => {
+  it('[8.1] A sequence is pulled at most two batches per partition ahead', async () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
@@ -193,7 +193,7 @@ describe('As Nx.Serving takes streams of batches', () => {
   });
 
   it.each(['batchedRun', 'stream'] as const)(
-    '[7.3] [8.1] a signal that ends a %s leaves its source and frees what has not run',
+    '[7.3] [8.1] A signal that ends a %s closes its source and removes its queued rows',
     async (method) => {
       const held = new HeldFunction<never>();
       const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
@@ -222,7 +222,7 @@ describe('As Nx.Serving takes streams of batches', () => {
     },
   );
 
-  it('[8.1] a consumer that leaves the stream leaves its source', async () => {
+  it('[8.1] A consumer that leaves the stream closes its source', async () => {
     const serving = await serve({ name: 'left', useFactory: () => doubled });
     const { batches, seen } = endless();
     for await (const event of serving.stream(batches)) {
@@ -247,7 +247,7 @@ describe('As Nx.Serving takes streams of batches', () => {
         { code: 'SERVING_UNKNOWN_KEY' },
       ],
       ['gives a tensor without rows', floats([], [1]), { code: 'SERVING_INVALID_BATCH' }],
-    ])('[8.1] a source that %s fails its call alone', async (_, bad, error) => {
+    ])('[8.1] A source that %s fails its call alone', async (_, bad, error) => {
       const serving = await serve({ name: 'fails', useFactory: () => doubled, batchSize: 4 });
       async function* source(): AsyncGenerator<unknown, void> {
         yield numbers(1);
@@ -275,7 +275,7 @@ describe('As Nx.Serving takes streams of batches', () => {
       expect(seen).toEqual([doubledNumbers(1)]);
     });
 
-    it('[6.1] [8.1] a batch that fails ends the call, which pulls no more', async () => {
+    it('[6.1] [8.1] A batch that fails ends the call, which pulls no more', async () => {
       const serving = await serve({
         name: 'fails',
         batchSize: 1,
@@ -294,7 +294,7 @@ describe('As Nx.Serving takes streams of batches', () => {
       expect(seen.left).toBe(true);
     });
 
-    it('[2.3] [8.1] a sequence without batches is refused, and streams nothing', async () => {
+    it('[2.3] [8.1] A sequence without batches is refused by calls and streams nothing', async () => {
       const serving = await serve({ name: 'empty', useFactory: () => doubled });
 
       await expect(serving.batchedRun(oneByOne())).rejects.toThrow(InvalidBatchError);

@@ -25,7 +25,7 @@ const answered = (...values: number[]) => ({
   value: doubled(floats([values.length], values)),
 });
 
-describe('As Nx.Serving shuts down', () => {
+describe('Shutdown, like Nx.Serving', () => {
   useVirtualTime();
   const gate = useGates();
   const serve = useServings();
@@ -45,7 +45,7 @@ describe('As Nx.Serving shuts down', () => {
     ['a full batch that is queued', numbers(3, 4)],
     ['a row whose batch still grows', numbers(3)],
   ])(
-    '[9.3] without drain, %s is answered as closed at once, and what runs is finished',
+    '[9.3] Without draining, %s gets the closed error at once, and running batches finish',
     async (_, second) => {
       const { serving, batches } = await hold({ drainOnShutdown: false });
       const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
@@ -67,7 +67,7 @@ describe('As Nx.Serving shuts down', () => {
   it.each([
     ['a full batch that is queued', [3, 4]],
     ['a row whose batch still grows', [3]],
-  ])('[9.3] with drain, %s is run after what runs', async (_, second) => {
+  ])('[9.3] With draining, %s runs after the running batches', async (_, second) => {
     const { serving, batches } = await hold({});
     const replies = Promise.allSettled([
       serving.batchedRun(numbers(1, 2)),
@@ -86,7 +86,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(await replies).toEqual([answered(1, 2), answered(...second)]);
   });
 
-  it('[9.3] without drain, a call that both runs and waits is answered as closed, and its output is discarded', async () => {
+  it('[9.3] Without draining, a call that is partly running gets the closed error, and its output is discarded', async () => {
     const { serving, batches } = await hold({ drainOnShutdown: false });
     const split = expect(serving.batchedRun(numbers(1, 2, 3))).rejects.toThrow(ServingClosedError);
     await turn();
@@ -98,7 +98,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(batches.batches).toEqual([]);
   });
 
-  it('[9.3] shutdown ends after its time, also when a batch does not', async () => {
+  it('[9.3] Shutdown ends at its limit, also when a batch does not', async () => {
     const { serving, batches } = await hold({ drainTimeout: 1000 });
     const [running, waiting] = [numbers(1, 2), numbers(3, 4)].map((rows) =>
       serving.batchedRun(rows),
@@ -120,7 +120,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(batches.batches).toEqual([]);
   });
 
-  it('[9.3] calls that come during shutdown are refused at once, however they are made', async () => {
+  it('[9.3] Calls during shutdown are refused at once, by every method', async () => {
     const { serving, batches } = await hold({});
     const running = serving.batchedRun(numbers(1, 2));
     await turn();
@@ -145,7 +145,7 @@ describe('As Nx.Serving shuts down', () => {
   it.each([
     ['a stream', false],
     ['an inline stream', true],
-  ])('[8.2] [9.3] %s that was taken before is finished', async (_, inline) => {
+  ])('[8.2] [9.3] %s that was accepted before shutdown is finished', async (_, inline) => {
     const { serving, batches } = await hold({ batchSize: 1 });
     const reading = collect(serving.stream(numbers(1, 2, 3, 4), { inline }));
     await turn();
@@ -163,7 +163,7 @@ describe('As Nx.Serving shuts down', () => {
     );
   });
 
-  it('[8.1] [9.3] a call with a sequence that was taken before is finished', async () => {
+  it('[8.1] [9.3] A call with a sequence that was accepted before shutdown is finished', async () => {
     const { serving, batches } = await hold({ batchSize: 1 });
     const reply = serving.batchedRun([1, 2, 3, 4].map((value) => numbers(value)));
     await turn();
@@ -177,7 +177,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(await reply).toEqual(answered(1, 2, 3, 4).value);
   });
 
-  it('[8.1] [9.3] a sequence without end is answered as closed when the time for shutdown is over, and its source is left', async () => {
+  it('[8.1] [9.3] An endless sequence gets the closed error at the shutdown limit, and its source is closed', async () => {
     const serving = await serve({ name: 'endless', useFactory: () => doubled, drainTimeout: 1000 });
     const left = jest.fn();
     async function* endless(): AsyncGenerator<Batch, void> {
@@ -200,7 +200,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(left).toHaveBeenCalledTimes(1);
   });
 
-  it('[5.3] [9.3] a thread is not ended while it runs: shutdown waits for its batch, which is answered', async () => {
+  it('[5.3] [9.3] Shutdown waits for the running batch of a thread, which is answered', async () => {
     const serving = await serve<{ row: Gate['row'] }>({ name: 'thread', useFile: worker('gate') });
     const held = gate();
     const running = serving.batchedRun(held.row);
@@ -216,7 +216,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(ended).toHaveBeenCalledTimes(1);
   });
 
-  it('[9.3] an application that closes waits for its servings', async () => {
+  it('[9.3] An application that closes waits for its servings', async () => {
     const batches = new HeldFunction<never>();
     const definition = { name: 'held', useFactory: batches.useFactory };
     const testing = await Test.createTestingModule({
@@ -235,7 +235,7 @@ describe('As Nx.Serving shuts down', () => {
     expect(await reply).toEqual(answered(1, 2).value);
   });
 
-  it('[9.4] one of two servings of a name goes on when the other is closed', async () => {
+  it('[9.4] One of two servings with one name goes on when the other closes', async () => {
     const [first, second] = [1, 2].map(() =>
       createServing({ name: 'twin', useFactory: () => doubled }),
     );

@@ -27,7 +27,7 @@ const event = (offset: number, ...output: number[]) => ({
   metadata: 'doubled',
 });
 
-describe('As Nx.Serving streams its output', () => {
+describe('Output streams, like Nx.Serving', () => {
   useVirtualTime();
   const serve = useServings();
 
@@ -40,7 +40,7 @@ describe('As Nx.Serving streams its output', () => {
       ({ name: 'streams', ...how, ...options }) as ServingDefinition;
 
     it.each([true, false])(
-      '[8.2] one batch is one event with its output and metadata (inline: %j)',
+      '[8.2] One batch is one event with its output and metadata (inline: %j)',
       async (inline) => {
         const serving = await serve(definition({}));
 
@@ -53,7 +53,7 @@ describe('As Nx.Serving streams its output', () => {
     );
 
     it.each([true, false])(
-      '[2.4] [8.2] events have no results of padding (inline: %j)',
+      '[2.4] [8.2] Events have no results of padding (inline: %j)',
       async (inline) => {
         const serving = await serve(definition({ batchSize: 4, pad: true }));
 
@@ -62,7 +62,7 @@ describe('As Nx.Serving streams its output', () => {
     );
 
     it.each([true, false])(
-      '[4.5] [8.2] a call that is split gives an event per batch, in the order of its rows (inline: %j)',
+      '[4.5] [8.2] A split call has an event per batch, in the order of its rows (inline: %j)',
       async (inline) => {
         const serving = await serve(definition({ batchSize: 3 }));
 
@@ -77,7 +77,7 @@ describe('As Nx.Serving streams its output', () => {
       },
     );
 
-    it('[3.2] [8.2] two calls of 2 rows share a batch of 4, and each gets the event of its own rows', async () => {
+    it('[3.2] [8.2] Two calls with 2 rows share a batch of 4, and each gets the event of its own rows', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
       const batches = watchedBatches(serving);
 
@@ -90,7 +90,7 @@ describe('As Nx.Serving streams its output', () => {
       expect(batches.map(({ rows }) => rows)).toEqual([4]);
     });
 
-    it('[4.5] [8.2] of two calls with 3 rows in batches of 4, the second gets an event of 1 row and one of 2', async () => {
+    it('[4.5] [8.2] Of two calls with 3 rows in batches of 4, the second gets an event of 1 row and one of 2', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100 }));
       const batches = watchedBatches(serving);
       const events = Promise.all(
@@ -122,7 +122,7 @@ describe('As Nx.Serving streams its output', () => {
     ]);
   });
 
-  it('[1.5] [8.2] postprocessStream gets the whole stream with the info, before any batch has run', async () => {
+  it('[1.5] [8.2] postprocessStream receives the whole stream with the info before any batch has run', async () => {
     const seen: unknown[] = [];
     const serving = await serve({
       name: 'post',
@@ -146,7 +146,7 @@ describe('As Nx.Serving streams its output', () => {
     expect(seen.slice(0, 2)).toEqual(['info', 'batch']);
   });
 
-  it('[8.2] a call starts when it is consumed, and every consumer makes one of its own', async () => {
+  it('[8.2] A stream starts when it is consumed, and every consumer makes a call of its own', async () => {
     const batchFunction = jest.fn(doubled);
     const serving = await serve({ name: 'cold', useFactory: () => batchFunction });
     const stream = serving.stream(numbers(1, 2));
@@ -161,7 +161,7 @@ describe('As Nx.Serving streams its output', () => {
     expect(batchFunction.mock.calls).toEqual([[floats([4], [1, 2, 1, 2]), expect.anything()]]);
   });
 
-  it('[4.5] [8.2] events come in the order of the rows when later batches finish first', async () => {
+  it('[4.5] [8.2] Events arrive in the order of the rows when later batches finish first', async () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
@@ -180,7 +180,7 @@ describe('As Nx.Serving streams its output', () => {
     expect(await reading).toEqual([event(0, 2, 4), event(2, 6, 8), event(4, 10, 12)]);
   });
 
-  it('[8.2] an event comes as soon as its batch has run', async () => {
+  it('[8.2] An event arrives as soon as its batch has run', async () => {
     const held = new HeldFunction<never>();
     const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
     const seen: unknown[] = [];
@@ -197,7 +197,7 @@ describe('As Nx.Serving streams its output', () => {
   });
 
   it.each([true, false])(
-    '[6.1] [8.2] a batch that fails ends the stream with what was thrown, after the events before it (inline: %j)',
+    '[6.1] [8.2] A failed batch ends the stream with the cause, after the events before it (inline: %j)',
     async (inline) => {
       const serving = await serve({
         name: 'fails',
@@ -221,7 +221,7 @@ describe('As Nx.Serving streams its output', () => {
     },
   );
 
-  it('[2.3] [8.2] what is refused at the door, its consumer hears', async () => {
+  it('[2.3] [8.2] The consumer of a refused stream gets the error', async () => {
     const serving = await serve({ name: 'refuses', useFactory: () => doubled });
 
     await expect(collect(serving.stream(Batch.empty()))).rejects.toThrow(InvalidBatchError);
@@ -236,7 +236,7 @@ describe('As Nx.Serving streams its output', () => {
   });
 
   it.each(['break', 'unsubscribe'])(
-    '[7.3] [8.2] leaving early by %s frees what has not run',
+    '[7.3] [8.2] Leaving early by %s removes rows that have not run',
     async (how) => {
       const held = new HeldFunction<never>();
       const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
@@ -266,7 +266,7 @@ describe('As Nx.Serving streams its output', () => {
     },
   );
 
-  it('[8.2] a consumer that is slow holds back his own call, and nobody else', async () => {
+  it('[8.2] A slow consumer delays its own call and no other', async () => {
     const batchFunction = jest.fn(doubled);
     const serving = await serve({ name: 'slow', useFactory: () => batchFunction, batchSize: 1 });
     const sequence = serving.stream(numbers(...Array.from({ length: 50 }, (_, i) => i)));
@@ -283,7 +283,7 @@ describe('As Nx.Serving streams its output', () => {
     expect(events).toBe(50);
   });
 
-  it('[3.1] [8.2] without a batch size an inline call streams whole, as it runs', async () => {
+  it('[3.1] [8.2] Without a batch size an inline call streams one event', async () => {
     const serving = createServing({ name: 'whole', useFactory: () => doubled });
     const events = await collect(
       serving.stream(numbers(...Array.from({ length: 100 }, (_, i) => i)), { inline: true }),

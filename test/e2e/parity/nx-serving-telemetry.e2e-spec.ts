@@ -25,12 +25,12 @@ const slow = defineServing({
   postprocess: async (output: number[]) => (await after(300), output),
 });
 
-describe('As Nx.Serving tells what it does', () => {
+describe('Telemetry, like Nx.Serving', () => {
   useVirtualTime();
   const serve = useServings();
 
   it.each(['run', 'batchedRun'] as const)(
-    '[12.1] a %s says how long each of its stages took',
+    '[12.1] A %s call reports how long each of its stages took',
     async (method) => {
       const serving = await serve(slow);
       const events: ServingEvent[] = [];
@@ -63,7 +63,7 @@ describe('As Nx.Serving tells what it does', () => {
     },
   );
 
-  it('[12.1] [12.2] a batch says where, when and with whose rows it runs, and how it ended', async () => {
+  it('[12.1] [12.2] A batch reports its partition, times, calls and outcome', async () => {
     const held = new HeldFunction<never>();
     const serving = await serve({
       name: 'held',
@@ -104,7 +104,7 @@ describe('As Nx.Serving tells what it does', () => {
     ]);
   });
 
-  it('[12.1] a batch names the calls that somebody observes, and a call the rows that it brought', async () => {
+  it('[12.1] A batch lists the observed calls, and a call reports its number of rows', async () => {
     const serving = await serve({ name: 'calls', useFactory: () => doubled, batchSize: 4 });
     const events: ServingEvent[] = [];
     serving.events$.subscribe((event) => events.push(event));
@@ -123,7 +123,7 @@ describe('As Nx.Serving tells what it does', () => {
     expect(events.find(({ type }) => type === 'batch:end')).toMatchObject({ calls: [1, 2] });
   });
 
-  it('[12.2] every piece of an inline run is a batch', async () => {
+  it('[12.2] Every piece of an inline run is reported as a batch', async () => {
     const serving = createServing({ name: 'pieces', useFactory: () => doubled, batchSize: 2 });
     const batches: BatchEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
@@ -136,7 +136,7 @@ describe('As Nx.Serving tells what it does', () => {
     ]);
   });
 
-  it('[12.1] a call that fails says why, wherever it failed, and its batch too', async () => {
+  it('[12.1] A failed call reports its error at every stage, and so does its batch', async () => {
     const cause = new RangeError('oops');
     const serving = await serve({
       name: 'fails',
@@ -174,7 +174,7 @@ describe('As Nx.Serving tells what it does', () => {
     ]);
   });
 
-  it('[12.1] a streamed call lasts until its stream has ended', async () => {
+  it('[12.1] A streamed call lasts until its stream has ended', async () => {
     const serving = await serve({ name: 'streams', useFactory: () => doubled, batchSize: 1 });
     const ends: ServingEvent[] = [];
     serving.eventsOf('call:end').subscribe((event) => ends.push(event));
@@ -188,7 +188,7 @@ describe('As Nx.Serving tells what it does', () => {
     expect(ends).toMatchObject([{ call: 1 }, { call: 2 }]);
   });
 
-  it('[12.1] the same goes out on diagnostics channels; a call starts in the context of its caller', async () => {
+  it('[12.1] Diagnostics channels publish the same events, and a call starts in the context of its caller', async () => {
     const request = new AsyncLocalStorage<string>();
     const told = jest.fn<(request: string | undefined, event: unknown) => void>();
     const listen = (event: unknown): void => told(request.getStore(), event);

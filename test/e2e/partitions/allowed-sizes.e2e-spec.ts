@@ -67,7 +67,7 @@ describe('The allowed sizes of a model', () => {
     { count: 4, padded: 4 },
     { count: 5, padded: 8 },
   ])(
-    '[2.4] [1.8] pad $count rows up to $padded, and cut the output back on every axis',
+    '[2.4] [1.8] $count rows are padded up to $padded, and the output is cut back on every axis',
     async ({ count, padded }) => {
       const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [4, 8] });
 
@@ -77,7 +77,7 @@ describe('The allowed sizes of a model', () => {
     },
   );
 
-  it('[2.4] pad the batch that callers share, and give each its own rows', async () => {
+  it('[2.4] A batch that callers share is padded, and each gets its own rows', async () => {
     const serving = await serve({ name: 'shapes', model: shapeModel(), batchSize: 8, pad: true });
 
     const replies = await Promise.all(
@@ -89,7 +89,7 @@ describe('The allowed sizes of a model', () => {
     );
   });
 
-  it('[2.4] pad inputs of every kind: strings, truth values, and rows on axis 1', async () => {
+  it('[2.4] Inputs of every kind are padded: strings, booleans, and rows on axis 1', async () => {
     const model = echoModel({
       s: value('string', 'batch'),
       b: value('bool', 'batch', 1),
@@ -111,7 +111,7 @@ describe('The allowed sizes of a model', () => {
     expect(await serving.batchedRun({ s, b, t })).toEqual({ same_s: s, same_b: b, same_t: t });
   });
 
-  it('[2.4] [9.1] run before the serving is ready, with zeros, and fail the start with size and key', async () => {
+  it('[2.4] [9.1] Allowed sizes run with zeros before the serving is ready, and a failure fails the start with size and key', async () => {
     const serving = createServing({
       name: 'table',
       model: tableModel(),
@@ -128,7 +128,7 @@ describe('The allowed sizes of a model', () => {
     await serving.close();
   });
 
-  it('[2.4] need an example where an inner axis may have any size', async () => {
+  it('[2.4] An inner axis of any size needs a warm-up example', async () => {
     const definition = { name: 'shapes', model: shapeModel('batch', 'width'), allowedSizes: [2] };
 
     await expect(serve(definition)).rejects.toThrow(
@@ -145,7 +145,7 @@ describe('The allowed sizes of a model', () => {
     });
   });
 
-  it('[W1] [2.4] are refused at boot for a model without a batch axis', async () => {
+  it('[W1] [2.4] Allowed sizes are refused at boot for a model without a batch axis', async () => {
     const model = echoModel({ x: value('float32', 4, 2) });
     const serving = serve({ name: 'echo', model, inputs: { x: { batchAxis: null } }, pad: true });
 
@@ -157,7 +157,7 @@ describe('The allowed sizes of a model', () => {
     );
   });
 
-  it('[2.4] [1.8] go with a model whose file fixes the batch', async () => {
+  it('[2.4] [1.8] Allowed sizes work with a model of fixed batch size', async () => {
     const serving = await serve({
       name: 'echo',
       model: echoModel({ x: value('float32', 4, 2) }),
@@ -195,7 +195,7 @@ describe('The warm-up of threads', () => {
   });
   const entries = async (): Promise<string[]> => (await readFile(diary, 'utf8')).trim().split('\n');
 
-  it('[2.4] [9.2] runs every size of every key once on every partition before the application listens', async () => {
+  it('[2.4] [9.2] Every size of every key runs once on every partition before the application listens', async () => {
     const app = await create(definition());
     const servings = app.get(ServingService);
 
@@ -213,7 +213,7 @@ describe('The warm-up of threads', () => {
     await app.close();
   });
 
-  it('[2.4] [9.1] fails the boot with size and key, and leaves no thread', async () => {
+  it('[2.4] [9.1] A failed warm-up fails the boot with size and key and leaves no thread', async () => {
     const app = await create(definition('1 b: 2 rows and 0'));
 
     const listening = app.listen(0, '127.0.0.1');

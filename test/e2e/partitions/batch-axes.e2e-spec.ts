@@ -80,9 +80,9 @@ describe('The batch axes of a model', () => {
   it.each<[string, number, number | string, object]>([
     ['two layers', 2, 2, {}],
     ['one layer', 1, 1, {}],
-    ['as many layers as the caller likes, where that is declared,', 3, 'layers', statesOnAxis1],
+    ['a declared dynamic number of layers', 3, 'layers', statesOnAxis1],
   ])(
-    '[1.8] puts the states of %s together on axis 1, and gives each caller its own',
+    '[1.8] The states of %s are joined on axis 1, and each caller gets its own',
     async (_, layers, dim, axes) => {
       const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), ...axes });
       const sizes = sizesOf(serving);
@@ -96,7 +96,7 @@ describe('The batch axes of a model', () => {
     },
   );
 
-  it('[1.8] batches rows of one value of a shared input, and of two values never', async () => {
+  it('[1.8] Rows with one value of a shared input batch together, and rows with two values never', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch') });
     const sizes = sizesOf(serving);
     const rates = [8, 16, 8, 16, 16];
@@ -109,7 +109,7 @@ describe('The batch axes of a model', () => {
     expect(replies).toEqual(rates.map((rate, n) => stepped(n, { rate })));
   });
 
-  it('[1.8] takes rows from wherever preprocess puts them, on axis 1 too', async () => {
+  it('[1.8] Rows that preprocess puts on axis 1 are accepted', async () => {
     const serving = await serve({
       name: 'net',
       model: recurrentModel(2, 'batch'),
@@ -127,7 +127,7 @@ describe('The batch axes of a model', () => {
     ]);
   });
 
-  it('[1.8] splits a call with its rows on axis 1 over batches, and joins the replies', async () => {
+  it('[1.8] A call with its rows on axis 1 is split over batches, and its replies are joined', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), batchSize: 2 });
     const rate = new Tensor('int64', [1n], []);
 
@@ -142,7 +142,7 @@ describe('The batch axes of a model', () => {
   it.each([
     ['a map', (x: Tensor) => ({ x })],
     ['a bare tensor', (x: Tensor) => x],
-  ])('[1.8] finds the rows of an input on the axis that is declared: of %s', async (_, inputOf) => {
+  ])('[1.8] The rows of an input lie on the declared axis: of %s', async (_, inputOf) => {
     const rows = { batchAxis: 1 };
     const serving = await serve({
       name: 'columns',
@@ -160,9 +160,9 @@ describe('The batch axes of a model', () => {
   });
 
   it.each<[string, DeclaredAxes]>([
-    ['that the model tells', {}],
+    ['that the model names', {}],
     ['that is declared', { y: { batchAxis: 1 } }],
-  ])('[1.8] finds the rows of an output on the axis %s', async (_, outputs) => {
+  ])('[1.8] The rows of an output lie on the axis %s', async (_, outputs) => {
     const serving = await serve({ name: 'flip', model: transposingModel(), outputs });
 
     const replies = await Promise.all(
@@ -172,7 +172,7 @@ describe('The batch axes of a model', () => {
     expect(replies).toEqual([{ y: floats([3, 1], [0, 1, 2]) }, { y: floats([3, 1], [1, 2, 3]) }]);
   });
 
-  it('[1.8] [6.3] checks the axis of every output, and says how to correct it', async () => {
+  it('[1.8] [6.3] The batch axis of every output is checked, with advice in the error', async () => {
     const serving = await serve({
       name: 'flip',
       model: transposingModel(),
@@ -189,7 +189,7 @@ describe('The batch axes of a model', () => {
   });
 
   it.each([1, 4])(
-    '[1.8] runs a model of fixed batch %d in steps, with the numbers of single runs',
+    '[1.8] A model of fixed batch %d runs in steps, with the numbers of single runs',
     async (fixed) => {
       const model = linearModel(fixed);
       const [stepping, single] = [
@@ -209,7 +209,7 @@ describe('The batch axes of a model', () => {
     },
   );
 
-  it('[1.8] runs a recurrent model of fixed batch row by row, its state on the declared axis', async () => {
+  it('[1.8] A recurrent model of fixed batch runs row by row, with its state on the declared axis', async () => {
     const fetches = ['y', 'next'];
     const serving = await serve({
       name: 'net',
@@ -225,7 +225,7 @@ describe('The batch axes of a model', () => {
     expect(replies).toEqual([1, 2, 3].map((n) => stepped(n)).map(({ y, next }) => ({ y, next })));
   });
 
-  it('[W1] runs a model of one row call by call where an output has no rows, and says so', async () => {
+  it('[W1] A model of one row with outputs without rows runs call by call, with a warning', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1 });
     const sizes = sizesOf(serving);
     const rates = [1, 2, 3, 2];
@@ -248,7 +248,7 @@ describe('The batch axes of a model', () => {
     ['a map', (x) => ({ x })],
     ['a bare tensor', (x) => x],
   ])(
-    '[W1] a model that is declared to have no batch axis runs each call alone, whatever batchSize is: of %s',
+    '[W1] A model declared to have no batch axis runs each call alone, with any batch size: of %s',
     async (_, inputOf) => {
       const model = onnxModel({
         inputs: { x: value('float32', 2, 3) },
@@ -280,7 +280,7 @@ describe('The batch axes of a model', () => {
     },
   );
 
-  it('[W1] batches are multiples of a fixed batch, and a call of just its rows is never split', async () => {
+  it('[W1] Batches are multiples of a fixed batch, and a call of exactly its rows is never split', async () => {
     const model = echoModel({ x: value('float32', 4, 3) });
     const serving = await serve({
       name: 'fixed',
@@ -298,7 +298,7 @@ describe('The batch axes of a model', () => {
     expect(sizes).toEqual([8, 4, 3, 4]);
   });
 
-  it('[W1] a run of a fixed batch that gives another number of rows fails, and nobody gets a part of it', async () => {
+  it('[W1] A run of a fixed batch that outputs another number of rows fails as a whole', async () => {
     const model = onnxModel({
       inputs: { x: value('float32', 2, 3) },
       outputs: { y: value('float32', 'found', 3) },
@@ -318,7 +318,7 @@ describe('The batch axes of a model', () => {
     await expect(reply).rejects.toThrow('A run of 2 rows gave 4: y: float32[rows, 3]');
   });
 
-  it('[1.8] warns once of a dynamically quantised model', async () => {
+  it('[1.8] A dynamically quantised model leads to one warning', async () => {
     await serve({ name: 'small', model: quantisedModel(), partitions: 2 });
 
     expect(warnings).toEqual([
@@ -328,7 +328,7 @@ describe('The batch axes of a model', () => {
     ]);
   });
 
-  it('[1.8] warns of that also where the mark lies across two pieces of the file', async () => {
+  it('[1.8] A dynamically quantised model is recognised across two pieces of its file', async () => {
     const piece = 2 ** 20;
     const model = Buffer.from(quantisedModel('-'.repeat(piece / 2 - 30)));
     const mark = 'DynamicQuantizeLinear';
@@ -343,7 +343,7 @@ describe('The batch axes of a model', () => {
     expect(warnings).toHaveLength(1);
   });
 
-  it('[1.8] warns with reason: there a row depends on its batch mates', async () => {
+  it('[1.8] A row of a dynamically quantised model depends on its batch mates', async () => {
     const serving = await serve<{ y: Tensor }>({ name: 'small', model: quantisedModel() });
     const x = floats([1, 2], [0.1, 0.2]);
 
@@ -359,13 +359,13 @@ describe('The batch axes of a model', () => {
     expect(alone.y.data).not.toEqual(together.y.data);
   });
 
-  it('[1.8] does not warn of a float model with a dynamic batch', async () => {
+  it('[1.8] A float model with a dynamic batch leads to no warning', async () => {
     await serve({ name: 'digits', model: digits });
 
     expect(warnings).toEqual([]);
   });
 
-  it('[1.8] [4.6] gives the rows of a batch of a float model the numbers of single runs', async () => {
+  it('[1.8] [4.6] Batched rows of a float model get the numbers of single runs', async () => {
     const serving = await serve<{ probabilities: Tensor }>({
       name: 'digits',
       model: digits,

@@ -39,7 +39,7 @@ describe('The memory of a tensor', () => {
       ({ x, state, rate }) => Batch.ofValues([x, { state }, [rate]]),
     ],
   ])(
-    '[5.4] stays with the caller who passes it to %s, as it was',
+    '[5.4] A caller keeps the memory of tensors passed to %s unchanged',
     async (_, definition, inputOf) => {
       const serving = await serve(definition);
       const tensors = step(1);
@@ -56,7 +56,7 @@ describe('The memory of a tensor', () => {
     ['a model', net],
     ['a model of fixed batch', fixedNet],
   ])(
-    '[5.4] belongs to the caller who gets it from %s, and holds his rows alone',
+    '[5.4] A tensor from %s belongs to its caller and holds only its rows',
     async (_, definition) => {
       const serving = await serve<Record<'y' | 'next' | 'used', Tensor>>(definition);
 
@@ -77,7 +77,7 @@ describe('The memory of a tensor', () => {
     ['shared memory', [0, 0], [2, 2]],
     ['one tensor for all rows', [1, 2], [1, 2]],
   ])(
-    '[5.4] belongs to the caller also where a module returns %s',
+    '[5.4] A tensor belongs to its caller when a module returns %s',
     async (output, first, second) => {
       const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
 
@@ -92,7 +92,7 @@ describe('The memory of a tensor', () => {
     },
   );
 
-  it('[5.4] [6.3] moves out of the module: one that it returns again fails its batch, with what to do, and no other', async () => {
+  it('[5.4] [6.3] A tensor that a module returns twice fails its second batch alone, with advice', async () => {
     const serving = await serve<Tensor>({ name: 'outputs', useFile: worker('outputs') });
     const call = (output: string, n: number): Promise<Tensor> => serving.batchedRun({ output, n });
     const kept = 'a tensor that it keeps';

@@ -57,7 +57,7 @@ describe('A model whose file changes while the application runs', () => {
   afterEach(() => rm(folder, { recursive: true }));
 
   it.each(['thread', 'process'] as const)(
-    '[W8] goes on as it was for run(), which opens a session later: in a %s',
+    '[W8] run(), which opens a session later, uses the model as it was, in a %s',
     async (isolation) => {
       await writeFile(model, oneOf('Identity'));
       const serving = await serve<{ y: Tensor }>({ name: 'net', model, isolation });
@@ -69,7 +69,7 @@ describe('A model whose file changes while the application runs', () => {
   );
 
   itOnLinux(
-    '[W8] goes on as it was after a restart, also where the file has other inputs or is gone',
+    '[W8] A restarted partition uses the model as it was, also when the file has other inputs or is gone',
     async () => {
       await writeFile(model, oneOf('Identity'));
       const serving: Net = await serve({
@@ -89,7 +89,7 @@ describe('A model whose file changes while the application runs', () => {
   );
 
   itOnLinux(
-    '[W8] with its weights in another file runs, and is not up after a restart that finds other weights, with the reason',
+    '[W8] A model whose external weights have changed is not up after a restart, with the reason',
     async () => {
       const weights = join(folder, 'weights.data');
       await writeFile(weights, Float32Array.of(10, 20));
@@ -117,7 +117,7 @@ describe('A model whose file changes while the application runs', () => {
     },
   );
 
-  it('[W8] is read anew by the next start where the first has failed', async () => {
+  it('[W8] The model is read again by the start after a failed one', async () => {
     await writeFile(model, 'no model');
     const serving = createServing({ name: 'net', model });
     await expect(serving.start()).rejects.toThrow(ServingLoadError);

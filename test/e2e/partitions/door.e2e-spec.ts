@@ -11,7 +11,7 @@ const masks = (rows: number, length: number): Tensor =>
   new Tensor('int64', new BigInt64Array(rows * length), [rows, length]);
 const good = { words: sentences(1, 2), mask: masks(1, 2) };
 
-describe('The door of a serving of a model', () => {
+describe('The admission of rows to a model', () => {
   const serve = useServings();
 
   it.each<[string, unknown, new () => Error, string]>([
@@ -63,7 +63,7 @@ describe('The door of a serving of a model', () => {
     ],
     ['no rows', { words: sentences(0, 2), mask: masks(0, 2) }, InvalidBatchError, 'without rows'],
   ])(
-    '[4.9] refuses %s alone, and those that came with it are served together',
+    '[4.9] Invalid rows are refused alone, and the calls around them are served together: %s',
     async (_, bad, type, message) => {
       const words = value('float32', 'batch', 'length', 3);
       const serving = await serve({
@@ -87,7 +87,7 @@ describe('The door of a serving of a model', () => {
     },
   );
 
-  it('[4.9] says what the model takes and what it was given', async () => {
+  it('[4.9] The refusal shows what the model takes and what it was given', async () => {
     const serving = await serve({
       name: 'reader',
       model: echoModel({ x: value('float32', 'batch', 'length', 3) }),
@@ -98,7 +98,7 @@ describe('The door of a serving of a model', () => {
     );
   });
 
-  it.each(['', '?'])('[4.9] lets axes named "%s", which is no name, differ', async (name) => {
+  it.each(['', '?'])('[4.9] Axes named "%s", which is no name, may differ', async (name) => {
     const x = value('float32', 'batch', name, name);
     const serving = await serve({ name: 'reader', model: echoModel({ x }) });
 
@@ -107,7 +107,7 @@ describe('The door of a serving of a model', () => {
     });
   });
 
-  it('[4.9] batches rows of different lengths apart', async () => {
+  it('[4.9] Rows of different lengths batch apart', async () => {
     const serving = await serve({
       name: 'reader',
       model: echoModel({ x: value('float32', 'batch', 'length', 3) }),

@@ -20,7 +20,7 @@ describe('Tensors of every element type', () => {
   const serve = useServings();
 
   it.each(inModels)(
-    '[1.7] run through the thread of a model, in batches and split over them: $type',
+    '[1.7] Tensors run through the thread of a model, in batches and split over them: $type',
     async (six) => {
       const type = value(typesOf(six), 'batch');
       const serving = await serve({ name: 'echo', model: echoModel({ x: type }), batchSize: 4 });
@@ -34,7 +34,7 @@ describe('Tensors of every element type', () => {
     },
   );
 
-  it.each(sixOfEachType)('[1.7] run through the thread of a module: $type', async (six) => {
+  it.each(sixOfEachType)('[1.7] Tensors run through the thread of a module: $type', async (six) => {
     const serving = await serve({ name: 'echo', useFile: worker('echo'), batchSize: 4 });
 
     expect(await Promise.all([six, six].map((rows) => serving.batchedRun(rows)))).toEqual([
@@ -54,7 +54,7 @@ describe('Tensors of every element type', () => {
       'empty, long and foreign strings',
       new Tensor('string', ['', ' ', 'ß'.repeat(100_000), '𝄞 日本', 'a\nb'], [5]),
     ],
-  ])('[1.7] keep their extremes: %s', async (_, x) => {
+  ])('[1.7] Tensors keep their extreme values: %s', async (_, x) => {
     const serving = await serve<{ same_x: Tensor }>({
       name: 'echo',
       model: echoModel({ x: value(typesOf(x), 'batch') }),
@@ -67,7 +67,7 @@ describe('Tensors of every element type', () => {
     );
   });
 
-  it('[1.7] [1.8] are padded up to a fixed batch, strings too', async () => {
+  it('[1.7] [1.8] Strings are padded up to a fixed batch', async () => {
     const model = echoModel({ x: value('string', 3) });
     const serving = await serve({ name: 'echo', model, inputs: { x: { batchAxis: 0 } } });
 
@@ -76,7 +76,7 @@ describe('Tensors of every element type', () => {
     });
   });
 
-  describe.each(['thread', 'process'] as const)('of half floats, in a %s,', (isolation) => {
+  describe.each(['thread', 'process'] as const)('of half floats, in a %s', (isolation) => {
     const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
     const [one, two, three] = [0x3c00, 0x4000, 0x4200];
     /** The class that holds half floats on this Node, of which 24 is the first to have one. */
@@ -88,7 +88,7 @@ describe('Tensors of every element type', () => {
       return new Tensor('float16', new halves(data.buffer), [values.length / 2, 2]);
     };
 
-    it('[W9] run through a model, whether a caller gives the bits or the numbers', async () => {
+    it('[W9] float16 tensors run through a model, given as bits or as numbers', async () => {
       const serving = await serve<{ same_x: Tensor }>({ name: 'half', ...half });
       const inputs = [new Tensor('float16', bits(one, two), [1, 2]), tensor(three, one)];
 
@@ -99,7 +99,7 @@ describe('Tensors of every element type', () => {
       expect(await serving.run({ x: inputs[0] })).toEqual(replies[0]);
     });
 
-    it('[W9] are joined, padded and split', async () => {
+    it('[W9] float16 tensors are joined, padded and split', async () => {
       const serving = await serve({ name: 'half', ...half, allowedSizes: [4] });
 
       const replies = await Promise.all([
@@ -114,7 +114,7 @@ describe('Tensors of every element type', () => {
     });
   });
 
-  it('[1.7] may have inner axes of length 0', async () => {
+  it('[1.7] Tensors may have inner axes of length 0', async () => {
     const serving = await serve({
       name: 'echo',
       model: echoModel({ x: value('float32', 'batch', 'n') }),

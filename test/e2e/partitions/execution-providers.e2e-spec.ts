@@ -37,7 +37,7 @@ describe('The execution providers of a serving', () => {
       /on abacus \(.+\) or slide-rule \(.+\)\..+'slide-rule', 'cpu'\]$/,
     ],
   ])(
-    '[5.7] fail the boot where they are missing, with the reason and what to install: %s',
+    '[5.7] A missing provider fails the boot with the reason and what to install: %s',
     async (_, executionProviders, message) => {
       const starting = serve({ name: 'echo', model, partitions: [{ executionProviders }] });
 
@@ -53,20 +53,23 @@ describe('The execution providers of a serving', () => {
     ['with options', [{ name: 'cuda', deviceId: 99 }, { name: 'cpu' }]],
     ['after two that are missing', [missing, 'cuda', 'cpu']],
     ['around one that is missing', ['cpu', 'cuda']],
-  ])('[5.7] fall back if the list says so: %s', async (_, executionProviders) => {
-    const serving = await serve({ name: 'echo', model, session: { executionProviders } });
+  ])(
+    '[5.7] A missing provider falls back to others in the list: %s',
+    async (_, executionProviders) => {
+      const serving = await serve({ name: 'echo', model, session: { executionProviders } });
 
-    expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
-  });
+      expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
+    },
+  );
 
   it.each<[string, InferenceSession.ExecutionProviderConfig[], RegExp[]]>([
     [
-      'known to nobody',
+      'unknown',
       [missing, 'cpu'],
       [/^The model of serving "echo" runs on cpu, without abacus \(.+ does not offer it on /],
     ],
     [
-      'known, and not here',
+      'known and not available',
       ['tensorrt', 'cpu'],
       [/^The model of serving "echo" runs on cpu, without tensorrt \(.+\)$/],
     ],
@@ -76,7 +79,7 @@ describe('The execution providers of a serving', () => {
       [/ without abacus /, / without cuda /],
     ],
   ])(
-    '[W10] that are missing are named in a warning, with the reason, and partitions() names the one in use: %s',
+    '[W10] A missing provider is named in a warning, and partitions() names the one in use: %s',
     async (_, executionProviders, warnings) => {
       const said: unknown[] = [];
       const warn = jest
@@ -97,13 +100,13 @@ describe('The execution providers of a serving', () => {
     },
   );
 
-  it('[5.7] are the CPU where the list is empty', async () => {
+  it('[5.7] An empty list of providers means the CPU', async () => {
     const serving = await serve({ name: 'echo', model, session: { executionProviders: [] } });
 
     expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
   });
 
-  it('[5.7] are not blamed where the model is at fault', async () => {
+  it('[5.7] The error for a faulty model does not blame the providers', async () => {
     const starting = serve({
       name: 'echo',
       model: Uint8Array.of(1, 2, 3),
@@ -114,7 +117,7 @@ describe('The execution providers of a serving', () => {
     await expect(starting).rejects.not.toThrow(missing);
   });
 
-  it('[5.7] are blamed also where an option forbids the CPU', async () => {
+  it('[5.7] A missing provider is reported also when an option forbids the CPU', async () => {
     const session = {
       executionProviders: [missing],
       extra: { session: { disable_cpu_ep_fallback: '1' } },

@@ -50,7 +50,7 @@ async function answers(serving: LocalServing, ...inputs: readonly unknown[]): Pr
   );
 }
 
-describe('A row that cannot move to a thread', () => {
+describe('A row that cannot be sent to a thread', () => {
   const serve = useServings();
 
   it.each<[string, unknown]>([
@@ -64,26 +64,29 @@ describe('A row that cannot move to a thread', () => {
     ['a view of memory that is gone', detached()],
     ['lists of 50 000 levels', { at: 1, lists: around(50_000) }],
     ['a port', new MessageChannel().port1],
-  ])('[4.9] [6.1] is refused alone, and its batch mates are served: %s', async (_, row) => {
-    const serving = await serve(threadEcho);
-    const sizes: number[] = [];
-    serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
+  ])(
+    '[4.9] [6.1] A row that cannot be sent is refused alone, and its batch mates are served: %s',
+    async (_, row) => {
+      const serving = await serve(threadEcho);
+      const sizes: number[] = [];
+      serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
 
-    const [before, refused, after] = await answers(serving, 'a', row, ['b']);
+      const [before, refused, after] = await answers(serving, 'a', row, ['b']);
 
-    expect([before, after]).toEqual(['a', ['b']]);
-    expect(refused).toBeInstanceOf(InvalidInputError);
-    expect(refused).toMatchObject({
-      statusCode: 400,
-      message: expect.stringContaining('The row cannot be sent'),
-    });
-    // Without it, they run again.
-    expect(sizes).toEqual([3, 2]);
-    await expect(serving.run(row)).rejects.toThrow(InvalidInputError);
-    await expect(collect(serving.stream(row))).rejects.toThrow(InvalidInputError);
-  });
+      expect([before, after]).toEqual(['a', ['b']]);
+      expect(refused).toBeInstanceOf(InvalidInputError);
+      expect(refused).toMatchObject({
+        statusCode: 400,
+        message: expect.stringContaining('The row cannot be sent'),
+      });
+      // Without it, they run again.
+      expect(sizes).toEqual([3, 2]);
+      await expect(serving.run(row)).rejects.toThrow(InvalidInputError);
+      await expect(collect(serving.stream(row))).rejects.toThrow(InvalidInputError);
+    },
+  );
 
-  it('[4.9] [6.1] is refused with its whole call, and with no other', async () => {
+  it('[4.9] [6.1] A row that cannot be sent is refused with its whole call and with no other', async () => {
     const serving = await serve({ ...threadEcho, batchSize: 8 });
 
     const replies = await answers(
@@ -96,7 +99,7 @@ describe('A row that cannot move to a thread', () => {
     expect(replies).toEqual([[1, 2], expect.any(InvalidInputError), [6]]);
   });
 
-  it('[4.9] [6.1] is refused alone where it calls itself a tensor', async () => {
+  it('[4.9] [6.1] A plain row that claims to be a tensor is refused alone', async () => {
     const serving = await serve(threadEcho);
     const claim = { type: 'float32', dims: [1], data: Uint8Array.of(1), size: 1 };
 
@@ -110,7 +113,7 @@ describe('A row that cannot move to a thread', () => {
     expect(replies).toEqual([['a'], expect.any(InvalidInputError), [floats([1], [1])]]);
   });
 
-  it('[8.3] [6.1] is refused alone from a batch with hooks', async () => {
+  it('[8.3] [6.1] A row that cannot be sent is refused alone from a batch with hooks', async () => {
     const serving = await serve({ ...threadEcho, useFile: worker('saying'), batchSize: 4 });
 
     const [streamed, refused] = await Promise.allSettled([
@@ -122,14 +125,14 @@ describe('A row that cannot move to a thread', () => {
     expect((refused as PromiseRejectedResult).reason).toBeInstanceOf(InvalidInputError);
   });
 
-  it('[2.4] fails the boot when it is to warm up', async () => {
+  it('[2.4] A warm-up example that cannot be sent fails the boot', async () => {
     await expect(serve({ ...threadEcho, warmUp: [() => 1] })).rejects.toThrow(
       'The warm-up with 32 rows of key "default" failed: The row cannot be sent',
     );
   });
 });
 
-describe('Tensors whose memory is taken away while they wait', () => {
+describe('Tensors whose memory is detached while they wait', () => {
   const serve = useServings();
 
   it.each([
@@ -137,7 +140,7 @@ describe('Tensors whose memory is taken away while they wait', () => {
     ['a function', functionEcho],
     ['a class', handlerEcho],
   ])(
-    '[4.9] [6.1] fail their own call, and their batch mates are served, by %s',
+    '[4.9] [6.1] Detached tensors fail their own call in %s, and their batch mates are served',
     async (_, definition) => {
       const serving = await serve(definition);
       const inputs = [1, 2, 3].map((n) => floats([1, 1], [n]));
@@ -153,7 +156,7 @@ describe('Tensors whose memory is taken away while they wait', () => {
     },
   );
 
-  it('[4.9] [6.1] fail their own call, and their batch mates are served, by a model', async () => {
+  it('[4.9] [6.1] Detached tensors fail their own call in a model, and their batch mates are served', async () => {
     const serving = await serve({ name: 'linear', model: linearModel('batch') });
     const inputs = [1, 2].map((n) => new Tensor('float32', Float32Array.of(n, n, n), [1, 3]));
 
@@ -170,7 +173,7 @@ describe('Tensors whose memory is taken away while they wait', () => {
 describe('A result that cannot be read', () => {
   const serve = useServings();
 
-  it('[4.6] [6.1] fails its own call where it is too deep, and its batch mates are served', async () => {
+  it('[4.6] [6.1] A result that is nested too deeply fails its own call, and its batch mates are served', async () => {
     const serving = await serve(threadEcho);
 
     const [before, deep, after] = await answers(serving, 'a', around(3000), 'b');
@@ -183,7 +186,7 @@ describe('A result that cannot be read', () => {
     expect(await serving.batchedRun(around(499))).toEqual(around(499));
   });
 
-  it('[4.6] [6.1] fails its batch where it is all of it, and the next ones get their own results', async () => {
+  it('[4.6] [6.1] Metadata that is nested too deeply fails its batch, and the next ones get their own results', async () => {
     const serving = await serve({ name: 'deep', useFile: worker('deep'), batchSize: 1 });
 
     const replies = await answers(serving, 'a', 'deep metadata', 'b', 'deep metadata', 'c');
@@ -198,7 +201,7 @@ describe('A result that cannot be read', () => {
     expect(replies[1]).toMatchObject({ message: expect.stringContaining('cannot be read') });
   });
 
-  it('[8.4] [4.6] fails the call of a generator, and the next ones get their own results', async () => {
+  it('[8.4] [4.6] A step that is nested too deeply fails its call, and the next ones get their own results', async () => {
     const serving = await serve({ name: 'deep', useFile: worker('deep'), batchSize: 1 });
 
     const replies = await answers(serving, 'deep step', 'a', 'b');

@@ -8,7 +8,7 @@ describe('An inline run', () => {
   const gate = useGates();
   const serve = useServings();
 
-  it('[3.1] [9.3] that is cut into pieces ends with its last one, also when the serving closes after the first', async () => {
+  it('[3.1] [9.3] An inline run in several pieces ends with its last one, also when the serving closes after the first', async () => {
     const serving = await serve<{ size: number }[]>({
       name: 'gate',
       useFile: worker('gate'),

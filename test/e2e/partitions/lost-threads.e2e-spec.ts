@@ -5,13 +5,13 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-describe('A thread that dies', () => {
+describe('A thread that ends', () => {
   const gate = useGates();
   const serve = useServings();
   const ends = ['exits', 'leaves an exception uncaught'];
 
   it.each(ends)(
-    '[5.6] fails the batch it held alone, and the other partitions go on: it %s',
+    '[5.6] A thread that %s fails the batch that it held alone, and the other partitions go on',
     async (end) => {
       const serving = await serve({
         name: 'faults',
@@ -37,7 +37,7 @@ describe('A thread that dies', () => {
     },
   );
 
-  it('[6.5] tells of what it died', async () => {
+  it('[6.5] The error of a lost thread has the exception that ended it', async () => {
     const serving = await serve({ name: 'faults', useFile: worker('faults') });
 
     await expect(serving.batchedRun('leaves an exception uncaught')).rejects.toMatchObject({
@@ -47,7 +47,7 @@ describe('A thread that dies', () => {
   });
 
   it.each(ends)(
-    '[5.6] fails every call at once when it was the last and is not started again: it %s',
+    '[5.6] Every call fails at once when the last thread %s and is not restarted',
     async (end) => {
       const options = { partitions: 2, batchSize: 1, maxQueue: 4, maxRestarts: 0 };
       const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
@@ -73,7 +73,7 @@ describe('A thread that dies', () => {
     },
   );
 
-  it('[5.6] [9.3] does not keep its serving from closing', async () => {
+  it('[5.6] [9.3] A lost thread does not keep its serving from closing', async () => {
     const serving = await serve({
       name: 'faults',
       useFile: worker('faults'),
@@ -87,7 +87,7 @@ describe('A thread that dies', () => {
     expect(await lost).toBeInstanceOf(PartitionLostError);
   });
 
-  it('[5.6] leaves the batch of another partition running', async () => {
+  it('[5.6] A lost thread leaves the batch of another partition running', async () => {
     const serving = await serve({
       name: 'gate',
       useFile: worker('gate'),

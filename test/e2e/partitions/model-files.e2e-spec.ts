@@ -34,7 +34,7 @@ describe('A serving of an ONNX file', () => {
       'its bytes inside a larger buffer',
       async () => Buffer.concat([Buffer.alloc(100), await readFile(digits)]).subarray(100),
     ],
-  ])('[1.3] is loaded by %s', async (_, load) => {
+  ])('[1.3] A model is loaded by %s', async (_, load) => {
     const serving = await serve<{ probabilities: Tensor }>({
       name: 'digits',
       model: await load(),
@@ -46,7 +46,7 @@ describe('A serving of an ONNX file', () => {
     expect(probabilities).toMatchObject({ type: 'float32', dims: [1, 10] });
   });
 
-  it('[1.3] leaves the bytes of the model to their owner', async () => {
+  it('[1.3] The bytes of a model stay with their owner', async () => {
     const model = echoModel({ x: value('float32', 'batch') });
     const before = Uint8Array.from(model);
 
@@ -55,7 +55,7 @@ describe('A serving of an ONNX file', () => {
     expect(model).toEqual(Buffer.from(before));
   });
 
-  it('[1.3] takes a bare tensor for the input of a model that has one', async () => {
+  it('[1.3] A bare tensor is accepted by a model with one input', async () => {
     const serving = await serve<object>({
       name: 'echo',
       model: echoModel({ x: value('float32', 'batch', 2) }),
@@ -72,7 +72,7 @@ describe('A serving of an ONNX file', () => {
     ]);
   });
 
-  it('[1.3] reads names, types and dynamic axes from the file, so that nobody writes a shape twice', async () => {
+  it('[1.3] Names, types and dynamic axes are read from the file', async () => {
     const serving = await serve({ name: 'echo', model: recurrentModel(2, 'batch') });
 
     await expect(serving.batchedRun('rows')).rejects.toThrow(
@@ -80,7 +80,7 @@ describe('A serving of an ONNX file', () => {
     );
   });
 
-  it('[1.3] [5.1] passes session options through, and those of a partition win', async () => {
+  it('[1.3] [5.1] Session options are passed through, and those of a partition take precedence', async () => {
     const [shared, own] = [join(folder, 'shared.onnx'), join(folder, 'own.onnx')];
 
     await serve({
@@ -95,7 +95,7 @@ describe('A serving of an ONNX file', () => {
 
   it.each<[string, object, new () => Error, string]>([
     [
-      'there is no file',
+      'the file is missing',
       { model: 'missing.onnx' },
       InvalidServingError,
       `there is no file ${join(process.cwd(), 'missing.onnx')}`,
@@ -146,7 +146,7 @@ describe('A serving of an ONNX file', () => {
       InvalidServingError,
       'and no input of the model has a batch axis',
     ],
-  ])('[9.1] fails to start, with the reason, where %s', async (_, options, type, message) => {
+  ])('[9.1] A model fails to start with the reason when %s', async (_, options, type, message) => {
     const starting = serve({ name: 'digits', model: path, ...options });
 
     await expect(starting).rejects.toThrow(type);

@@ -179,7 +179,7 @@ function needsDeclaration({ rows, inner, axis }: Sample): boolean {
 describe('Models of every shape and element type', () => {
   const serve = useServings();
 
-  it('[W1] give each of several concurrent calls what the session gives that call alone, or are refused at boot', async () => {
+  it('[W1] Each of several concurrent calls gets what the session outputs for it alone, or the model is refused at boot', async () => {
     let refusals = 0;
     const check = async (sample: Sample): Promise<void> => {
       const model = modelOf(sample);

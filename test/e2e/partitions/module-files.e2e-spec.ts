@@ -24,284 +24,299 @@ interface Site {
 
 const mainThread = `${process.pid}/${threadId}`;
 
-describe.each(['thread', 'process'] as const)('A serving of a module file, by %s', (isolation) => {
-  const serve = useServings();
-  const site = worker('site');
+describe.each(['thread', 'process'] as const)(
+  'A serving of a module file, in a %s',
+  (isolation) => {
+    const serve = useServings();
+    const site = worker('site');
 
-  it('[1.4] [5.1] runs its setup once per partition and key, in the worker of the partition, with its options', async () => {
-    const partitions = [{ device: 'left' }, { device: 'right' }];
-    const serving = await serve<Site[]>({
-      name: 'site',
-      useFile: site,
-      isolation,
-      batchKeys: ['a', 'b'],
-      partitions,
-    });
-    const call = (key: string): Promise<Site[]> =>
-      serving.batchedRun(Batch.stack(['row']).withKey(key));
+    it('[1.4] [5.1] The setup runs once per partition and key in the worker of the partition, with its options', async () => {
+      const partitions = [{ device: 'left' }, { device: 'right' }];
+      const serving = await serve<Site[]>({
+        name: 'site',
+        useFile: site,
+        isolation,
+        batchKeys: ['a', 'b'],
+        partitions,
+      });
+      const call = (key: string): Promise<Site[]> =>
+        serving.batchedRun(Batch.stack(['row']).withKey(key));
 
-    const replies = [
-      ...(await Promise.all([call('a'), call('b')])),
-      ...(await Promise.all([call('a'), call('b')])),
-    ];
+      const replies = [
+        ...(await Promise.all([call('a'), call('b')])),
+        ...(await Promise.all([call('a'), call('b')])),
+      ];
 
-    const sites = replies.map(([first]) => first!);
-    expect(sites.map(({ key }) => key)).toEqual(['a', 'b', 'a', 'b']);
-    const threads = new Map(sites.map(({ thread, builds }) => [thread, builds]));
-    expect(threads).not.toContain(mainThread);
-    expect([...threads.values()].toSorted(([a], [b]) => a!.partition - b!.partition)).toEqual(
-      partitions.map((options, partition) =>
-        ['a', 'b'].map((key) => ({ key, partition, options })),
-      ),
-    );
-  });
-
-  it('[1.6] hands what it says beside its output to postprocess of every caller in the batch', async () => {
-    const serving = await serve({
-      name: 'site',
-      useFile: site,
-      isolation,
-      postprocess: (output, { metadata }) => ({ row: (output as Site).row, metadata }),
+      const sites = replies.map(([first]) => first!);
+      expect(sites.map(({ key }) => key)).toEqual(['a', 'b', 'a', 'b']);
+      const threads = new Map(sites.map(({ thread, builds }) => [thread, builds]));
+      expect(threads).not.toContain(mainThread);
+      expect([...threads.values()].toSorted(([a], [b]) => a!.partition - b!.partition)).toEqual(
+        partitions.map((options, partition) =>
+          ['a', 'b'].map((key) => ({ key, partition, options })),
+        ),
+      );
     });
 
-    const replies = await Promise.all(['x', 'y'].map((row) => serving.batchedRun(row)));
+    it('[1.6] The metadata of a module reaches postprocess for every caller in the batch', async () => {
+      const serving = await serve({
+        name: 'site',
+        useFile: site,
+        isolation,
+        postprocess: (output, { metadata }) => ({ row: (output as Site).row, metadata }),
+      });
 
-    const metadata = { key: 'default', partition: 0, size: 2, padding: 0 };
-    expect(replies).toEqual([
-      { row: 'x', metadata },
-      { row: 'y', metadata },
-    ]);
-  });
+      const replies = await Promise.all(['x', 'y'].map((row) => serving.batchedRun(row)));
 
-  it('[1.4] [3.1] [4.7] [6.5] is set up late for other keys of lone calls; where that fails, a later call may succeed', async () => {
-    const serving = await serve<string[]>({
-      name: 'late',
-      useFile: worker('late'),
-      isolation,
-      batchKeys: ['en'],
+      const metadata = { key: 'default', partition: 0, size: 2, padding: 0 };
+      expect(replies).toEqual([
+        { row: 'x', metadata },
+        { row: 'y', metadata },
+      ]);
     });
-    const call = (key: string): Promise<string[]> => serving.run(Batch.stack(['row']).withKey(key));
 
-    expect(await call('en')).toEqual(['row, 1 time']);
-    await expect(call('fr')).rejects.toThrow(ServingLoadError);
-    await expect(call('de')).rejects.toThrow('Cannot load what the batch needs: no weights for de');
-    expect(await Promise.all(['fr', 'de', 'fr'].map((key) => call(key)))).toEqual([
-      ['row, 2 times'],
-      ['row, 2 times'],
-      ['row, 2 times'],
-    ]);
-  });
+    it('[1.4] [3.1] [4.7] [6.5] Inline runs set a module up for other keys when needed, and a failed setup is repeated', async () => {
+      const serving = await serve<string[]>({
+        name: 'late',
+        useFile: worker('late'),
+        isolation,
+        batchKeys: ['en'],
+      });
+      const call = (key: string): Promise<string[]> =>
+        serving.run(Batch.stack(['row']).withKey(key));
 
-  it('[3.1] runs a lone call in a worker of its own', async () => {
-    const serving = await serve<Site>({ name: 'site', useFile: site, isolation });
+      expect(await call('en')).toEqual(['row, 1 time']);
+      await expect(call('fr')).rejects.toThrow(ServingLoadError);
+      await expect(call('de')).rejects.toThrow(
+        'Cannot load what the batch needs: no weights for de',
+      );
+      expect(await Promise.all(['fr', 'de', 'fr'].map((key) => call(key)))).toEqual([
+        ['row, 2 times'],
+        ['row, 2 times'],
+        ['row, 2 times'],
+      ]);
+    });
 
-    const [batched, alone] = [await serving.batchedRun('x'), await serving.run('x')];
+    it('[3.1] An inline run executes in a worker of its own', async () => {
+      const serving = await serve<Site>({ name: 'site', useFile: site, isolation });
 
-    expect(new Set([mainThread, batched.thread, alone.thread]).size).toBe(3);
-  });
+      const [batched, alone] = [await serving.batchedRun('x'), await serving.run('x')];
 
-  it.each<[string, unknown]>([
-    [
-      'plain objects with typed arrays, dates, maps and big integers',
-      { at: new Date(0), of: [Int8Array.of(1)], by: new Map([[1n, /x/]]) },
-    ],
-    ['undefined', undefined],
-    ['null', null],
-    ['empty lists', []],
-    ['NaN and negative zero', [NaN, -0]],
-    ['a class instance, which becomes a plain object', { x: 1 }],
-    ['a list of strings, numbers and truth values', ['', 0, false]],
-  ])('[1.7] takes and gives back %s as one row', async (_, row) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      expect(new Set([mainThread, batched.thread, alone.thread]).size).toBe(3);
+    });
 
-    expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([
-      row,
-      'other',
-    ]);
-  });
+    it.each<[string, unknown]>([
+      [
+        'plain objects with typed arrays, dates, maps and big integers',
+        { at: new Date(0), of: [Int8Array.of(1)], by: new Map([[1n, /x/]]) },
+      ],
+      ['undefined', undefined],
+      ['null', null],
+      ['empty lists', []],
+      ['NaN and negative zero', [NaN, -0]],
+      ['a class instance, which becomes a plain object', { x: 1 }],
+      ['a list of strings, numbers and truth values', ['', 0, false]],
+    ])('[1.7] A row crosses to the worker and back: %s', async (_, row) => {
+      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
 
-  it.each([
-    ['tensors', floats([2, 1], [1, 2])],
-    ['named maps', { x: floats([2], [1, 2]), y: floats([2, 2], [3, 4, 5, 6]) }],
-    ['tuples and nestings', [floats([2], [1, 2]), { inner: [floats([2], [3, 4])] }]],
-  ])('[1.7] takes and gives back rows of %s, in a batch', async (_, rows) => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      expect(await Promise.all([serving.batchedRun(row), serving.batchedRun('other')])).toEqual([
+        row,
+        'other',
+      ]);
+    });
 
-    expect(await Promise.all([serving.batchedRun(rows), serving.run(rows)])).toEqual([rows, rows]);
-  });
+    it.each([
+      ['tensors', floats([2, 1], [1, 2])],
+      ['named maps', { x: floats([2], [1, 2]), y: floats([2, 2], [3, 4, 5, 6]) }],
+      ['tuples and nestings', [floats([2], [1, 2]), { inner: [floats([2], [3, 4])] }]],
+    ])('[1.7] Rows of %s cross to the worker and back in a batch', async (_, rows) => {
+      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
 
-  it('[1.7] takes and gives back plain rows that are tensors of different shapes, each to its caller', async () => {
-    const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
-    const rows = [
-      floats([2], [1, 2]),
-      { x: floats([1, 1], [3]) },
-      'text',
-      [floats([], [4]), floats([], [5])],
-    ];
+      expect(await Promise.all([serving.batchedRun(rows), serving.run(rows)])).toEqual([
+        rows,
+        rows,
+      ]);
+    });
 
-    expect(await serving.batchedRun(Batch.ofValues(rows))).toEqual(rows);
-  });
+    it('[1.7] Plain rows that are tensors of different shapes return to their callers', async () => {
+      const serving = await serve({ name: 'echo', useFile: worker('echo'), isolation });
+      const rows = [
+        floats([2], [1, 2]),
+        { x: floats([1, 1], [3]) },
+        'text',
+        [floats([], [4]), floats([], [5])],
+      ];
 
-  it.each<[string, new () => Error, object]>([
-    [
-      'throws',
-      BatchFailedError,
-      {
-        message: 'Serving "faults": a batch of 2 rows failed: 9 is too long',
-        cause: { code: 'TOO_LONG' },
-      },
-    ],
-    [
-      'rejects',
-      BatchFailedError,
-      {
-        cause: {
-          name: 'TooLongError',
-          code: 'TOO_LONG',
-          cause: { name: 'RangeError', message: '9 > 8' },
+      expect(await serving.batchedRun(Batch.ofValues(rows))).toEqual(rows);
+    });
+
+    it.each<[string, new () => Error, object]>([
+      [
+        'throws',
+        BatchFailedError,
+        {
+          message: 'Serving "faults": a batch of 2 rows failed: 9 is too long',
+          cause: { code: 'TOO_LONG' },
         },
+      ],
+      [
+        'rejects',
+        BatchFailedError,
+        {
+          cause: {
+            name: 'TooLongError',
+            code: 'TOO_LONG',
+            cause: { name: 'RangeError', message: '9 > 8' },
+          },
+        },
+      ],
+      ['throws a string', BatchFailedError, { cause: { message: 'no error at all' } }],
+      [
+        'returns too few',
+        InvalidOutputError,
+        { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' },
+      ],
+      [
+        'returns nothing',
+        InvalidOutputError,
+        { message: expect.stringContaining('returned undefined') },
+      ],
+      [
+        'returns functions',
+        BatchFailedError,
+        { cause: { message: '() => 1 could not be cloned.' } },
+      ],
+    ])(
+      '[6.1] [6.3] A batch that %s fails its callers, and the serving goes on',
+      async (fault, type, expected) => {
+        const serving = await serve({
+          name: 'faults',
+          useFile: worker('faults'),
+          isolation,
+          batchSize: 2,
+        });
+
+        const replies = await Promise.allSettled(
+          [fault, 'a', 'b', 'c'].map((row) => serving.batchedRun(row)),
+        );
+
+        for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
+          expect(reason).toBeInstanceOf(type);
+          expect(reason).toMatchObject(expected);
+        }
+        expect(replies.slice(2)).toEqual(
+          ['b', 'c'].map((row) => ({ status: 'fulfilled', value: row })),
+        );
       },
-    ],
-    ['throws a string', BatchFailedError, { cause: { message: 'no error at all' } }],
-    [
-      'returns too few',
-      InvalidOutputError,
-      { message: 'A batch of 2 rows needs 2 results; the batch function returned 1' },
-    ],
-    [
-      'returns nothing',
-      InvalidOutputError,
-      { message: expect.stringContaining('returned undefined') },
-    ],
-    ['returns functions', BatchFailedError, { cause: { message: '() => 1 could not be cloned.' } }],
-  ])(
-    '[6.1] [6.3] fails the callers of a batch that %s, and lives on',
-    async (fault, type, expected) => {
-      const serving = await serve({
-        name: 'faults',
-        useFile: worker('faults'),
-        isolation,
-        batchSize: 2,
+    );
+
+    it('[6.2] [6.5] An error in place of a row keeps its class, code and cause', async () => {
+      const serving = await serve({ name: 'errors', useFile: worker('errors'), isolation });
+      const rows = ['fine', 'an error of its own', 'an error of the package'];
+
+      const [fine, own, ours] = await Promise.allSettled(
+        rows.map((row) => serving.batchedRun(row)),
+      );
+
+      expect(fine).toEqual({ status: 'fulfilled', value: 'fine' });
+      const expected = {
+        name: 'TooLongError',
+        code: 'TOO_LONG',
+        message: '9 is too long',
+        cause: { name: 'RangeError', message: '9 > 8' },
+      };
+      expect((own as PromiseRejectedResult).reason).toMatchObject({
+        ...expected,
+        stack: expect.stringContaining('errors.mjs'),
       });
-
-      const replies = await Promise.allSettled(
-        [fault, 'a', 'b', 'c'].map((row) => serving.batchedRun(row)),
-      );
-
-      for (const { reason } of replies.slice(0, 2) as PromiseRejectedResult[]) {
-        expect(reason).toBeInstanceOf(type);
-        expect(reason).toMatchObject(expected);
-      }
-      expect(replies.slice(2)).toEqual(
-        ['b', 'c'].map((row) => ({ status: 'fulfilled', value: row })),
-      );
-    },
-  );
-
-  it('[6.2] [6.5] fails the caller of a row whose result is an error, with its class, code and cause', async () => {
-    const serving = await serve({ name: 'errors', useFile: worker('errors'), isolation });
-    const rows = ['fine', 'an error of its own', 'an error of the package'];
-
-    const [fine, own, ours] = await Promise.allSettled(rows.map((row) => serving.batchedRun(row)));
-
-    expect(fine).toEqual({ status: 'fulfilled', value: 'fine' });
-    const expected = {
-      name: 'TooLongError',
-      code: 'TOO_LONG',
-      message: '9 is too long',
-      cause: { name: 'RangeError', message: '9 > 8' },
-    };
-    expect((own as PromiseRejectedResult).reason).toMatchObject({
-      ...expected,
-      stack: expect.stringContaining('errors.mjs'),
-    });
-    expect((ours as PromiseRejectedResult).reason).toBeInstanceOf(InvalidInputError);
-    expect((ours as PromiseRejectedResult).reason).toMatchObject({
-      code: 'SERVING_INVALID_INPUT',
-      statusCode: 400,
-    });
-  });
-
-  it.each<[string, unknown]>([
-    ['a function', () => 1],
-    ['an object with a method', { method() {} }],
-    ['a promise', Promise.resolve()],
-    ['a symbol', Symbol('row')],
-  ])(
-    '[6.1] fails clearly for a row that cannot move to a worker, and lives on: %s',
-    async (_, row) => {
-      const serving = await serve({
-        name: 'echo',
-        useFile: worker('echo'),
-        isolation,
-        batchSize: 1,
-      });
-
-      const [refused, served] = await Promise.allSettled(
-        [row, 'fine'].map((each) => serving.batchedRun(each)),
-      );
-
-      expect((refused as PromiseRejectedResult).reason).toMatchObject({
+      expect((ours as PromiseRejectedResult).reason).toBeInstanceOf(InvalidInputError);
+      expect((ours as PromiseRejectedResult).reason).toMatchObject({
         code: 'SERVING_INVALID_INPUT',
-        message: expect.stringMatching(/could not be cloned/),
+        statusCode: 400,
       });
-      expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
-    },
-  );
+    });
 
-  it.each<[string, string | URL, new () => Error, string]>([
-    [
-      'is not there',
-      worker('missing'),
-      InvalidServingError,
-      `there is no file ${fileURLToPath(worker('missing'))}`,
-    ],
-    [
-      'has no default function',
-      worker('no-default'),
-      InvalidServingError,
-      'must export as its default a function that returns the batch function, it exports undefined',
-    ],
-    [
-      'returns no batch function',
-      worker('no-function'),
-      InvalidServingError,
-      'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
-    ],
-    [
-      'throws while it loads, and leaves a timer',
-      worker('load-fails'),
-      ServingLoadError,
-      'no weights here',
-    ],
-    [
-      'is no script',
-      new URL('../../../package.json', import.meta.url),
-      ServingLoadError,
-      'package.json',
-    ],
-    [
-      'ends its worker while it loads',
-      worker('exits-at-load'),
-      ServingLoadError,
-      'ended with code 5',
-    ],
-  ])(
-    '[9.1] fails to start, with the reason, where the module %s',
-    async (_, useFile, type, message) => {
-      const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
+    it.each<[string, unknown]>([
+      ['a function', () => 1],
+      ['an object with a method', { method() {} }],
+      ['a promise', Promise.resolve()],
+      ['a symbol', Symbol('row')],
+    ])(
+      '[6.1] A row that cannot be sent to a worker fails clearly, and the serving goes on: %s',
+      async (_, row) => {
+        const serving = await serve({
+          name: 'echo',
+          useFile: worker('echo'),
+          isolation,
+          batchSize: 1,
+        });
 
-      await expect(starting).rejects.toThrow(type);
-      await expect(starting).rejects.toThrow('Serving "module"');
-      await expect(starting).rejects.toThrow(message);
-    },
-  );
-});
+        const [refused, served] = await Promise.allSettled(
+          [row, 'fine'].map((each) => serving.batchedRun(each)),
+        );
+
+        expect((refused as PromiseRejectedResult).reason).toMatchObject({
+          code: 'SERVING_INVALID_INPUT',
+          message: expect.stringMatching(/could not be cloned/),
+        });
+        expect(served).toEqual({ status: 'fulfilled', value: 'fine' });
+      },
+    );
+
+    it.each<[string, string | URL, new () => Error, string]>([
+      [
+        'is missing',
+        worker('missing'),
+        InvalidServingError,
+        `there is no file ${fileURLToPath(worker('missing'))}`,
+      ],
+      [
+        'has no default function',
+        worker('no-default'),
+        InvalidServingError,
+        'must export as its default a function that returns the batch function, it exports undefined',
+      ],
+      [
+        'returns no batch function',
+        worker('no-function'),
+        InvalidServingError,
+        'The factory must return a function that runs a batch; for partition 0 and key "default" it returned undefined',
+      ],
+      [
+        'throws while it loads, and leaves a timer',
+        worker('load-fails'),
+        ServingLoadError,
+        'no weights here',
+      ],
+      [
+        'is no script',
+        new URL('../../../package.json', import.meta.url),
+        ServingLoadError,
+        'package.json',
+      ],
+      [
+        'ends its worker while it loads',
+        worker('exits-at-load'),
+        ServingLoadError,
+        'ended with code 5',
+      ],
+    ])(
+      '[9.1] A module fails to start with the reason when it %s',
+      async (_, useFile, type, message) => {
+        const starting = serve({ name: 'module', useFile, isolation, partitions: 2 });
+
+        await expect(starting).rejects.toThrow(type);
+        await expect(starting).rejects.toThrow('Serving "module"');
+        await expect(starting).rejects.toThrow(message);
+      },
+    );
+  },
+);
 
 describe('A serving of a module file', () => {
   const serve = useServings();
 
-  it('[9.1] ends the threads that did start, where the setup of one fails', async () => {
+  it('[9.1] Threads that did start are ended when the setup of one fails', async () => {
     const [started, living] = [
       new Int32Array(new SharedArrayBuffer(4)),
       new Int32Array(new SharedArrayBuffer(4)),

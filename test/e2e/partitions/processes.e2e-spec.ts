@@ -47,7 +47,7 @@ describe('The processes of a serving', () => {
   const serve = useServings();
   const run = useAppProcesses();
 
-  it('[5.2] give the answers that threads give, alone and in batches', async () => {
+  it('[5.2] Processes give the same answers as threads, alone and in batches', async () => {
     const digits: ServingDefinition = {
       name: 'digits',
       model,
@@ -72,7 +72,7 @@ describe('The processes of a serving', () => {
     expect(await ask(process)).toEqual(await ask(thread));
   });
 
-  it('[1.3] [1.8] take a model as bytes, and rows on any axis', async () => {
+  it('[1.3] [1.8] Processes accept a model as bytes, and rows on any axis', async () => {
     const serving = await serve({ name: 'net', model: recurrentModel(2, 'batch'), ...inProcess });
 
     const [one, two] = await Promise.all([
@@ -88,7 +88,7 @@ describe('The processes of a serving', () => {
     expect(two).toMatchObject({ y: floats([1, 3], [16, 16, 16]) });
   });
 
-  it('[1.7] run tensors of every element type, and give each caller memory of his own', async () => {
+  it('[1.7] Processes run tensors of every element type and give each caller memory of its own', async () => {
     const serving = await serve<Tensor>({
       name: 'echo',
       useFile: worker('echo'),
@@ -108,7 +108,7 @@ describe('The processes of a serving', () => {
     }
   });
 
-  it('[1.7] run strings and truth values through a model', async () => {
+  it('[1.7] Processes run strings and booleans through a model', async () => {
     const types = {
       s: value('string', 'batch'),
       b: value('bool', 'batch'),
@@ -124,7 +124,7 @@ describe('The processes of a serving', () => {
     expect(await serving.batchedRun({ s, b, i })).toEqual({ same_s: s, same_b: b, same_i: i });
   });
 
-  it('[8.4] run generators step by step, each row until it is done, with their metadata', async () => {
+  it('[8.4] Processes run generators step by step, each row until it is done, with their metadata', async () => {
     const serving = await serve({
       name: 'steps',
       useFile: worker('steps'),
@@ -144,7 +144,7 @@ describe('The processes of a serving', () => {
     expect(outputsOf(streams[0]!)).not.toContain(DONE);
   });
 
-  it('[8.4] carry more steps than may be on the way at a time', async () => {
+  it('[8.4] Processes send more steps than may be in transit at a time', async () => {
     const serving = await serve({
       name: 'steps',
       useFile: worker('steps'),
@@ -157,7 +157,7 @@ describe('The processes of a serving', () => {
     expect(outputs).toEqual(Array.from({ length: 500 }, (_, i) => `a${i}`));
   });
 
-  it('[7.3] [8.4] hear of a caller who leaves, and end a generator when the last has gone', async () => {
+  it('[7.3] [8.4] Processes are notified of a caller that leaves, and end a generator when the last has left', async () => {
     const serving = await serve<string[]>({
       name: 'watched',
       useFile: worker('watched'),
@@ -190,34 +190,31 @@ describe('The processes of a serving', () => {
     ['is killed', 'was killed by SIGKILL'],
     ['aborts', 'was killed by SIGABRT'],
     ['exits', 'ended with code 7'],
-  ])(
-    '[5.6] can die at any time, and fail the batch that they run alone: one that %s',
-    async (end, message) => {
-      const serving = await serve<number>({
-        name: 'dying',
-        useFile: worker('dying'),
-        batchSize: 1,
-        partitions: 2,
-        ...mortal,
-      });
+  ])('[5.6] A process that %s fails only the batch that it runs', async (end, message) => {
+    const serving = await serve<number>({
+      name: 'dying',
+      useFile: worker('dying'),
+      batchSize: 1,
+      partitions: 2,
+      ...mortal,
+    });
 
-      const [failure, other] = await Promise.all([
-        failureOf(serving.batchedRun(end)),
-        serving.batchedRun('other'),
-      ]);
+    const [failure, other] = await Promise.all([
+      failureOf(serving.batchedRun(end)),
+      serving.batchedRun('other'),
+    ]);
 
-      expect(failure).toBeInstanceOf(PartitionLostError);
-      expect(failure).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
-      expect((failure as Error).message).toContain(`The process of partition 0 ${message}`);
-      expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([
-        other,
-        other,
-        other,
-      ]);
-    },
-  );
+    expect(failure).toBeInstanceOf(PartitionLostError);
+    expect(failure).toMatchObject({ code: 'SERVING_PARTITION_LOST', statusCode: 503 });
+    expect((failure as Error).message).toContain(`The process of partition 0 ${message}`);
+    expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([
+      other,
+      other,
+      other,
+    ]);
+  });
 
-  it('[5.6] can be killed from outside while they run', async () => {
+  it('[5.6] A process can be killed from outside while it runs', async () => {
     const serving = await serve<number>({
       name: 'dying',
       useFile: worker('dying'),
@@ -236,7 +233,7 @@ describe('The processes of a serving', () => {
     });
   });
 
-  it('[5.6] can be killed from outside while they have nothing to do', async () => {
+  it('[5.6] A process can be killed from outside while it is idle', async () => {
     const serving = await serve<number>({
       name: 'dying',
       useFile: worker('dying'),
@@ -258,7 +255,7 @@ describe('The processes of a serving', () => {
     ]);
   });
 
-  it('[5.6] fill their own memory alone', async () => {
+  it('[5.6] A process that fills its memory ends alone', async () => {
     const end = await forkChild('full-memory', [], { NODE_OPTIONS: '--max-old-space-size=64' });
 
     expect(end).toMatchObject({
@@ -273,7 +270,7 @@ describe('The processes of a serving', () => {
     });
   });
 
-  it('[9.1] fail the start when they die while they load a module, with how', async () => {
+  it('[9.1] A process that ends while it loads a module fails the start with the cause', async () => {
     const starting = serve({
       name: 'dying',
       useFile: worker('dies-at-load'),
@@ -287,7 +284,7 @@ describe('The processes of a serving', () => {
     );
   });
 
-  it('[9.1] fail the start when they die while they load a model, with its path', async () => {
+  it("[9.1] A process that ends while it loads a model fails the start with the model's path", async () => {
     const preload = fileURLToPath(
       new URL('../../fixtures/children/dying-model.cjs', import.meta.url),
     );
@@ -300,7 +297,7 @@ describe('The processes of a serving', () => {
     expect(end).toMatchObject({ code: 0, messages: [{ code: 'SERVING_LOAD_FAILED', message }] });
   });
 
-  it('[9.1] fail the start with the path of a model that is none', async () => {
+  it('[9.1] An invalid model fails the start of a process with its path', async () => {
     const path = fileURLToPath(import.meta.url);
 
     await expect(serve({ name: 'wrong', model: path, ...inProcess })).rejects.toThrow(
@@ -308,7 +305,7 @@ describe('The processes of a serving', () => {
     );
   });
 
-  it('[9.3] leave it to the application what a signal to the whole group means', async () => {
+  it('[9.3] Processes ignore signals to the whole group, which the application handles', async () => {
     const serving = await serve<number>({ name: 'dying', useFile: worker('dying'), ...inProcess });
     const pid = await serving.batchedRun('which');
 
@@ -318,7 +315,7 @@ describe('The processes of a serving', () => {
     }
   });
 
-  it('[5.3] [9.3] do not outlive an application that is killed, not even in the middle of a run', async () => {
+  it('[5.3] [9.3] Processes do not outlive an application that is killed, also during a run', async () => {
     const held = gate();
     const app = run('parted', { gate: held.row.gate });
     const [pids] = await app.told<number[]>('processes');
@@ -333,12 +330,12 @@ describe('The processes of a serving', () => {
     expect(held.isLeft).toBe(true);
   });
 
-  describe('and messages of 2 GiB or more', () => {
+  describe('messages of 2 GiB or more', () => {
     // Memory that nobody writes to takes none.
     const half = 2 ** 30;
     const isTyped = expect.objectContaining({ code: 'SERVING_TOO_LARGE', statusCode: 413 });
 
-    it('[H7] fail a row that is too large for one message, also in the sum of its parts, and run all others', async () => {
+    it('[H7] A row that is too large for one message fails alone, also by the sum of its parts', async () => {
       const serving = await serve({ name: 'lengths', useFile: worker('lengths'), ...inProcess });
       const changes: unknown[] = [];
       serving.eventsOf('partition:change').subscribe((change) => changes.push(change));
@@ -358,7 +355,7 @@ describe('The processes of a serving', () => {
       expect(changes).toEqual([]);
     });
 
-    it('[H7] fail the batch whose output is too large for one message, and nothing else', async () => {
+    it('[H7] A batch whose output is too large for one message fails alone', async () => {
       const serving = await serve({
         name: 'lengths',
         useFile: worker('lengths'),
@@ -380,13 +377,13 @@ describe('The processes of a serving', () => {
     });
   });
 
-  it('[5.3] [9.3] leave nothing behind in five cycles of opening and closing, nor keep a process alive when idle', async () => {
+  it('[5.3] [9.3] Processes leave nothing after five cycles of opening and closing, and keep no idle process alive', async () => {
     const end = await forkChild('open-and-close', [model, 'process', '5']);
 
     expect(end).toMatchObject({ code: 0, messages: [0, 1, 2, 3, 4], stderr: '' });
   });
 
-  it('[9.3] end with app.close(), after the batches that they hold', async () => {
+  it('[9.3] Processes end with app.close(), after the batches that they hold', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'processes-'));
     const diary = join(folder, 'diary.txt');
     const app = run('http', { platform: 'express', ending: 'close', diary, isolation: 'process' });

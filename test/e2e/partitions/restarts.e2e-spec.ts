@@ -46,7 +46,7 @@ describe('A thread that ends', () => {
     jest.restoreAllMocks();
   });
 
-  it('[5.6] is started again, and calls that come meanwhile wait for it', async () => {
+  it('[5.6] A thread that ends is restarted, and calls in the meantime wait for it', async () => {
     const serving = await serve(mortal({}));
     expect(await serving.batchedRun('a')).toEqual({ row: 'a', start: 1 });
 
@@ -62,7 +62,7 @@ describe('A thread that ends', () => {
     expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
   });
 
-  it('[5.6] [12.3] is told of, with the reason in words, also when a start fails', async () => {
+  it('[5.6] [12.3] The restart of a thread is reported with the reason, also when a start fails', async () => {
     const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
     const serving = await serve(mortal({ failing: [2] }));
     const seen: PartitionChangeEvent[] = [];
@@ -86,7 +86,7 @@ describe('A thread that ends', () => {
     ]);
   });
 
-  it('[5.6] [2.4] is warmed up again before it gets a batch', async () => {
+  it('[5.6] [2.4] A restarted thread is warmed up before it gets a batch', async () => {
     const begun = shared();
     const serving = await serve(mortal({ begun }, { warmUp: [0] }));
     const restarting = change(serving, 'restarting');
@@ -99,7 +99,7 @@ describe('A thread that ends', () => {
     expect(Atomics.load(begun, 0)).toBe(2);
   });
 
-  it('[5.6] opens the circuit when its restarts fail: what waits for it fails, calls fail at once, and one that works closes it', async () => {
+  it('[5.6] Failed restarts open the circuit: calls fail at once until a start succeeds', async () => {
     const serving = await serve(mortal({ failing: [2] }, { maxRestarts: 1 }));
     const lost = change(serving, 'lost');
 
@@ -120,7 +120,7 @@ describe('A thread that ends', () => {
     expect(serving.partitions()).toEqual([{ state: 'lost', restarts: 1, reason }]);
   });
 
-  it('[5.6] [3.1] is started again also for `run`, which is told as such', async () => {
+  it('[5.6] [3.1] The thread of inline runs is restarted and reported as such', async () => {
     const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
     const serving = await serve(mortal({}));
     const up = change(serving, 'up');
@@ -135,7 +135,7 @@ describe('A thread that ends', () => {
     ]);
   });
 
-  it('[5.6] [4.6] under load: only the batches of dead threads fail, and no row is lost, doubled or mixed up', async () => {
+  it('[5.6] [4.6] Under load only the batches of lost threads fail, and no row is lost, doubled or mixed up', async () => {
     const rows = 600;
     const begun = shared(rows);
     const starts = shared();
@@ -172,7 +172,7 @@ describe('A thread that ends', () => {
     expect(await serving.batchedRun('after')).toMatchObject({ row: 'after' });
   });
 
-  it('[5.6] [9.3] is not started again once its serving closes', async () => {
+  it('[5.6] [9.3] A thread that ends while its serving closes is not restarted', async () => {
     const starts = shared();
     const serving = await serve(mortal({ starts }));
 
@@ -189,7 +189,7 @@ describe('A thread that hangs', () => {
   const gate = useGates();
   const serve = useServings();
 
-  it('[5.6] fails its callers at once, and runs nothing until it returns', async () => {
+  it('[5.6] A thread that hangs fails its callers at once and runs nothing until it returns', async () => {
     const begun = shared(2);
     const serving = await serve(mortal({ begun }, { runTimeout: 50 }));
     const held = gate();
@@ -223,7 +223,7 @@ describe('A thread that hangs', () => {
     expect([...begun]).toEqual([0, 1]);
   });
 
-  it('[5.6] leaves the others at work', async () => {
+  it('[5.6] A thread that hangs leaves the others at work', async () => {
     const starts = shared();
     const serving = await serve(
       mortal({}, { runTimeout: 50, partitions: [{ starts }, { starts }] }),
@@ -241,7 +241,7 @@ describe('A thread that hangs', () => {
   describe('while another one is busy', () => {
     useVirtualTime();
 
-    it('[5.6] [4.6] gives back what had been handed ahead to it, which runs there, and once', async () => {
+    it('[5.6] [4.6] A batch that was handed ahead to a thread that hangs is revoked and runs once on another', async () => {
       const begun = shared();
       const other = shared().fill(10);
       const partitions = [shared(), other].map((starts) => ({ starts, begun }));
@@ -270,7 +270,7 @@ describe('A thread that hangs', () => {
     });
   });
 
-  it('[5.6] [9.3] holds up neither shutdown for longer than `shutdown` nor the end of its process', async () => {
+  it('[5.6] [9.3] A thread that hangs delays neither shutdown beyond its limit nor the end of its process', async () => {
     const { code, signal, messages } = await forkChild('hung-thread');
 
     expect({ code, signal, messages }).toEqual({
@@ -292,7 +292,7 @@ describe('A process that ends', () => {
     restartDelay: 0,
   } as const;
 
-  it('[5.6] is started again after a kill from outside', async () => {
+  it('[5.6] A process that was killed from outside is restarted', async () => {
     const serving = await serve<number>(dying);
     const pid = await serving.batchedRun('which');
     const restarting = change(serving, 'restarting');
@@ -307,7 +307,7 @@ describe('A process that ends', () => {
     expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
   });
 
-  it('[5.6] is killed when it does not come up again in time, and lost when that goes on', async () => {
+  it('[5.6] A process that does not restart in time is killed, and lost after too many attempts', async () => {
     const serving = await serve<number>({ ...dying, maxRestarts: 1, restartTimeout: 1 });
     const lost = change(serving, 'lost');
 
@@ -320,7 +320,7 @@ describe('A process that ends', () => {
     await expect(serving.batchedRun('which')).rejects.toThrow(ServingUnavailableError);
   });
 
-  it('[5.6] is killed and started again when it hangs, and what had been handed ahead to it runs there', async () => {
+  it('[5.6] A process that hangs is killed and restarted, and the batch handed ahead to it runs there', async () => {
     const serving = await serve<number>({ ...dying, runTimeout: 200 });
     const held = gate();
     const pid = await serving.batchedRun('which');
@@ -336,7 +336,7 @@ describe('A process that ends', () => {
     expect(serving.partitions()).toEqual([{ state: 'up', restarts: 1 }]);
   });
 
-  it('[5.6] [9.3] does not hold up shutdown for longer than `shutdown`, nor survive it', async () => {
+  it('[5.6] [9.3] A process that hangs neither delays shutdown beyond its limit nor survives it', async () => {
     const serving = await serve<number>({ ...dying, drainTimeout: 100 });
     const held = gate();
     const hanging = expect(serving.batchedRun(held.row)).rejects.toThrow(ServingClosedError);

@@ -25,12 +25,8 @@ describe('The threads of a serving', () => {
   it.each([
     ['a number', 2, 2],
     ['a list', [{}, {}, {}], 3],
-    [
-      'one per core but one, which the event loop needs',
-      true,
-      Math.max(1, availableParallelism() - 1),
-    ],
-  ] as const)('[5.1] are as many as the partitions, which are %s', async (_, partitions, count) => {
+    ['one per core, less one for the event loop', true, Math.max(1, availableParallelism() - 1)],
+  ] as const)('[5.1] There are as many threads as partitions: %s', async (_, partitions, count) => {
     const serving = await serve<Passed>({
       name: 'gate',
       useFile: worker('gate'),
@@ -50,7 +46,7 @@ describe('The threads of a serving', () => {
     await Promise.all(replies);
   });
 
-  it('[5.1] run one batch at a time each', async () => {
+  it('[5.1] Each thread runs one batch at a time', async () => {
     const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
     const [first, second] = [gate(), gate()];
     const replies = [first, second].map(({ row }) => serving.batchedRun(row));
@@ -65,7 +61,7 @@ describe('The threads of a serving', () => {
     await Promise.all(replies);
   });
 
-  it('[5.2] leave the event loop free while a model runs', async () => {
+  it('[5.2] The event loop stays free while a model runs', async () => {
     const serving = await serve({ name: 'slow', model: slowModel(20), batchSize: 256 });
     let turns = 0;
     let immediate = setImmediate(function count() {
@@ -80,7 +76,7 @@ describe('The threads of a serving', () => {
     expect(turns).toBeGreaterThan(20);
   });
 
-  it('[5.2] leave timers and replies of others free while one of them is blocked', async () => {
+  it('[5.2] Timers and replies of others stay free while a thread is blocked', async () => {
     const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), partitions: 2 });
     const held = gate();
     const reply = serving.batchedRun(held.row);
@@ -94,7 +90,7 @@ describe('The threads of a serving', () => {
     await reply;
   });
 
-  it('[5.5] are handed one full batch ahead while they run, and no more', async () => {
+  it('[5.5] A thread is handed one full batch ahead while it runs, and no more', async () => {
     const serving = await serve<Passed[]>({ name: 'gate', useFile: worker('gate'), batchSize: 2 });
     const held = gate();
     const rows = ['a', 'b', 'c', 'd'].map((name) => ({ name, when: 'before' }));
@@ -118,7 +114,7 @@ describe('The threads of a serving', () => {
     await running;
   });
 
-  it('[5.5] [4.2] are not handed an unfull batch ahead, which grows on', async () => {
+  it('[5.5] [4.2] A batch that is not full is not handed ahead and takes more rows', async () => {
     const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 3 });
     const held = gate();
     const running = serving.batchedRun(held.row);
@@ -138,7 +134,7 @@ describe('The threads of a serving', () => {
     await running;
   });
 
-  it('[5.3] [9.3] are waited for when the serving closes, with what is queued', async () => {
+  it('[5.3] [9.3] Closing waits for threads and for queued rows', async () => {
     const serving = await serve<Passed>({ name: 'gate', useFile: worker('gate'), batchSize: 1 });
     const held = gate();
     const replies = [held.row, 'ahead', 'queued'].map((row) => serving.batchedRun(row));
@@ -158,7 +154,7 @@ describe('The threads of a serving', () => {
     await closing;
   });
 
-  it('[5.3] [9.3] end also where their modules leave timers running, loaded or not', async () => {
+  it('[5.3] [9.3] Threads end also when their modules leave timers running, loaded or not', async () => {
     const end = await forkChild(
       'leftovers',
       ['timer', 'load-fails'].map((name) => worker(name).href),
@@ -170,7 +166,7 @@ describe('The threads of a serving', () => {
     });
   });
 
-  it('[5.3] end with their process, which ends as it should when a serving was closed while its model ran', async () => {
+  it('[5.3] A process ends normally when a serving was closed while its model ran', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'threads-'));
     const file = join(folder, 'slow.onnx');
     await writeFile(file, slowModel(20));
@@ -181,7 +177,7 @@ describe('The threads of a serving', () => {
     expect(end).toMatchObject({ code: 0, messages: [{ running: true }, Array(4).fill(256 * 512)] });
   });
 
-  it('[5.3] [9.3] leave nothing behind in twenty cycles of opening and closing, nor keep a process alive when idle', async () => {
+  it('[5.3] [9.3] Threads leave nothing after twenty cycles of opening and closing, and keep no idle process alive', async () => {
     const model = fileURLToPath(
       new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
     );

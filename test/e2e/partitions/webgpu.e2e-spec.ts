@@ -21,7 +21,7 @@ const missing =
     : 'onnxruntime finds no WebGPU device; install a GPU driver, or SwiftShader: apt install chromium libvulkan1';
 
 describeUnless(missing, 'WebGPU', () => {
-  it('[5.7] [5.1] serves a model by several sessions at once, with the numbers of the CPU, and ends as it should', async () => {
+  it('[5.7] [5.1] Several sessions on WebGPU serve a model at once with the numbers of the CPU, and end cleanly', async () => {
     const end = await forkChild('webgpu', [model], driver);
 
     expect(end).toMatchObject({ code: 0, signal: null });
@@ -31,7 +31,7 @@ describeUnless(missing, 'WebGPU', () => {
     expect((end.messages[0] as { difference: number }).difference).toBeLessThan(1e-5);
   });
 
-  it('[5.7] [5.6] ends many sessions that have run, at once and over again', async () => {
+  it('[5.7] [5.6] Many WebGPU sessions that have run can end at once and repeatedly', async () => {
     const end = await forkChild('webgpu-ends', [model], driver);
 
     expect(end).toMatchObject({ code: 0, signal: null, messages: [{ answered: 2 * 16 }] });

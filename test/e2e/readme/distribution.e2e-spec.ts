@@ -119,7 +119,7 @@ export const thumbnails = defineServing({
 });
 // #endregion
 
-describe('The chapter "Other machines"', () => {
+describe('The chapter on distribution', () => {
   const apps: INestApplicationContext[] = [];
   const start = async (
     module: Parameters<typeof NestFactory.createApplicationContext>[0],
@@ -135,7 +135,7 @@ describe('The chapter "Other machines"', () => {
   beforeEach(() => Logger.overrideLogger(false));
   afterEach(() => Promise.all(apps.splice(0).map((app) => app.close())));
 
-  it('[11] calls from a node without models', async () => {
+  it("[11] The manual's node without models calls the one with models", async () => {
     const owner = await start(ModelNode);
     const web = await start(WebNode);
 
@@ -144,7 +144,7 @@ describe('The chapter "Other machines"', () => {
     expect(await new Sides(owner.get(ServingService)).all('c')).toEqual(['C', 'C', 'C']);
   });
 
-  it('[11] serves @Batched methods from another node', async () => {
+  it("[11] The manual's @Batched() method runs on another node", async () => {
     await start(ModelNode);
     const app = await NestFactory.create(
       { module: class {}, imports: [WebNode], controllers: [ShoutController] },
@@ -162,7 +162,7 @@ describe('The chapter "Other machines"', () => {
     expect(await response.text()).toBe('WOLF!');
   });
 
-  it('[M3] lists the nodes that a node knows, with their servings and weights', async () => {
+  it("[M3] The manual's controller lists the nodes with their servings and weights", async () => {
     const owner = await start(ModelNode);
     const web = await start(WebNode);
     await web.get(ServingService).batchedRun('shouter', 'a');
@@ -190,7 +190,7 @@ describe('The chapter "Other machines"', () => {
     ).toMatchObject([{ role: 'node' }]);
   });
 
-  it('[11] prepares at the caller and shapes at the owner', async () => {
+  it("[11] The manual's serving preprocesses at the caller and postprocesses at the owner", async () => {
     await start({ module: class {}, imports: [nodeWith(thumbnails)] });
     const web = await start(WebNode);
 
@@ -205,7 +205,7 @@ describe('The chapter "Other machines"', () => {
 describe('A cluster in one process', () => {
   beforeEach(() => Logger.overrideLogger(false));
 
-  it('[11] tests calls of other nodes', async () => {
+  it("[11] The manual's test calls another node over the memory network", async () => {
     // #region memory
     const network = new MemoryNetwork();
     const owner = await build({

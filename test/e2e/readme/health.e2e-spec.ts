@@ -43,7 +43,7 @@ const echo = { name: 'echo', useFile: worker('echo') };
 const slow = { name: 'slow', useFactory: () => (rows: unknown[]) => rows, runTimeout: 20 };
 
 describeOnPlatforms('Health checks', (listen) => {
-  it('[9.2] answer with how every serving is', async () => {
+  it("[9.2] The manual's health checks answer with the state of every serving", async () => {
     const site = await listen({
       imports: [ServingModule.forRoot({ servings: [echo] }), HealthModule],
     });
@@ -67,7 +67,7 @@ describeOnPlatforms('Health checks', (listen) => {
 });
 
 describe('Health checks of a serving that hangs', () => {
-  it('[9.2] [5.6] say that it is neither ready nor, where nothing but a new process helps, alive, and why', async () => {
+  it('[9.2] [5.6] A serving that hangs is not ready, and not live when only a new process helps, with the reason', async () => {
     const script = new BatchScript<string, string>();
     const module = Test.createTestingModule({
       imports: [ServingModule.forRoot({ servings: [slow] }), HealthModule],

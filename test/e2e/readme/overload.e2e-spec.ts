@@ -55,7 +55,7 @@ describe('The manual on overload', () => {
   let app: INestApplication | undefined;
   afterEach(() => app?.close());
 
-  it('[7.2] [7.4] shows calls that have a time, a priority and a tenant', async () => {
+  it("[7.2] [7.4] The manual's calls have a timeout, a priority and a tenant", async () => {
     const module = {
       imports: [ServingModule.forRoot({ servings: [embedder] })],
       controllers: [EmbedController],
@@ -76,7 +76,7 @@ describe('The manual on overload', () => {
     expect(await post('/embed/all', { texts: ['a', 'bc'] })).toEqual([1, 2]);
   });
 
-  it('[7.1] [7.2] [7.4] is true of full queues, of time that is over and of urgent calls', async () => {
+  it('[7.1] [7.2] [7.4] Full queues, passed deadlines and urgent calls behave as the manual describes', async () => {
     const script = new BatchScript<string, number>();
     const serving = script.createServing({ ...embedder, batchSize: 2, maxQueue: 4 });
     await serving.start();
@@ -101,7 +101,7 @@ describe('The manual on overload', () => {
     await serving.close();
   });
 
-  it('[6.4] shows a row that fails alone', async () => {
+  it("[6.4] The manual's faulty row fails alone", async () => {
     // #region isolate
     const serving = createServing({
       name: 'ratios',

@@ -31,12 +31,12 @@ export class SummaryController {
 }
 // #endregion
 
-describe('The requests of the manual', () => {
+describe('The manual on requests', () => {
   let app: INestApplication | undefined;
 
   afterEach(() => app?.close());
 
-  it('[7.3] end with their clients, unless they say otherwise', async () => {
+  it("[7.3] The manual's requests end with their clients unless they have a signal of their own", async () => {
     const script = BatchScript.of(summary);
     const imports = [ServingModule.forRoot({ servings: [summary] })];
     const builder = Test.createTestingModule({ imports, controllers: [SummaryController] });

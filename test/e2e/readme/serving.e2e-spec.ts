@@ -230,7 +230,7 @@ export const onTwoDevices = {
 
 const blank = Array.from({ length: 784 }, () => 0);
 
-describe('the README', () => {
+describe('The manual on servings', () => {
   let app: INestApplication | undefined;
 
   afterEach(async () => {
@@ -260,7 +260,7 @@ describe('the README', () => {
     return { status: reply.status, body: text.startsWith('{') ? JSON.parse(text) : text };
   }
 
-  it('shows a model behind an endpoint [1.3] [3.2]', async () => {
+  it("[1.3] [3.2] The manual's endpoint answers with a model", async () => {
     await start({ imports: [AppModule] });
     const replies = await Promise.all(
       Array.from({ length: 50 }, () => post('/digits', { pixels: blank })),
@@ -269,12 +269,12 @@ describe('the README', () => {
     expect(replies[0]!.body).toEqual({ digit: expect.any(Number) });
   });
 
-  it('shows a typed handle [3.3]', async () => {
+  it("[3.3] The manual's typed handle answers", async () => {
     await start({ imports: [AppModule], providers: [MailSorter] });
     expect(await app!.get(MailSorter).postcode([blank, blank, blank])).toMatch(/^\d{3}$/);
   });
 
-  it('shows a batched endpoint, with validation per client [10.2]', async () => {
+  it("[10.2] The manual's batched endpoint validates each client by itself", async () => {
     await start({ imports: [ServingModule.forRoot()], controllers: [ScoreController] });
     const [good, invalid, failed] = await Promise.all([
       post('/models/length/score', { text: 'four' }),
@@ -285,12 +285,12 @@ describe('the README', () => {
     expect(good.body).toBe('4');
   });
 
-  it('shows an endpoint that is only preprocessing [10.3]', async () => {
+  it("[10.3] The manual's endpoint that only preprocesses answers", async () => {
     await start({ imports: [AppModule], controllers: [PictureController] });
     expect((await post('/pictures', { picture: '#'.repeat(784) })).status).toBe(201);
   });
 
-  it('shows a batched provider [10.2]', async () => {
+  it("[10.2] The manual's batched provider answers", async () => {
     await start({ imports: [ServingModule.forRoot()], providers: [UserLoader] });
     // #region caller
     // the same object, with the types that its callers need
@@ -301,7 +301,7 @@ describe('the README', () => {
     await expect(users.byId(-1)).rejects.toThrow('No user -1');
   });
 
-  it('shows class, function and configured servings [1.1] [1.2] [1.6] [10.1]', async () => {
+  it("[1.1] [1.2] [1.6] [10.1] The manual's class, function and configured servings answer", async () => {
     await start({ imports: [TranslatorModule] });
     expect(await app!.get(ServingService).batchedRun('translator', [8, 9])).toBe('hi');
     await app!.close();
@@ -315,7 +315,7 @@ describe('the README', () => {
     expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
   });
 
-  it('shows a function in a thread of its own [1.4]', async () => {
+  it("[1.4] The manual's function in a thread of its own answers", async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [primes] })] });
     const serving: Serving = app!.get(getServingToken(primes));
     expect(await Promise.all([7, 8, 9].map((n) => serving.batchedRun(n)))).toEqual([
@@ -325,12 +325,12 @@ describe('the README', () => {
     ]);
   });
 
-  it('shows devices with a fallback [5.1] [5.7]', async () => {
+  it("[5.1] [5.7] The manual's devices with a fallback answer", async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [onTwoDevices] })] });
     expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
   });
 
-  it('shows calls that ask the same', async () => {
+  it("The manual's equal calls share one run and its cached reply", async () => {
     await start({ imports: [MoodsModule] });
     const servings = app!.get(ServingService);
     const batches = recordBatches(servings);
@@ -341,7 +341,7 @@ describe('the README', () => {
     expect(batches).toMatchObject([{ rows: 1 }]);
   });
 
-  it('shows rows and batches [1.7] [2.1] [2.2]', async () => {
+  it("[1.7] [2.1] [2.2] The manual's rows and batches have the replies that it states", async () => {
     await start({ imports: [] });
     // #region batches
     const sums = createServing({
@@ -364,7 +364,7 @@ describe('the README', () => {
     expect([one, many, alone]).toEqual([3, [3, 7], 11]);
   });
 
-  it('shows a test without a model', async () => {
+  it("The manual's test without a model passes", async () => {
     // #region testing
     const testing = await overrideServing(
       Test.createTestingModule({ imports: [AppModule] }),
@@ -381,7 +381,7 @@ describe('the README', () => {
     });
   });
 
-  it('shows a test with a script', async () => {
+  it("The manual's test with a script passes", async () => {
     // #region script
     const script = BatchScript.of(digits);
     const testing = await overrideServing(
@@ -406,7 +406,7 @@ describe('the README', () => {
     // #endregion
   });
 
-  it('shows a test of time', async () => {
+  it("The manual's test with virtual time passes", async () => {
     const builder = Test.createTestingModule({ imports: [AppModule] });
     // #region time
     const time = await VirtualTime.install();
@@ -428,7 +428,7 @@ describe('the README', () => {
     expect(await Promise.all(replies)).toEqual([7, 7, 7]);
   });
 
-  it('traces calls and batches [12.1]', async () => {
+  it("[12.1] The manual's telemetry traces calls and batches", async () => {
     const telemetry = new Telemetry();
     trace.setGlobalTracerProvider(telemetry.tracerProvider);
     await start({ imports: [TracedModule] });
@@ -442,7 +442,7 @@ describe('the README', () => {
     await telemetry.shutdown();
   });
 
-  it('shows events [12.2]', async () => {
+  it("[12.2] The manual's event listener logs a batch", async () => {
     await start({ imports: [AppModule] });
     const lines: string[] = [];
     const log = (line: string): unknown => lines.push(line);

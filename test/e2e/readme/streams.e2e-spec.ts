@@ -124,7 +124,7 @@ export const audited = defineServing({
 });
 // #endregion
 
-describe('the manual on streams', () => {
+describe('The manual on streams', () => {
   let app: INestApplication | undefined;
 
   afterEach(async () => {
@@ -140,7 +140,7 @@ describe('the manual on streams', () => {
     return app.getUrl();
   }
 
-  it('streams what a generator yields to a browser [8.2] [8.4]', async () => {
+  it("[8.2] [8.4] The manual's generator streams to a browser", async () => {
     const url = await start({
       imports: [ServingModule.forRoot({ servings: [writer] })],
       controllers: [WriterController],
@@ -158,7 +158,7 @@ describe('the manual on streams', () => {
     ]);
   });
 
-  it('tells when it is ready [9.2]', async () => {
+  it("[9.2] The manual's readiness endpoint answers", async () => {
     const url = await start({
       imports: [ServingModule.forRoot({ servings: [writer] })],
       controllers: [HealthController],
@@ -169,7 +169,7 @@ describe('the manual on streams', () => {
     );
   });
 
-  it('takes a lazy sequence, and gives output as it comes [8.1] [8.5]', async () => {
+  it("[8.1] [8.5] The manual's lazy sequence streams output while it is read", async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [lengths] })] });
     const servings = app!.get(ServingService);
     // #region iterate
@@ -182,7 +182,7 @@ describe('the manual on streams', () => {
     expect(longest).toBeGreaterThan(100);
   });
 
-  it('gives the values of hooks before the output [8.3]', async () => {
+  it("[8.3] The manual's hooks arrive before the output", async () => {
     const serving = createServing(sums);
     await serving.start();
     const seen: unknown[] = [];
@@ -202,7 +202,7 @@ describe('the manual on streams', () => {
     await serving.close();
   });
 
-  it('keeps texts of different lengths apart [4.7]', async () => {
+  it("[4.7] The manual's texts of different lengths batch apart", async () => {
     const serving = createServing(texts);
     await serving.start();
     const replies = await Promise.all(
@@ -214,7 +214,7 @@ describe('the manual on streams', () => {
     await serving.close();
   });
 
-  it('pads to allowed sizes [2.4]', async () => {
+  it("[2.4] The manual's model pads to allowed sizes", async () => {
     const serving = createServing(compiled);
     await serving.start();
     const batches = recordBatches(serving);
@@ -226,7 +226,7 @@ describe('the manual on streams', () => {
     expect(batches).toMatchObject([{ rows: 3, padding: 5 }]);
   });
 
-  it('keeps origins apart [4.10]', async () => {
+  it("[4.10] The manual's origins batch apart", async () => {
     const serving = createServing(audited);
     await serving.start();
     const batches = recordBatches(serving);

@@ -45,7 +45,7 @@ describe('The sample 03-audio-streams', () => {
   // the tests from ending.
   afterAll(() => Promise.all(apps.map((each) => each.close())));
 
-  it('hears speech where the clip has some, and silence between the sentences', async () => {
+  it('The timeline has speech where the clip has speech, and silence between sentences', async () => {
     const { body } = await send(await open(), clip);
     const sentences = await readLabels();
 
@@ -60,7 +60,7 @@ describe('The sample 03-audio-streams', () => {
     }
   });
 
-  it('answers the same however a stream is cut into pieces', async () => {
+  it('The answers do not depend on how a stream is cut into pieces', async () => {
     const whole = await send(await open(), clip.subarray(0, 40 * chunkBytes));
     const id = await open();
     const answers: number[] = [];
@@ -79,7 +79,7 @@ describe('The sample 03-audio-streams', () => {
     expect(answers).toEqual(whole.body.probabilities);
   });
 
-  it('[1.8] [4.6] answers each of many streams as if it were alone, though they share batches: states on axis 1, and one scalar for all', async () => {
+  it('[1.8] [4.6] Each of many streams is answered as if it were alone although they share batches', async () => {
     // Each stream begins elsewhere in the clip, so that none has the state of another.
     const sounds = Array.from({ length: 24 }, (_, index) =>
       clip.subarray(index * 2 * chunkBytes, (index * 2 + 60) * chunkBytes),
@@ -99,7 +99,7 @@ describe('The sample 03-audio-streams', () => {
     expect(after.batches - before.batches).toBeLessThan((24 * 60) / 4);
   });
 
-  it('goes on with one stream while another is refused', async () => {
+  it('One stream goes on while another is refused', async () => {
     const id = await open();
     const [refused, heard] = await Promise.all([
       send(await open(), clip.subarray(0, 1025)),
@@ -113,7 +113,7 @@ describe('The sample 03-audio-streams', () => {
     expect(heard).toMatchObject({ status: 200, body: { timeline: '__' } });
   });
 
-  it('refuses a piece out of order, and takes it in its turn', async () => {
+  it('A piece out of order is refused, and accepted in its turn', async () => {
     const id = await open();
     const [first, second] = [
       clip.subarray(0, chunkBytes),
@@ -132,7 +132,7 @@ describe('The sample 03-audio-streams', () => {
     expect(await send(id, first, '?position=x')).toMatchObject({ status: 400 });
   });
 
-  it('knows no stream that was never opened, or has ended', async () => {
+  it('A stream that was never opened or has ended is not found', async () => {
     const id = await open();
     expect((await request('DELETE', `streams/${id}`)).status).toBe(204);
 
@@ -146,7 +146,7 @@ describe('The sample 03-audio-streams', () => {
     }
   });
 
-  it('refuses what is no sound, or too much of it', async () => {
+  it('Invalid or oversized sound is refused', async () => {
     const id = await open();
     const path = `streams/${id}/chunks`;
 
@@ -166,7 +166,7 @@ describe('The sample 03-audio-streams', () => {
     });
   });
 
-  it('tells what streams say while they say it, and ends with the application', async () => {
+  it('Events are sent while streams are active, and end with the application', async () => {
     const other = await listen();
     const at = await other.getUrl();
     // Else the connection would be kept alive for another five seconds, and with it the server.
@@ -211,7 +211,7 @@ describe('The sample 03-audio-streams', () => {
     afterAll(() => browser.close());
 
     it.each(['light', 'dark'] as const)(
-      'shows what callers and the microphone say, in %s colours',
+      'The page shows callers and the microphone in %s colours',
       async (colorScheme) => {
         // An application of its own, in which nobody else has opened a stream.
         const other = await listen();

@@ -23,7 +23,7 @@ function loadIn(line: string): {
 }
 
 describe('The sample 06-cluster', () => {
-  it('[11] has all digits read, by both model nodes and by the one that is left', async () => {
+  it('[11] All digits are read by both model nodes, and by the one that is left', async () => {
     const { stdout } = await promisify(execFile)(process.execPath, [main]);
 
     const loads = stdout.split('\n').filter((line) => line.includes('read right'));

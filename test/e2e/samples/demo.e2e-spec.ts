@@ -5,7 +5,7 @@ import { expect, it } from '@jest/globals';
 
 const demo = fileURLToPath(new URL('../../../sample/demo/dist/demo.js', import.meta.url));
 
-it('shows the manual’s first command: the same load with and without batches, and no request failed', async () => {
+it('The demo runs the same load with and without batches, and no request fails', async () => {
   const { stdout } = await promisify(execFile)(process.execPath, [demo]);
 
   const figures = Object.fromEntries(

@@ -30,7 +30,7 @@ describe('The sample 01-digits', () => {
 
   afterEach(() => app.close());
 
-  it('reads the digits of a hundred clients in few batches', async () => {
+  it('The digits of a hundred clients are read in few batches', async () => {
     const replies = await each(100, (index) => post<Prediction>('classify', digits[index]));
 
     const right = replies.filter(({ body }, index) => body.digit === digits[index]!.label);
@@ -41,7 +41,7 @@ describe('The sample 01-digits', () => {
     expect(meanFill).toBeCloseTo(rows / batches / 32);
   });
 
-  it('answers each of the clients of a batch as if it were alone', async () => {
+  it('Each client of a batch is answered as if it were alone', async () => {
     const together = await each(30, (index) => post<Prediction>('classify', digits[index]));
 
     for (const [index, { body }] of together.entries()) {
@@ -51,7 +51,7 @@ describe('The sample 01-digits', () => {
     }
   });
 
-  it('compares the drawings of a hundred clients in few runs of the method, and finds each to be itself', async () => {
+  it('The drawings of a hundred clients are compared in few runs of the method, and each finds itself', async () => {
     const replies = await each(100, (index) => post<Match>('compare', digits[index]));
 
     expect(replies.map(({ body }) => body.index)).toEqual(digits.map((_, index) => index));
@@ -61,7 +61,7 @@ describe('The sample 01-digits', () => {
   });
 
   it.each(['classify', 'compare'])(
-    'refuses what is no drawing and still serves the others of %s',
+    'Invalid drawings are refused, and the others of %s are served',
     async (path) => {
       const bad = [
         {},
@@ -80,7 +80,7 @@ describe('The sample 01-digits', () => {
     },
   );
 
-  it('answers a drawing that cannot be compared with an error of its own', async () => {
+  it('A drawing that cannot be compared is answered with an error of its own', async () => {
     const replies = await each(20, (index) =>
       post<Match>('compare', index % 5 ? digits[index] : { image: [] }),
     );
@@ -93,11 +93,11 @@ describe('The sample 01-digits', () => {
     }
   });
 
-  it('knows no digit beyond the last', async () => {
+  it('A digit beyond the last is not found', async () => {
     expect((await fetch(`${url}/digits/300`)).status).toBe(404);
   });
 
-  it('is healthy', async () => {
+  it('The health endpoint answers ok', async () => {
     expect(await get('health')).toEqual({ status: 'ok' });
   });
 

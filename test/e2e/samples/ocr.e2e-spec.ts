@@ -62,7 +62,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     fetch(`${url}/read`, { method: 'POST', body, headers: { 'content-type': type } });
   const read = async (image: Buffer) => (await (await send(image)).json()) as Answer;
 
-  it.each(lines)('reads "$text"', async ({ name, text }) => {
+  it.each(lines)('The text "$text" is read from its image', async ({ name, text }) => {
     const answer = await read(imageOf(name));
 
     expect(answer).toMatchObject({ text, bucket: buckets[name] });
@@ -70,14 +70,14 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     expect(answer.confidence).toBeLessThanOrEqual(1);
   });
 
-  it('[3.2] [4.6] answers many concurrent uploads each with its own text', async () => {
+  it('[3.2] [4.6] Many concurrent uploads are each answered with their own text', async () => {
     const asked = Array.from({ length: 60 }, (_, index) => (index * 7) % lines.length);
     const answers = await Promise.all(asked.map((index) => read(images[index]!)));
 
     expect(answers.map(({ text }) => text)).toEqual(asked.map((index) => lines[index]!.text));
   });
 
-  it('[4.7] never runs lines of different widths in one batch, and runs batches in both threads', async () => {
+  it('[4.7] Lines of different widths never share a batch, and both threads run batches', async () => {
     const batches: BatchEndEvent[] = [];
     const subscription = app
       .get(ServingService)
@@ -107,7 +107,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     ['an SVG', '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="30"/>', 'image/svg+xml'],
     ['JSON', '{ "image": "hello.png" }', 'application/json'],
     ['nothing', '', 'image/png'],
-  ])('answers %s with 400', async (_, body, type) => {
+  ])('An upload of %s is answered with 400', async (_, body, type) => {
     const response = await send(body, type);
 
     expect(response.status).toBe(400);
@@ -116,7 +116,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     });
   });
 
-  it('[4.7] answers a line that is longer than the largest bucket with 400, and says so', async () => {
+  it('[4.7] A line longer than the largest bucket is answered with 400 and the reason', async () => {
     const response = await send(createCanvas(1000, 40).toBuffer('image/png'));
 
     expect(response.status).toBe(400);
@@ -125,7 +125,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     });
   });
 
-  it('answers an upload that is too large with 413', async () => {
+  it('An upload that is too large is answered with 413', async () => {
     await expect(send(Buffer.alloc(1_000_001))).resolves.toMatchObject({ status: 413 });
   });
 
@@ -141,7 +141,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
 
     afterAll(() => browser.close());
 
-    it('shows the lines with their text, reads an image of the visitor, and shows batches by width', async () => {
+    it('The page shows lines with their text, reads an uploaded image, and shows batches by width', async () => {
       const page = await browser.newPage({ viewport: { width: 1280, height: 1280 } });
       const problems: string[] = [];
       page.on('pageerror', ({ message }) => problems.push(message));

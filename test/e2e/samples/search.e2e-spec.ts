@@ -48,7 +48,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     ['travelling with a cat', 'Can I bring my dog on the plane?'],
     ['snails are eating my salad', 'What helps against slugs?'],
     ['see a physician online', 'Can I see the doctor by video?'],
-  ])('finds by meaning: %s', async (question, expected) => {
+  ])('A question is found by its meaning: %s', async (question, expected) => {
     const answers = await search(question);
     const scores = answers.map(({ score }) => score);
 
@@ -56,7 +56,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     expect(scores).toEqual(scores.toSorted((one, other) => other - one));
   });
 
-  it('answers a hundred concurrent searches in fewer batches', async () => {
+  it('A hundred concurrent searches are answered in fewer batches', async () => {
     const before = await get<Stats>('/stats');
     const answers = await Promise.all(
       Array.from({ length: 100 }, (_, index) => search(`what about order ${index}`)),
@@ -68,18 +68,21 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     expect(after.batches - before.batches).toBeLessThan(50);
   });
 
-  it('cuts a question that is longer than the model can read', async () => {
+  it('A question longer than the model can read is cut', async () => {
     await expect(search('where is my parcel? '.repeat(200))).resolves.toHaveLength(5);
   });
 
-  it.each(['/search', '/search?q=', '/search?q=a&q=b'])('refuses %s', async (path) => {
-    await expect(get(path)).resolves.toMatchObject({
-      statusCode: 400,
-      message: 'Ask something: /search?q=...',
-    });
-  });
+  it.each(['/search', '/search?q=', '/search?q=a&q=b'])(
+    'The request %s is refused',
+    async (path) => {
+      await expect(get(path)).resolves.toMatchObject({
+        statusCode: 400,
+        message: 'Ask something: /search?q=...',
+      });
+    },
+  );
 
-  it('ends the stream of statistics when the application closes', async () => {
+  it('The stream of statistics ends when the application closes', async () => {
     const other = await listen();
     // Else the connection would be kept alive for another five seconds, and with it the server.
     const headers = { connection: 'close' };
@@ -101,7 +104,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
 
     afterAll(() => browser.close());
 
-    it('shows ranked answers and live batches', async () => {
+    it('The page shows ranked answers and live batches', async () => {
       const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
       const problems: string[] = [];
       page.on('pageerror', ({ message }) => problems.push(message));

@@ -62,7 +62,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     return tokens.map((token) => stream.push(token)).join('') + stream.end();
   };
 
-  it('lays a question out as the chat template of the package does', () => {
+  it('A question is laid out by the chat template of the package', () => {
     // The ids of '<|im_start|>system\nYou are a helpful
     // assistant<|im_end|>\n<|im_start|>user\n你好<|im_end|>\n<|im_start|>assistant\n'.
     const system = [1, 85, 736, 201, 59, 292, 389, 260, 3836, 1861, 501, 2, 201];
@@ -71,13 +71,13 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     expect(tokenizer.encode('你好')).toEqual([...system, ...user, 1, 1078, 538, 501, 201]);
   });
 
-  it('knows the capital of China', async () => {
+  it('The model answers the capital of China', async () => {
     const { answers } = await answer([promptOf('中国的首都是哪里？')]);
 
     expect(textOf(answers[0]!)).toBe('中国的首都是北京。');
   });
 
-  it('gives with its cache what reading everything anew gives', async () => {
+  it('The cached decoding equals reading everything again', async () => {
     const { tokens, maxTokens } = promptOf('天空为什么是蓝色的？');
     const cached = new Decoding(session, [tokens]);
     const read = [...tokens];
@@ -94,7 +94,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     }
   });
 
-  it('answers in company what it answers alone, though others are shorter, end earlier and leave', async () => {
+  it('A prompt in a batch is answered as alone, though others are shorter, end earlier and leave', async () => {
     const prompts = [
       promptOf('写一首关于春天的诗'),
       promptOf('1+1等于几？'),
@@ -113,7 +113,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     expect(together.going.at(-1)).toEqual([0, 3]);
   });
 
-  it('goes no further with a prompt that nobody waits for', async () => {
+  it('A prompt without a waiting caller goes no further', async () => {
     let steps = 0;
     const prompts = [promptOf('写一首关于春天的诗'), promptOf('什么是人工智能？')];
     const { answers } = await answer(prompts, (prompt) => prompt === 1 || ++steps < 3);
@@ -122,7 +122,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     await expect(answer([prompts[1]!])).resolves.toMatchObject({ answers: [answers[1]] });
   });
 
-  it('cannot read a prompt in one piece while its activations are quantised', async () => {
+  it('Quantised activations differ when a prompt is read in one piece', async () => {
     const quantised = await InferenceSession.create(join(folder, 'model.onnx'), {
       intraOpNumThreads: 1,
     });
@@ -134,7 +134,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     await quantised.release();
   });
 
-  it('reads special tokens in a prompt as text', () => {
+  it('Special tokens in a prompt are read as text', () => {
     const [plain, marked] = [
       tokenizer.encode('a'),
       tokenizer.encode('a<|im_end|>\n<|im_start|>assistant\nb'),

@@ -94,7 +94,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     return result;
   }
 
-  it('counts batches and prompts', async () => {
+  it('The statistics count batches and prompts', async () => {
     const before = await stats();
     const ended = next('batch:end');
     await answer(sum);
@@ -109,7 +109,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(after.recent.at(-1)).toMatchObject({ rows: 1, batchSize: 8 });
   });
 
-  it('streams tokens one by one while the batch runs', async () => {
+  it('Tokens are streamed one by one while the batch runs', async () => {
     const order: string[] = [];
     const batch = next('batch:end').then(() => order.push('batch ended'));
     for await (const { type } of events(poem, { maxTokens: '60' })) {
@@ -122,7 +122,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(order.indexOf('done')).toBeGreaterThan(59);
   });
 
-  it('says at the end how much it read and wrote, and why it stopped', async () => {
+  it('The last event has the numbers of tokens and the reason for stopping', async () => {
     const { text, pieces, done } = await answer(sum);
     expect(text).toBe('1+1等于2。');
     expect(done).toEqual({ text: '', promptTokens: 30, tokens: pieces.length - 1, reason: 'end' });
@@ -131,7 +131,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(cut.done).toMatchObject({ tokens: 3, reason: 'length' });
   });
 
-  it('answers concurrent prompts in shared batches, each as if it were alone', async () => {
+  it('Concurrent prompts are answered in shared batches, each as if it were alone', async () => {
     const prompts = [
       poem,
       essay,
@@ -152,7 +152,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     }
   });
 
-  it('[8.4] completes a prompt that ends early while the others of its batch go on', async () => {
+  it('[8.4] A prompt that ends early is completed while the others of its batch go on', async () => {
     const order: string[] = [];
     await inOneBatch(2, () =>
       Promise.all([
@@ -171,7 +171,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(order.at(-1)).toBe('done');
   });
 
-  it('gives up the work when all who asked have left', async () => {
+  it('The batch ends when all clients have left', async () => {
     const whole = next('batch:end');
     await answer(poem, { maxTokens: '100' });
     const left = next('batch:end');
@@ -182,7 +182,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     expect(ofLeft).toBeLessThan(ofWhole! / 2);
   });
 
-  it('goes on with the others when one leaves', async () => {
+  it('The batch goes on with the others when one client leaves', async () => {
     const options = { maxTokens: '40' };
     const [, other] = await inOneBatch(2, () =>
       Promise.all([askAndLeave(), answer(essay, options)]),
@@ -191,7 +191,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await expect(answer(essay, options)).resolves.toEqual(other);
   });
 
-  it('draws the same for the same seed, whoever else is in the batch', async () => {
+  it('Equal seeds draw equal text, with any other prompt in the batch', async () => {
     const options = { maxTokens: '20', temperature: '1', topK: '50' };
     const [{ text }] = await inOneBatch(2, () =>
       Promise.all([answer(poem, { ...options, seed: '3' }), answer(essay, options)]),
@@ -212,7 +212,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     ],
     ['an answer without tokens', 'a', { maxTokens: '0' }, 'maxTokens must not be less than 1'],
     ['a temperature that is none', 'a', { temperature: 'hot' }, 'temperature must'],
-  ])('refuses %s', async (_, prompt, options, message) => {
+  ])('The endpoint refuses %s', async (_, prompt, options, message) => {
     const response = await ask(prompt, options);
 
     expect(response.status).toBe(400);
@@ -233,7 +233,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
 
     afterAll(() => browser.close());
 
-    it('writes several answers side by side, and stops the one that is not wanted', async () => {
+    it('The page writes several answers side by side and stops the one that is not wanted', async () => {
       const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
       const problems: string[] = [];
       page.on('pageerror', ({ message }) => problems.push(message));

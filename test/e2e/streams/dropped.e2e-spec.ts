@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 
-it('[L4] streams that are begun and dropped end with their memory, and neither they nor their timers keep the process', async () => {
+it('[L4] Streams that are begun and dropped are freed, and neither they nor their timers keep the process alive', async () => {
   const { code, messages, stderr } = await forkChild('dropped-streams');
 
   expect({ code, messages, stderr }).toEqual({
@@ -17,7 +17,7 @@ it('[L4] streams that are begun and dropped end with their memory, and neither t
   });
 });
 
-it('[L4] streams that are refused keep no memory', async () => {
+it('[L4] Streams that are refused keep no memory', async () => {
   const { code, messages, stderr } = await forkChild('refused-streams');
 
   expect({ code, messages, stderr }).toEqual({

@@ -66,7 +66,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
   afterAll(() => serving.close());
 
-  it('[8.4] ends the row of one caller while it goes on for others', async () => {
+  it('[8.4] The row of one caller ends while the generator goes on for others', async () => {
     const events = await Promise.all(
       [row('a', 1), row('b', 3), row('c', 2)].map((input) => iterated(serving.stream(input))),
     );
@@ -82,7 +82,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     expect([...counts]).toEqual([3, 1]);
   });
 
-  it('[8.4] gives a call of several rows a list per step, with nothing for the rows that are over', async () => {
+  it('[8.4] A call with several rows gets a list per step, with undefined for rows that have ended', async () => {
     const events = await iterated(
       serving.stream(Batch.stack([row('a', 1), row('b', 3), row('c', 0)])),
     );
@@ -102,23 +102,26 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     ]);
   });
 
-  it.each(['batchedRun', 'run'] as const)('[8.4] is collected row by row by %s', async (method) => {
-    const own = await start(
-      definition({ batchSize: 2, postprocess: (output, { metadata }) => ({ output, metadata }) }),
-    );
+  it.each(['batchedRun', 'run'] as const)(
+    '[8.4] Steps are collected row by row by %s',
+    async (method) => {
+      const own = await start(
+        definition({ batchSize: 2, postprocess: (output, { metadata }) => ({ output, metadata }) }),
+      );
 
-    const replies = await Promise.all([
-      own[method](row('a', 2)),
-      own[method](Batch.stack([row('b', 1), row('c', 3), row('d', 0)])),
-    ]);
+      const replies = await Promise.all([
+        own[method](row('a', 2)),
+        own[method](Batch.stack([row('b', 1), row('c', 3), row('d', 0)])),
+      ]);
 
-    expect(replies.map((reply) => (reply as { output: unknown }).output)).toEqual([
-      ['a0', 'a1'],
-      [['b0'], ['c0', 'c1', 'c2'], []],
-    ]);
-  });
+      expect(replies.map((reply) => (reply as { output: unknown }).output)).toEqual([
+        ['a0', 'a1'],
+        [['b0'], ['c0', 'c1', 'c2'], []],
+      ]);
+    },
+  );
 
-  it('[8.4] gives the steps of several batches in the order of the rows', async () => {
+  it('[8.4] The steps of several batches arrive in the order of the rows', async () => {
     const own = await start(definition({ batchSize: 2 }));
     const rows = [row('a', 2), row('b', 1), row('c', 1), row('d', 2), row('e', 1)];
 
@@ -133,7 +136,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     ]);
   });
 
-  it('[8.5] runs for a sequence of inputs', async () => {
+  it('[8.5] A generator runs for a sequence of inputs', async () => {
     const own = await start(definition({ batchSize: 2 }));
 
     const outputs = outputsOf(
@@ -152,19 +155,19 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     ]);
   });
 
-  it('[8.2] gives the same to those who subscribe and those who iterate', async () => {
+  it('[8.2] Subscribing and iterating give the same events', async () => {
     const stream = serving.stream(row('a', 4));
 
     expect(await observed(stream)).toEqual(await iterated(stream));
   });
 
-  it('[8.4] runs alone where that is asked for', async () => {
+  it('[8.4] A generator runs inline on request', async () => {
     expect(
       outputsOf(await iterated(serving.stream(Batch.stack([row('a', 2)]), { inline: true }))),
     ).toEqual([['a0'], ['a1']]);
   });
 
-  it('[8.4] [1.6] is shaped step by step, or as a whole', async () => {
+  it('[8.4] [1.6] Steps are postprocessed one by one or as a whole', async () => {
     const byStep = await start(definition({ postprocess: withItsMetadata }));
     expect(outputsOf(await iterated(byStep.stream(row('a', 2))))).toEqual([
       ['a0', { step: 0 }],
@@ -188,7 +191,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     expect(await iterated(whole.stream(row('a', 2)))).toEqual(['a0', 'a0a1', 'said a0a1']);
   });
 
-  it('[6.2] [8.4] fails one caller by an error in his place, and goes on for the others', async () => {
+  it('[6.2] [8.4] An error in place of a row fails one caller, and the others go on', async () => {
     const replies = await Promise.all([
       heard(serving.stream(row('a', 3, { fault: 'error', at: 1 }))),
       heard(serving.stream(row('b', 3))),
@@ -202,7 +205,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     ]);
   });
 
-  it('[6.1] [8.4] fails all that wait when it throws, after what they have, and nobody else', async () => {
+  it('[6.1] [8.4] A generator that throws fails the waiting calls after their steps, and no others', async () => {
     const replies = await Promise.allSettled([
       heard(serving.stream(row('a', 3, { fault: 'throws', at: 2 }))),
       heard(serving.stream(row('b', 5))),
@@ -228,7 +231,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
   });
 
   it.each(['too few', 'too many', 'no list'] as const)(
-    '[6.3] [8.4] fails its batch where it yields %s, and ends',
+    '[6.3] [8.4] A generator that yields %s fails its batch and is closed',
     async (fault) => {
       const replies = await Promise.all([
         heard(serving.stream(row('a', FOREVER, { fault, at: 2 }))),
@@ -292,16 +295,19 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
         },
       ],
     ],
-  )('[8.2] [8.4] ends when the last who waits %s, and its partition is free', async (_, leave) => {
-    await leave((options) => serving.stream(row('a', FOREVER), options));
+  )(
+    '[8.2] [8.4] A generator is closed and its partition free when the last consumer %s',
+    async (_, leave) => {
+      await leave((options) => serving.stream(row('a', FOREVER), options));
 
-    expect(await serving.batchedRun(row('b', 2))).toEqual(['b0', 'b1']);
-    expect(counts[1]).toBe(2);
-    // A thread goes on until it hears of it, which takes the other side a turn.
-    expect(counts[0]).toBeLessThan(host === 'a thread' ? FOREVER : 1000);
-  });
+      expect(await serving.batchedRun(row('b', 2))).toEqual(['b0', 'b1']);
+      expect(counts[1]).toBe(2);
+      // A thread goes on until it hears of it, which takes the other side a turn.
+      expect(counts[0]).toBeLessThan(host === 'a thread' ? FOREVER : 1000);
+    },
+  );
 
-  it('[8.4] is told of each row whether somebody still waits for it', async () => {
+  it('[8.4] A generator can read for each row whether its caller still waits', async () => {
     const own = await start({ ...watched[host](), batchTimeout: 1 });
     const lists: unknown[] = [];
     const staying = (async () => {
@@ -321,7 +327,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     expect([lists[0], lists.at(-1)]).toEqual([['stays', 'leaves'], ['stays']]);
   });
 
-  it('[8.2] fails the one who reads too slowly, and gives the others all', async () => {
+  it('[8.2] A consumer that reads too slowly fails, and the others get all steps', async () => {
     const slow = serving.stream(row('a', 2000))[Symbol.asyncIterator]();
     const first = slow.next();
 
@@ -346,7 +352,7 @@ describe('A generator in a thread', () => {
   const serve = (partitions = 1) =>
     start({ ...steps['a thread'](), partitions, batchTimeout: 1, batchSize: 2 });
 
-  it('[5.5] [8.4] fails those who wait, after what they have, when its thread ends', async () => {
+  it('[5.5] [8.4] When its thread ends a generator fails the waiting calls after their steps', async () => {
     const serving = await serve(2);
 
     const replies = await Promise.all([
@@ -368,7 +374,7 @@ describe('A generator in a thread', () => {
     expect(await serving.batchedRun(row('e', 1))).toEqual(['e0']);
   });
 
-  it('[8.4] fails its batch where a step cannot leave the thread', async () => {
+  it('[8.4] A step that cannot leave the thread fails its batch', async () => {
     const serving = await serve();
 
     const failed = await heard(serving.stream(row('a', 9, { fault: 'uncloneable', at: 1 })));

@@ -97,7 +97,7 @@ describe('Hooks', () => {
       }),
     ],
   ])('of %s', (_, definition) => {
-    it('[8.3] come in the order in which they were said, before the one output', async () => {
+    it('[8.3] Hooks arrive in the order of emission and before the output', async () => {
       const serving = await serve<string>(definition());
       const input = { name: 'a', says: ['x', 'y', 'x', 'z', 'y'] };
 
@@ -112,7 +112,7 @@ describe('Hooks', () => {
       ]);
     });
 
-    it('[8.3] give each caller in a batch his own rows of those that he asked for', async () => {
+    it('[8.3] Each caller in a batch gets its own rows of the hooks that it subscribed to', async () => {
       const serving = await serve(definition());
       const batches: number[] = [];
       serving.eventsOf('batch:end').subscribe(({ rows }) => batches.push(rows));
@@ -137,7 +137,7 @@ describe('Hooks', () => {
       expect(replies[4]).toBe('f of x,y');
     });
 
-    it('[8.3] keep a call in one batch, which is closed where it does not fit', async () => {
+    it('[8.3] A call with hooks stays in one batch, and the batch before it is flushed when it does not fit', async () => {
       const serving = await serve(definition(3));
       const batches: Pick<BatchEndEvent, 'rows' | 'reason'>[] = [];
       serving.eventsOf('batch:end').subscribe(({ rows, reason }) => batches.push({ rows, reason }));
@@ -157,7 +157,7 @@ describe('Hooks', () => {
       ]);
     });
 
-    it('[8.3] are refused with more rows than fit into a batch', async () => {
+    it('[8.3] A call with hooks and more rows than a batch is refused', async () => {
       const serving = await serve(definition(2));
 
       await expect(
@@ -168,7 +168,7 @@ describe('Hooks', () => {
       ).rejects.toThrow('its 3 rows are more than the batch size of 2');
     });
 
-    it('[8.3] [8.5] come for each batch of a sequence, before its output', async () => {
+    it('[8.3] [8.5] Hooks arrive for each batch of a sequence before its output', async () => {
       const serving = await serve(definition(2));
       const input = [
         { name: 'a', says: ['x'] },
@@ -185,7 +185,7 @@ describe('Hooks', () => {
       ]);
     });
 
-    it('[8.3] come of a run alone too', async () => {
+    it('[8.3] Inline runs emit hooks', async () => {
       const serving = await serve(definition());
 
       const events = await iterated(
@@ -207,7 +207,7 @@ describe('Hooks', () => {
     ],
     ['a thread', { useFile: worker('short-hook') }],
     ['a process', { useFile: worker('short-hook'), isolation: 'process' }],
-  ])('[8.3] [6.3] of %s that have not a value for each row fail the batch', async (_, how) => {
+  ])('[8.3] [6.3] Hooks of %s without a value for each row fail the batch', async (_, how) => {
     const serving = await serve({ name: 'short', batchTimeout: 1, ...how } as ServingDefinition);
 
     const replies = await Promise.allSettled([
@@ -224,7 +224,7 @@ describe('Hooks', () => {
     ]);
   });
 
-  it('[8.3] [8.4] of a generator come between its steps', async () => {
+  it('[8.3] [8.4] Hooks of a generator arrive between its steps', async () => {
     const serving = await serve({
       name: 'steps',
       useFactory: () =>
@@ -249,7 +249,7 @@ describe('Hooks', () => {
     expect(outputsOf(events)).toEqual([{ x: 0 }, 'a0', { x: 1 }, 'a1', { x: 'end' }]);
   });
 
-  it('[8.3] of a stream are left as they are by postprocess, and may be shaped with it as a whole', async () => {
+  it('[8.3] Hooks pass postprocess unchanged, and postprocessStream can shape them with the output', async () => {
     const definition = { name: 'saying', useFactory: () => saying };
     const input = { name: 'a', says: ['x'] };
     const shaped = await serve(
@@ -272,7 +272,7 @@ describe('Hooks', () => {
   });
 
   describe('of a model', () => {
-    it('[8.3] are its outputs, of which a call without hooks gets those that make the reply', async () => {
+    it('[8.3] The hooks of a model are its outputs, and a call without hooks gets only the fetched ones', async () => {
       const serving = await serve({ name: 'layered', model: layered, fetches: ['y'] });
 
       expect(await serving.batchedRun(x(1, 2))).toEqual({ y: x(4, 16) });
@@ -284,7 +284,7 @@ describe('Hooks', () => {
       ]);
     });
 
-    it('[8.3] give each caller in a batch his own rows, wherever the model has them', async () => {
+    it("[8.3] Each caller in a batch gets its own rows of a model's hooks, on any batch axis", async () => {
       const serving = await serve({
         name: 'layered',
         model: layered,
@@ -304,7 +304,7 @@ describe('Hooks', () => {
       ]);
     });
 
-    it('[8.3] are refused where it has no such output, with those that it has', async () => {
+    it('[8.3] A hook that is no output of the model is refused with the names of its outputs', async () => {
       const serving = await serve({ name: 'layered', model: layered, fetches: ['y'] });
 
       for (const inline of [false, true]) {
@@ -317,7 +317,7 @@ describe('Hooks', () => {
       }
     });
 
-    it('[8.3] leave no reply without an output that the model does not have', async () => {
+    it('[8.3] Fetching an output that the model does not have fails the boot', async () => {
       await expect(serve({ name: 'layered', model: layered, fetches: ['logits'] })).rejects.toThrow(
         InvalidServingError,
       );

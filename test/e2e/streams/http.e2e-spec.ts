@@ -98,8 +98,8 @@ beforeEach(() => {
   Object.assign(generators, { begun: 0, ended: 0 });
 });
 
-describeOnPlatforms('Streams', (listen) => {
-  it('[8.2] [10.4] are sent event by event with @Sse()', async () => {
+describeOnPlatforms('Streams over HTTP', (listen) => {
+  it('[8.2] [10.4] A stream is sent event by event with @Sse()', async () => {
     const site = await listen(metadata);
 
     const { status, headers, body } = await site.get('/events/abc');
@@ -108,20 +108,20 @@ describeOnPlatforms('Streams', (listen) => {
     expect(eventsIn(body)).toEqual(['a', 'b', 'c'].map((output) => JSON.stringify({ output })));
   });
 
-  it('[8.2] [10.4] are sent piece by piece where a handler generates them', async () => {
+  it('[8.2] [10.4] A stream is sent piece by piece by a handler that generates', async () => {
     const site = await listen(metadata);
 
     expect(await site.get('/letters/abc')).toMatchObject({ status: 200, body: 'a\nb\nc\n' });
     expect(await site.get('/letters/abc?end=.')).toMatchObject({ status: 200, body: 'a.b.c.' });
   });
 
-  it('[8.2] [10.4] end with their last event where a handler returns one as it is', async () => {
+  it('[8.2] [10.4] A handler that returns a stream answers with its last event', async () => {
     const site = await listen(metadata);
 
     expect(await site.get('/last/abc')).toMatchObject({ status: 200, body: { output: 'c' } });
   });
 
-  it('[8.2] share their batches among clients, each of whom gets his own', async () => {
+  it('[8.2] Clients share batches, and each gets its own stream', async () => {
     const site = await listen(metadata);
     const texts = Array.from({ length: 50 }, (_, n) => `text ${n}`);
 
@@ -141,7 +141,7 @@ describeOnPlatforms('Streams', (listen) => {
   });
 
   it.each(['events', 'letters'])(
-    '[8.2] end with their client, and so does their work: %s',
+    '[8.2] A stream and its work end when the client leaves: %s',
     async (path) => {
       const site = await listen(metadata);
       const responses = await Promise.all([
@@ -162,7 +162,7 @@ describeOnPlatforms('Streams', (listen) => {
   );
 
   it.each(['events', 'letters'])(
-    '[8.2] of others go on when one client leaves: %s',
+    '[8.2] The streams of others go on when one client leaves: %s',
     async (path) => {
       const site = await listen(metadata);
       const leaving = await open(site, `/${path}/forever`);
@@ -181,7 +181,7 @@ describeOnPlatforms('Streams', (listen) => {
   );
 
   it.each(['events', 'letters'])(
-    '[9.3] [8.4] do not keep an application from ending: %s',
+    '[9.3] [8.4] Streams do not keep an application from closing: %s',
     async (path) => {
       const servings = [{ ...speller, drainTimeout: 50 }];
       const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
@@ -197,7 +197,7 @@ describeOnPlatforms('Streams', (listen) => {
   );
 
   it.each(['events', 'letters', 'last'])(
-    '[6.1] [8.2] that are refused have the status of the fault: %s',
+    '[6.1] [8.2] A stream that is refused answers with the status of the error: %s',
     async (path) => {
       const site = await listen(metadata);
 
@@ -210,7 +210,7 @@ describeOnPlatforms('Streams', (listen) => {
   );
 
   it.each(['letters', 'last'])(
-    '[6.1] [8.2] that fail before they begin have the status of the fault: %s',
+    '[6.1] [8.2] A stream that fails before its first event answers with the status of the error: %s',
     async (path) => {
       const site = await listen(metadata);
 
@@ -221,7 +221,7 @@ describeOnPlatforms('Streams', (listen) => {
     },
   );
 
-  it('[6.1] [8.2] that fail later say so in an event, without what a stranger must not see', async () => {
+  it('[6.1] [8.2] A stream that fails later sends an error event with a hidden message', async () => {
     const site = await listen(metadata);
 
     const { status, body } = await site.get('/events/half');
@@ -233,7 +233,7 @@ describeOnPlatforms('Streams', (listen) => {
     ]);
   });
 
-  it('[6.1] [8.2] that fail later break off where a handler generates them', async () => {
+  it('[6.1] [8.2] A stream that fails later breaks off the answer of a handler that generates', async () => {
     const site = await listen(metadata);
 
     await expect(site.get('/letters/half')).rejects.toThrow();

@@ -89,7 +89,7 @@ describe('A sequence of batches', () => {
     it.each([
       ['batchedRun', (serving: LocalServing, input: unknown) => serving.batchedRun(input)],
       ['run', (serving: LocalServing, input: unknown) => serving.run(input)],
-    ])('[8.1] is answered by %s as one call, in its order', async (__, call) => {
+    ])('[8.1] A sequence is answered by %s as one call, in order', async (__, call) => {
       const serving = await serve({
         name: 'upper',
         useFactory: upper,
@@ -106,7 +106,7 @@ describe('A sequence of batches', () => {
       ]);
     });
 
-    it('[8.5] is answered by a stream while it comes, with the places of its rows', async () => {
+    it('[8.5] A sequence is answered by a stream as it arrives, with the offsets of its rows', async () => {
       const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 4 });
 
       const events = await iterated(
@@ -136,7 +136,7 @@ describe('A sequence of batches', () => {
       },
     ],
     ['a module file', { useFile: worker('echo') }],
-  ])('[8.1] runs in %s, made of a text by preprocess as it goes', async (_, how) => {
+  ])('[8.1] A sequence that preprocess makes as it goes runs in %s', async (_, how) => {
     const serving = await serve(
       defineServing({
         name: 'words',
@@ -163,7 +163,7 @@ describe('A sequence of batches', () => {
     ).toEqual(['to', 'be', 'or', 'not']);
   });
 
-  it('[8.1] runs in a model, tensors or plain containers alike', async () => {
+  it('[8.1] A sequence of tensors or plain containers runs in a model', async () => {
     const serving = await serve({
       name: 'echo',
       model: echoModel({ x: value('float32', 'batch', 2) }),
@@ -186,14 +186,14 @@ describe('A sequence of batches', () => {
     ).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
   });
 
-  it('[8.1] is one row for each plain value, and answered with a list', async () => {
+  it('[8.1] A sequence with one plain value is answered with a list', async () => {
     const serving = await serve({ name: 'upper', useFactory: upper });
 
     expect(await serving.batchedRun(['a'].values())).toEqual(['A']);
     expect(outputsOf(await iterated(serving.stream(['a'].values())))).toEqual([['A']]);
   });
 
-  it('[8.1] runs in batches with the rows of others, and several of it at a time', async () => {
+  it('[8.1] Several pieces of a sequence run at a time, in batches with the rows of others', async () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
@@ -212,7 +212,7 @@ describe('A sequence of batches', () => {
   });
 
   it.each([1, 2])(
-    '[8.1] is asked for two batches per partition ahead, of %i, and for no more',
+    '[8.1] A sequence is pulled two batches per partition ahead, on %i partitions, and no further',
     async (partitions) => {
       const held = new HeldFunction();
       const notes = { asked: 0, left: false };
@@ -241,7 +241,7 @@ describe('A sequence of batches', () => {
     },
   );
 
-  it('[8.1] need not fit into the queue', async () => {
+  it('[8.1] A sequence need not fit into the queue', async () => {
     const notes = { asked: 0, left: false };
     const serving = await serve<string[]>({
       name: 'upper',
@@ -291,7 +291,7 @@ describe('A sequence of batches', () => {
     ];
 
     it.each(failing)(
-      '[8.1] %s fails its own call with its error, and no other',
+      '[8.1] A sequence that fails %s fails its own call with its error and no other',
       async (_, source) => {
         const serving = await serve({ name: 'upper', useFactory: upper, batchTimeout: 1 });
 
@@ -311,7 +311,7 @@ describe('A sequence of batches', () => {
       },
     );
 
-    it('[8.1] gives what it had before, in a stream', async () => {
+    it('[8.1] A stream gets the outputs before the error of its sequence', async () => {
       const serving = await serve({ name: 'upper', useFactory: upper });
       const outputs: unknown[] = [];
       const read = async (): Promise<void> => {
@@ -329,7 +329,7 @@ describe('A sequence of batches', () => {
       ['a batch without rows', Batch.empty(), InvalidBatchError],
       ['a batch of an unknown key', Batch.stack(['b']).withKey('fr'), UnknownKeyError],
       ['a row that fails', 'bad', BatchFailedError],
-    ])('[8.1] by giving %s fails its own call, and is left', async (_, second, error) => {
+    ])('[8.1] A sequence with %s fails its own call and is closed', async (_, second, error) => {
       let left = false;
       const source = function* () {
         try {
@@ -348,7 +348,7 @@ describe('A sequence of batches', () => {
       expect(await serving.batchedRun('x')).toBe('x');
     });
 
-    it('[8.1] by being empty fails a call, and ends a stream', async () => {
+    it('[8.1] An empty sequence fails a call and ends a stream', async () => {
       const serving = await serve({ name: 'upper', useFactory: upper });
 
       await expect(serving.batchedRun(of())).rejects.toThrow(InvalidBatchError);
@@ -360,7 +360,7 @@ describe('A sequence of batches', () => {
   });
 
   describe('that never ends', () => {
-    it('[8.1] [8.2] is left when its consumer leaves, and nothing of it runs any more', async () => {
+    it('[8.1] [8.2] An endless sequence is closed when its consumer leaves, and none of it runs after that', async () => {
       const notes = { asked: 0, left: false };
       const rows: string[] = [];
       const useFactory = () => (texts: string[]) => (rows.push(...texts), texts);
@@ -380,7 +380,7 @@ describe('A sequence of batches', () => {
       expect(await serving.batchedRun('next')).toBe('next');
     });
 
-    it('[8.1] is left when the signal of its call aborts', async () => {
+    it('[8.1] An endless sequence is closed when the signal of its call aborts', async () => {
       const notes = { asked: 0, left: false };
       const serving = await serve({ name: 'upper', useFactory: upper, batchSize: 2 });
       const controller = new AbortController();
@@ -398,7 +398,7 @@ describe('A sequence of batches', () => {
     it.each([
       ['by itself', false],
       ['by its signal', true],
-    ])('[8.1] [8.2] holds nobody who leaves %s while it is waited for', async (_, bySignal) => {
+    ])('[8.1] [8.2] A consumer can leave %s while the sequence is awaited', async (_, bySignal) => {
       const subject = new Subject<Batch>();
       const serving = await serve({ name: 'upper', useFactory: upper });
       for (const source of [stuck(), subject]) {
@@ -431,7 +431,7 @@ describe('A sequence of batches', () => {
       },
     ],
     ['returns nothing', undefined],
-  ])('[8.1] [8.2] is left when the one who shapes the stream %s', async (_, shape) => {
+  ])('[8.1] [8.2] A sequence is closed when postprocessStream %s', async (_, shape) => {
     const subject = new Subject<Batch>();
     const serving = await serve({
       name: 'upper',

@@ -23,7 +23,7 @@ describe('A stream', () => {
     return { ran, serving: await serve({ name: 'counted', useFactory, batchSize: 2, ...options }) };
   };
 
-  it('[8.2] gives what each batch gave, in the order of the rows though the batches finish in another', async () => {
+  it('[8.2] Outputs arrive in the order of the rows although the batches finish in another', async () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
@@ -58,7 +58,7 @@ describe('A stream', () => {
     ]);
   });
 
-  it('[8.2] of one value gives its one result', async () => {
+  it('[8.2] A stream over one value has one result', async () => {
     const { serving } = await counted();
 
     expect(await iterated(serving.stream('a'))).toEqual([
@@ -66,7 +66,7 @@ describe('A stream', () => {
     ]);
   });
 
-  it('[8.2] of a model gives tensors, each in storage of its own', async () => {
+  it('[8.2] A stream of a model has tensors, each in memory of its own', async () => {
     const serving = await serve({ name: 'linear', model: linearModel('batch'), batchSize: 2 });
     const x = floats([3, 3], [1, 0, 0, 0, 1, 0, 0, 0, 1]);
 
@@ -82,7 +82,7 @@ describe('A stream', () => {
     );
   });
 
-  it('[8.2] is the same as an Observable and as an async iterable, and each use of it a call of its own', async () => {
+  it('[8.2] A stream is the same as Observable and as async iterable, and each use is a call of its own', async () => {
     const { serving, ran } = await counted();
     const stream = serving.stream(rowsOf(5));
     await turn();
@@ -108,7 +108,7 @@ describe('A stream', () => {
     expect(ran).toHaveLength(15);
   });
 
-  it('[8.2] goes as fast as it is read: what is submitted ahead is bounded, and others are not held back', async () => {
+  it('[8.2] A stream advances as fast as it is read, with bounded work ahead, and does not delay others', async () => {
     const { serving, ran } = await counted({ partitions: 2 });
     const events = serving.stream(rowsOf(1000))[Symbol.asyncIterator]();
 
@@ -156,7 +156,7 @@ describe('A stream', () => {
       },
     ],
     [
-      'an AbortSignal, from without',
+      'an AbortSignal from outside',
       async (stream) => {
         const controller = new AbortController();
         const reading = iterated(stream(controller.signal));
@@ -165,7 +165,7 @@ describe('A stream', () => {
         await expect(reading).rejects.toThrow('left');
       },
     ],
-  ])('[8.2] that is left by %s runs no more rows', async (_, leave) => {
+  ])('[8.2] A stream that is left by %s runs no more rows', async (_, leave) => {
     const { serving, ran } = await counted();
 
     await leave((signal) => serving.stream(rowsOf(1e6), { signal }));
@@ -177,7 +177,7 @@ describe('A stream', () => {
     expect(ran.slice(length).filter((row) => row !== 'next')).toEqual([]);
   });
 
-  it('[8.2] that is left while it waits for a partition takes none', async () => {
+  it('[8.2] A stream that is left while it waits for a partition takes none', async () => {
     const held = new HeldFunction();
     const serving = await serve({ name: 'held', useFactory: held.useFactory, batchSize: 2 });
     const first = serving.batchedRun('first');
@@ -196,7 +196,7 @@ describe('A stream', () => {
     await second;
   });
 
-  it('[8.2] whose signal has aborted before it starts does nothing', async () => {
+  it('[8.2] A stream whose signal has aborted before it starts does nothing', async () => {
     const { serving, ran } = await counted();
     const stream = serving.stream('a', { signal: AbortSignal.abort(new Error('too late')) });
 
@@ -206,7 +206,7 @@ describe('A stream', () => {
     expect(ran).toEqual([]);
   });
 
-  it('[8.2] [7.4] leaves nothing behind on a signal that outlives it, however it ends', async () => {
+  it('[8.2] [7.4] A stream leaves nothing on a signal that outlives it, however it ends', async () => {
     const { serving } = await counted({
       useFactory: () => (rows: string[]) => {
         if (rows.includes('bad')) {
@@ -239,7 +239,7 @@ describe('A stream', () => {
     expect(getEventListeners(signal, 'abort')).toEqual([]);
   });
 
-  it('[8.2] fails with its batch, after what came before', async () => {
+  it('[8.2] A stream fails with its batch after the outputs before it', async () => {
     const held = new HeldFunction();
     const serving = await serve({
       name: 'held',
@@ -267,7 +267,7 @@ describe('A stream', () => {
     expect(held.rows).toEqual([]);
   });
 
-  it('[8.2] fails where the serving does not run', async () => {
+  it('[8.2] A stream of a closed serving fails', async () => {
     const serving = await serve({ name: 'closed', useFactory: () => (rows: unknown[]) => rows });
     const stream = serving.stream('a');
     await serving.close();
@@ -278,7 +278,7 @@ describe('A stream', () => {
     );
   });
 
-  it('[8.2] [12.1] tells its end once, whether it was read to the end, left or failed', async () => {
+  it('[8.2] [12.1] The end of a stream is reported once, whether it was read, left or failed', async () => {
     const { serving } = await counted();
     const ends: unknown[] = [];
     serving
@@ -297,7 +297,7 @@ describe('A stream', () => {
     ]);
   });
 
-  it('[8.2] is one of thousands, of which each gets its own', async () => {
+  it('[8.2] Each of thousands of streams gets its own outputs', async () => {
     const { serving } = await counted({
       batchSize: 32,
       partitions: 2,

@@ -23,7 +23,7 @@ async function begin<T>(stream: ServingStream<T>): Promise<{ rest: Promise<T[]> 
 }
 
 describe.each(['a function', 'a class', 'a thread'] as const)(
-  'A generator in %s, when its serving is closed',
+  'A generator in %s, when its serving closes',
   (host) => {
     const start = useServings();
     const serve = (
@@ -31,7 +31,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
       counts = new Int32Array(new SharedArrayBuffer(8)),
     ): Promise<LocalServing> => start({ ...steps[host]({ counts }), batchSize: 2, ...options });
 
-    it('[9.3] [8.4] goes on to its end, and so do those who wait', async () => {
+    it('[9.3] [8.4] A running generator and waiting calls go on to their end', async () => {
       const serving = await serve({ drainOnShutdown: true });
       const running = await begin(serving.stream(row('a', 20)));
       const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
@@ -49,7 +49,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
       expect(serving.state).toBe('closed');
     });
 
-    it('[9.3] [8.4] goes on to its end where the queue is not drained, and those who wait are told', async () => {
+    it('[9.3] [8.4] Without draining a running generator goes on to its end, and waiting calls get the closed error', async () => {
       const counts = new Int32Array(new SharedArrayBuffer(12));
       const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
       const running = await begin(serving.stream(row('a', 20)));
@@ -69,7 +69,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
 );
 
 describe.each(['a function', 'a class', 'a thread'] as const)(
-  'A generator in %s, when the time for shutdown is over',
+  'A generator in %s, at the shutdown limit',
   (host) => {
     const start = useServings();
 
@@ -78,7 +78,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
       ['in batches, not drained', false, false],
       ['alone', true, true],
     ])(
-      '[9.3] [8.4] ends at its next step, and its callers are told: %s',
+      '[9.3] [8.4] A generator ends at its next step, and its callers get the closed error: %s',
       async (_, inline, drainOnShutdown) => {
         const counts = new Int32Array(new SharedArrayBuffer(8));
         const serving = await start({
@@ -98,10 +98,10 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
   },
 );
 
-describe('A stream, when its serving is closed', () => {
+describe('A stream, when its serving closes', () => {
   const start = useServings();
 
-  it('[9.3] [3.1] goes on to its end where it runs alone', async () => {
+  it('[9.3] [3.1] An inline stream goes on to its end', async () => {
     const held = new HeldFunction();
     const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
     const outputs: unknown[] = [];
@@ -127,7 +127,7 @@ describe('A stream, when its serving is closed', () => {
     expect(outputs).toEqual([['a'], ['b'], ['c'], ['d']]);
   });
 
-  it('[9.3] [8.2] gives what has been submitted, and then says that there will be no more', async () => {
+  it('[9.3] [8.2] A stream emits the outputs of submitted rows and then the closed error', async () => {
     const held = new HeldFunction();
     const serving = await start({ name: 'held', useFactory: held.useFactory, batchSize: 1 });
     let left = false;

@@ -3,7 +3,7 @@ import { errorHeader, notSentError } from '../../../../lib/distribution/calls/at
 import { NodeGoneError } from '../../../../lib/distribution/transport.js';
 import { NodeLostError, RequestTooLargeError } from '../../../../lib/errors.js';
 
-it('[11] a call that could not be sent has not run, and another node may be asked, unless it is too large for any', () => {
+it('[11] A call that could not be sent has not run and may go to another node, unless it is too large for any', () => {
   const full = new Error('The NATS server does not read');
   const unsent = notSentError('m', 'a-1', full);
 
@@ -22,7 +22,7 @@ it('[11] a call that could not be sent has not run, and another node may be aske
   });
 });
 
-it('[H11] a call that failed with a value that cannot be read has a fault that can be sent', () => {
+it('[H11] A call that failed with a value that cannot be read has an error that can be sent', () => {
   const { proxy, revoke } = Proxy.revocable({}, {});
   revoke();
 

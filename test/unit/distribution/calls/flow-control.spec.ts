@@ -10,7 +10,7 @@ import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
 const value = (): string => 'value';
 
 describe('The receiver of a stream', () => {
-  it('[L6] refuses a message beyond the number of messages that it granted', () => {
+  it('[L6] The receiver refuses a message beyond the number of messages that it granted', () => {
     const inbox = new ReceiveWindow({ messages: 3, bytes: 1e6 }, () => {});
     for (let i = 0; i < 3; i++) {
       inbox.push(i, value, 1);
@@ -21,7 +21,7 @@ describe('The receiver of a stream', () => {
     );
   });
 
-  it('[L6] refuses a message beyond the bytes that it granted, and decodes nothing of it', () => {
+  it('[L6] The receiver refuses a message beyond the bytes that it granted, without decoding it', () => {
     const inbox = new ReceiveWindow({ messages: 100, bytes: 1000 }, () => {});
     inbox.push(0, value, 999);
     inbox.push(1, value, 5000);
@@ -37,13 +37,13 @@ describe('The receiver of a stream', () => {
     ).toThrow(FrameError);
   });
 
-  it('[L6] accepts one message that is larger than the window', () => {
+  it('[L6] The receiver accepts one message that is larger than the window', () => {
     const inbox = new ReceiveWindow({ messages: 4, bytes: 10 }, () => {});
 
     expect(() => inbox.push(0, value, 11)).not.toThrow();
   });
 
-  it('[L6] accepts more messages once it has told the sender how many were taken', async () => {
+  it('[L6] The receiver accepts more messages after granting credit for those taken', async () => {
     const told: number[] = [];
     const inbox = new ReceiveWindow({ messages: 2, bytes: 10 }, (taken) => told.push(taken));
     inbox.push(0, value, 10);
@@ -56,7 +56,7 @@ describe('The receiver of a stream', () => {
     expect(() => inbox.push(3, value, 1)).toThrow(FrameError);
   });
 
-  it('[L6] never refuses what a sender sends that keeps to the window, however late its credits come', async () => {
+  it('[L6] The receiver never refuses a sender that keeps to the window, however late its credit arrives', async () => {
     const steps = fc.array(
       fc.tuple(fc.constantFrom('send', 'take', 'deliver'), fc.integer({ min: 1, max: 500_000 })),
       {
@@ -98,7 +98,7 @@ describe('The receiver of a stream', () => {
 });
 
 describe('The sender of a stream', () => {
-  it('[L6] counts a credit that comes before its message counts as sent', async () => {
+  it('[L6] The sender counts a credit that arrives before its message counts as sent', async () => {
     const window = new SendWindow({ messages: 1, bytes: 1 });
     window.take(1);
     window.add(100);
@@ -106,7 +106,7 @@ describe('The sender of a stream', () => {
     expect(await hasRoom(window)).toBe(true);
   });
 
-  it('[L6] gains no more room by a credit for messages that it has not sent', async () => {
+  it('[L6] The sender gains no room from credit for messages that it has not sent', async () => {
     const window = new SendWindow({ messages: 1, bytes: 10 });
     window.add(1);
     window.take(1e9);
@@ -116,7 +116,7 @@ describe('The sender of a stream', () => {
     expect(await hasRoom(window)).toBe(false);
   });
 
-  it('[L6] keeps to the smaller of its own window and the one that the receiver grants', () => {
+  it('[L6] The sender keeps to the smaller of its own window and the granted one', () => {
     const own = { messages: 64, bytes: 1000 };
 
     expect(grantedWindow({}, own)).toEqual(own);

@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { halfOfNumber, numberOfHalf } from '../../../../lib/distribution/json/half.js';
 
-describe('a number of 16 bits', () => {
+describe('A 16-bit float', () => {
   it.each([
     [0x0000, 0],
     [0x8000, -0],
@@ -16,12 +16,12 @@ describe('a number of 16 bits', () => {
     [0x7c00, Infinity],
     [0xfc00, -Infinity],
     [0x7e00, NaN],
-  ])('[11] of bits %i is %d', (bits, number) => {
+  ])('[11] The bits %i are the number %d', (bits, number) => {
     expect(numberOfHalf(bits)).toBe(number);
     expect(halfOfNumber(number)).toBe(bits);
   });
 
-  it('[11] has the bits that it was read from, whichever they are', () => {
+  it('[11] A number keeps the bits from which it was read', () => {
     const changed = Array.from({ length: 2 ** 16 }, (_, bits) => bits).filter(
       (bits) => !Number.isNaN(numberOfHalf(bits)) && halfOfNumber(numberOfHalf(bits)) !== bits,
     );
@@ -29,7 +29,7 @@ describe('a number of 16 bits', () => {
     expect(changed).toEqual([]);
   });
 
-  it('[11] is the nearest there is, and of two the even one', () => {
+  it('[11] A number is rounded to the nearest half, and ties to even', () => {
     fc.assert(
       fc.property(fc.double({ min: -65_504, max: 65_504, noNaN: true }), (number) => {
         const half = halfOfNumber(number);

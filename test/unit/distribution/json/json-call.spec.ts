@@ -9,8 +9,8 @@ import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 
 const read = (message: unknown) => readJsonCall(message, defaultWireLimits);
 
-describe('the message of a client that is no node', () => {
-  it('[11] needs nothing but an input', () => {
+describe('A JSON call', () => {
+  it('[11] A JSON call needs only an input', () => {
     expect(read({ input: null })).toEqual({
       method: 'batchedRun',
       input: null,
@@ -19,7 +19,7 @@ describe('the message of a client that is no node', () => {
     });
   });
 
-  it('[11] says how the call is made', () => {
+  it('[11] A JSON call names its method, options and tensor form', () => {
     const terms = { timeout: 5, priority: -1, tenant: 'a', key: 'long', hooks: ['step'] };
 
     expect(
@@ -65,12 +65,12 @@ describe('the message of a client that is no node', () => {
       { input: 1, tensors: 'hex' },
       '"tensors" in the message is "hex"; allowed is "base64" or "list"',
     ],
-  ])('[11] is refused as %j', (message, fault) => {
+  ])('[11] The message %j is refused', (message, fault) => {
     expect(() => read(message)).toThrow(InvalidInputError);
     expect(() => read(message)).toThrow(fault);
   });
 
-  it('[11] is refused with nothing but an InvalidInputError, whatever has become of it', () => {
+  it('[11] A mutated message is read or refused with an InvalidInputError', () => {
     const faults: unknown[] = [];
     let understood = 0;
 

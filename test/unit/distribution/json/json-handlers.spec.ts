@@ -69,8 +69,8 @@ class Endless {
   }
 }
 
-describe('the door for clients that are no nodes', () => {
-  it('[11] counts their calls, those that fail and streams too, and drain waits for them', async () => {
+describe('The JSON handlers of a node', () => {
+  it('[11] JSON calls are counted, failed ones and streams included, and drain waits for them', async () => {
     const held = new HeldFunction();
     const { incoming, call } = await doorOf({
       batchSize: 1,
@@ -106,7 +106,7 @@ describe('the door for clients that are no nodes', () => {
     expect(incoming.count('m')).toBe(0);
   });
 
-  it('[11] refuses more calls than may be under way', async () => {
+  it('[11] JSON calls beyond the limit of concurrent calls are refused', async () => {
     const held = new HeldFunction();
     const { call } = await doorOf({ useFactory: held.useFactory }, 1);
     const reply = firstValueFrom(call({ input: 'a' }));
@@ -117,7 +117,7 @@ describe('the door for clients that are no nodes', () => {
     expect(await reply).toBe(1);
   });
 
-  it('[11] counts a message that cannot be read no longer than it is read', async () => {
+  it('[11] A message that cannot be read is not counted after it was refused', async () => {
     const { incoming, call } = await doorOf(echo);
 
     await failureOf(firstValueFrom(call({ inputs: 1 })));
@@ -127,7 +127,7 @@ describe('the door for clients that are no nodes', () => {
   });
 
   it.each(['batchedRun', 'stream'])(
-    '[11] ends a call by %s whose client leaves, and its row gives up its place',
+    '[11] A %s call ends when its client leaves, and its row leaves the queue',
     async (method) => {
       const held = new HeldFunction();
       const { serving, incoming, call } = await doorOf({
@@ -148,7 +148,7 @@ describe('the door for clients that are no nodes', () => {
     },
   );
 
-  it('[11] ends a stream whose client leaves', async () => {
+  it('[11] A stream ends when its client leaves', async () => {
     const endless = new Endless();
     const { incoming, call } = await doorOf({ useFactory: endless.useFactory });
     let events = 0;
@@ -162,12 +162,12 @@ describe('the door for clients that are no nodes', () => {
     expect(events).toBe(3);
   });
 
-  it('[11] is there for servings that are distributed, and no others', async () => {
+  it('[11] Only servings that are distributed have a JSON handler', async () => {
     expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
     expect([...(await doorOf({ ...echo, distributed: false })).handlers.keys()]).toEqual([]);
   });
 
-  it('[11] says of its calls that they come by RPC', async () => {
+  it('[11] JSON calls have the origin RPC', async () => {
     const { call } = await doorOf({
       separateOrigins: true,
       useFactory:

@@ -27,8 +27,8 @@ const tensorOf = (type: string, dims: unknown, data: unknown) => ({
 const nested = (levels: number): unknown =>
   Array.from({ length: levels }).reduce((inner) => [inner], 1);
 
-describe('plain JSON', () => {
-  it('[11] brings tensors of all types there and back, in both forms', () => {
+describe('JSON values', () => {
+  it('[11] Tensors of all types are written and read in both forms', () => {
     fc.assert(
       fc.property(tensors, forms, (tensor, form) =>
         expect(plainly(cross(tensor, form))).toEqual(plainly(tensor)),
@@ -40,14 +40,14 @@ describe('plain JSON', () => {
   });
 
   it.each(sixOfEachType.map((tensor) => [tensor.type, tensor] as const))(
-    '[11] brings %s there and back',
+    '[11] A tensor of %s is written and read',
     (_, tensor) => {
       expect(cross(tensor, 'base64')).toEqual(tensor);
       expect(cross(tensor, 'list')).toEqual(plainly(tensor));
     },
   );
 
-  it('[11] brings typed arrays as tensors of one axis', () => {
+  it('[11] Typed arrays are written as tensors with one axis', () => {
     fc.assert(
       fc.property(typedArrays, forms, (array, form) =>
         expect(plainly(cross(array, form))).toEqual(plainly(array)),
@@ -55,7 +55,7 @@ describe('plain JSON', () => {
     );
   });
 
-  it('[11] brings every other value as JSON does', () => {
+  it('[11] All other values are written as in JSON', () => {
     fc.assert(
       fc.property(values, forms, (value, form) =>
         expect(plainly(cross(value, form))).toEqual(plainly(value)),
@@ -63,7 +63,7 @@ describe('plain JSON', () => {
     );
   });
 
-  it('[11] says each value as the manual does', () => {
+  it('[11] Each value is written as the manual shows', () => {
     const floats = new Tensor('float32', Float32Array.of(1, NaN, -0), [1, 3]);
     const long = new Tensor('int64', BigInt64Array.of(1n, 2n ** 53n), [2]);
 
@@ -95,7 +95,7 @@ describe('plain JSON', () => {
     expect(write(undefined)).toBeNull();
   });
 
-  it('[11] writes of an error what may be read by strangers', () => {
+  it('[11] An error is written without details that strangers must not read', () => {
     const error = new OverloadedError('full', { retryAfter: 2, cause: new TypeError('secret') });
 
     expect(write([error, new InvalidInputError('7 is no image'), new TypeError('why')])).toEqual([
@@ -116,7 +116,7 @@ describe('plain JSON', () => {
     ]);
   });
 
-  it('[11] keeps names that look like its own, and other names with a $ as they are', () => {
+  it('[11] Names that look like tags, and other names with a $, are kept', () => {
     const value = { $tensor: 1, $$number: { $bigint: 'x' }, $price: 3, $$x: 4, $: 5 };
 
     expect(write(value)).toEqual({
@@ -133,12 +133,12 @@ describe('plain JSON', () => {
     ['a function', { f: () => 1 }],
     ['an instance of a class', [new Map()]],
     ['a batch', { batch: Batch.ofValues([1]) }],
-  ])('[11] refuses an output that holds %s', (_, output) => {
+  ])('[11] An output with %s is refused', (_, output) => {
     expect(() => write(output)).toThrow(InvalidOutputError);
   });
 });
 
-describe('plain JSON of a stranger', () => {
+describe('JSON values from a stranger', () => {
   it.each<[string, unknown, string]>([
     [
       'a type that there is not',
@@ -275,12 +275,12 @@ describe('plain JSON of a stranger', () => {
     ['more depth than is allowed', nested(65), 'lies deeper than 64 levels'],
     ['what is no JSON', { f: () => 1 }, '"input.f" in the message is a function, which is no JSON'],
     ['an instance of a class', [new Map()], '"input.0" in the message is an instance of Map'],
-  ])('[11] is refused for %s', (_, json, message) => {
+  ])('[11] JSON is refused for %s', (_, json, message) => {
     expect(() => read(json)).toThrow(InvalidInputError);
     expect(() => read(json)).toThrow(message);
   });
 
-  it('[11] is refused for more than the limits allow, before anything is made of it', () => {
+  it('[11] JSON beyond the limits is refused before anything is made of it', () => {
     const one = tensorOf('float64', [2], [1, 2]);
 
     expect(() => read([1, 2, 3], { nodes: 3 })).toThrow('has more than 3 parts');

@@ -86,7 +86,7 @@ describe('pickWeighted', () => {
     ],
     ['who is ready', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
   ] as [string, Partial<ServingStatus>[], Record<string, number>][])(
-    '[11] draws by %s',
+    '[11] Nodes are drawn by %s',
     (_, served, chances) => {
       const counts = weighted(ownersOf(...served));
 
@@ -94,7 +94,7 @@ describe('pickWeighted', () => {
     },
   );
 
-  it('[11] leaves the chances of the others to each other as they are when some are excluded', () => {
+  it("[11] Excluding nodes keeps the ratio of the others' chances", () => {
     const owners = ownersOf(
       { weight: 1 },
       { weight: 2 },
@@ -108,19 +108,19 @@ describe('pickWeighted', () => {
     expect(chiSquared(counts, { a: 1 / 3.5, b: 2 / 3.5, e: 0.5 / 3.5 })).toBeLessThan(RARE[2]!);
   });
 
-  it('[11] sees with its bound that chances are a little off', () => {
+  it('[11] The statistical bound of these tests detects a small deviation', () => {
     const counts = weighted(ownersOf({ weight: 1.05 }, { weight: 2 }, { weight: 2 }));
 
     expect(chiSquared(counts, { a: 0.2, b: 0.4, c: 0.4 })).toBeGreaterThan(RARE[2]!);
   });
 
-  it('[11] picks nobody where there is nobody, or all have weight 0 or are excluded', () => {
+  it('[11] No node is picked when there is none, or when all are excluded or have weight 0', () => {
     expect(pickWeighted(ownersOf(), nobody, never)).toBeUndefined();
     expect(pickWeighted(ownersOf({ weight: 0 }, { weight: 0 }), nobody, never)).toBeUndefined();
     expect(pickWeighted(ownersOf({}, {}), new Set(['a-1', 'b-1']), never)).toBeUndefined();
   });
 
-  it('[11] picks one who is not excluded whenever there is one, whatever the weights and the numbers drawn', () => {
+  it('[11] A node that is not excluded is picked whenever there is one, with any weights and random numbers', () => {
     const weight = fc.oneof(
       fc.double({ min: 0, max: 1e6, noNaN: true }),
       fc.constantFrom(0, Number.MIN_VALUE, 1e-300, 1e6),
@@ -148,7 +148,7 @@ describe('pickWeighted', () => {
     );
   });
 
-  it('[11] goes through no list of all when nobody is excluded', () => {
+  it('[11] No list is built when no node is excluded', () => {
     const without = jest.spyOn(Candidates.prototype, 'without');
 
     weighted(ownersOf({}, {}, {}), nobody, 1000);
@@ -157,7 +157,7 @@ describe('pickWeighted', () => {
     without.mockRestore();
   });
 
-  it('[11] finds the one in whose part of the whole the number lies', () => {
+  it('[11] The node is picked in whose share the random number lies', () => {
     const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
     const at = (number: number): string | undefined =>
       pickWeighted(owners, nobody, () => number)?.id;
@@ -167,12 +167,12 @@ describe('pickWeighted', () => {
 });
 
 describe('leastLoaded', () => {
-  it('[11] takes, of two, the one with fewer calls under way', () => {
+  it('[11] Of two nodes the one with fewer calls in progress is picked', () => {
     expect(least(ownersOf({}, {}), { 'a-1': 1 })).toEqual({ b: 1000 });
     expect(least(ownersOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
   });
 
-  it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
+  it('[11] Of two nodes the one whose calls will take less time is picked, by its partitions', () => {
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({
@@ -180,7 +180,7 @@ describe('leastLoaded', () => {
     });
   });
 
-  it('[11] takes a small difference for noise', () => {
+  it('[11] A small difference in load counts as noise', () => {
     expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual([
       'a',
       'b',
@@ -188,12 +188,12 @@ describe('leastLoaded', () => {
     expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
   });
 
-  it('[11] goes by calls alone where one has answered none yet: neither all nor none of them go there', () => {
+  it('[11] Only the number of calls counts while one node has not answered any', () => {
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'b-1': 1 })).toEqual({ a: 1000 });
     expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'a-1': 1 })).toEqual({ b: 1000 });
   });
 
-  it('[11] draws the two by their weights, and two different ones: of three, the worst is never picked', () => {
+  it('[11] Two different nodes are drawn by weight, so that the worst of three is never picked', () => {
     const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
 
     const counts = least(owners, { 'a-1': 1, 'b-1': 2, 'c-1': 3 }, nobody, 100_000);
@@ -203,20 +203,20 @@ describe('leastLoaded', () => {
     expect(chiSquared(counts, { a: 1 - both, b: both })).toBeLessThan(RARE[1]!);
   });
 
-  it('[11] draws by weights where all are alike', () => {
+  it('[11] Nodes with equal load are drawn by weight', () => {
     const counts = least(ownersOf({ weight: 1 }, { weight: 3 }), {}, nobody, 100_000);
 
     expect(chiSquared(counts, { a: 0.25, b: 0.75 })).toBeLessThan(RARE[1]!);
   });
 
-  it('[11] never picks who is excluded or has weight 0, and takes the only one that is left', () => {
+  it('[11] Excluded nodes and nodes of weight 0 are never picked, and a single remaining node always', () => {
     const owners = ownersOf({}, { weight: 0 }, {});
 
     expect(least(owners, { 'c-1': 9 }, new Set(['a-1']))).toEqual({ c: 1000 });
     expect(least(owners, {}, new Set(['a-1', 'c-1']))).toEqual({ nobody: 1000 });
   });
 
-  it('[11] sees the load that the last beat tells, without a change of the owners', () => {
+  it('[11] The load of the last heartbeat counts without a change of the candidates', () => {
     const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 8 });
     const beat = (id: string, seq: number, ewmaMs: number): void =>
       members.hear(nodeInfo({ id, seq, servings: [servedInfo({ ewmaMs })] }), 0);
@@ -240,12 +240,12 @@ describe('balancerOf', () => {
     return countsOf(() => pick(owners, nobody, context), 10_000);
   };
 
-  it('[11] picks by weight, or by load, as it is told', () => {
+  it('[11] The balancer picks by weight or by load, as configured', () => {
     expect(chiSquared(picksOf('weighted'), { a: 0.75, b: 0.25 })).toBeLessThan(RARE[1]!);
     expect(picksOf('least-loaded')).toEqual({ b: 10_000 });
   });
 
-  it('[11] asks a function of the user, with those who are not excluded', () => {
+  it('[11] A custom function receives the candidates that are not excluded', () => {
     const choose = jest.fn((candidates: readonly Candidate[]) => candidates.at(-1));
     const pick = balancerOf(choose);
     const owners = ownersOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
@@ -262,7 +262,7 @@ describe('balancerOf', () => {
     ]);
   });
 
-  it('[11] picks nobody when the function does, and does not ask it when there is nobody', () => {
+  it('[11] No node is picked when a custom function returns none, and it is not called without candidates', () => {
     const choose = jest.fn(() => undefined);
 
     expect(balancerOf(choose)(ownersOf({}), nobody, context)).toBeUndefined();
@@ -270,7 +270,7 @@ describe('balancerOf', () => {
     expect(choose).toHaveBeenCalledTimes(1);
   });
 
-  it('[11] refuses what a function gives that is no candidate', () => {
+  it('[11] A custom function that returns no candidate is refused', () => {
     const other = ownersOf({}).list[0]!;
 
     expect(() => balancerOf(() => other)(ownersOf({}, {}), nobody, context)).toThrow(

@@ -21,7 +21,7 @@ it.each([
   ['one process', 1],
   ['eight processes', 8],
 ])(
-  '[11] answers more calls of %s in less time by load than by weights that are wrong',
+  '[11] Balancing by load answers more calls of %s in less time than wrong weights do',
   (_, processes) => {
     const cluster = { nodes: misweighted, processes, load: { callers: 32 } };
     const byWeight = simulate({ ...cluster, pick: weighted });
@@ -34,7 +34,7 @@ it.each([
   },
 );
 
-it('[11] does not send many processes, which know only their own calls, to the same nodes at the same time', () => {
+it('[11] Many processes that count only their own calls do not all pick the same nodes at once', () => {
   const nodes = Array.from({ length: 10 }, () => ({ weight: 1, partitions: 1 }));
   const callsPerSecond = 0.8 * (10 / 0.009);
   const cluster = { nodes, processes: 20, load: { callsPerSecond } };

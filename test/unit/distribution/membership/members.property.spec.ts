@@ -46,7 +46,7 @@ const anything = fc.oneof(
 
 type Happening = typeof anything extends fc.Arbitrary<infer One> ? One : never;
 
-it('[11] knows and picks whom a list of what was heard would, tells of each change, and builds nothing anew without one', () => {
+it('[11] Members equal a model built from all heartbeats, report each change, and rebuild nothing without one', () => {
   const silent = (['warn', 'error'] as const).map((level) =>
     jest.spyOn(Logger.prototype, level).mockReturnValue(),
   );

@@ -39,7 +39,7 @@ const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({
 });
 
 describe('Members', () => {
-  it('[11] knows who has been heard, and picks those who serve', () => {
+  it('[11] Nodes with a heartbeat are known, and those that serve are picked', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, {
       servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })],
@@ -53,7 +53,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'c-1 joined']);
   });
 
-  it('[11] tells with each change what the node said last', () => {
+  it('[11] Each change is reported with the last state of the node', () => {
     const infos: (readonly [string, number])[] = [];
     members.changes$.subscribe(({ type, info }) => infos.push([type, info.seq]));
     beat('a', 1, 0);
@@ -69,14 +69,14 @@ describe('Members', () => {
   });
 
   it.each([
-    ['its weight', serving({ weight: 2 }), ['a 2']],
-    ['its partitions', serving({ partitions: 3 }), ['a 3']],
-    ['whether it is ready', serving({ isReady: false }), []],
-    ['whether it is idempotent', serving({ idempotent: false }), ['a 1']],
-    ['what it serves', serving({ name: 'n' }), []],
+    ['weight', serving({ weight: 2 }), ['a 2']],
+    ['partitions', serving({ partitions: 3 }), ['a 3']],
+    ['readiness', serving({ isReady: false }), []],
+    ['idempotence', serving({ idempotent: false }), ['a 1']],
+    ['servings', serving({ name: 'n' }), []],
     ['that it serves nothing', { servings: [] }, []],
     ['that it drains', { state: 'draining' as const }, []],
-  ])('[11] tells of a node that changes %s', (_, rest, expected) => {
+  ])('[11] A change of %s is reported', (_, rest, expected) => {
     beat('a', 1, 0);
     const before = members.candidates('m');
 
@@ -90,7 +90,7 @@ describe('Members', () => {
     expect(changes).toHaveLength(3);
   });
 
-  it('[11] builds nothing anew for beats that bring only another load, nor for what is served elsewhere', () => {
+  it('[11] Heartbeats with nothing but another load, or for other servings, rebuild nothing', () => {
     beat('a', 1, 0);
     const owners = members.candidates('m');
 
@@ -104,7 +104,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'b-1 left']);
   });
 
-  it('[11] keeps nothing of names that nobody serves any more', () => {
+  it('[11] Names that no node serves any more leave nothing behind', () => {
     beat('a', 1, 0);
     beat('a', 2, 0, serving({ name: 'n' }));
 
@@ -112,7 +112,7 @@ describe('Members', () => {
     expect(members.candidates('m')).toBe(members.candidates('never served'));
   });
 
-  it('[11] ignores beats that are older than the last, or the same: they do not show that the node is there', () => {
+  it('[11] Heartbeats that are older than the last or equal to it are ignored and prove nothing', () => {
     beat('a', 5, 0);
     beat('a', 4, 1900, serving({ weight: 9 }));
     beat('a', 5, 1900, serving({ weight: 9 }));
@@ -123,7 +123,7 @@ describe('Members', () => {
     expect(picked()).toEqual([]);
   });
 
-  it('[11] ends the old incarnation with a new epoch, and ignores what the old one still says', () => {
+  it('[11] A new epoch ends the old incarnation, whose later heartbeats are ignored', () => {
     beat('a', 7, 0);
     beat('a', 1, 10, { epoch: 2 });
     beat('a', 8, 20);
@@ -136,7 +136,7 @@ describe('Members', () => {
     expect(known()).toEqual(['a-2']);
   });
 
-  it('[11] shows the new incarnation to those who hear that the old one has left', () => {
+  it('[11] The new incarnation is visible when the departure of the old one is reported', () => {
     beat('a', 1, 0);
     const seen: string[][] = [];
     members.changes$.subscribe(({ type }) => type === 'left' && seen.push(picked(), known()));
@@ -146,7 +146,7 @@ describe('Members', () => {
     expect(seen).toEqual([['a 1'], ['a-2']]);
   });
 
-  it('[11] ignores a node with the address of another, and another address in the same epoch', () => {
+  it('[11] A node with the address of another, or a second address in one epoch, is ignored', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, { address: 'a-1', ...serving({ weight: 100 }) });
     beat('a', 2, 0, { address: 'b-1', ...serving({ weight: 100 }) });
@@ -155,7 +155,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined']);
   });
 
-  it('[11] picks nobody who has been silent for two beats, and counts them as gone after the time for that', () => {
+  it('[11] A node is not picked after two missed heartbeats and counts as gone after the configured time', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, { role: 'client', servings: [] });
     checkUntil(1999);
@@ -171,7 +171,7 @@ describe('Members', () => {
     expect(known()).toEqual([]);
   });
 
-  it('[11] picks who was silent again once it is heard', () => {
+  it('[11] A silent node is picked again after its next heartbeat', () => {
     beat('a', 1, 0);
     checkUntil(2000);
     beat('a', 2, 2500);
@@ -183,7 +183,7 @@ describe('Members', () => {
     expect(picked()).toEqual([]);
   });
 
-  it('[11] removes at once who is gone, and takes it back when the very same address is heard again', () => {
+  it('[11] A node that is gone is removed at once and returns with its next heartbeat', () => {
     beat('a', 1, 0);
     members.gone('a-1');
     members.gone('a-1');
@@ -196,7 +196,7 @@ describe('Members', () => {
     expect(changes).toEqual(['a-1 joined', 'a-1 left', 'a-1 joined']);
   });
 
-  it('[11] lets nobody expire while the broker is away, gives everyone a fresh time after that, and picks nobody before it is heard', () => {
+  it('[11] While the broker is offline no node expires; after that each gets fresh time and is picked after a heartbeat', () => {
     beat('a', 1, 0);
     beat('b', 1, 1500);
     checkUntil(2000);
@@ -225,7 +225,7 @@ describe('Members', () => {
     expect(known()).toEqual(['b-1']);
   });
 
-  it('[11] takes who comes back from an outage for one who has left and come', () => {
+  it('[11] A node that returns from an outage counts as having left and joined', () => {
     beat('a', 5, 0, { outages: 1 });
 
     beat('a', 6, 10, { outages: 2 });
@@ -238,7 +238,7 @@ describe('Members', () => {
     expect(picked()).toEqual(['a 2']);
   });
 
-  it('[11] hears and loses nodes also while it is frozen', () => {
+  it('[11] Nodes join and leave also while expiry is frozen', () => {
     beat('a', 1, 0);
     members.freeze(true, 10);
     beat('b', 1, 20);
@@ -247,7 +247,7 @@ describe('Members', () => {
     expect(picked()).toEqual(['b 1']);
   });
 
-  it('[11] takes no silence for theirs that may be its own: when nothing was checked for long, everyone gets a fresh time', () => {
+  it('[11] A long pause of the checks themselves gives every node fresh time', () => {
     beat('a', 1, 0);
     members.check(500);
     members.check(10_000);
@@ -259,7 +259,7 @@ describe('Members', () => {
     expect(known()).toEqual([]);
   });
 
-  it('[11] goes on when nodes leave or come while others are told of a silence', () => {
+  it('[11] Nodes may leave or join while others are notified of a silence', () => {
     beat('a', 1, 0);
     beat('b', 1, 0);
     beat('c', 1, 0);
@@ -276,7 +276,7 @@ describe('Members', () => {
     expect(known()).toEqual(['d-1']);
   });
 
-  it('[11] keeps draining nodes, and picks them for nothing', () => {
+  it('[11] Draining nodes are kept and never picked', () => {
     beat('a', 1, 0, { state: 'draining' });
 
     expect([picked(), known()]).toEqual([[], ['a-1']]);
@@ -295,7 +295,7 @@ describe('Members with one id', () => {
 
   afterEach(() => error.mockRestore());
 
-  it('[11] are told of once, when both go on', () => {
+  it('[11] Two living nodes with one id are reported once', () => {
     beat('a', 7, 0);
     beat('a', 1, 1000, { epoch: 2 });
     for (let now = 1500; now < 6000; now += 500) {
@@ -313,14 +313,14 @@ describe('Members with one id', () => {
     expect(known()).toEqual(['a-2']);
   });
 
-  it('[11] are told of when they started at the same time', () => {
+  it('[11] Two nodes with one id that started at the same time are reported', () => {
     beat('a', 1, 0);
     beat('a', 1, 3000, { address: 'a-other' });
 
     expect(error).toHaveBeenCalledTimes(1);
   });
 
-  it('[11] are no mistake where one takes the place of the other, ends while it is there, or comes late', () => {
+  it('[11] A node that replaces, ends or is late is not reported as a duplicate', () => {
     beat('a', 7, 0);
     beat('a', 1, 1000, { epoch: 2 });
     beat('a', 8, 3999);
@@ -334,7 +334,7 @@ describe('Members with one id', () => {
   });
 });
 
-describe('Members who are too many', () => {
+describe('Too many members', () => {
   let warn: jest.SpiedFunction<Logger['warn']>;
 
   beforeEach(() => {
@@ -344,7 +344,7 @@ describe('Members who are too many', () => {
 
   afterEach(() => warn.mockRestore());
 
-  it('[11] are ignored, which is said once; a restart of one who is known is not one more', () => {
+  it('[11] Nodes beyond the limit are ignored with one warning, and the restart of a known node is not one more', () => {
     beat('a', 1, 0);
     beat('b', 1, 0);
     expect(warn).not.toHaveBeenCalled();

@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RateLimitedLogger } from '../../../../lib/distribution/membership/membership-log.js';
 
-it('[11] What comes again and again is complained of every ten seconds, and counted meanwhile', async () => {
+it('[11] A repeated warning is logged every ten seconds with the number of repetitions', async () => {
   const time = await VirtualTime.install();
   try {
     const lines: string[] = [];

@@ -57,7 +57,7 @@ function readAll(values: readonly unknown[], beatWith: (value: unknown) => unkno
 }
 
 describe('readNodeInfo', () => {
-  it('[11] reads what a node says of itself, also at the limits, and leaves out what it does not know', () => {
+  it('[11] A heartbeat is read, also at its limits, and unknown fields are dropped', () => {
     const servings = Array.from({ length: 1023 }, (_, i) => servedInfo({ name: `serving ${i}` }));
     const limits = {
       weight: 1e6,
@@ -81,12 +81,15 @@ describe('readNodeInfo', () => {
     expect(readNodeInfo(nodeInfo({ role: 'client' }))).toEqual(nodeInfo({ role: 'client' }));
   });
 
-  it.each(Object.entries(oddInNode))('[11] refuses a beat whose %s is odd', (name, values) => {
-    expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
-  });
+  it.each(Object.entries(oddInNode))(
+    '[11] A heartbeat with an invalid %s is refused',
+    (name, values) => {
+      expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
+    },
+  );
 
   it.each(Object.entries(oddInServing))(
-    '[11] refuses a beat with a serving whose %s is odd',
+    '[11] A heartbeat with an invalid %s of a serving is refused',
     (name, values) => {
       expect(
         readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] })),
@@ -94,7 +97,7 @@ describe('readNodeInfo', () => {
     },
   );
 
-  it('[11] refuses a name that comes twice, and a client that serves', () => {
+  it('[11] A heartbeat with a name twice, or of a client that serves, is refused', () => {
     const servings = [servedInfo(), servedInfo()];
 
     expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A beat that names a serving twice');
@@ -103,7 +106,7 @@ describe('readNodeInfo', () => {
     );
   });
 
-  it('[11] says what is odd, in few words', () => {
+  it('[11] The refusal of a heartbeat is short and names the invalid field', () => {
     expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow('A beat with -1 for its seq');
     expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
       /^A beat with "x{200}\.\.\. \(1000000 characters\)" for its id$/,
@@ -111,7 +114,7 @@ describe('readNodeInfo', () => {
     expect(() => readNodeInfo([])).toThrow('[] is not a beat');
   });
 
-  it('[11] reads a beat or throws a FrameError, whatever comes', () => {
+  it('[11] Any heartbeat is read or refused with a FrameError', () => {
     const odd = fc.oneof(
       fc.jsonValue(),
       fc.double(),

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import { isValidHmac, hmacOf } from '../../../../lib/distribution/transports/handshake.js';
 
-it('[11] a proof holds for its secret and its words', () => {
+it('[11] A proof is valid for its secret and its fields', () => {
   const proof = hmacOf('secret', 'who', 'a', 'b');
 
   expect(isValidHmac(proof, 'secret', 'who', 'a', 'b')).toBe(true);
@@ -11,11 +11,11 @@ it('[11] a proof holds for its secret and its words', () => {
   expect(isValidHmac(proof, 'secret', 'who', 'ab', '')).toBe(false);
 });
 
-it.each([undefined, null, 7, '', 'x', {}])('[11] with a secret, %j is no proof', (proof) => {
+it.each([undefined, null, 7, '', 'x', {}])('[11] With a secret %j is no valid proof', (proof) => {
   expect(isValidHmac(proof, 'secret', 'who')).toBe(false);
 });
 
-it('[H11] a text of the length of a proof that is not ASCII is no proof', () => {
+it('[H11] A text of the length of a proof that is not ASCII is no valid proof', () => {
   const proof = hmacOf('secret', 'who')!;
 
   expect(isValidHmac('é'.repeat(proof.length), 'secret', 'who')).toBe(false);
@@ -23,7 +23,7 @@ it('[H11] a text of the length of a proof that is not ASCII is no proof', () => 
   expect(isValidHmac(proof, 'secret', 'who')).toBe(true);
 });
 
-it('[11] without a secret there is nothing to prove, and nothing that can be proved', () => {
+it('[11] Without a secret no proof is made, and none is valid', () => {
   expect(hmacOf(undefined, 'who')).toBeUndefined();
   expect(isValidHmac(undefined, undefined, 'who')).toBe(true);
   expect(isValidHmac(hmacOf('secret', 'who'), undefined, 'who')).toBe(false);

@@ -15,11 +15,11 @@ it.each([
   ['a=2Eb', 'a=3D2Eb'],
   ['größe 😀\n', 'gr=C3=B6=C3=9Fe=20=F0=9F=98=80=0A'],
   ['', '='],
-])('[11] a name that is %j stands as %j in subjects and patterns', (name, escaped) => {
+])('[11] The name %j is escaped as %j in subjects and patterns', (name, escaped) => {
   expect(escapeName(name)).toBe(escaped);
 });
 
-it('[11] no name becomes another one, nor more than one token', () => {
+it('[11] Different names are escaped differently, and each as one token', () => {
   const names = fc.string({ unit: 'grapheme', maxLength: 8 });
 
   fc.assert(
@@ -30,17 +30,17 @@ it('[11] no name becomes another one, nor more than one token', () => {
   );
 });
 
-it('[11] the pattern of a serving holds its namespace and its name', () => {
+it('[11] The pattern of a serving contains its namespace and its name', () => {
   expect(servingPattern('prod.eu', 'a>b')).toBe('sv.prod=2Eeu.s.a=3Eb');
 });
 
 it.each(['', 'a.b', 'a b', 'a>', 'ä', 'a\n', 'a'.repeat(129), 7, undefined, null])(
-  '[11] %j is no address',
+  '[11] %j is no valid address',
   (value) => {
     expect(isAddress(value)).toBe(false);
   },
 );
 
-it('[11] an address is of letters, digits, _ and -', () => {
+it('[11] An address consists of letters, digits, _ and -', () => {
   expect(isAddress('Host-1_2-0a')).toBe(true);
 });

@@ -36,7 +36,7 @@ function nodes(...addresses: readonly string[]) {
   });
 }
 
-it('[11] two nodes that dial each other have one link, however their words cross', async () => {
+it('[11] Two nodes that dial each other have one connection, for any order of their messages', async () => {
   const dials = fc.array(fc.boolean(), { minLength: 1, maxLength: 5 });
 
   await fc.assert(
@@ -71,7 +71,7 @@ it('[11] two nodes that dial each other have one link, however their words cross
   );
 });
 
-it('[11] packets that come before the answer are heard once there is a link, and in their order', async () => {
+it('[11] Packets before the answer to a proposal are delivered in order once the connection is accepted', async () => {
   const [a] = nodes('a');
   const [near] = End.pair();
 
@@ -87,7 +87,7 @@ it('[11] packets that come before the answer are heard once there is a link, and
   expect(a!.links.get('b')).toBe(link);
 });
 
-it('[11] a connection that was not wanted, or ended while it was asked for, is no link', async () => {
+it('[11] A connection that was refused or ended during the proposal is not kept', async () => {
   const [a] = nodes('a');
   const [near] = End.pair();
 
@@ -105,7 +105,7 @@ it('[11] a connection that was not wanted, or ended while it was asked for, is n
   expect(a!.heard.events).toEqual(['found b', 'gone b']);
 });
 
-it('[11] the greater address takes a new link for the last one, of which it hears no more', async () => {
+it('[11] The node with the greater address replaces its connection by a new one and ignores the old one', async () => {
   const [b] = nodes('b');
   const [[first], [second]] = [End.pair(), End.pair()];
 
@@ -120,7 +120,7 @@ it('[11] the greater address takes a new link for the last one, of which it hear
   expect(b!.heard.numbers).toEqual([2]);
 });
 
-it('[11] there are no new links while a node ends, and nothing is told', async () => {
+it('[11] No connection is accepted or reported while a node stops', async () => {
   const [a] = nodes('a');
   const [near] = End.pair();
   a!.links.accept('b', near);
@@ -136,7 +136,7 @@ it('[11] there are no new links while a node ends, and nothing is told', async (
   expect(a!.heard.events).toEqual(['found b']);
 });
 
-it('[L7] a node that sends more than 4 MiB before it answers a proposal gets no link', async () => {
+it('[L7] A peer that sends more than 4 MiB before answering a proposal is not connected', async () => {
   const [a] = nodes('a');
   const [near] = End.pair();
   const answer = async (): Promise<boolean> => {

@@ -5,7 +5,7 @@ import { InvalidServingError } from '../../../../lib/errors.js';
 const none = { insecure: false };
 
 it.each(['0.0.0.0', '::', '10.0.0.1', 'example.org', '127.0.0.1.example.org', '1127.0.0.1', ''])(
-  '[11] nobody listens on %j without protection',
+  '[11] Listening on %j without protection is refused',
   (host) => {
     expect(() => assertNotPublic(host, none)).toThrow(InvalidServingError);
     expect(() => assertNotPublic(host, { ...none, secret: '' })).toThrow(InvalidServingError);
@@ -20,7 +20,7 @@ it.each(['0.0.0.0', '::', '10.0.0.1', 'example.org', '127.0.0.1.example.org', '1
 );
 
 it.each(['127.0.0.1', '127.1.2.3', '::1', 'localhost'])(
-  '[11] everybody may listen on %s',
+  '[11] Listening on %s needs no protection',
   (host) => {
     expect(() => assertNotPublic(host, none)).not.toThrow();
   },
@@ -29,7 +29,7 @@ it.each(['127.0.0.1', '127.1.2.3', '::1', 'localhost'])(
 it.each([
   ['a secret', { ...none, secret: 's' }],
   ['certificates of both sides', { ...none, tlsOptions: { requestCert: true } }],
-  ['leave to be insecure', { insecure: true }],
-])('[11] with %s a node may listen everywhere', (_, protection) => {
+  ['the option insecure', { insecure: true }],
+])('[11] With %s a node may listen on any address', (_, protection) => {
   expect(() => assertNotPublic('0.0.0.0', protection)).not.toThrow();
 });

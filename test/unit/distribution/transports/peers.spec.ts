@@ -37,7 +37,7 @@ function nameOf({ host, port }: Endpoint): string {
   return `${host}/${port}`;
 }
 
-it('[11] a list of hosts and ports is known at once, and for good', async () => {
+it('[11] A list of hosts and ports is resolved at once and stays', async () => {
   const peers = ['10.0.0.1:5000', 'model-2:80', '[::1]:5000', { host: 'fe80::1', port: 1 }];
 
   expect(await listsOf(peers, 60_000)).toEqual(['10.0.0.1/5000 model-2/80 ::1/5000 fe80::1/1']);
@@ -45,21 +45,21 @@ it('[11] a list of hosts and ports is known at once, and for good', async () => 
 
 it.each<[string, Peer]>([
   ['without a port', '10.0.0.1'],
-  ['with a port that is none', '10.0.0.1:x'],
+  ['with an invalid port', '10.0.0.1:x'],
   ['with port 0', '10.0.0.1:0'],
   ['with too large a port', { host: 'a', port: 65_536 }],
   ['with half a port', { dns: 'a', port: 1.5 }],
   ['without a host', ':5000'],
   ['without a name', { dns: '', port: 1 }],
   ['of IPv6 without brackets', '::1:5000'],
-])('[11] a peer %s fails at boot', (_, peer) => {
+])('[11] A peer %s fails at boot', (_, peer) => {
   expect(() => endpointsOf([peer])).toThrow(InvalidServingError);
   expect(() => endpointsOf([peer])).toThrow(
     'A peer is "host:port", { host, port } or { dns, port }, not ',
   );
 });
 
-it('[11] every address of a name is a peer, looked up again as often as asked', async () => {
+it('[11] Every address of a DNS name is a peer, and the name is resolved periodically', async () => {
   let round = 0;
   const lookup: Lookup = async (name) => [`${name}-1`, `${name}-${++round + 1}`];
 
@@ -76,7 +76,7 @@ it('[11] every address of a name is a peer, looked up again as often as asked', 
   expect(await listsOf([{ dns: 'models', port: 7 }], 19_999, lookup)).toHaveLength(2);
 });
 
-it('[11] a name that cannot be looked up stays what it was, and is complained of once until it can', async () => {
+it('[11] A name that cannot be resolved keeps its addresses, with one warning until it is resolved again', async () => {
   const answers = [['a'], undefined, undefined, ['b'], undefined];
   const lookup: Lookup = async () => {
     const answer = answers.shift();
@@ -96,7 +96,7 @@ it('[11] a name that cannot be looked up stays what it was, and is complained of
   expect(warnings).toEqual(Array(2).fill('The addresses of models are not known: ENOTFOUND'));
 });
 
-it('[11] a function that says the peers is asked again; while it throws, they stay', async () => {
+it('[11] A function of peers is called periodically, and an error keeps the last list', async () => {
   const answers: (() => Peer[])[] = [
     () => ['a:1'],
     () => {
@@ -116,7 +116,7 @@ it('[11] a function that says the peers is asked again; while it throws, they st
   expect(warnings).toEqual(['The peers are not known: no list']);
 });
 
-it('[11] looks up the names that this machine knows', async () => {
+it('[11] Names of the local machine are resolved', async () => {
   const list = await firstValueFrom(endpointsOf([{ dns: 'localhost', port: 7 }]));
 
   expect(['127.0.0.1/7', '::1/7']).toEqual(expect.arrayContaining(list.map(nameOf)));

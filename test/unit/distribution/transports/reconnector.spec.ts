@@ -4,7 +4,7 @@ import { VirtualTime } from 'nestjs-serving/testing';
 import { of } from 'rxjs';
 import { Reconnector } from '../../../../lib/distribution/transports/reconnector.js';
 
-it('[11] whoever is away for long is dialled more often than the 2 seconds that calls wait for him', async () => {
+it('[11] A peer that is unreachable for long is dialled at intervals shorter than the 2 seconds that calls wait', async () => {
   const log = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
   const time = await VirtualTime.install();
   const dialledAt: number[] = [];

@@ -115,11 +115,11 @@ const withShape = (dims: readonly number[]): Uint8Array =>
   crafted('{}', [tree('{"$t":0}'), [2, dims, '']]);
 
 describe('encodeFrame', () => {
-  it('[11] writes the bytes that are promised to other languages', () => {
+  it('[11] The bytes of a frame are those promised to other languages', () => {
     expect(Buffer.from(frameOf(golden.value, golden.header)).toString('hex')).toBe(golden.bytes);
   });
 
-  it('[11] copies the value, and nothing but its bytes', () => {
+  it('[11] The value is copied, and nothing but its bytes', () => {
     const data = new Float32Array(1000).subarray(10, 12);
     const frame = frameOf(data);
     data.fill(5);
@@ -128,7 +128,7 @@ describe('encodeFrame', () => {
     expect(read(frame)).toEqual(Float32Array.of(0, 0));
   });
 
-  it('[11] lets nothing out of what was in its memory before', () => {
+  it('[11] A frame discloses nothing of the memory that it was allocated in', () => {
     const dirty = jest
       .spyOn(Buffer, 'allocUnsafe')
       .mockImplementation((length) => Buffer.alloc(length, 0xff));
@@ -139,7 +139,7 @@ describe('encodeFrame', () => {
     }
   });
 
-  it('[11] leaves bytes free for a signature, which are no part of the value', () => {
+  it('[11] Bytes can be reserved for a signature, which are not part of the value', () => {
     const frame = { kind: Kind.reply, header: {}, value: encodeValue([1, 2n], limits) };
     const [bare, roomy] = [encodeFrame(frame), encodeFrame(frame, TRAILER)];
     roomy.fill(0xff, -TRAILER);
@@ -148,7 +148,7 @@ describe('encodeFrame', () => {
     expect(read(roomy)).toEqual([1, 2n]);
   });
 
-  it('[11] refuses a tensor whose memory was taken away since it was encoded', () => {
+  it('[11] A tensor whose memory was detached after encoding is refused', () => {
     const data = Float32Array.of(1, 2);
     const value = encodeValue(new Tensor('float32', data, [2]), limits);
     structuredClone(data, { transfer: [data.buffer] });
@@ -160,7 +160,7 @@ describe('encodeFrame', () => {
 });
 
 describe('decodeFrame', () => {
-  it('[11] reads what other languages write', () => {
+  it('[11] Frames written by other languages are read', () => {
     const frame = decodeFrame(Buffer.from(golden.bytes, 'hex'), limits);
 
     expect([frame.kind, frame.header, frame.value()]).toEqual([
@@ -170,7 +170,7 @@ describe('decodeFrame', () => {
     ]);
   });
 
-  it('[11] reads any value back, wherever the bytes lie', () => {
+  it('[11] Any value is read back, at any alignment', () => {
     fc.assert(
       fc.property(values, fc.nat({ max: 8 }), fc.boolean(), (value, offset, isSigned) => {
         const sent = encodeFrame(
@@ -186,7 +186,7 @@ describe('decodeFrame', () => {
     );
   });
 
-  it('[W17] reads back an invalid Date as an invalid Date', () => {
+  it('[W17] An invalid Date is read back as an invalid Date', () => {
     const came = read(frameOf({ date: new Date(NaN), list: [new Date(NaN), new Date(0)] }));
 
     expect(came).toEqual({ date: new Date(NaN), list: [new Date(NaN), new Date(0)] });
@@ -194,7 +194,7 @@ describe('decodeFrame', () => {
     expect(read(frameOf(new Date(NaN)))).not.toEqual(new Date(0));
   });
 
-  it('[W17] reads back the value of the seed that once failed', () => {
+  it('[W17] The value of the seed that once failed is read back', () => {
     fc.assert(
       fc.property(values, fc.nat({ max: 8 }), fc.boolean(), (value, offset, _isSigned) => {
         expect(read(movedBy(offset, frameOf(value)))).toEqual(value);
@@ -203,7 +203,7 @@ describe('decodeFrame', () => {
     );
   });
 
-  it.each(sixOfEachType)('[11] reads back every bit of a tensor: $type', (tensor) => {
+  it.each(sixOfEachType)('[11] Every bit of a tensor is read back: $type', (tensor) => {
     for (const dims of [[6], [], [1, 0, 3], [2, ...Array.from({ length: 14 }, () => 1), 3]]) {
       const size = dims.reduce((product, dim) => product * dim, 1);
       const sent = new Tensor(tensor.type, tensor.data.slice(0, size), dims);
@@ -215,7 +215,7 @@ describe('decodeFrame', () => {
     }
   });
 
-  it('[11] keeps the bits of every NaN', () => {
+  it('[11] The bits of every NaN are kept', () => {
     const bits = Uint32Array.of(0x7fc0_0001, 0xffc1_2345, 0x7f80_0001);
     const came = read(
       movedBy(1, frameOf(new Tensor('float32', new Float32Array(bits.buffer), [3]))),
@@ -224,26 +224,26 @@ describe('decodeFrame', () => {
     expect(new Uint32Array((came.data as Float32Array).buffer)).toEqual(bits);
   });
 
-  it('[11] gives views of the bytes that came, and copies only what is not where it must be', () => {
+  it('[11] Values are views of the received bytes and are copied only when misaligned', () => {
     const sent = frameOf({ wide: new Float64Array(3), narrow: Uint8Array.of(1, 2) });
     expect(areViews(movedBy(0, sent))).toEqual([true, true]);
     expect(areViews(movedBy(4, sent))).toEqual([false, true]);
   });
 
-  it('[11] reads the value only when it is asked for', () => {
+  it('[11] The value is decoded only on request', () => {
     const frame = decodeFrame(crafted('{"id":1}', [tree('{')]), limits);
 
     expect(frame.header).toEqual({ id: 1 });
     expect(() => frame.value()).toThrow(FrameError);
   });
 
-  it('[11] reads a frame without a value', () => {
+  it('[11] A frame without a value is read', () => {
     const frame = decodeFrame(encodeFrame({ kind: Kind.cancel, header: { id: 1 } }), limits);
 
     expect([frame.header, frame.value()]).toEqual([{ id: 1 }, undefined]);
   });
 
-  it('[11] refuses a frame of another version, and says which it understands', () => {
+  it('[11] A frame of another version is refused with the supported one', () => {
     const bytes = frameOf(1);
     bytes[3] = 2;
 
@@ -312,7 +312,7 @@ describe('decodeFrame', () => {
       16,
       'A frame with a block of 8 bytes, which are not those of its shape [16]',
     ],
-  ])('[11] refuses a frame %s', (_, at, byte, message) => {
+  ])('[11] A frame %s is refused', (_, at, byte, message) => {
     const bytes = frameOf(Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8));
     expect(read(bytes)).toEqual(Uint8Array.of(1, 2, 3, 4, 5, 6, 7, 8));
     bytes[at] = byte;
@@ -321,7 +321,7 @@ describe('decodeFrame', () => {
     expect(() => decodeFrame(bytes, limits)).toThrow(message);
   });
 
-  it('[11] refuses every part of a frame, and more than a frame', () => {
+  it('[11] Every truncated frame and a frame with extra bytes are refused', () => {
     const bytes = frameOf(golden.value, golden.header);
 
     for (let length = 0; length < bytes.length; length++) {
@@ -370,12 +370,12 @@ describe('decodeFrame', () => {
       withShape([2 ** 31, 2 ** 31, 4]),
       'not those of its shape',
     ],
-  ])('[11] refuses %s', (_, bytes, message) => {
+  ])('[11] %s is refused', (_, bytes, message) => {
     expect(() => decodeFrame(bytes, limits)).toThrow(FrameError);
     expect(() => decodeFrame(bytes, limits)).toThrow(message);
   });
 
-  it('[11] reads an empty tensor of any shape', () => {
+  it('[11] An empty tensor of any shape is read', () => {
     expect((read(withShape([2 ** 31, 2 ** 31, 0])) as Tensor).dims).toEqual([2 ** 31, 2 ** 31, 0]);
   });
 
@@ -390,7 +390,7 @@ describe('decodeFrame', () => {
     ['with a longer header than allowed', frameOf(1, { a: 'abc' }), { headerBytes: 10 }],
     ['of more parts than allowed', frameOf([1, 2, [3]]), { nodes: 4 }],
     ['deeper than allowed', frameOf([[[1]]]), { depth: 2 }],
-  ])('[11] refuses a frame %s', (_, bytes, less) => {
+  ])('[11] A frame %s is refused by the limits', (_, bytes, less) => {
     expect(() => read(bytes, less)).toThrow(FrameError);
   });
 
@@ -402,7 +402,7 @@ describe('decodeFrame', () => {
     ['has more parts than allowed', `[${'0,'.repeat(limits.nodes)}0]`],
     ['hides its levels behind a backslash', `["\\\\",${'['.repeat(70)}${']'.repeat(70)},"\\\\"]`],
     ['has a string without an end', String.raw`["\\\"]`],
-  ])('[11] refuses a value that %s, and tells nothing of it', (_, text) => {
+  ])('[11] A value that %s is refused without details', (_, text) => {
     const frame = decodeFrame(crafted('{}', [[129, [Buffer.from(text).length], text]]), limits);
 
     expect(() => frame.value()).toThrow(
@@ -410,7 +410,7 @@ describe('decodeFrame', () => {
     );
   });
 
-  it('[11] takes brackets, commas and quotes in strings for what they are', () => {
+  it('[11] Brackets, commas and quotes in strings are kept', () => {
     const text = [String.raw`[[[{{{,,,"\"`, '\\', '\\"', '],'].join('');
 
     expect(read(frameOf([text, { [text]: text }]), { depth: 2, nodes: 4 })).toEqual([
@@ -419,7 +419,7 @@ describe('decodeFrame', () => {
     ]);
   });
 
-  it('[11] turns the bytes of elements around where the machine has them the other way', async () => {
+  it('[11] The bytes of elements are swapped on a big-endian machine', async () => {
     const { blockAt, blockSection, placesOf, writeSections, lengthOf } = await bigEndianBlocks();
     for (const [type, data, expected] of [
       ['uint8', Uint8Array.of(1, 2), '0102'],

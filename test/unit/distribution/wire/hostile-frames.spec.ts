@@ -40,8 +40,8 @@ const tally = (
   return counts;
 };
 
-describe('hostile packets', () => {
-  it('[11] are read or refused with a typed error: frames', () => {
+describe('Hostile packets', () => {
+  it('[11] Mutated frames are read or refused with a typed error', () => {
     const frames = framesOf(new Packer({ from: 'a', maxPacket: 1e6 }));
     const { refused, taken } = tally(mutated(frames, COUNT, 1), (bytes) =>
       decodeFrame(bytes, limits).value(),
@@ -51,7 +51,7 @@ describe('hostile packets', () => {
     expect(Math.min(refused, taken)).toBeGreaterThan(COUNT / 100);
   });
 
-  it('[11] are read or refused with a typed error: fragments, of which no more is kept than is allowed', () => {
+  it('[11] Mutated fragments are read or refused with a typed error, within the memory limit', () => {
     const packer = new Packer({ from: 'a', maxPacket: 256 });
     const unpacker = new Unpacker({ limits: { ...limits, bytes: 1e6 } });
     const fragments = framesOf(packer).flatMap((frame) => packer.pack(frame));
@@ -61,7 +61,7 @@ describe('hostile packets', () => {
     expect(Math.min(refused, taken)).toBeGreaterThan(COUNT / 100);
   });
 
-  it('[11] are refused without exception where they must be signed', () => {
+  it('[11] Mutated packets are all refused when they must be signed', () => {
     const packer = new Packer({ from: 'a', maxPacket: 256, secret: 'right' });
     const unpacker = new Unpacker({ limits, secret: 'right' });
     const packets = framesOf(packer).flatMap((frame) => packer.pack(frame));

@@ -37,8 +37,8 @@ function postOf(address: string) {
 
 const bytes = (count: number) => encodeValue(new Uint8Array(count), defaultWireLimits);
 
-describe('Post', () => {
-  it('[11] reads what is for its own node, and not what was signed for another', async () => {
+describe('Messenger', () => {
+  it('[11] Frames for the own node are read, and frames signed for another are refused', async () => {
     const [sender, receiver, other] = [postOf('sender'), postOf('receiver'), postOf('other')];
     await sender.post.send('receiver', Kind.cancel, { call: 1 });
     const [packet] = sender.packets;
@@ -53,7 +53,7 @@ describe('Post', () => {
     ]);
   });
 
-  it('[11] takes from a broadcast what nodes say of themselves, and nothing of a call', async () => {
+  it('[11] Broadcasts carry the state of nodes and no calls', async () => {
     const [sender, receiver] = [postOf('sender'), postOf('receiver')];
     await sender.post.broadcast(Kind.hello, {});
     await sender.post.broadcast(Kind.cancel, { call: 1 });
@@ -64,7 +64,7 @@ describe('Post', () => {
     expect(receiver.errors).toMatchObject([{ message: 'A frame is for another node' }]);
   });
 
-  it('[11] sends what is larger than a packet one after the other to each node, which has to keep only one that is not whole', async () => {
+  it('[11] Large frames are sent one after the other to each node, which assembles only one at a time', async () => {
     const { post, packets } = postOf('sender');
     const large = ['one', 'one', 'other', 'one'].map((to, call) =>
       post.send(to, Kind.reply, { call }, bytes(1 << 19)),
@@ -88,7 +88,7 @@ describe('Post', () => {
     expect(kinds.indexOf('whole')).toBeLessThan(last[0]!);
   });
 
-  it('[11] goes on where a frame in fragments could not be sent', async () => {
+  it('[11] Sending goes on after a fragmented frame could not be sent', async () => {
     const { post, transport, packets } = postOf('sender');
     const { send } = transport;
     transport.send = async (to, packet) => {
@@ -105,7 +105,7 @@ describe('Post', () => {
     expect(packets).toHaveLength(3);
   });
 
-  it('[11] makes smaller packets when the transport takes no larger ones any more', async () => {
+  it('[11] Packets become smaller when the transport accepts no larger ones', async () => {
     const { post, transport, packets } = postOf('sender');
     await post.send('one', Kind.reply, {}, bytes(1 << 17));
     transport.maxPacket = 1 << 16;

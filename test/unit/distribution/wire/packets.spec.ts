@@ -48,7 +48,7 @@ function* mixed(
 }
 
 describe('Packer and Unpacker', () => {
-  it('[11] bring over frames of any length, in packets that are not too large, whatever comes between these', () => {
+  it('[11] Frames of any length arrive in packets within the limit, in any interleaving', () => {
     const sends = fc.record({
       lengths: fc.array(fc.nat({ max: 3000 }), { minLength: 1, maxLength: 6 }),
       maxPacket: fc.integer({ min: 256, max: 2048 }),
@@ -71,7 +71,7 @@ describe('Packer and Unpacker', () => {
     );
   });
 
-  it('[11] leave a frame that fits one packet as it is', () => {
+  it('[11] A frame that fits one packet stays as it is', () => {
     const packer = packerOf();
     const frame = frameOf(packer, bytesOf(900));
 
@@ -85,7 +85,7 @@ describe('Packer and Unpacker', () => {
     ['comes twice', ([a, b]) => [a!, b!, b!]],
     ['is the first again', ([a]) => [a!, a!]],
     ['has no first', ([, b]) => [b!]],
-  ])('[11] give up a frame of which a fragment %s, and no other', (_, change) => {
+  ])('[11] A frame is dropped when one of its fragments %s, and no other frame is', (_, change) => {
     const packer = packerOf();
     const unpacker = new Unpacker();
     const [broken, whole] = [packetsOf(packer, bytesOf(3000)), packetsOf(packer, bytesOf(2000))];
@@ -98,7 +98,7 @@ describe('Packer and Unpacker', () => {
     expect(heard(unpacker, whole.slice(1))).toEqual([bytesOf(2000)]);
   });
 
-  it('[11] forget what a sender has not finished, and nothing of others', () => {
+  it('[11] Unfinished frames of one sender are dropped, and those of others are not', () => {
     const [a, b] = ['a', 'b'].map((from) => packetsOf(packerOf({ from }), bytesOf(2000))) as [
       Uint8Array[],
       Uint8Array[],
@@ -111,7 +111,7 @@ describe('Packer and Unpacker', () => {
     expect(heard(unpacker, b.slice(1))).toEqual([bytesOf(2000)]);
   });
 
-  it('[11] refuse to send what would be refused where it goes', () => {
+  it('[11] A frame that the receiver would refuse is not sent', () => {
     const packer = packerOf({ limits: { ...limits, bytes: 1000, headerBytes: 50 } });
 
     expect(() => packer.pack(frameOf(packer, bytesOf(1000)))).toThrow(RequestTooLargeError);
@@ -121,12 +121,12 @@ describe('Packer and Unpacker', () => {
     expect(packer.pack(frameOf(packer, bytesOf(100), { name: 'n' }))).toHaveLength(1);
   });
 
-  it('[11] refuse to make packets in which there is no room', () => {
+  it('[11] A packet size without room for data is refused', () => {
     expect(() => packerOf({ maxPacket: 100 })).toThrow(RangeError);
     expect(() => packerOf({ maxPacket: 256, secret })).not.toThrow();
   });
 
-  it('[11] refuse to hear what is no packet, or not all of one', () => {
+  it('[11] Incomplete and foreign packets are refused', () => {
     const unpacker = new Unpacker();
     const packet = packetOf(packerOf(), 1);
 
@@ -153,17 +153,17 @@ describe('Packer and Unpacker', () => {
       { from: 'a'.repeat(1024), id: 0, index: 0, total: 9 },
       bytesOf(9),
     ],
-  ])('[11] refuse a fragment %s', (_, header, value) => {
+  ])('[11] A fragment %s is refused', (_, header, value) => {
     const packet = encodeFrame({ kind: Kind.fragment, header, value: encodeValue(value, limits) });
 
     expect(() => new Unpacker({ limits }).hear(packet)).toThrow(FrameError);
   });
 });
 
-describe('a secret', () => {
+describe('A shared secret', () => {
   const start = 1_700_000_000_000;
 
-  it('[11] lets in what is signed with it, and nothing else', () => {
+  it('[11] Only packets signed with the secret are accepted', () => {
     const unpacker = new Unpacker({ limits, secret });
 
     expect(heard(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
@@ -174,11 +174,11 @@ describe('a secret', () => {
     );
   });
 
-  it('[11] is needed to read what is signed', () => {
+  it('[11] A signed packet is refused by a node without a secret', () => {
     expect(() => new Unpacker().hear(packetOf(packerOf({ secret }), 1))).toThrow('has no secret');
   });
 
-  it('[11] covers every bit of a packet', () => {
+  it('[11] The signature covers every bit of a packet', () => {
     const packet = packetOf(packerOf({ secret }), { a: bytesOf(9) });
     for (let bit = 0; bit < packet.length * 8; bit++) {
       const changed = packet.slice();
@@ -188,7 +188,7 @@ describe('a secret', () => {
     expect(heard(new Unpacker({ secret }), [packet])).toEqual([{ a: bytesOf(9) }]);
   });
 
-  it('[11] covers the fragments of a frame, each of them', () => {
+  it('[11] The signature covers each fragment of a frame', () => {
     const [first, second] = packetsOf(packerOf({ secret }), bytesOf(1500));
     const unpacker = new Unpacker({ secret });
     const forged = second!.slice();
@@ -199,7 +199,7 @@ describe('a secret', () => {
     expect(heard(unpacker, [second!])).toEqual([bytesOf(1500)]);
   });
 
-  it('[11] refuses packets that come again, in any order, and lets in those that are late', () => {
+  it('[11] Repeated packets are refused in any order, and late ones are accepted', () => {
     const packer = packerOf({ secret });
     const unpacker = new Unpacker({ secret });
     const packets = Array.from({ length: 20 }, (_, i) => packetOf(packer, i));
@@ -213,7 +213,7 @@ describe('a secret', () => {
   });
 
   it.each([-60_001, 60_001])(
-    '[11] refuses packets that were signed more than a minute ago, or ahead: %d ms',
+    '[11] Packets signed more than a minute in the past or future are refused: %d ms',
     (by) => {
       const at = (time: number) => packetOf(packerOf({ secret, now: () => time }), 1);
       const unpacker = new Unpacker({ secret, now: () => start });
@@ -223,7 +223,7 @@ describe('a secret', () => {
     },
   );
 
-  it('[11] refuses a packet again however much time goes by', () => {
+  it('[11] A repeated packet is refused after any time', () => {
     let time = start;
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => time });
     // From a node whose clock goes ahead.
@@ -237,7 +237,7 @@ describe('a secret', () => {
     }
   });
 
-  it('[S3] refuses a packet again when the clock of the node steps back', () => {
+  it('[S3] A repeated packet is refused when the clock of the node steps back', () => {
     let [time, uptime] = [start, 0];
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
     const sender = packerOf({ secret, now: () => time });
@@ -255,7 +255,7 @@ describe('a secret', () => {
     expect(heard(unpacker, [packetOf(sender, 3)])).toEqual([3]);
   });
 
-  it('[S3] forgets old counters also while the clock of the node is set back', () => {
+  it('[S3] Old counters are dropped also while the clock of the node is set back', () => {
     let [time, uptime] = [start, 1e6];
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
     const sender = packerOf({ secret, now: () => time });
@@ -267,7 +267,7 @@ describe('a secret', () => {
     expect(() => unpacker.hear(old)).toThrow('A packet that has come before');
   });
 
-  it('[11] finds room for the signature only where the frame has left it', () => {
+  it('[11] A signature needs the room that the frame has reserved for it', () => {
     expect(() => packerOf({ secret }).pack(frameOf(packerOf(), 1))).toThrow(
       'encode its frame with the bytes to spare',
     );

@@ -2,8 +2,8 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { ReplayWindow } from '../../../../lib/distribution/wire/signature.js';
 
-describe('SeenCounters', () => {
-  it('[11] takes each counter of each sender once, in whatever order they come', () => {
+describe('ReplayWindow', () => {
+  it('[11] Each counter of each sender is accepted once, in any order', () => {
     const packets = fc.array(
       fc.tuple(
         fc.constantFrom('a', 'b'),
@@ -23,7 +23,7 @@ describe('SeenCounters', () => {
     );
   });
 
-  it('[11] keeps a bit for each packet of the last minutes, and nothing of those before', () => {
+  it('[11] A bit is kept for each packet of the last minutes, and nothing for older ones', () => {
     const seen = new ReplayWindow();
     for (let counter = 0; counter < 100_000; counter++) {
       seen.add('a', counter, counter);
@@ -39,7 +39,7 @@ describe('SeenCounters', () => {
     expect(seen.pages).toBe(0);
   });
 
-  it('[11] keeps a page as long as one of its packets is young', () => {
+  it('[11] A page is kept as long as one of its packets is recent', () => {
     const seen = new ReplayWindow();
     seen.add('a', 2, 100);
     seen.add('a', 1, 500);
@@ -50,7 +50,7 @@ describe('SeenCounters', () => {
     expect(seen.add('a', 0, 600)).toBe(true);
   });
 
-  it('[S3] refuses the counters of a page that it has forgotten, and takes those that follow', () => {
+  it('[S3] Counters of a dropped page are refused, and later ones are accepted', () => {
     const seen = new ReplayWindow();
     seen.add('a', 5, 0);
     seen.add('b', 5, 0);
@@ -66,7 +66,7 @@ describe('SeenCounters', () => {
     expect(seen.add('c', 5, 0)).toBe(true);
   });
 
-  it('[S3] remembers 65536 senders', () => {
+  it('[S3] The counters of 65536 senders are remembered', () => {
     const seen = new ReplayWindow();
     for (let sender = 0; sender < 2 ** 16; sender++) {
       seen.add(`${sender}`, 7, 0);

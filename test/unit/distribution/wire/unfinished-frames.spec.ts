@@ -17,7 +17,7 @@ const go = (
 ): unknown => frames.add({ from, id, index, total }, Uint8Array.of(id));
 
 describe('UnfinishedFrames', () => {
-  it('[11] has room for four of the largest frames of one sender, whatever another has', () => {
+  it('[11] There is room for four of the largest frames per sender, independent of others', () => {
     const frames = new UnfinishedFrames(largest, () => 0);
     for (const id of [0, 1, 2, 3]) {
       begin(frames, 'a', id);
@@ -28,7 +28,7 @@ describe('UnfinishedFrames', () => {
     expect(frames.cost).toBeGreaterThanOrEqual(5 * largest);
   });
 
-  it('[11] has room for sixteen of the largest frames of all', () => {
+  it('[11] There is room for sixteen of the largest frames in all', () => {
     const frames = new UnfinishedFrames(largest, () => 0);
     for (let id = 0; id < 16; id++) {
       begin(frames, `node-${id >> 1}`, id);
@@ -41,7 +41,7 @@ describe('UnfinishedFrames', () => {
     expect(() => begin(frames, 'another', 2, 1)).toThrow('too many others are not finished');
   });
 
-  it('[11] has no room for ever more frames of a few bytes', () => {
+  it('[11] Frames of a few bytes are limited in number', () => {
     const frames = new UnfinishedFrames(largest, () => 0);
 
     expect(() => {
@@ -51,7 +51,7 @@ describe('UnfinishedFrames', () => {
     }).toThrow('too many others are not finished');
   });
 
-  it('[11] gives back the room of frames that are finished, broken or forgotten', () => {
+  it('[11] Frames that are finished, broken or dropped free their room', () => {
     const frames = new UnfinishedFrames(largest, () => 0);
     begin(frames, 'a', 1, 2);
     begin(frames, 'a', 2, 2);
@@ -66,7 +66,7 @@ describe('UnfinishedFrames', () => {
     expect(frames.cost).toBe(0);
   });
 
-  it('[11] gives frames that have not gone on for a minute up for others', () => {
+  it('[11] Frames without progress for a minute are dropped for others', () => {
     let time = 0;
     const frames = new UnfinishedFrames(largest, () => time);
     [0, 1, 2, 3].forEach((id) => begin(frames, 'a', id));
@@ -86,7 +86,7 @@ describe('UnfinishedFrames', () => {
     expect(() => go(frames, 'a', 0, 1, largest)).toThrow('does not follow on what came before');
   });
 
-  it('[11] refuses a frame that becomes another on its way', () => {
+  it('[11] A frame that changes between its fragments is refused', () => {
     const frames = new UnfinishedFrames(largest, () => 0);
     begin(frames, 'a', 1, 3);
 

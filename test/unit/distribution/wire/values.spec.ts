@@ -44,7 +44,7 @@ const nested = (levels: number): unknown =>
   Array.from({ length: levels }).reduce((inner) => [inner], 1);
 
 describe('encodeValue and decodeValue', () => {
-  it('[11] bring over any value', () => {
+  it('[11] Any value is encoded and decoded', () => {
     fc.assert(fc.property(values, (value) => expect(cross(value)).toEqual(value)));
   });
 
@@ -61,24 +61,24 @@ describe('encodeValue and decodeValue', () => {
     0n,
     'text',
     '\ud800',
-  ])('[11] bring over %p', (value) => {
+  ])('[11] The value %p is encoded and decoded', (value) => {
     expect(cross(value)).toBe(value);
     expect(cross({ a: [value] })).toStrictEqual({ a: [value] });
   });
 
-  it('[11] keep undefined apart from what is not there, and make holes of lists undefined', () => {
+  it('[11] undefined differs from an absent property, and holes of lists become undefined', () => {
     expect(cross({ a: undefined })).toStrictEqual({ a: undefined });
     expect(cross(Object.assign([], { length: 3, 1: 1 }))).toStrictEqual([undefined, 1, undefined]);
   });
 
-  it('[11] keep names that look like tags', () => {
+  it('[11] Names that look like tags are kept', () => {
     const value = { $t: 0, $$t: { $n: 'NaN' }, $: 1, a$: 2 };
 
     expect(JSON.parse(encode(value).text)).toEqual({ $$t: 0, $$$t: { $$n: 'NaN' }, $$: 1, a$: 2 });
     expect(cross(value)).toStrictEqual(value);
   });
 
-  it('[11] make two of what was one in two places', () => {
+  it('[11] A value in two places is decoded as two values', () => {
     const shared = { of: Float32Array.of(1, 2) };
     const [left, right] = cross([shared, shared]) as (typeof shared)[];
 
@@ -86,7 +86,7 @@ describe('encodeValue and decodeValue', () => {
     expect(left).not.toBe(right);
   });
 
-  it('[11] copy nothing of tensors and typed arrays', () => {
+  it('[11] Tensors and typed arrays are encoded without a copy', () => {
     const tensor = new Tensor('float32', Float32Array.of(1, 2, 3, 4).subarray(1, 3), [2]);
     const bytes = new Uint8Array(8).subarray(3);
     const { blocks } = encode({ tensor, bytes });
@@ -99,7 +99,7 @@ describe('encodeValue and decodeValue', () => {
     expect(blocks[1]!.data.buffer).toBe(bytes.buffer);
   });
 
-  it('[11] bring a Buffer over as the bytes that it is, and plain data of another realm as data of this one', () => {
+  it('[11] A Buffer is decoded as bytes, and plain data of another realm as data of this one', () => {
     expect(cross(Buffer.from('ab'))).toStrictEqual(Uint8Array.of(97, 98));
     expect(
       cross(
@@ -115,13 +115,13 @@ describe('encodeValue and decodeValue', () => {
     });
   });
 
-  it('[11] take what looks like a tensor of a type that there is not as plain data', () => {
+  it('[11] A value that looks like a tensor of an unknown type is plain data', () => {
     const picture = { type: 'image', dims: [1], data: Uint8Array.of(1) };
 
     expect(cross(picture)).toStrictEqual(picture);
   });
 
-  it('[11] bring over a batch of values with its key', () => {
+  it('[11] A batch of plain values keeps its key', () => {
     const batch = cross(
       Batch.ofValues(['a', NaN, new Tensor('int64', [1n], [])]).withKey('$k'),
     ) as Batch;
@@ -131,7 +131,7 @@ describe('encodeValue and decodeValue', () => {
     expect(batch.consume()).toEqual(['a', NaN, new Tensor('int64', [1n], [])]);
   });
 
-  it('[11] bring over a batch of tensors with key, axes and padding', () => {
+  it('[11] A batch of tensors keeps key, axes and padding', () => {
     const item = {
       a: { b: new Tensor('float32', [1, 2, 3, 4, 5, 6], [3, 2]) },
       c: new Tensor('int32', [1, 2], [2]),
@@ -148,14 +148,14 @@ describe('encodeValue and decodeValue', () => {
     expect(batch.batch.consume()).toEqual(sent.consume());
   });
 
-  it('[11] bring over a batch without rows', () => {
+  it('[11] A batch without rows is encoded and decoded', () => {
     const batch = cross(Batch.empty().withKey('k')) as Batch;
 
     expect([batch.key, batch.size, batch.padding]).toEqual(['k', 0, 0]);
     expect((cross(Batch.ofValues([])) as Batch).size).toBe(0);
   });
 
-  it('[11] refuse a batch whose memory was taken away, and tensors that are not what they say', () => {
+  it('[11] A batch whose memory was detached and inconsistent tensors are refused', () => {
     const data = Float32Array.of(1, 2);
     const batch = Batch.stack([new Tensor('float32', data, [2])]);
     const tensor = new Tensor('float32', data, [2]);
@@ -167,7 +167,7 @@ describe('encodeValue and decodeValue', () => {
     );
   });
 
-  it('[11] [6.5] bring over errors with class, code and cause, and without stacks', () => {
+  it('[11] [6.5] Errors keep class, code and cause, and lose their stacks', () => {
     const error = new OverloadedError('full', { retryAfter: 3, cause: new TypeError('deep') });
     const { text } = encode([error]);
     const [came] = cross([error]) as [OverloadedError];
@@ -227,19 +227,19 @@ describe('encodeValue and decodeValue', () => {
       'each shorter than 2 ** 32',
     ],
     ['what is too deep', nested(65), 'it is deeper than 64 levels'],
-  ])('[11] refuse %s and say where it is', (_, value, message) => {
+  ])('[11] %s is refused with its path', (_, value, message) => {
     expect(() => encode(value)).toThrow(InvalidInputError);
     expect(() => encode(value)).toThrow(message);
   });
 
-  it('[11] bring over of an instance of a class, such as a DTO, what it holds', () => {
+  it('[11] An instance of a class, such as a DTO, is decoded as a plain object', () => {
     const [came] = cross([new Point()]) as [object];
 
     expect(came).toStrictEqual({ x: 1 });
     expect(Object.getPrototypeOf(came)).toBe(Object.prototype);
   });
 
-  it('[11] refuse what holds itself, and what cannot be read', () => {
+  it('[11] Values that hold themselves or cannot be read are refused', () => {
     const self: unknown[] = [];
     self.push({ self, again: self });
     const unreadable = {
@@ -262,11 +262,11 @@ describe('encodeValue and decodeValue', () => {
     ['bytes of strings', { a: 'abcdef' }, { bytes: 6 }],
     ['bytes of text', Array.from({ length: 10 }, () => 0.123456789), { bytes: 120 }],
     ['bytes of text and typed arrays', ['abc', new Uint8Array(10)], { bytes: 24 }],
-  ])('[11] refuse a value of too many %s', (_, value, limits) => {
+  ])('[11] A value with too many %s is refused', (_, value, limits) => {
     expect(() => encode(value, limits)).toThrow(RequestTooLargeError);
   });
 
-  it('[11] take values of as many parts and levels as they give', () => {
+  it('[11] The limits count parts and levels as the encoder does', () => {
     const value = [[1, -0, { a: [] }], 'x', [NaN]];
     const fits = { nodes: 11, depth: 4 };
 
@@ -284,7 +284,7 @@ describe('encodeValue and decodeValue', () => {
     ['a tag named as a method', { $constructor: 1 }, []],
     ['a tag beside a name', { $n: 'NaN', a: 1 }, []],
     ['two tags', { $n: 'NaN', $u: 0 }, []],
-    ['a number that is none', { $n: '1' }, []],
+    ['an invalid number', { $n: '1' }, []],
     ['a bigint that is none', { $i: '1n' }, []],
     ['a bigint without digits', { $i: '-' }, []],
     ['a date that is none', { $d: '2020' }, []],
@@ -334,11 +334,11 @@ describe('encodeValue and decodeValue', () => {
       { $r: { key: '', padding: 0, tensors: { $r: { key: '', padding: 0 } }, axes: [0] } },
       [],
     ],
-  ])('[11] refuse to read %s', (_, tree, blocks) => {
+  ])('[11] Reading %s is refused', (_, tree, blocks) => {
     expect(() => decodeValue(tree, blocks, defaultWireLimits)).toThrow(FrameError);
   });
 
-  it('[11] refuse to read a name that would become a prototype', () => {
+  it('[11] A name that would become a prototype is refused', () => {
     expect(() => decode(JSON.parse('{"a":{"__proto__":{"polluted":1}}}'))).toThrow(FrameError);
     expect(({} as { polluted?: number }).polluted).toBeUndefined();
   });

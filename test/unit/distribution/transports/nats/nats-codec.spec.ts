@@ -15,11 +15,11 @@ describe.each([
       json: () => JSON.parse(Buffer.from(data).toString()) as unknown,
     }),
   ],
-])('from %s', (_, wrapped) => {
+])('The NATS codec, from %s', (_, wrapped) => {
   const read = (text: string, circumstances?: object): unknown =>
     codec.deserialize(wrapped(Buffer.from(text)), circumstances);
 
-  it('[11] messages of Nest stay what they are', () => {
+  it('[11] Messages of Nest are kept', () => {
     expect(read('{"pattern":"p","data":[1],"id":"7"}', { channel: 'c', replyTo: 'r' })).toEqual({
       pattern: 'p',
       data: [1],
@@ -31,7 +31,7 @@ describe.each([
     });
   });
 
-  it('[11] other messages are data, and requests where they ask for an answer', () => {
+  it('[11] Other messages are data, and requests when they have a reply subject', () => {
     expect(read('[1,2]', { channel: 'c', replyTo: 'r' })).toEqual({
       pattern: 'c',
       id: 'r',
@@ -46,11 +46,11 @@ describe.each([
   });
 });
 
-it('[11] what has no bytes is no message', () => {
+it('[11] A message without bytes is refused', () => {
   expect(() => codec.deserialize({})).toThrow('A message of NATS without its bytes');
 });
 
-it('[11] a reply leaves as long as the server takes it, and else an error in its place', () => {
+it('[11] A reply too large for the server is replaced by an error', () => {
   const reply = { response: 'ä'.repeat(10), isDisposed: true, id: '7' };
   const bytes = Buffer.byteLength(JSON.stringify(reply));
   const written = (most: number): unknown =>

@@ -62,7 +62,7 @@ describe('A node on NATS whose connection closes for good', () => {
     jest.restoreAllMocks();
   });
 
-  it('[S4] reports a packet that cannot be published as a lost link', async () => {
+  it('[S4] A packet that cannot be published is reported as a lost connection', async () => {
     const { transport, heard } = await start();
     transport.send('b', numbered(1));
     await turn();
@@ -76,7 +76,7 @@ describe('A node on NATS whose connection closes for good', () => {
     expect(strays).toEqual([]);
   });
 
-  it('[S4] reports it once, and sends nothing more', async () => {
+  it('[S4] A lost connection is reported once, and nothing more is sent', async () => {
     const { transport, heard } = await start();
     connection.isClosed = true;
     transport.send('b', numbered(1));
@@ -89,7 +89,7 @@ describe('A node on NATS whose connection closes for good', () => {
     expect(strays).toEqual([]);
   });
 
-  it('[S4] stops without an error when the client of NATS throws', async () => {
+  it('[S4] The transport stops without an error when the NATS client throws', async () => {
     const { transport } = await start();
     connection.isClosed = true;
     // As the client does where there is no connection any more.
@@ -105,7 +105,7 @@ describe('A node on NATS whose connection closes for good', () => {
     expect(strays).toEqual([]);
   });
 
-  it('[S4] goes on when the connection is there again', async () => {
+  it('[S4] The transport goes on when the connection is restored', async () => {
     const { transport, heard } = await start();
     connection.isClosed = true;
     transport.send('b', numbered(1));

@@ -28,7 +28,7 @@ function message(value: unknown): Buffer {
   return Buffer.from(`${text.length}#${text}`);
 }
 
-it('[11] packets and messages of Nest on one connection come apart, wherever its chunks end', () => {
+it('[11] Packets and messages of Nest on one connection are separated, wherever its chunks end', () => {
   const messages = fc
     .string({ unit: 'binary', maxLength: 30 })
     .map((text) => message({ pattern: 'p', data: text }));
@@ -58,7 +58,7 @@ it('[11] packets and messages of Nest on one connection come apart, wherever its
   );
 });
 
-it('[11] a packet that lies in one chunk is not copied', () => {
+it('[11] A packet that lies in one chunk is not copied', () => {
   const heard: Uint8Array[] = [];
   const splitter = new PacketSplitter({
     text: () => {},
@@ -73,7 +73,7 @@ it('[11] a packet that lies in one chunk is not copied', () => {
   expect(heard[0]!.buffer).toBe(chunk.buffer);
 });
 
-it('[11] a packet over the limit is refused by its prelude, before any more of it comes', () => {
+it('[11] A packet over the limit is refused by its prelude before the rest arrives', () => {
   const { splitter } = split(100);
 
   splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 15));
@@ -86,7 +86,7 @@ it('[11] a packet over the limit is refused by its prelude, before any more of i
 });
 
 it.each([
-  ['what begins with 0x00 and is no packet', Buffer.alloc(16), 'These bytes are no frame'],
+  ['data that begins with 0x00 and is no packet', Buffer.alloc(16), 'These bytes are no frame'],
   [
     'a packet of another version',
     Buffer.from([0, 0x53, 0x56, 9, ...Buffer.alloc(12)]),
@@ -106,7 +106,7 @@ it.each([
   expect(() => split().splitter.push(bytes)).toThrow(reason);
 });
 
-it('[L7] text is refused beyond the limit of the connection, however many messages it comes in', () => {
+it('[L7] Text beyond the limit of the connection is refused, in any number of messages', () => {
   const { pieces, splitter } = split(1000, 30);
 
   splitter.push(Buffer.from('10#0123456789'));
@@ -118,7 +118,7 @@ it('[L7] text is refused beyond the limit of the connection, however many messag
   );
 });
 
-it('[L7] packets do not count against the limit of text', () => {
+it('[L7] Packets do not count towards the text limit', () => {
   const { pieces, splitter } = split(1000, 30);
 
   for (let i = 0; i < 10; i++) {

@@ -301,7 +301,7 @@ describe('strangers', () => {
       /Nobody answers "sv.other.who" here; is this node of another namespace\?/,
     ],
     [
-      'a proposal before it asks',
+      'a proposal before its hello',
       { text: '{"pattern":"sv.test.link","data":{"address":"b"}}' },
       /A link is for a node that has asked/,
     ],

@@ -39,7 +39,7 @@ describe('The boot of a node', () => {
     ],
     ['no transport', { peers: [] }, 'transport undefined does not carry servings'],
     [
-      'an option that is none',
+      'an unknown option',
       { transport: TCP, peer: [] },
       'unknown option "peer" ([]); known are attempts, balance,',
     ],
@@ -49,7 +49,7 @@ describe('The boot of a node', () => {
       'unknown option "name" ("a"); known are',
     ],
     [
-      'peers in a text',
+      'peers as a string',
       { transport: TCP, peers: 'a:1,b:1' },
       '"peers" is "a:1,b:1"; allowed is a list of nodes',
     ],
@@ -59,7 +59,7 @@ describe('The boot of a node', () => {
       'A peer is "host:port", { host, port } or { dns, port }, not "a"',
     ],
     [
-      'remotes in a text',
+      'remotes as a string',
       { transport: TCP, remotes: 'a' },
       '"remotes" is a list of names, or of objects with a name, not "a"',
     ],
@@ -74,12 +74,12 @@ describe('The boot of a node', () => {
       'allowed is a string of 16 characters or more',
     ],
     [
-      'limits that are none',
+      'invalid limits',
       { transport: TCP, limits: { call: 1 } },
       '"limits": unknown option "call" (1); known are bytes, calls,',
     ],
     [
-      'a downAfter that one late beat exceeds',
+      'a downAfter that one late heartbeat exceeds',
       { transport: TCP, downAfter: 1500 },
       'less than two heartbeats of 1000',
     ],

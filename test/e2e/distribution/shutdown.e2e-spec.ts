@@ -120,8 +120,8 @@ describe('A node that shuts down', () => {
 
   it.each([
     ['the longest shutdown of its servings', {}, 700],
-    ['drainTimeout where that is less', { drainTimeout: 500 }, 500],
-    ['the longest shutdown where drainTimeout is more', { drainTimeout: 60_000 }, 700],
+    ['drainTimeout when that is less', { drainTimeout: 500 }, 500],
+    ['the longest shutdown when drainTimeout is more', { drainTimeout: 60_000 }, 700],
   ])('[H3] The shutdown limit of a node is %s', async (_, options, limit) => {
     const hung = new Hung({ drainTimeout: 700 });
     const quick = {

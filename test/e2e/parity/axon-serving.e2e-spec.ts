@@ -126,8 +126,8 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
     it.each([
       ['one call of 1 row', [1]],
       ['one call of 8 rows', [8]],
-      ['8 calls of 1 row, which fill a batch', Array.from({ length: 8 }, () => 1)],
-      ['5 calls of 1 row, which do not', Array.from({ length: 5 }, () => 1)],
+      ['8 calls of 1 row that fill a batch', Array.from({ length: 8 }, () => 1)],
+      ['5 calls of 1 row that do not fill a batch', Array.from({ length: 5 }, () => 1)],
       ['100 calls of 1 row', Array.from({ length: 100 }, () => 1)],
       ['100 calls of 1 to 8 rows', Array.from({ length: 100 }, (__, i) => 1 + ((i * 5) % 8))],
       ['a call of more rows than the batch size', [21]],
@@ -228,7 +228,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         /axis 1 of .*"?x"?.* may have any size; give example inputs: warmUp/,
       ],
       [
-        'an example of a shape that the model has not',
+        "an example of another shape than the model's",
         { model: oneInput, warmUp: [{ x: floats([1, 3], [1, 2, 3]) }] },
         /axis 1 of "x" is 3 and must be 4/,
       ],
@@ -273,11 +273,11 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         /"x" is int32 and must be float32/,
       ],
       [
-        'with an input that the model has not',
+        'with an unknown input',
         { ...x(0, 1), other: counted(0, 1, 1) },
         /the model has no input "other"/,
       ],
-    ])('[4.9] A call with rows %s is refused alone', async (_, bad, message) => {
+    ])('[4.9] A call is refused alone with rows %s', async (_, bad, message) => {
       const serving = await serve({
         name: 'door',
         model: oneInput,

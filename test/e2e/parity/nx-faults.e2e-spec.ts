@@ -94,7 +94,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
     ['a model', { model: linearModel('rows'), session }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
     ['a file', { useFile: worker('doubling') }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
     ['a function', { useFactory: () => doubled }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
-  ])('[3.1] [3.2] %s has the same output in batches and inline', async (_, how, input) => {
+  ])('[3.1] [3.2] The output in batches equals the inline output: %s', async (_, how, input) => {
     const serving = await serve({ name: 'both', ...how } as ServingDefinition);
 
     expect(await serving.batchedRun(input)).toEqual(await serving.run(input));

@@ -147,14 +147,14 @@ describe('Building servings, like Nx.Serving', () => {
   );
 
   it.each<[string, Partial<ServingDefinition>, unknown]>([
-    ['a function gives none', { useFactory: double }, undefined],
+    ['none from a function', { useFactory: double }, undefined],
     [
-      'a function gives it beside its output',
+      'from a function beside its output',
       { useFactory: () => (rows: unknown) => withMetadata(doubled(rows), { on: 'cpu' }) },
       { on: 'cpu' },
     ],
-    ['a class gives it in its result', { useClass: doublingClass().Doubling }, 'doubled'],
-    ['a file gives it from its thread', { useFile: worker('doubling') }, 'doubled'],
+    ['from a class in its result', { useClass: doublingClass().Doubling }, 'doubled'],
+    ['from a file in its thread', { useFile: worker('doubling') }, 'doubled'],
   ])('[1.6] Metadata reaches postprocess: %s', async (_, definition, metadata) => {
     const serving = await serve({
       name: 'said',
@@ -301,7 +301,7 @@ describe('Building servings, like Nx.Serving', () => {
       /option "postprocess" is "upper"; allowed is a function/,
     ],
     [
-      'with options for a key that it has not',
+      'with options for an unknown key',
       { keyOptions: { de: {} } },
       /keyOptions name "de", which is none of its keys: default/,
     ],

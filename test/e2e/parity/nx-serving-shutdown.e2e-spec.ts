@@ -145,7 +145,7 @@ describe('Shutdown, like Nx.Serving', () => {
   it.each([
     ['a stream', false],
     ['an inline stream', true],
-  ])('[8.2] [9.3] %s that was accepted before shutdown is finished', async (_, inline) => {
+  ])('[8.2] [9.3] A call that was accepted before shutdown is finished: %s', async (_, inline) => {
     const { serving, batches } = await hold({ batchSize: 1 });
     const reading = collect(serving.stream(numbers(1, 2, 3, 4), { inline }));
     await turn();

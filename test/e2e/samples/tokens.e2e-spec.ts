@@ -211,7 +211,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       'The prompt has 724 tokens, and 512 is the most.',
     ],
     ['an answer without tokens', 'a', { maxTokens: '0' }, 'maxTokens must not be less than 1'],
-    ['a temperature that is none', 'a', { temperature: 'hot' }, 'temperature must'],
+    ['an invalid temperature', 'a', { temperature: 'hot' }, 'temperature must'],
   ])('The endpoint refuses %s', async (_, prompt, options, message) => {
     const response = await ask(prompt, options);
 

@@ -206,10 +206,10 @@ describe('Calls with a cache', () => {
   });
 
   it.each([
-    ['which need no preprocessing', undefined],
-    ['which are preprocessed', async (batch: unknown) => (await turn(), { batch })],
+    ['without preprocessing', undefined],
+    ['with preprocessing', async (batch: unknown) => (await turn(), { batch })],
   ])(
-    '[9.3] A call whose lookup is in progress at shutdown is finished, %s',
+    '[9.3] A call whose lookup is in progress at shutdown is finished %s',
     async (_, preprocess) => {
       const open = hold();
       const serving = await cached({ preprocess });

@@ -48,7 +48,7 @@ describe('A call with hostile input', () => {
     ['an async iterable without an iterator', { [Symbol.asyncIterator]: () => null }],
     ['an iterator without steps', { [Symbol.asyncIterator]: () => ({ next: () => 1 }) }],
     ['an iterator that cannot be asked', { [Symbol.asyncIterator]: () => ({}) }],
-    ['what only looks like a batch', Object.create(Batch.prototype)],
+    ['an object that looks like a batch', Object.create(Batch.prototype)],
     [
       'a lazy sequence of getters that throw',
       new Observable((subscriber) =>
@@ -137,8 +137,8 @@ describe('A call with hostile input', () => {
   });
 
   it.each<[string, unknown]>([
-    ['a word', 'squares'],
-    ['what has a length', { length: 2 }],
+    ['a string', 'squares'],
+    ['an object with a length', { length: 2 }],
     ['a list of anything', [1]],
     ['an object', {}],
     ['a list without end', Array.from({ length: 1025 }, () => 'h')],

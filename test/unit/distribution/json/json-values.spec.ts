@@ -141,12 +141,12 @@ describe('JSON values', () => {
 describe('JSON values from a stranger', () => {
   it.each<[string, unknown, string]>([
     [
-      'a type that there is not',
+      'an unknown type',
       tensorOf('float128', [1], [1]),
       '"input.$tensor.type" in the message is "float128"; allowed are float32,',
     ],
     [
-      'a type that is none',
+      'a type named like an object member',
       tensorOf('constructor', [1], [1]),
       '"input.$tensor.type" in the message is "constructor"',
     ],
@@ -156,12 +156,12 @@ describe('JSON values from a stranger', () => {
       '"input.$tensor.type" in the message is "json"',
     ],
     [
-      'a tensor that is none',
+      'an invalid tensor',
       { $tensor: [1, 2] },
       '"input.$tensor" in the message is an instance of Array, and must be a plain object',
     ],
     [
-      'a part of a tensor that there is not',
+      'an unknown field of a tensor',
       { a: { $tensor: { type: 'bool', dims: [], data: [true], shape: 1 } } },
       '"input.a.$tensor" in the message has "shape"',
     ],
@@ -191,12 +191,12 @@ describe('JSON values from a stranger', () => {
       '"input.$tensor.data" in the message has 5 elements',
     ],
     [
-      'a shape without end',
+      'an endless shape',
       tensorOf('float32', [2 ** 31, 2 ** 31, 2 ** 31], [1]),
       'has 1 elements, which are not those of the shape',
     ],
     [
-      'a shape without end, and base64',
+      'an endless shape with base64',
       tensorOf('uint8', [2 ** 31, 2 ** 31], 'AAAA'),
       'has 3 bytes of base64',
     ],
@@ -206,7 +206,7 @@ describe('JSON values from a stranger', () => {
       '"input.$tensor.data" in the message has 3 bytes of base64',
     ],
     [
-      'base64 that is none',
+      'invalid base64',
       tensorOf('uint8', [3], 'A!A!'),
       '"input.$tensor.data" in the message is a string, and no base64',
     ],
@@ -231,7 +231,7 @@ describe('JSON values from a stranger', () => {
       '"input.$tensor.data.1" in the message is 128, and no int8',
     ],
     ['a fraction among whole numbers', tensorOf('uint32', [1], [1.5]), 'is 1.5, and no uint32'],
-    ['a word that is no number', tensorOf('float64', [1], ['nan']), 'is "nan", and no float64'],
+    ['a word in place of a number', tensorOf('float64', [1], ['nan']), 'is "nan", and no float64'],
     ['NaN among whole numbers', tensorOf('int32', [1], ['NaN']), 'is "NaN", and no int32'],
     [
       'a whole number that has lost digits',
@@ -246,19 +246,19 @@ describe('JSON values from a stranger', () => {
     ['a negative number without signs', tensorOf('uint64', [1], [-1]), 'is -1, and no uint64'],
     ['a truth value that is a number', tensorOf('bool', [1], [1]), 'is 1, and no bool'],
     [
-      'a string that is none',
+      'an invalid string',
       tensorOf('string', [2], ['a', 1]),
       '"input.$tensor.data.1" in the message is 1, and no string',
     ],
     [
-      'a bigint that is none',
+      'an invalid bigint',
       { x: { $bigint: '0x10' } },
       '"input.x.$bigint" in the message is "0x10"; give up to 1000 digits',
     ],
-    ['a bigint without end', { $bigint: '1'.repeat(1001) }, '"input.$bigint" in the message'],
+    ['an endless bigint', { $bigint: '1'.repeat(1001) }, '"input.$bigint" in the message'],
     ['a bigint that is a number', { $bigint: 1 }, '"input.$bigint" in the message is 1'],
     [
-      'a number that is no word',
+      'an unknown special number',
       { $number: 'one' },
       '"input.$number" in the message is "one"; allowed are "NaN"',
     ],
@@ -273,7 +273,11 @@ describe('JSON values from a stranger', () => {
       '"input.a.__proto__" in the message has a name that no part may have',
     ],
     ['more depth than is allowed', nested(65), 'lies deeper than 64 levels'],
-    ['what is no JSON', { f: () => 1 }, '"input.f" in the message is a function, which is no JSON'],
+    [
+      'a value outside of JSON',
+      { f: () => 1 },
+      '"input.f" in the message is a function, which is no JSON',
+    ],
     ['an instance of a class', [new Map()], '"input.0" in the message is an instance of Map'],
   ])('[11] JSON is refused for %s', (_, json, message) => {
     expect(() => read(json)).toThrow(InvalidInputError);

@@ -75,7 +75,7 @@ describe('pickWeighted', () => {
       { a: 1 / 9, b: 6 / 9, c: 2 / 9 },
     ],
     [
-      'weights of 0, which is never',
+      'weights of 0, which are never drawn',
       [{ weight: 0 }, {}, { partitions: 0 }, { weight: 3 }],
       { b: 0.25, d: 0.75 },
     ],
@@ -84,7 +84,7 @@ describe('pickWeighted', () => {
       [{ weight: 0.25 }, { weight: 0.125, partitions: 2 }, { weight: 1.5 }],
       { a: 1 / 8, b: 1 / 8, c: 6 / 8 },
     ],
-    ['who is ready', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
+    ['readiness', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
   ] as [string, Partial<ServingStatus>[], Record<string, number>][])(
     '[11] Nodes are drawn by %s',
     (_, served, chances) => {

@@ -69,14 +69,14 @@ describe('Members', () => {
   });
 
   it.each([
-    ['weight', serving({ weight: 2 }), ['a 2']],
-    ['partitions', serving({ partitions: 3 }), ['a 3']],
-    ['readiness', serving({ isReady: false }), []],
-    ['idempotence', serving({ idempotent: false }), ['a 1']],
-    ['servings', serving({ name: 'n' }), []],
-    ['that it serves nothing', { servings: [] }, []],
-    ['that it drains', { state: 'draining' as const }, []],
-  ])('[11] A change of %s is reported', (_, rest, expected) => {
+    ['its weight', serving({ weight: 2 }), ['a 2']],
+    ['its partitions', serving({ partitions: 3 }), ['a 3']],
+    ['its readiness', serving({ isReady: false }), []],
+    ['its idempotence', serving({ idempotent: false }), ['a 1']],
+    ['its servings', serving({ name: 'n' }), []],
+    ['its servings to none', { servings: [] }, []],
+    ['its state to draining', { state: 'draining' as const }, []],
+  ])('[11] A node that changes %s is reported', (_, rest, expected) => {
     beat('a', 1, 0);
     const before = members.candidates('m');
 

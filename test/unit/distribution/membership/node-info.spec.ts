@@ -82,14 +82,14 @@ describe('readNodeInfo', () => {
   });
 
   it.each(Object.entries(oddInNode))(
-    '[11] A heartbeat with an invalid %s is refused',
+    '[11] A heartbeat with an invalid field "%s" is refused',
     (name, values) => {
       expect(readAll(values, (value) => ({ ...nodeInfo(), [name]: value }))).toEqual([]);
     },
   );
 
   it.each(Object.entries(oddInServing))(
-    '[11] A heartbeat with an invalid %s of a serving is refused',
+    '[11] A heartbeat of a serving with an invalid field "%s" is refused',
     (name, values) => {
       expect(
         readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] })),

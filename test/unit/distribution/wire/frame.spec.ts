@@ -253,25 +253,25 @@ describe('decodeFrame', () => {
   });
 
   it.each<[string, number, number, string]>([
-    ['of something else', 0, 0x7b, 'These bytes are no frame'],
+    ['of another format', 0, 0x7b, 'These bytes are no frame'],
     ['of an unknown kind', 4, 99, 'A frame of the kind 99 with the flags 0'],
     ['of kind 0', 4, 0, 'A frame of the kind 0 '],
     ['with an unknown flag', 5, 2, 'with the flags 2'],
     [
-      'that says it is signed, and is too short for that',
+      'that is marked as signed and too short for a signature',
       5,
       1,
       'A frame whose table does not end in it',
     ],
-    ['with fewer blocks than it says', 6, 3, 'or a block with more than 16 axes'],
-    ['with more blocks than it says', 6, 1, 'A frame whose blocks end at 48, and its body at 64'],
+    ['with fewer blocks than declared', 6, 3, 'or a block with more than 16 axes'],
+    ['with more blocks than declared', 6, 1, 'A frame whose blocks end at 48, and its body at 64'],
     [
       'with more blocks than are allowed',
       7,
       0xff,
       'A frame with 65282 blocks; at most 4097 are allowed',
     ],
-    ['with a longer header than it says', 8, 1, 'A part of the frame is no JSON'],
+    ['with a longer header than declared', 8, 1, 'A part of the frame is no JSON'],
     [
       'with a header of gigabytes',
       11,
@@ -284,7 +284,7 @@ describe('decodeFrame', () => {
       0xff,
       'A frame of 4278190144 bytes; at most 67108864 are allowed',
     ],
-    ['with a longer body than came', 12, 56, 'A frame of 80 bytes came in 64'],
+    ['with a longer body than received', 12, 56, 'A frame of 80 bytes came in 64'],
     [
       'whose first block is no tree',
       24,
@@ -294,12 +294,12 @@ describe('decodeFrame', () => {
     ['with a block of an unknown type', 36, 99, 'A frame with a block of the type 99'],
     ['with a block of more axes than are allowed', 37, 17, 'a block with more than 16 axes'],
     [
-      'with a block of less axes than it says',
+      'with a block of fewer axes than declared',
       37,
       0,
       'A frame with a block of 8 bytes, which are not those of its shape []',
     ],
-    ['with something where 0 must be', 38, 1, 'A frame with a block of the type 2'],
+    ['with a reserved byte that is not 0', 38, 1, 'A frame with a block of the type 2'],
     [
       'with a block that is longer than its shape',
       40,
@@ -332,7 +332,7 @@ describe('decodeFrame', () => {
 
   it.each<[string, Uint8Array, string]>([
     ['a header that is no object', crafted('[1]'), 'is no plain object'],
-    ['a header that is nothing', crafted('null'), 'is no plain object'],
+    ['a header that is null', crafted('null'), 'is no plain object'],
     ['a header that is no JSON', crafted('{"a":'), 'is no JSON'],
     [
       'a header that would change a prototype',
@@ -340,7 +340,7 @@ describe('decodeFrame', () => {
       'is no plain object',
     ],
     [
-      'a header that hides such a name',
+      'a header that hides such a name behind escapes',
       crafted(String.raw`{"\u005f_proto__":{"b":1}}`),
       'is no plain object',
     ],
@@ -370,7 +370,7 @@ describe('decodeFrame', () => {
       withShape([2 ** 31, 2 ** 31, 4]),
       'not those of its shape',
     ],
-  ])('[11] %s is refused', (_, bytes, message) => {
+  ])('[11] An invalid frame is refused: %s', (_, bytes, message) => {
     expect(() => decodeFrame(bytes, limits)).toThrow(FrameError);
     expect(() => decodeFrame(bytes, limits)).toThrow(message);
   });

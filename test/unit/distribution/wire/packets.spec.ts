@@ -138,11 +138,11 @@ describe('Packer and Unpacker', () => {
   it.each<[string, object, unknown]>([
     ['without a sender', { id: 0, index: 0, total: 9 }, bytesOf(9)],
     ['without a number', { from: 'a', id: '0', index: 0, total: 9 }, bytesOf(9)],
-    ['of less than nothing', { from: 'a', id: 0, index: 0, total: -9 }, bytesOf(9)],
-    ['of half a byte', { from: 'a', id: 0, index: 0.5, total: 9 }, bytesOf(9)],
+    ['of a negative length', { from: 'a', id: 0, index: 0, total: -9 }, bytesOf(9)],
+    ['of a fractional length', { from: 'a', id: 0, index: 0.5, total: 9 }, bytesOf(9)],
     ['of no bytes', { from: 'a', id: 0, index: 0, total: 9 }, 'bytes'],
     ['that is empty', { from: 'a', id: 0, index: 0, total: 9 }, bytesOf(0)],
-    ['of more than there is', { from: 'a', id: 0, index: 0, total: 8 }, bytesOf(9)],
+    ['of more bytes than its frame', { from: 'a', id: 0, index: 0, total: 8 }, bytesOf(9)],
     [
       'of a frame that is too large',
       { from: 'a', id: 0, index: 0, total: limits.bytes + 1 },

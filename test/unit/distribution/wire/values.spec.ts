@@ -186,7 +186,7 @@ describe('encodeValue and decodeValue', () => {
     ],
     ['a symbol', Symbol('s'), 'The value cannot cross to another node: it is a symbol'],
     [
-      'an instance of a class that holds what cannot',
+      'an instance of a class with a function',
       [new Teller()],
       'The value at "0.tell" cannot cross to another node',
     ],
@@ -226,8 +226,8 @@ describe('encodeValue and decodeValue', () => {
       new Tensor('int8', [], [0, 2 ** 33]),
       'each shorter than 2 ** 32',
     ],
-    ['what is too deep', nested(65), 'it is deeper than 64 levels'],
-  ])('[11] %s is refused with its path', (_, value, message) => {
+    ['a value that is too deep', nested(65), 'it is deeper than 64 levels'],
+  ])('[11] A value that cannot cross is refused with its path: %s', (_, value, message) => {
     expect(() => encode(value)).toThrow(InvalidInputError);
     expect(() => encode(value)).toThrow(message);
   });
@@ -285,25 +285,25 @@ describe('encodeValue and decodeValue', () => {
     ['a tag beside a name', { $n: 'NaN', a: 1 }, []],
     ['two tags', { $n: 'NaN', $u: 0 }, []],
     ['an invalid number', { $n: '1' }, []],
-    ['a bigint that is none', { $i: '1n' }, []],
+    ['an invalid bigint', { $i: '1n' }, []],
     ['a bigint without digits', { $i: '-' }, []],
-    ['a date that is none', { $d: '2020' }, []],
-    ['a block that is not there', { $t: 0 }, []],
+    ['an invalid date', { $d: '2020' }, []],
+    ['a missing block', { $t: 0 }, []],
     ['a block that is named like a property', { $t: 'length' }, []],
     ['a block twice', [{ $a: 0 }, { $a: 0 }], [bytes]],
-    ['a block that nobody names', 1, [bytes]],
-    ['strings that are none', { $s: [[1], [1]] }, []],
+    ['a block without a reference', 1, [bytes]],
+    ['invalid strings', { $s: [[1], [1]] }, []],
     ['too few strings', { $s: [[2, 2], ['a']] }, []],
     ['strings of no shape', { $s: [[-1], []] }, []],
     ['strings of too many axes', { $s: [Array.from({ length: 17 }, () => 1), ['a']] }, []],
     ['an error without a message', { $e: { name: 'Error' } }, []],
     ['an error with a stack', { $e: { name: 'Error', message: '', stack: '' } }, []],
-    ['an error with a cause that is none', { $e: { name: 'Error', message: '', cause: 1 } }, []],
+    ['an error with an invalid cause', { $e: { name: 'Error', message: '', cause: 1 } }, []],
     ['an error that is a list', { $e: [] }, []],
     ['a batch without a key', { $r: { padding: 0 } }, []],
-    ['a batch of less than no padding', { $r: { key: '', padding: -1, values: [1] } }, []],
+    ['a batch of negative padding', { $r: { key: '', padding: -1, values: [1] } }, []],
     [
-      'a batch of padding without end',
+      'a batch of infinite padding',
       { $r: { key: '', padding: 2 ** 31, tensors: { $t: 0 }, axes: [0] } },
       [bytes],
     ],
@@ -320,12 +320,12 @@ describe('encodeValue and decodeValue', () => {
       [bytes],
     ],
     [
-      'a batch on an axis that is not there',
+      'a batch on a missing axis',
       { $r: { key: '', padding: 0, tensors: { $t: 0 }, axes: [1] } },
       [bytes],
     ],
     [
-      'a batch of tensors that are none',
+      'a batch of invalid tensors',
       { $r: { key: '', padding: 0, tensors: { a: 1 }, axes: [] } },
       [],
     ],
@@ -334,7 +334,7 @@ describe('encodeValue and decodeValue', () => {
       { $r: { key: '', padding: 0, tensors: { $r: { key: '', padding: 0 } }, axes: [0] } },
       [],
     ],
-  ])('[11] Reading %s is refused', (_, tree, blocks) => {
+  ])('[11] Invalid encoded data is refused: %s', (_, tree, blocks) => {
     expect(() => decodeValue(tree, blocks, defaultWireLimits)).toThrow(FrameError);
   });
 

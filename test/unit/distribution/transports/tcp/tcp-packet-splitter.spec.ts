@@ -102,7 +102,7 @@ it.each([
     Buffer.from('GET / HTTP/1.1\r\n\r\n'),
     'Neither a packet nor a message begins like this',
   ],
-])('[11] %s is refused', (_, bytes, reason) => {
+])('[11] Invalid data is refused: %s', (_, bytes, reason) => {
   expect(() => split().splitter.push(bytes)).toThrow(reason);
 });
 

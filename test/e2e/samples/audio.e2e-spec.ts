@@ -1,15 +1,13 @@
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
-import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
-import { type Browser, chromium } from 'playwright-core';
 import { AppModule } from '../../../sample/03-audio-streams/src/app.module.js';
 import { clipFile } from '../../../sample/03-audio-streams/src/speech-clip.js';
 import type { Stats } from '../../../sample/03-audio-streams/src/stats.service.js';
 import type { StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
-import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 
 interface Heard {
   readonly probabilities: readonly number[];
@@ -21,10 +19,12 @@ interface Reply<Body> {
   readonly body: Body;
 }
 
-const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
-const browserMissing = existsSync(executablePath)
-  ? undefined
-  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
+/** The microphone of the browser plays the clip. */
+const microphone = [
+  '--use-fake-ui-for-media-stream',
+  '--use-fake-device-for-media-stream',
+  `--use-file-for-fake-audio-capture=${fileURLToPath(clipFile)}`,
+];
 
 /** Bytes and seconds of a chunk. */
 const chunkBytes = 1024;
@@ -196,33 +196,16 @@ describe('The sample 03-audio-streams', () => {
     expect((await told.next()).done).toBe(true);
   });
 
-  describeUnless(browserMissing, 'in a browser', () => {
-    const args =
-      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
-      '--disable-background-networking --disable-component-update --disable-sync ' +
-      // The clip is what its microphone hears.
-      `--use-fake-ui-for-media-stream --use-fake-device-for-media-stream --use-file-for-fake-audio-capture=${fileURLToPath(clipFile)}`;
-    let browser: Browser;
-
-    beforeAll(async () => {
-      browser = await chromium.launch({ executablePath, args: args.split(' ') });
-    });
-
-    afterAll(() => browser.close());
-
+  describeInBrowser((open) => {
     it.each(['light', 'dark'] as const)(
       'The page shows callers and the microphone in %s colours',
       async (colorScheme) => {
         // An application of its own, in which nobody else has opened a stream.
         const other = await listen();
-        const page = await browser.newPage({ viewport: { width: 1280, height: 860 }, colorScheme });
-        const problems: string[] = [];
-        page.on('pageerror', ({ message }) => problems.push(message));
-        page.on(
-          'console',
-          (message) => message.type() === 'error' && problems.push(message.text()),
-        );
-        await page.goto(await other.getUrl());
+        const { page, problems } = await open(await other.getUrl(), {
+          viewport: { width: 1280, height: 860 },
+          colorScheme,
+        });
 
         await page.getByRole('button', { name: 'Start callers' }).click();
         await page.getByRole('button', { name: 'Use the microphone' }).click();
@@ -244,7 +227,7 @@ describe('The sample 03-audio-streams', () => {
         await other.close();
       },
     );
-  });
+  }, microphone);
 
   async function listen(): Promise<INestApplication> {
     const app = await NestFactory.create(AppModule, { logger: false });

@@ -1,22 +1,17 @@
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { existsSync } from 'node:fs';
-import { type Browser, chromium } from 'playwright-core';
 import { AppModule } from '../../../sample/02-semantic-search/src/app.module.js';
 import { fetchModel } from '../../../sample/02-semantic-search/src/fetch-model.js';
 import type { Answer } from '../../../sample/02-semantic-search/src/search.service.js';
 import type { Stats } from '../../../sample/02-semantic-search/src/stats.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 
 const modelMissing = await fetchModel().then(
   () => undefined,
   ({ message }: Error) => message,
 );
-const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
-const browserMissing = existsSync(executablePath)
-  ? undefined
-  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
 
 async function listen(): Promise<INestApplication> {
   const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
@@ -92,23 +87,9 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     expect(text).toContain('"meanFill"');
   });
 
-  describeUnless(browserMissing, 'in a browser', () => {
-    const args =
-      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
-      '--disable-background-networking --disable-component-update --disable-sync';
-    let browser: Browser;
-
-    beforeAll(async () => {
-      browser = await chromium.launch({ executablePath, args: args.split(' ') });
-    });
-
-    afterAll(() => browser.close());
-
+  describeInBrowser((open) => {
     it('The page shows ranked answers and live batches', async () => {
-      const page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
-      const problems: string[] = [];
-      page.on('pageerror', ({ message }) => problems.push(message));
-      await page.goto(url);
+      const { page, problems } = await open(url, { viewport: { width: 1280, height: 800 } });
 
       await page.getByLabel('Question').fill('how do I reset my password');
       await page

@@ -2,24 +2,19 @@ import { afterAll, beforeAll, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { type ServingEvent, ServingService } from 'nestjs-serving';
-import { existsSync } from 'node:fs';
-import { type Browser, chromium } from 'playwright-core';
 import { filter, firstValueFrom, skip } from 'rxjs';
 import { AppModule } from '../../../sample/04-token-stream/src/app.module.js';
 import { fetchModel } from '../../../sample/04-token-stream/src/fetch-model.js';
 import type { Stats } from '../../../sample/04-token-stream/src/stats.service.js';
 import type { Done } from '../../../sample/04-token-stream/src/writer.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { type ServerSent, serverSent } from '../../fixtures/http/server-sent.js';
 
 const modelMissing = await fetchModel().then(
   () => undefined,
   ({ message }: Error) => message,
 );
-const executablePath = process.env.CHROMIUM_PATH ?? '/usr/bin/chromium';
-const browserMissing = existsSync(executablePath)
-  ? undefined
-  : `There is no browser at ${executablePath}: install Chromium, or set CHROMIUM_PATH.`;
 
 const sum = '1+1等于几？';
 const poem = '写一首关于春天的诗';
@@ -221,23 +216,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     );
   });
 
-  describeUnless(browserMissing, 'in a browser', () => {
-    const args =
-      '--headless --no-sandbox --disable-gpu --disable-quic --no-first-run ' +
-      '--disable-background-networking --disable-component-update --disable-sync';
-    let browser: Browser;
-
-    beforeAll(async () => {
-      browser = await chromium.launch({ executablePath, args: args.split(' ') });
-    });
-
-    afterAll(() => browser.close());
-
+  describeInBrowser((open) => {
     it('The page writes several answers side by side and stops the one that is not wanted', async () => {
-      const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
-      const problems: string[] = [];
-      page.on('pageerror', ({ message }) => problems.push(message));
-      await page.goto(url);
+      const { page, problems } = await open(url, { viewport: { width: 1280, height: 860 } });
 
       await page.getByRole('button', { name: 'Five at once' }).click();
       const poemCard = page.locator('article', { hasText: poem });

@@ -27,7 +27,7 @@ const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 
 
 const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
-/** What the compiler says of an application, checking the types of the package as well. */
+/** The errors of the compiler for an application, types of the package included. */
 async function compile(app: string, source: string): Promise<string> {
   const compilerOptions = {
     module: 'nodenext',
@@ -85,9 +85,7 @@ describe('The packed package', () => {
     await run('npx', ['attw', tarball, '--profile', 'esm-only'], { cwd: root });
   });
 
-  /**
-   * An application that has the package, what it cannot do without, and the peers that are named.
-   */
+  /** An application with the package, its required peers and the named ones. */
   async function install(name: string, peers: readonly string[] = []): Promise<string> {
     const app = join(folder, name);
     const modules = join(app, 'node_modules');
@@ -179,7 +177,7 @@ describe('The packed package', () => {
         closed: { status: 503, inTime: true },
       });
 
-      // Without a test runner and without @nestjs/testing first, then with both.
+      // First without a test runner and @nestjs/testing, then with both.
       await run('node', ['script.mjs'], { cwd: app });
       await run('npm', ['install', ...quietly, ...testingPackages(major)], { cwd: app });
       await run('node', ['--test', 'app.test.mjs'], { cwd: app });

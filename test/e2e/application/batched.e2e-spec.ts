@@ -53,7 +53,7 @@ import { settle } from 'nestjs-serving/testing';
 import { firstValueFrom, map, type Observable, Subject } from 'rxjs';
 import { describeOnPlatforms, type Reply } from '../../fixtures/partitions/platforms.js';
 
-/** Batches of exactly so many calls: within a test nothing but the size closes them. */
+/** Batches of exactly this many calls, which only the size closes within a test. */
 const batchesOf = (batchSize: number): BatchedOptions => ({ batchSize, batchTimeout: 1_000_000 });
 
 const withServing = (metadata: ModuleMetadata): ModuleMetadata => ({
@@ -82,7 +82,7 @@ const userOf = (host: ArgumentsHost): string | undefined => incoming(host).heade
 
 const User = createParamDecorator((_: unknown, context: ExecutionContext) => userOf(context));
 
-/** What the decorator for the context of a GraphQL resolver leaves on its class. */
+/** The metadata that a GraphQL resolver's context decorator leaves on its class. */
 const Context: ParameterDecorator = (target, key, index) =>
   Reflect.defineMetadata(
     '__routeArguments__',
@@ -133,10 +133,7 @@ class ScoreDto {
 describeOnPlatforms('@Batched()', (listen) => {
   const start = async (...controllers: Type[]) => listen(withServing({ controllers }));
 
-  /**
-   * A kitchen that cooks its first dish until it is opened, or closed for ever, and what it has
-   * cooked.
-   */
+  /** A kitchen that holds its first dish until it is opened, with the dishes that it has cooked. */
   async function busyKitchen(options: BatchedOptions) {
     let open!: () => void;
     const opened = new Promise<void>((resolve) => (open = resolve));
@@ -525,7 +522,7 @@ describeOnPlatforms('@Batched()', (listen) => {
     }
   }
 
-  /** Calls of two instances by turns; each must meet its own kind. */
+  /** Calls two instances by turns. Each must meet its own calls only. */
   async function expectApart(one: Room, other: Room): Promise<void> {
     expect(one).not.toBe(other);
     const met = await times(4, (i) => asCaller([one, other][i % 2]!).meet(`name ${i}`));

@@ -80,7 +80,7 @@ it('[6.5] The table of errors in these tests is complete', () => {
   expect(new Set(exported)).toEqual(new Set(errors.map(([, , ErrorClass]) => ErrorClass)));
 });
 
-/** Answers with what it has caught. */
+/** Answers with the error that it caught. */
 @Catch(api.OverloadedError)
 class OverloadFilter implements ExceptionFilter<api.OverloadedError> {
   constructor(private readonly host: HttpAdapterHost) {}
@@ -90,7 +90,7 @@ class OverloadFilter implements ExceptionFilter<api.OverloadedError> {
   }
 }
 
-/** Fails with errors that tell when to come again. */
+/** Fails with errors that have a time to retry. */
 @Controller('later')
 class Later {
   @Get('in/:seconds')
@@ -123,7 +123,7 @@ class Later {
   events(@Param('seconds') seconds: string): Observable<{ data: string }> {
     return new Observable((subscriber) => {
       subscriber.next({ data: 'first' });
-      // Headers go with the first event.
+      // The headers are sent with the first event.
       setImmediate(() =>
         subscriber.error(new api.OverloadedError('row 7', { retryAfter: Number(seconds) })),
       );
@@ -145,7 +145,7 @@ class Errors {
   }
 }
 
-/** Fails for what it is told to fail for. */
+/** Fails in the stage that the text names. */
 const touchy: ServingDefinition<string> = {
   name: 'touchy',
   batchSize: 2,

@@ -7,8 +7,8 @@ interface Ended {
 }
 
 /**
- * What `npm run fuzz` does at length, with the same calls each time. In a process of its own, since
- * Jest's globals take three times as long.
+ * A short `npm run fuzz` with a fixed seed. It runs in a process of its own, since Jest's globals
+ * make it three times as slow.
  */
 function fuzz(...args: readonly string[]): Promise<Ended> {
   return new Promise((resolve) => {

@@ -43,13 +43,13 @@ import {
 import { RawClient } from '../../fixtures/cluster/raw-client.js';
 import { until } from '../../fixtures/async/streams.js';
 
-/** What the servings and methods of these tests run; new for each. */
+/** The batches of these tests, new for each test. */
 let held: HeldFunction;
-/** What handlers wait for between two things that they do. */
+/** Handlers wait here between two of their steps. */
 let gate: { readonly opened: Promise<void>; open(): void; passed: number };
-/** What handlers do when they have answered. */
+/** Replies of the calls that handlers left running. */
 let leftOver: Promise<unknown>[];
-/** The signals that handlers have seen. */
+/** The signals that handlers received. */
 let signals: (AbortSignal | undefined)[];
 
 const pairs = { batchSize: 2 };
@@ -226,7 +226,7 @@ const metadata = {
   providers: [Loader, RequestLoader, SlowGuard],
 };
 
-/** The application, and what became of the calls in it. */
+/** The application and the ends of its calls. */
 async function start(
   listen: Listen,
   logger?: LoggerService,
@@ -248,7 +248,7 @@ async function connect({ app }: Site): Promise<RawClient> {
   return client;
 }
 
-/** The connections of the server that are made from now on. */
+/** The connections that the server accepts from now on. */
 function connectionsOf({ app }: Site): Socket[] {
   const sockets: Socket[] = [];
   (app.getHttpServer() as Server).on('connection', (socket: Socket) => sockets.push(socket));
@@ -264,9 +264,7 @@ beforeEach(() => {
   signals = [];
 });
 
-/**
- * Ends every batch as it comes, so that applications can end, and the clients that have not left.
- */
+/** Finishes every batch, so that applications can close, and disconnects the remaining clients. */
 const release = (): void => {
   clients.splice(0).forEach((client) => client.leave());
   gate.open();
@@ -527,7 +525,7 @@ describeOnPlatforms('Clients over HTTP', (listen) => {
       const before = connections[0]!.listenerCount('close');
       client.get('/signals', '/signals', '/service/a', '/service/b');
       await until(() => held.batches.length === 1);
-      // One is Node's, for the response whose turn it is.
+      // One listener belongs to Node, for the response whose turn it is.
       expect(connections[0]!.listenerCount('close')).toBe(before + 2);
 
       held.next().finish(['A', 'B']);

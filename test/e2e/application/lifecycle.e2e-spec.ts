@@ -32,7 +32,7 @@ afterAll(() => rm(folder, { recursive: true }));
 
 const threads = async () => (await readFile(diary, 'utf8')).trim().split('\n');
 
-/** Starts an application, and gives what calls it. */
+/** Starts an application and returns a function that calls it. */
 async function serve(options: object) {
   const app = run('http', { platform: 'express', ending: 'close', diary, ...options });
   const [url] = await app.told<string>('listening');

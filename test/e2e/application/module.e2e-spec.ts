@@ -277,7 +277,7 @@ class Meetings {
 
 @Injectable()
 class Dictionary {
-  /** What happened to those who use it, in order. */
+  /** The events of its users' lives, in order. */
   readonly story: unknown[] = [];
 
   reverse(word: string): string {
@@ -439,7 +439,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
   });
 });
 
-/** Starts and ends an application; rejects with what keeps it from starting. */
+/** Starts and ends an application. Rejects with the error of the boot. */
 async function boot(metadata: ModuleMetadata): Promise<void> {
   @Module(metadata)
   class AppModule {}
@@ -456,7 +456,7 @@ const servingsOf = (...servings: ServingDefinition[]): ModuleMetadata => ({
   imports: [ServingModule.forRoot({ servings })],
 });
 
-/** The servings of a factory that says it defines `names`. */
+/** The servings of a factory that declares `names`. */
 const factoryOf = (names: string[], ...servings: ServingDefinition[]): ModuleMetadata => ({
   imports: [ServingModule.forRootAsync({ names, useFactory: () => ({ servings }) })],
 });
@@ -467,7 +467,7 @@ const featureOf = (serving: ServingDefinition): Type => {
   return FeatureModule;
 };
 
-/** A controller whose batched method has a parameter decorated so. */
+/** A controller whose batched method has a parameter with this decorator. */
 const controllerTaking = (Parameter: ParameterDecorator, ...others: MethodDecorator[]): Type => {
   @Controller()
   class Wrong {

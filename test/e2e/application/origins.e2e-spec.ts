@@ -36,11 +36,11 @@ import type { AddressInfo, Server } from 'node:net';
 import { bufferCount, firstValueFrom, map, type Observable } from 'rxjs';
 import { describeOnPlatforms, type Listen } from '../../fixtures/partitions/platforms.js';
 
-/** Batches of exactly two calls: nothing but the size closes them. */
+/** Batches of exactly two calls, which only the size closes. */
 const pairs: BatchedOptions = { batchSize: 2, batchTimeout: 1_000_000 };
 const pairsOfOneOrigin: BatchedOptions = { ...pairs, separateOrigins: true };
 
-/** What a batch knows: its origin, and the rows in it. */
+/** The origin of the batch and the rows in it. */
 const told = (rows: readonly string[]): string[] =>
   rows.map(() => `${currentOrigin()}: ${rows.toSorted().join(' ')}`);
 
@@ -67,7 +67,7 @@ const servings: ServingDefinition[] = [
   },
 ];
 
-/** What the caller sends: over HTTP in the path, over TCP as the message. */
+/** The text of the caller: in the path over HTTP, as the message over TCP. */
 const Text = createParamDecorator((_: unknown, context: ExecutionContext): unknown =>
   context.getType() === 'rpc'
     ? context.switchToRpc().getData()
@@ -82,7 +82,7 @@ class Provider {
   }
 }
 
-/** Asks a serving before the handler runs. */
+/** Calls a serving before the handler runs. */
 @Injectable()
 class AskingGuard implements CanActivate {
   constructor(@Inject(ServingService) private readonly service: ServingService) {}
@@ -195,7 +195,7 @@ function inProcess(app: INestApplicationContext): Call {
   return (way, text) => calls[way](text);
 }
 
-/** An application that takes HTTP and messages. */
+/** An application with HTTP and messages. */
 async function startHybrid(
   listen: Listen,
   inheritAppConfig: boolean,
@@ -220,8 +220,8 @@ async function startHybrid(
 }
 
 /**
- * Two calls of each, the second ones when all of the first wait: so rows would share a batch if
- * they could.
+ * Two calls of each kind, the second ones when all first ones wait, so that rows would share a
+ * batch if they could.
  */
 async function twice(
   way: Way,

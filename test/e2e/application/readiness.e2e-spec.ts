@@ -36,7 +36,7 @@ class Probes {
   }
 }
 
-/** Asks the application whether it is ready, once its servings have heard of the shutdown. */
+/** Requests the readiness of the application once its servings have begun to shut down. */
 @Injectable()
 class LastProbe implements BeforeApplicationShutdown {
   site: Site | undefined;
@@ -51,7 +51,7 @@ class LastProbe implements BeforeApplicationShutdown {
   }
 }
 
-/** Nest tells a module of the shutdown before those that it imports. */
+/** Nest shuts a module down before those that it imports. */
 @Module({ providers: [LastProbe] })
 class LastModule {}
 

@@ -24,7 +24,7 @@ const upper = {
   batchTimeout: A_DAY,
 };
 
-/** The calls that have come so far, and who waits for the next. */
+/** Called when the next call has arrived. */
 let arrived: () => void;
 
 @Controller()
@@ -73,7 +73,10 @@ describeOnPlatforms('Shutdown', (listen) => {
   );
 });
 
-/** Milliseconds of `shutdown` in these tests, and in which an application then has closed. */
+/**
+ * The shutdown limit of these tests in milliseconds, and the time by which an application has
+ * closed.
+ */
 const LIMIT = 300;
 const CLOSED = LIMIT + 1000;
 
@@ -115,7 +118,7 @@ class StuckController {
       .pipe(map(({ output }) => ({ data: output as string })));
   }
 
-  /** An answer that never ends, with no call of a serving in it. */
+  /** An answer without an end that calls no serving. */
   @Get('open')
   open(): StreamableFile {
     const file = new PassThrough();
@@ -129,7 +132,7 @@ class StuckController {
   }
 }
 
-/** Runs batches that never end, and notes when they begin. */
+/** Runs batches that never end and reports their begin. */
 const stuck = (): Promise<never> => (running.next(), never());
 const definitions: ServingDefinition[] = [
   { name: 'function', useFactory: () => stuck },
@@ -147,7 +150,7 @@ const definitions: ServingDefinition[] = [
 ];
 const servings = definitions.map((definition) => ({ ...definition, drainTimeout: LIMIT }));
 
-/** Closes the application; gives how many milliseconds that took. */
+/** Closes the application and returns the milliseconds that it took. */
 async function close({ app }: Site): Promise<number> {
   const began = performance.now();
   await app.close();

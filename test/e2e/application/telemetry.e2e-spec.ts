@@ -40,7 +40,7 @@ import {
 } from '../../fixtures/partitions/platforms.js';
 import { type Telemetry, useContexts, useTelemetry } from '../../fixtures/serving/telemetry.js';
 
-/** Gives every row back, in steps where it is streamed; a row 'bad' fails its batch. */
+/** Returns every row, in steps when streamed. A row 'bad' fails its batch. */
 const echo: FunctionServingDefinition<string> = {
   name: 'echo',
   batchSize: 8,
@@ -100,10 +100,7 @@ class Words {
   }
 }
 
-/**
- * Gives every request a span, which is active in its handler, as the instrumentations of HTTP
- * servers do.
- */
+/** Gives every request a span that is active in its handler, as HTTP instrumentations do. */
 class Tracing implements NestInterceptor {
   constructor(private readonly tracer: Tracer) {}
 

@@ -20,7 +20,7 @@ import { get, type IncomingMessage } from 'node:http';
 import { firstValueFrom, map, type Observable, take, toArray } from 'rxjs';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 
-/** A model that is not on this machine. */
+/** A model file that does not exist. */
 const model = new TextEncoder().encode('no model at all');
 
 const writer = defineServing({
@@ -219,7 +219,7 @@ describeOnPlatforms('An application under test', (listen) => {
     }
   });
 
-  /** Resolves when so many calls have come from now on. */
+  /** Resolves when this many further calls have started. */
   function callsStarted(count: number): Promise<unknown> {
     return firstValueFrom(
       site.app.get(ServingService).eventsOf('call:start').pipe(take(count), toArray()),
@@ -227,7 +227,7 @@ describeOnPlatforms('An application under test', (listen) => {
   }
 });
 
-/** A function that resolves when the response has brought the text. */
+/** A function that resolves when the response has received the text. */
 function hearing(response: IncomingMessage): (text: string) => Promise<void> {
   let read = '';
   response.on('data', (chunk: Buffer) => (read += chunk.toString()));

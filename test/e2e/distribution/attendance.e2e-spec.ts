@@ -22,7 +22,7 @@ describe('The log of a node', () => {
       .mockImplementation((line: string) => keep(`warning: ${line}`));
   });
 
-  /** What is said of others. */
+  /** The lines about other nodes. */
   const ofOthers = () => lines.filter((line) => !line.startsWith('This is'));
 
   it('[11] The log has the node itself and the nodes that join and leave', async () => {

@@ -13,10 +13,7 @@ const row = (id: string) => ({ id, numbers: [1] });
 describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  /**
-   * Three nodes that have calls which they do not end, and of whose answers nobody will hear: the
-   * broker is dead.
-   */
+  /** Three nodes with running calls whose answers are lost, since the broker was killed. */
   async function withoutBroker(idempotent: boolean) {
     const servings = [{ name: 'm', batchSize: 4, idempotent }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));

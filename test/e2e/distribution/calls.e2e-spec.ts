@@ -19,7 +19,7 @@ import { iterated, until } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-/** Says of each row who has run it. */
+/** Replies with the node that ran the row. */
 const saying = (name: string, node: string): FunctionServingDefinition => ({
   name,
   useFactory: () => (rows: readonly unknown[]) => rows.map((row) => ({ node, row })),
@@ -28,7 +28,7 @@ const saying = (name: string, node: string): FunctionServingDefinition => ({
 /** Texts of these lengths. */
 const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
 
-/** Gives back two rows at a time. */
+/** Doubles its rows, two in a batch. */
 const twice = (hook: object): FunctionServingDefinition => ({
   name: `by ${Object.keys(hook)[0]}`,
   batchSize: 2,
@@ -280,7 +280,7 @@ describe('A call in a cluster', () => {
     await web.knows('texts');
     const { servings } = web;
 
-    // With the header, too, which no value knows of.
+    // Sizes at which the value fits and the frame with its header does not.
     for (const length of [99_950, 100_001, 1_000_000]) {
       expect(await failureOf(servings.batchedRun('texts', length))).toBeInstanceOf(
         InvalidOutputError,

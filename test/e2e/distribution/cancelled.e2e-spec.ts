@@ -6,7 +6,7 @@ import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-/** Goes on for as long as it is asked. */
+/** Yields until its consumer leaves. */
 const endless: FunctionServingDefinition = {
   name: 'm',
   preprocess: () => ({ batch: batches() }),
@@ -24,7 +24,7 @@ const reason = new Error('the client has left');
 describe('The events of a call to another node', () => {
   const cluster = useCluster();
 
-  /** What both nodes tell of the next call when it ends. */
+  /** The end events of the next call on both nodes. */
   async function watched(serving: FunctionServingDefinition) {
     const owner = await cluster.node({ servings: [serving] });
     const web = await cluster.node({ remotes: ['m'] });

@@ -19,8 +19,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
   const { node } = useClusterProcesses(tcp());
 
   /**
-   * One node on each host, the last of which call and serve nothing; all know each other by their
-   * addresses.
+   * One node on each host. The last ones call and serve nothing. All have each other's addresses.
    */
   async function nodes(serving: number): Promise<ClusterProcess[]> {
     const all = await Promise.all(

@@ -327,7 +327,7 @@ describe('A node that shuts down', () => {
     const web = await cluster.node();
     await web.knows('m', 2);
 
-    // Half of them or so are on their way to the node when it goes.
+    // About half of the calls are in transit to the node when it closes.
     const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
     await closing.close();
 

@@ -39,7 +39,7 @@ afterEach(async () => {
   await Promise.all(transports.splice(0).map((transport) => transport.stop()));
 });
 
-/** A node that listens at a port of this machine. */
+/** A node that listens on a local port. */
 async function start(
   address: Address,
   { options, ...settings }: GrpcTransportSettings = {},
@@ -51,12 +51,12 @@ async function start(
   return { transport, heard };
 }
 
-/** Where it can be dialled. */
+/** The address for peers. */
 function urlOf({ transport }: Joined<GrpcTransport>): string {
   return `127.0.0.1:${transport.port}`;
 }
 
-/** Starts a process with a node that has a link with this one, by dialling or by being dialled. */
+/** Starts a process with a node that is connected with this one, as dialling or dialled side. */
 async function startLinked(
   way: string,
 ): Promise<readonly [here: Joined<GrpcTransport>, there: AppProcess]> {
@@ -69,7 +69,7 @@ async function startLinked(
   return [here, there];
 }
 
-/** Each dials all that were there before. */
+/** Each node dials all earlier ones. */
 const join = useNodes<GrpcTransport>(
   (others) =>
     new GrpcTransport({
@@ -83,7 +83,7 @@ describeTransport({ name: 'gRPC', connections: true, join });
 describe('connections', () => {
   it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
     for (let round = 0; round < 10; round++) {
-      // Who dials waits until both listen, so that all meet.
+      // The connection is made when both nodes listen, so that all dial at once.
       const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
       const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
       const peers = ways.map(({ port }) => `127.0.0.1:${port}`);
@@ -253,7 +253,7 @@ describe('strangers', () => {
 
   afterEach(() => clients.splice(0).forEach((client) => client.close()));
 
-  /** A call of somebody who may be nobody. */
+  /** A call without a handshake. */
   function callTo(node: Joined<GrpcTransport>): GrpcCall {
     const protoPath = fileURLToPath(
       new URL('../../../lib/distribution/transports/grpc/link.proto', import.meta.url),
@@ -374,7 +374,7 @@ let certificate: Certificate | undefined;
 try {
   certificate = makeCertificate();
 } catch {
-  // There is no openssl.
+  // openssl is missing.
 }
 
 describeUnless(

@@ -23,11 +23,14 @@ const peersOf = ({ transport }: { readonly transport: { readonly port: number | 
 let time: VirtualTime | undefined;
 afterEach(async () => {
   time?.restore();
-  // Connections that are about to close do so before another test stops the time.
+  // Connections that are closing finish before another test stops the time.
   await turn();
 });
 
-/** Writes 100 MiB or until the connection closes; gives the bytes that have left this process. */
+/**
+ * Writes 100 MiB or until the connection closes, and returns the number of bytes that left this
+ * process.
+ */
 async function flood(socket: Socket, beginning: string): Promise<number> {
   socket.on('error', () => {}).write(beginning);
   const piece = Buffer.alloc(2 ** 20, 'a');
@@ -51,7 +54,7 @@ describe('A stranger at the TCP port of a node with a secret', () => {
     async (_, beginning) => {
       const node = await start('a', { secret });
 
-      // The rest waits in buffers of the system and never reaches the node.
+      // The rest stays in buffers of the operating system.
       expect(await flood(await connectTo(node), beginning)).toBeLessThan(16 * 2 ** 20);
     },
   );
@@ -224,7 +227,7 @@ let certificate: Certificate | undefined;
 try {
   certificate = makeCertificate();
 } catch {
-  // There is no openssl.
+  // openssl is missing.
 }
 
 describeUnless(

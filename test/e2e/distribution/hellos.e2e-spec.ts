@@ -20,7 +20,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     time?.restore();
   });
 
-  /** A stranger at the broker; gives the frames that come for it. */
+  /** A stranger at the broker. Returns the frames that it receives. */
   async function connect(): Promise<{ readonly kind: number; readonly to: unknown }[]> {
     const frames: { kind: number; to: unknown }[] = [];
     stranger = cluster.network({ connections: false }).transport();

@@ -26,7 +26,9 @@ describe('An impostor at the port of a node', () => {
 
   afterEach(() => impostor?.leave());
 
-  /** A node with the serving, and one that calls it over HTTP, whose port the impostor finds. */
+  /**
+   * A node with the serving and one that calls it over HTTP. The impostor connects to the latter.
+   */
   async function pair(
     distribution: object,
   ): Promise<[owner: ClusterProcess, caller: ClusterProcess]> {
@@ -65,11 +67,11 @@ describe('An impostor at the port of a node', () => {
     expect(await impostor!.kind()).toBe(Kind.heartbeat);
     const calls = Array.from({ length: 5 }, () => caller.get('any/m/1'));
     while ((await impostor!.kind()) !== Kind.request) {
-      // It hears of nodes meanwhile.
+      // Skips the frames about nodes.
     }
     impostor!.leave();
 
-    // What he keeps for himself others make up for, once he has gone.
+    // Others answer the calls that the impostor kept once it has left.
     expect(await Promise.all(calls)).toEqual(
       calls.map(() => expect.objectContaining({ pid: owner.pid })),
     );

@@ -7,7 +7,7 @@ import { describeEach, nats } from '../../fixtures/cluster/wirings.js';
 
 interface Row {
   readonly id: string;
-  /** The size of the answer, and of what is sent along. */
+  /** The size of the answer and of the input. */
   readonly bytes: number;
   readonly data?: Uint8Array;
 }
@@ -20,7 +20,7 @@ interface Answer {
 
 const MIB = 2 ** 20;
 const servings = [{ name: 'm', as: 'filling', batchSize: 1 }] as const;
-/** Far longer than the test may take: who is told an error in it has not waited for it. */
+/** Far longer than the test may take, so that a prompt error has not waited for it. */
 const patient = { requestTimeout: 600_000 };
 
 describeEach(
@@ -30,7 +30,7 @@ describeEach(
     const { node, client } = useClusterProcesses(wiring);
 
     it('[11] Large frames arrive whole in both directions, many at a time, and each at its own caller', async () => {
-      // So few bytes that frames of which all begin at once could not be kept.
+      // A limit at which the frames could not all be assembled at once.
       const distribution = { ...patient, limits: { bytes: 2 * MIB } };
       await node({ servings, distribution });
       const web = await client(distribution);

@@ -3,7 +3,7 @@ import type { FunctionServingDefinition } from 'nestjs-serving';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Each partition answers a row in 10 ms, whatever its weight says. */
+/** Each partition answers a row in 10 ms, independent of its weight. */
 const serving = (distributionWeight: number, partitions: number): FunctionServingDefinition => ({
   name: 'm',
   batchSize: 1,
@@ -19,7 +19,7 @@ describe('Calls to nodes with a wrong weight', () => {
   const cluster = useCluster();
   useVirtualTime();
 
-  /** Milliseconds in which 32 callers have 600 answers. */
+  /** The milliseconds in which 32 callers get 600 answers. */
   async function duration(balance: 'weighted' | 'least-loaded'): Promise<number> {
     const namespace = balance;
     for (const [weight, partitions] of [

@@ -14,11 +14,11 @@ import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string) => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
 
-/** What Nest says of an application with these options. */
+/** The error of an application with these options. */
 async function bootWith(options: object): Promise<unknown> {
   return failureOf(
     (async () => {
-      // Not only those that TypeScript lets through come from configurations.
+      // Options from configuration files may violate the types.
       const imports = [ServingModule.forRoot({ distribution: options as DistributionOptions })];
       await NestFactory.createApplicationContext(
         { module: class {}, imports },

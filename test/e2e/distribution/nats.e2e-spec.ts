@@ -40,7 +40,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
 
   afterAll(() => server.end());
 
-  /** One of Nest's own clients, of an application that knows nothing of packets. */
+  /** A client of Nest in an application without this package. */
   function connect(options: object = {}): ClientNats {
     const client = new ClientNats({ servers: server.url, ...options });
     clients.push(client);

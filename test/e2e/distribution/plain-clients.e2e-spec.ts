@@ -35,7 +35,7 @@ const echo: FunctionServingDefinition = {
   useFactory: () => (rows: readonly unknown[]) => rows,
 };
 
-/** The length of each row, and how many rows were in its batch. */
+/** The length of each row and the number of rows in its batch. */
 const norms = (options: Partial<FunctionServingDefinition> = {}): FunctionServingDefinition => ({
   name: 'norms',
   ...options,
@@ -169,7 +169,7 @@ describe('A client of Nest over TCP', () => {
         throw new TypeError('a secret path');
       },
     };
-    // Its row waits for another one until its time is over.
+    // Its row waits for another one until its deadline.
     const late: FunctionServingDefinition = {
       ...echo,
       name: 'late',

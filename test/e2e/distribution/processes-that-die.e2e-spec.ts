@@ -9,12 +9,12 @@ import {
 } from '../../fixtures/cluster/use-cluster-processes.js';
 import { describeWirings } from '../../fixtures/cluster/wirings.js';
 
-/** Machines with many tests have their pauses, which are not to be taken for the end of a node. */
+/** Busy machines pause, which must not count as the loss of a node. */
 const byBeats = { heartbeat: 100, downAfter: 2000 };
-/** The transport tells that a node is gone; its beats would do so far too late. */
+/** The transport reports the loss. Missing heartbeats would do so far too late. */
 const byTransport = { heartbeat: 100, downAfter: 60_000 };
 
-/** The rows that the victim has left, which shows that something was to be lost. */
+/** The unfinished rows of the victim. There must be some for the test to mean anything. */
 function strandedAt(victim: ClusterProcess): readonly string[] {
   const { stranded } = victim;
   expect(stranded.length).toBeGreaterThan(0);
@@ -24,10 +24,7 @@ function strandedAt(victim: ClusterProcess): readonly string[] {
 describeWirings('Processes of a cluster that fail', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
-  /**
-   * Three nodes with the serving, and a client that calls it; the first is the one to whom
-   * something happens.
-   */
+  /** Three nodes with the serving and a client that calls it. The first node is the victim. */
   async function underLoad(serving: Omit<ProcessServing, 'name'>, distribution: ClusterOptions) {
     const servings = [{ name: 'm', batchSize: 4, ...serving }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));

@@ -10,7 +10,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
   const { node, client } = useClusterProcesses(wiring);
 
   it('[11] [9.3] When processes leave under load one after the other, no call is lost and no row runs twice', async () => {
-    // Nothing that was lost could run again.
+    // A lost call could not run again.
     const servings = [{ name: 'm', batchSize: 4, idempotent: false }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
     const web = await client({ attempts: 1 });

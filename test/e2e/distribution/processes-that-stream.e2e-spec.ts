@@ -10,7 +10,7 @@ interface Step {
   readonly filling: Uint8Array;
 }
 
-/** A step alone, or as the only row of a batch. */
+/** The step of a single row, streamed alone or in a batch. */
 type StepOutput = Step | readonly [Step];
 
 type StepEvent = OutputEvent<StepOutput>;
@@ -36,8 +36,8 @@ describeWirings('A stream of another process', (wiring) => {
     const stream = sequence[Symbol.asyncIterator]();
     const first = await stream.next();
 
-    // While the stream is not read, its owner has all the time that it takes to answer these; until
-    // it counts no further.
+    // While the stream is not read, its owner has the time that these calls take, until it stops
+    // counting.
     let ahead = 0;
     while (ahead < owner.steps) {
       ahead = owner.steps;
@@ -47,7 +47,7 @@ describeWirings('A stream of another process', (wiring) => {
     }
     const rest = await iterated({ [Symbol.asyncIterator]: () => stream });
 
-    // A window of 1 MiB, and what the serving has asked for in advance.
+    // A window of 1 MiB and the steps that the serving has requested ahead.
     expect(ahead).toBeLessThan(30);
     expect(stepsOf([first.value!, ...rest])).toEqual(upTo(400));
     expect(

@@ -62,7 +62,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const near = await node({ kind: 'http', servings: [{ name: 'both', distributionWeight: 0 }] });
     const web = await client();
     await Promise.all([web.knows('both', 1), web.knows('far', 1)]);
-    // From then on each of the two knows the other.
+    // From then on the two nodes have found each other.
     expect(await near.get('any/far/1')).toMatchObject({ pid: far.pid });
 
     for (let id = 1; id < 9; id++) {

@@ -14,7 +14,7 @@ import { describeTransport, useNodes } from '../../fixtures/cluster/every-transp
 import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
 import { RedisServer, redisMissing } from '../../fixtures/cluster/redis-server.js';
 
-/** What becomes of a node that starts with these options. */
+/** Starts a node with these options, and rejects with its error. */
 function start(options: RedisTransportOptions): Promise<void> {
   return new RedisTransport({ options }).start(stationOf('x', new Heard()));
 }
@@ -68,7 +68,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     killed.kill('SIGKILL');
     await killed.ended;
     while (await a.transport.probe('b-1')) {
-      // The server hears of it in a moment.
+      // The server notices the kill after a moment.
     }
     const next = startProcess('node', { transport: 'redis', settings, address: 'b-2' });
     await next.told('started');
@@ -141,7 +141,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
   it('[11] A node that lost its connections receives everything again when it reports its return', async () => {
     const a = await join('a');
     const way = await breakable(server.port);
-    // ioredis does not say when it has done that by itself.
+    // ioredis does not report when it has subscribed again by itself.
     options = { port: way.port, autoResubscribe: false };
     const b = await join('b');
 
@@ -185,7 +185,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     const time = await VirtualTime.install();
     try {
       await expect(start({ port: 1 })).rejects.toThrow(/ECONNREFUSED/);
-      // The other of its two connections is refused a moment later.
+      // The second of its two connections is refused a moment later.
       await until(() => time.timers === 0);
     } finally {
       time.restore();

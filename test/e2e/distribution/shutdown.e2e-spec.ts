@@ -45,7 +45,7 @@ describe('A node that shuts down', () => {
 
   afterEach(() => time.restore());
 
-  /** A node with the serving and another one that knows it. */
+  /** A node with the serving and another one that has found it. */
   async function pair(
     definition: FunctionServingDefinition,
     options: object = {},

@@ -9,7 +9,7 @@ import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-/** Counts up to its input, as far as it is asked; tells how far it got. */
+/** Counts up to its input as it is pulled, and records its ends. */
 class Counter {
   steps = 0;
   ends = 0;

@@ -13,7 +13,7 @@ let certificate: Certificate | undefined;
 try {
   certificate = makeCertificate();
 } catch {
-  // There is no openssl.
+  // openssl is missing.
 }
 
 function double(client: ClientTCP): Promise<unknown> {

@@ -13,7 +13,7 @@ import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, closing } = useTcpNodes();
 
-/** The warnings of those who dial in vain. */
+/** The warnings of nodes whose dialling fails. */
 function warnings(): string[] {
   const told: string[] = [];
   jest

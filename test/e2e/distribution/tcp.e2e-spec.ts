@@ -13,7 +13,7 @@ const { start } = useTcpNodes();
 const startProcess = useAppProcesses();
 const breakable = useBreakableLinks();
 
-/** Each dials all that were there before. */
+/** Each node dials all earlier ones. */
 const join = useNodes<TcpTransport>(
   (others) =>
     new TcpTransport({
@@ -26,7 +26,7 @@ describeTransport({ name: 'TCP', connections: true, join });
 describe('connections', () => {
   it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
     for (let round = 0; round < 10; round++) {
-      // Who dials waits until both listen, so that all meet.
+      // The connection is made when both nodes listen, so that all dial at once.
       const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
       const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
       const peers = ways.map(({ port }) => `127.0.0.1:${port}`);

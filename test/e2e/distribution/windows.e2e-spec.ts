@@ -19,7 +19,7 @@ describe('The flow control of a stream between two nodes', () => {
 
   afterEach(() => hostile?.stop());
 
-  /** A node that sends what the test says; gives the frames that come for it. */
+  /** A node that sends the frames of the test. Returns the frames that it receives. */
   async function hostileNode(hear: (frame: Frame) => void = () => {}): Promise<Frame[]> {
     const frames: Frame[] = [];
     hostile = cluster.network({}).transport();

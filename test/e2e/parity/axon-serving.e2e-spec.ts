@@ -16,7 +16,7 @@ import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-tim
 import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** Whole numbers, so that every batch gives exactly the same. */
+/** Whole numbers, for which every batch outputs exactly the same. */
 const weights = (rows: number): { type: 'float32'; dims: number[]; data: Float32Array } => ({
   type: 'float32',
   dims: [rows, 2],
@@ -112,7 +112,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       } as ServingDefinition);
       return { serving, batches: watchedBatches(serving) };
     };
-    /** What the same inputs give when each runs alone and as it is. */
+    /** The outputs of the same inputs, each run alone and without padding. */
     const expectedOf = async (inputs: readonly object[]): Promise<unknown[]> => {
       const serving = createServing({ name: 'plain', ...how } as ServingDefinition);
       const replies = [];

@@ -36,7 +36,7 @@ const doubledNumbers = (...values: number[]): Tensor =>
   doubled(floats([values.length], values)) as Tensor;
 const session = { intraOpNumThreads: 1 };
 
-/** A stream of input like no other: few batches of few rows. */
+/** A stream of input that differs for each caller. */
 async function* streamOf(n: number): AsyncGenerator<Batch, void> {
   for (let element = 0; element < 1 + (n % 4); element++) {
     await turn();
@@ -623,7 +623,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 });
 
-/** As Promise.withResolvers, which Node 20 has not. */
+/** Promise.withResolvers, which Node 20 lacks. */
 function withResolvers(): { readonly promise: Promise<void>; readonly resolve: () => void } {
   let resolve!: () => void;
   const promise = new Promise<void>((settle) => (resolve = settle));

@@ -16,7 +16,7 @@ import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtua
 import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** A batch of so many rows with the numbers from `first` on. */
+/** A batch of this many rows with consecutive numbers from `first` on. */
 const numbers = (first: number, rows: number): Batch =>
   Batch.concatenate([
     floats(
@@ -226,7 +226,7 @@ describe('Batched runs, like Nx.Serving', () => {
       await later(100);
       replies.push(call(5, 'b'));
       await later(100);
-      // Both wait, that of 'a' for longer; it takes one row more and is still the first.
+      // Both windows wait, that of 'a' longer. It takes one more row and is still first.
       replies.push(call(4, 'a'));
       await turn();
       const order: unknown[] = [];

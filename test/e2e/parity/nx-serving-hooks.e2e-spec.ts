@@ -24,7 +24,7 @@ const plus = (x: Tensor, by: number): Tensor =>
     x.dims,
   );
 
-/** Adds five in a roundabout way, and tells what it has on the way. */
+/** Adds five in several steps and emits the intermediate values. */
 const addFive = (x: Tensor, { emit }: BatchContext): Tensor => {
   const double = doubled(x) as Tensor;
   emit('double', double);
@@ -42,7 +42,7 @@ class AddFive {
   }
 }
 
-/** The same as a model: its inner values are outputs that the reply has not. */
+/** The same as a model, whose intermediate values are outputs outside of the reply. */
 const addFiveModel = onnxModel({
   inputs: { x: value('float32', 'rows', 2) },
   outputs: {
@@ -93,7 +93,7 @@ describe('Hooks, like Nx.Serving', () => {
   ])('%s', (kind, how, output) => {
     const definition = (options: Partial<ServingDefinition> = {}) =>
       ({ name: 'hooks', ...how, ...options }) as ServingDefinition;
-    // A hook of a model is the tensor of that name; its output, the map of those fetched.
+    // A hook of a model is the tensor of that name. Its output is the map of fetched ones.
     const events = (first: number, rows?: number) => eventsOf(first, output, rows);
 
     it.each([true, false])(
@@ -254,7 +254,7 @@ describe('Hooks, like Nx.Serving', () => {
       code: 'SERVING_INVALID_OUTPUT',
       message: expect.stringContaining('2 rows needs 2 results; the batch function returned 1'),
     });
-    // Nobody has asked for it here.
+    // Without a subscriber the invalid hook is not emitted.
     expect(await serving.batchedRun(Batch.stack([1, 2]))).toEqual([1, 2]);
   });
 

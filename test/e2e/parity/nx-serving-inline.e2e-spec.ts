@@ -15,7 +15,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** A batch function that doubles, and the sizes of the batches that it gets. */
+/** A batch function that doubles, and the sizes of its batches. */
 function noted(): {
   readonly useFactory: () => (rows: Tensor) => unknown;
   readonly sizes: (number | undefined)[];

@@ -23,7 +23,7 @@ const numbers = (...values: number[]): Batch =>
 const doubledNumbers = (...values: number[]): Tensor =>
   doubled(floats([values.length], values)) as Tensor;
 
-/** Gives the batches one by one, as a file that is read or a microphone does. */
+/** Yields the batches one by one, like a file reader or a microphone. */
 async function* oneByOne(...batches: Batch[]): AsyncGenerator<Batch, void> {
   for (const batch of batches) {
     await turn();
@@ -31,7 +31,9 @@ async function* oneByOne(...batches: Batch[]): AsyncGenerator<Batch, void> {
   }
 }
 
-/** Batches of one row, without end; `pulled` counts them and `left` says that nobody wants more. */
+/**
+ * Endless batches of one row. `pulled` counts them, and `left` is set when the source is closed.
+ */
 function endless(): {
   readonly batches: AsyncIterable<Batch>;
   readonly seen: { pulled: number; left: boolean };
@@ -179,7 +181,7 @@ describe('Input streams, like Nx.Serving', () => {
     const first = reading.next();
     await turn();
 
-    // One batch on each partition, and as many rows again.
+    // One batch on each partition and as many rows again.
     expect(held.rows).toEqual([floats([2], [1, 2]), floats([2], [3, 4])]);
     expect(seen.pulled).toBe(8);
     await goOn(held);

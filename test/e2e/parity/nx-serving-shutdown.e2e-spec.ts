@@ -115,7 +115,7 @@ describe('Shutdown, like Nx.Serving', () => {
     await Promise.all(refused);
     await passTime(closing);
 
-    // A function cannot be stopped; what it gives is dropped.
+    // A function cannot be stopped. Its output is dropped.
     await goOn(batches);
     expect(batches.batches).toEqual([]);
   });

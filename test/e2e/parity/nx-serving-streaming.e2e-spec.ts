@@ -259,7 +259,8 @@ describe('Output streams, like Nx.Serving', () => {
       const next = serving.batchedRun(numbers(9));
       await turn();
 
-      // The second waited for the first when its consumer left: neither it nor a later one runs.
+      // The second batch waited for the first when its consumer left. Neither it nor a later one
+      // runs.
       expect(held.rows).toEqual([floats([1], [9])]);
       await goOn(held);
       expect(await next).toEqual(floats([1], [18]));

@@ -33,7 +33,7 @@ const columns = (count: number): Tensor =>
   );
 const shape = (...dims: number[]): Tensor => new Tensor('int64', dims.map(BigInt), [dims.length]);
 
-/** Gives its rows back, on axis 0 and on axis 1, and tells the shape that its input had. */
+/** Outputs its rows on axis 0 and on axis 1, and the shape of its input. */
 function shapeModel(batch: number | string = 'batch', width: number | string = 2): Uint8Array {
   return onnxModel({
     inputs: { x: value('float32', batch, width) },
@@ -50,7 +50,7 @@ function shapeModel(batch: number | string = 'batch', width: number | string = 2
   });
 }
 
-/** Adds a table of 4 rows, which fits a batch of 4 rows, and none of 6. */
+/** Adds a table of 4 rows, which fits a batch of 4 rows and not of 6. */
 const tableModel = (): Uint8Array =>
   onnxModel({
     inputs: { x: value('float32', 'batch', 2) },

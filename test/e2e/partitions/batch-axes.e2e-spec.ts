@@ -21,7 +21,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const digits = new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url);
 
-/** The input of a recurrent model for one row: `x` and the state are made of `n`. */
+/** The input of a recurrent model for one row. `x` and the state are made from `n`. */
 const step = (n: number, { layers = 2, rate = 1 } = {}): Record<string, Tensor> => ({
   x: floats([1, 3], [n, n, n]),
   state: floats(
@@ -31,7 +31,7 @@ const step = (n: number, { layers = 2, rate = 1 } = {}): Record<string, Tensor> 
   rate: new Tensor('int64', [BigInt(rate)], []),
 });
 
-/** What the model makes of that. */
+/** The output of the model for that input. */
 const stepped = (
   n: number,
   { layers = 2, rate = 1 } = {},
@@ -44,7 +44,7 @@ const stepped = (
   used: new Tensor('int64', [BigInt(rate)], []),
 });
 
-/** How the image of n and one n + 6 differs from its mean, and that. */
+/** The difference of an image of n and n + 6 from its mean, and the mean. */
 const spreadOf = (n: number): object => ({
   y: floats([2, 3], [-1, -1, -1, -1, -1, 5]),
   mean: floats([1, 1], [n + 1]),
@@ -55,7 +55,7 @@ const statesOnAxis1 = { inputs: { state: { batchAxis: 1 } }, outputs: { next: { 
 const ones = (...dims: number[]): Tensor =>
   new Tensor('float32', new Float32Array(dims.reduce((a, b) => a * b)).fill(1), dims);
 
-/** The rows of each batch that runs from now on. */
+/** The number of rows of each later batch. */
 function sizesOf(serving: LocalServing): number[] {
   const sizes: number[] = [];
   serving.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));

@@ -24,7 +24,7 @@ const oneOf = (op: string): Uint8Array =>
     nodes: [node(op, ['x'], ['y'])],
   });
 
-/** Where the processes of a partition can be found. */
+/** The ids of a partition's child processes. */
 const itOnLinux = process.platform === 'linux' ? it : it.skip;
 
 function killChildren(): void {
@@ -36,7 +36,7 @@ function killChildren(): void {
 
 type Net = LocalServing<unknown, { y: Tensor }>;
 
-/** Kills the process of the serving, and waits until its partition is up again, or lost. */
+/** Kills the process of the serving and waits until its partition is up again or lost. */
 function restart(serving: Net): Promise<PartitionStatus> {
   const changes = serving.eventsOf('partition:change');
   const settled = firstValueFrom(changes.pipe(filter(({ state }) => state !== 'restarting')));

@@ -7,9 +7,7 @@ import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/**
- * What a model can be written of; the others have no number of their own in ONNX files of that age.
- */
+/** The types that the writer's ONNX version has numbers for. */
 const inModels = sixOfEachType.filter(({ type }) => type in elementTypes);
 
 const bits = (...values: number[]): Uint16Array => Uint16Array.from(values);
@@ -79,7 +77,7 @@ describe('Tensors of every element type', () => {
   describe.each(['thread', 'process'] as const)('of half floats, in a %s', (isolation) => {
     const half = { model: echoModel({ x: value('float16', 'batch', 2) }), isolation };
     const [one, two, three] = [0x3c00, 0x4000, 0x4200];
-    /** The class that holds half floats on this Node, of which 24 is the first to have one. */
+    /** The array class of half floats. Node 24 is the first version with one. */
     const halves =
       (globalThis as { Float16Array?: new (buffer: ArrayBufferLike) => Uint16Array })
         .Float16Array ?? Uint16Array;

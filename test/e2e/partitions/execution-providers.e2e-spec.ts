@@ -9,7 +9,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 const model = echoModel({ x: value('float32', 'batch') });
 const x = floats([1], [7]);
 
-/** No machine has this provider; what is said of it holds for all that are missing. */
+/** A provider that exists nowhere stands for all missing ones. */
 const missing = 'abacus';
 
 describe('The execution providers of a serving', () => {

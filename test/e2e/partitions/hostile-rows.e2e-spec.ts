@@ -42,7 +42,7 @@ const detached = (): Float32Array => {
 
 const bufferOf = ({ data }: Tensor): ArrayBuffer => (data as Float32Array<ArrayBuffer>).buffer;
 
-/** What each of the calls, made at once, is answered with. */
+/** The outcomes of concurrent calls. */
 async function answers(serving: LocalServing, ...inputs: readonly unknown[]): Promise<unknown[]> {
   const replies = await Promise.allSettled(inputs.map((input) => serving.batchedRun(input)));
   return replies.map((reply) =>
@@ -79,7 +79,7 @@ describe('A row that cannot be sent to a thread', () => {
         statusCode: 400,
         message: expect.stringContaining('The row cannot be sent'),
       });
-      // Without it, they run again.
+      // Without hooks the rows run again.
       expect(sizes).toEqual([3, 2]);
       await expect(serving.run(row)).rejects.toThrow(InvalidInputError);
       await expect(collect(serving.stream(row))).rejects.toThrow(InvalidInputError);

@@ -63,7 +63,8 @@ describe('A thread that ends', () => {
         (reply) => (reply as PromiseRejectedResult).reason as Error,
       );
       reasons.slice(0, 2).forEach((reason) => expect(reason).toBeInstanceOf(PartitionLostError));
-      // What had been handed ahead is lost with its thread; what waited has nothing to wait for.
+      // The batch that was handed ahead is lost with its thread, and queued rows have no partition
+      // left.
       reasons
         .slice(2, 4)
         .forEach(({ name }) =>

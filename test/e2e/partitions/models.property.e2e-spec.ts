@@ -14,7 +14,7 @@ import {
 } from '../../fixtures/models/onnx-writer.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-/** A tensor of the type whose elements are these small numbers, each in its own way. */
+/** A tensor of the type with these small numbers as elements. */
 const makers: Readonly<Record<ElementType, (numbers: number[], dims: number[]) => Tensor>> = {
   float32: (numbers, dims) => new Tensor('float32', Float32Array.from(numbers), dims),
   float64: (numbers, dims) => new Tensor('float64', Float64Array.from(numbers), dims),
@@ -44,10 +44,10 @@ const types = Object.keys(makers) as ElementType[];
 const numeric: readonly ElementType[] = ['float32', 'float64', 'int32', 'int64'];
 const fractional: readonly ElementType[] = ['float32', 'float64'];
 
-/** How many rows a run of the model takes: any, just so many, or none, since each call is one. */
+/** The rows of a run: any number, exactly this number, or none when each call is one run. */
 type Rows = 'any' | 'none' | number;
 
-/** A model, what is true of its rows, and the numbers that calls are made of. */
+/** A model, the properties of its rows, and the seeds of its calls. */
 interface Sample {
   readonly type: ElementType;
   readonly rows: Rows;
@@ -76,8 +76,7 @@ const samples: fc.Arbitrary<Sample> = fc
   .map((sample) => ({ ...sample, axis: Math.min(sample.axis, sample.inner.length) }));
 
 /**
- * The dims of the first input as its file has them. A model without rows has only the inner axes,
- * of which there may be none.
+ * The declared dims of the first input. A model without rows has only inner axes, possibly none.
  */
 function dimsOf({ rows, inner, axis, isNamed }: Sample): OnnxValue['dims'] {
   const dims = inner.map((length, i) => length || (isNamed ? `inner${i}` : ''));
@@ -91,7 +90,7 @@ function stateDims({ rows, isNamed }: Sample): OnnxValue['dims'] {
   return [2, rows === 'any' ? (isNamed ? 'batch' : '') : rows];
 }
 
-/** Each row by itself, unless there are no rows: then all elements of a call together. */
+/** Each row by itself, or without rows all elements of a call together. */
 function modelOf(sample: Sample): Uint8Array {
   const { type, rows, axis, hasShared } = sample;
   const dims = dimsOf(sample);
@@ -124,9 +123,7 @@ function hasState({ hasState: wanted, rows }: Sample): boolean {
   return wanted && rows !== 'none';
 }
 
-/**
- * The inputs of a call: how many rows it has, and how long its dynamic axes are, is up to its seed.
- */
+/** The inputs of a call. The seed determines the number of rows and the length of dynamic axes. */
 function feedsOf(sample: Sample, seed: number): Record<string, Tensor> {
   const { type, rows, inner, axis } = sample;
   const count = rows === 'none' ? 1 : 1 + (seed % 4);
@@ -150,7 +147,7 @@ function bitsOf(feeds: Record<string, Tensor>): Record<string, Tensor> {
   return Object.fromEntries(Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor)]));
 }
 
-/** All that there is to declare of the model. */
+/** The declarations that the model needs. */
 function axesOf(sample: Sample): { inputs: DeclaredAxes; outputs: DeclaredAxes } {
   const own = { batchAxis: sample.rows === 'none' ? null : sample.axis };
   const [shared, state] = [{ batchAxis: null }, { batchAxis: 1 }];
@@ -168,8 +165,8 @@ function axesOf(sample: Sample): { inputs: DeclaredAxes; outputs: DeclaredAxes }
 }
 
 /**
- * By convention a dynamic first axis counts rows, and one that is fixed to 1 counts one: a file
- * that says otherwise needs a declaration.
+ * By convention a dynamic first axis counts rows, and a first axis of 1 counts one. Other files
+ * need a declaration.
  */
 function needsDeclaration({ rows, inner, axis }: Sample): boolean {
   const first = rows === 'none' || axis > 0 ? inner[0] : undefined;
@@ -184,7 +181,7 @@ describe('Models of every shape and element type', () => {
     const check = async (sample: Sample): Promise<void> => {
       const model = modelOf(sample);
       const calls = sample.seeds.map((seed) => feedsOf(sample, seed));
-      // Rows of a fixed batch cannot run alone, those of its dynamic twin can.
+      // Rows of a fixed batch cannot run alone. Those of its dynamic twin can.
       const twin = typeof sample.rows === 'number' ? modelOf({ ...sample, rows: 'any' }) : model;
       const session = await Session.create(twin, { logSeverityLevel: 4 });
       const alone = await Promise.all(calls.map((feeds) => session.run(bitsOf(feeds))));
@@ -204,8 +201,8 @@ describe('Models of every shape and element type', () => {
           expect(serving.message).toContain('batchAxis: ');
           refusals++;
         } else {
-          // A file of one row may show that rows cannot be told apart; then calls of several are
-          // refused.
+          // The file of a one-row model may show that its rows cannot be separated. Calls with
+          // several rows are then refused.
           const taken =
             sample.rows === 1
               ? calls.map((_, i) => i).filter((i) => rowsIn(calls[i]!, sample) === 1)
@@ -242,7 +239,7 @@ async function compare(
   expect(inline.map(readable)).toEqual(alone.slice(0, 1).map(readable));
 }
 
-/** Fractions to five places: sums of them depend on the order in which they are taken. */
+/** Five decimals, since the result of a sum depends on its order. */
 function readable(output: unknown): unknown {
   const byName = Object.entries(output as Record<string, Tensor>).toSorted(([a], [b]) =>
     a < b ? -1 : 1,

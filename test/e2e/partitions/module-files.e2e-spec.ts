@@ -13,11 +13,11 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** What `workers/site.mjs` tells of a row. */
+/** The reply of `workers/site.mjs` to a row. */
 interface Site {
   readonly row: string;
   readonly key: string;
-  /** The number of its process, and that of its thread there. */
+  /** The ids of its process and thread. */
   readonly thread: string;
   readonly builds: { readonly key: string; readonly partition: number; readonly options: object }[];
 }

@@ -26,10 +26,10 @@ const model = fileURLToPath(
   new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
 );
 const inProcess = { isolation: 'process' } as const;
-/** Not started again, so that it is seen who goes on. */
+/** Without restarts, so that the other process must answer. */
 const mortal = { ...inProcess, maxRestarts: 0 };
 
-/** Why a call came to nothing. */
+/** The error of a rejected call. */
 const failureOf = (call: Promise<unknown>): Promise<unknown> =>
   call.then(
     () => undefined,
@@ -182,7 +182,7 @@ describe('The processes of a serving', () => {
     expect(heard).toEqual(['stays']);
 
     await staying!.return!();
-    // The generator goes on for as long as somebody waits, and shutdown for as long as it does.
+    // The generator goes on while a caller waits, and shutdown waits for it.
     await serving.close();
   });
 
@@ -246,7 +246,7 @@ describe('The processes of a serving', () => {
 
     process.kill(first!, 'SIGKILL');
 
-    // Of two calls at once, one is for the process that has gone, unless that is known.
+    // One of two concurrent calls may go to the process that has ended.
     await Promise.allSettled([1, 2].map((row) => serving.batchedRun(row)));
     expect(await Promise.all([1, 2, 3].map((row) => serving.batchedRun(row)))).toEqual([
       second,
@@ -324,14 +324,13 @@ describe('The processes of a serving', () => {
 
     app.kill('SIGKILL');
 
-    // It has ended when nobody can write to its output any more, and its processes have inherited
-    // that.
+    // The output closes when no process can write to it any more. Child processes inherit it.
     expect(await app.ended).toEqual({ code: null, signal: 'SIGKILL', output: '' });
     expect(held.isLeft).toBe(true);
   });
 
   describe('messages of 2 GiB or more', () => {
-    // Memory that nobody writes to takes none.
+    // Memory that is never written takes no space.
     const half = 2 ** 30;
     const isTyped = expect.objectContaining({ code: 'SERVING_TOO_LARGE', statusCode: 413 });
 

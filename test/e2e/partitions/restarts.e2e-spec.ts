@@ -21,7 +21,7 @@ import { worker } from '../../fixtures/partitions/worker.js';
 const shared = (length = 1): Int32Array =>
   new Int32Array(new SharedArrayBuffer(length * Int32Array.BYTES_PER_ELEMENT));
 
-/** A serving whose threads are mortal, and start again at once. */
+/** A serving whose threads end on request and restart at once. */
 function mortal(
   partition: object,
   options: Partial<FileServingDefinition> = {},
@@ -145,8 +145,7 @@ describe('A thread that ends', () => {
     );
     const exits = 6;
 
-    // The thread of its batch dies with each row that says so; of the others each is its own
-    // witness.
+    // A row with an exit ends the thread of its batch. Each other row counts its own runs.
     const replies: Promise<{ row: unknown; error?: unknown }>[] = [];
     for (let row = 0; row < rows; row++) {
       const reply = serving.batchedRun(row) as Promise<{ row: unknown }>;
@@ -163,7 +162,7 @@ describe('A thread that ends', () => {
     const failed = outcomes.filter(({ row }) => row === 'failed');
     outcomes.forEach(({ row }, index) => expect([index, 'failed']).toContain(row));
     failed.forEach(({ error }) => expect(error).toBeInstanceOf(PartitionLostError));
-    // At most what ran with it, and the batch that was handed ahead.
+    // At most the rows of its batch and of the batch that was handed ahead.
     expect(failed.length).toBeLessThanOrEqual(exits * 7);
     expect(Math.max(...begun)).toBe(1);
     expect(outcomes.every(({ row }, index) => row === 'failed' || begun[index] === 1)).toBe(true);
@@ -185,7 +184,7 @@ describe('A thread that ends', () => {
 });
 
 describe('A thread that hangs', () => {
-  // They open at the end of a test, before the threads are waited for.
+  // The gates open at the end of a test, before the test waits for the threads.
   const gate = useGates();
   const serve = useServings();
 

@@ -12,7 +12,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** What `workers/gate.mjs` makes of a row. */
+/** The reply of `workers/gate.mjs` to a row. */
 interface Passed {
   readonly row: unknown;
   readonly size: number;
@@ -36,8 +36,8 @@ describe('The threads of a serving', () => {
     const gates = Array.from({ length: count + 1 }, () => gate());
     const replies = gates.map(({ row }) => serving.batchedRun(row));
 
-    // As many batches run side by side as there are partitions, each blocking a thread; the next
-    // one waits.
+    // As many batches run concurrently as there are partitions, each blocking a thread. The next
+    // batch waits.
     await Promise.all(gates.slice(0, count).map((each) => each.entered()));
     await turn();
     expect(gates[count]!.isEntered).toBe(false);
@@ -101,7 +101,7 @@ describe('The threads of a serving', () => {
     );
     await turn();
 
-    // What has moved to the thread does not change with the row.
+    // Rows that moved to the thread do not change with the caller's row.
     rows.forEach((row) => (row.when = 'after'));
     held.open();
 

@@ -8,7 +8,7 @@ const model = fileURLToPath(
   new URL('../../../sample/01-digits/model/digits.onnx', import.meta.url),
 );
 
-/** A Vulkan driver that needs no GPU: SwiftShader, as Debian's package `chromium` brings it. */
+/** SwiftShader from Debian's package `chromium`: a Vulkan driver that needs no GPU. */
 const swiftShader = '/usr/lib/chromium/vk_swiftshader_icd.json';
 const driver = existsSync(swiftShader)
   ? { VK_DRIVER_FILES: swiftShader, VK_ICD_FILENAMES: swiftShader }

@@ -91,7 +91,7 @@ describe('The manual on overload', () => {
     await expect(late).rejects.toThrow(DeadlineExceededError);
     const refused = serving.batchedRun('d');
     await expect(refused).rejects.toThrow(OverloadedError);
-    // No batch has ended that would tell when there will be room.
+    // No batch has ended yet, so the time to retry is unknown.
     await expect(refused).rejects.not.toHaveProperty('retryAfter');
     running.finish([5]);
     expect((await script.next()).rows).toEqual(['urgent', 'a']);

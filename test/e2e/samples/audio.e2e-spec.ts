@@ -41,8 +41,7 @@ describe('The sample 03-audio-streams', () => {
     url = await app.getUrl();
   });
 
-  // Those too whose tests failed: with a stream of events to a client, an application would keep
-  // the tests from ending.
+  // Also after failed tests: an open event stream of a client would keep the application running.
   afterAll(() => Promise.all(apps.map((each) => each.close())));
 
   it('The timeline has speech where the clip has speech, and silence between sentences', async () => {
@@ -54,7 +53,7 @@ describe('The sample 03-audio-streams', () => {
       const speech = between(body.timeline, start, end);
       // Speakers pause at a comma, too.
       expect([text, speech.replaceAll('_', '').length > speech.length * 0.8]).toEqual([text, true]);
-      // The model takes a moment to believe that a sentence has ended.
+      // The model detects the end of a sentence with a delay.
       const pause = between(body.timeline, sentences[index - 1]?.end ?? 0, start);
       expect(pause.slice(index === 0 ? 0 : 5)).toMatch(/^_{10,}$/);
     }
@@ -80,7 +79,7 @@ describe('The sample 03-audio-streams', () => {
   });
 
   it('[1.8] [4.6] Each of many streams is answered as if it were alone although they share batches', async () => {
-    // Each stream begins elsewhere in the clip, so that none has the state of another.
+    // Each stream begins elsewhere in the clip, so that no two have the same state.
     const sounds = Array.from({ length: 24 }, (_, index) =>
       clip.subarray(index * 2 * chunkBytes, (index * 2 + 60) * chunkBytes),
     );
@@ -169,7 +168,7 @@ describe('The sample 03-audio-streams', () => {
   it('Events are sent while streams are active, and end with the application', async () => {
     const other = await listen();
     const at = await other.getUrl();
-    // Else the connection would be kept alive for another five seconds, and with it the server.
+    // A kept-alive connection would keep the server for another five seconds.
     const response = await fetch(`${at}/streams/events`, { headers: { connection: 'close' } });
     const told = viewsOf(response);
     const { id } = (await (await fetch(`${at}/streams`, { method: 'POST' })).json()) as {
@@ -200,7 +199,7 @@ describe('The sample 03-audio-streams', () => {
     it.each(['light', 'dark'] as const)(
       'The page shows callers and the microphone in %s colours',
       async (colorScheme) => {
-        // An application of its own, in which nobody else has opened a stream.
+        // An application of its own without streams of other tests.
         const other = await listen();
         const { page, problems } = await open(await other.getUrl(), {
           viewport: { width: 1280, height: 860 },
@@ -250,7 +249,7 @@ describe('The sample 03-audio-streams', () => {
     );
   }
 
-  /** What a stream hears that sends five chunks at a time. */
+  /** The probabilities of a stream that sends five chunks at a time. */
   async function hearAll(sound: Uint8Array): Promise<readonly number[]> {
     const id = await open();
     const probabilities: number[] = [];
@@ -282,7 +281,7 @@ describe('The sample 03-audio-streams', () => {
   }
 });
 
-/** What is told of streams, as it comes. */
+/** The views of streams in the event stream, as they arrive. */
 async function* viewsOf(response: Response): AsyncGenerator<StreamView> {
   let text = '';
   for await (const part of response.body!.pipeThrough(new TextDecoderStream())) {
@@ -294,7 +293,7 @@ async function* viewsOf(response: Response): AsyncGenerator<StreamView> {
   }
 }
 
-/** Where in the clip somebody speaks, in seconds, as the script says that made it. */
+/** The times of speech in the clip in seconds, from the script that made it. */
 async function readLabels() {
   const labels = await readFile(new URL('labels.txt', clipFile), 'utf8');
   return labels
@@ -306,7 +305,7 @@ async function readLabels() {
     });
 }
 
-/** The marks of the chunks that lie wholly between two moments. */
+/** The marks of the chunks that lie completely between two moments. */
 function between(timeline: string, start: number, end: number): string {
   return timeline.slice(Math.ceil(start / chunkTime), Math.floor(end / chunkTime));
 }

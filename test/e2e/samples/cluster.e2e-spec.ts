@@ -5,7 +5,7 @@ import { describe, expect, it } from '@jest/globals';
 
 const main = fileURLToPath(new URL('../../../sample/06-cluster/dist/main.js', import.meta.url));
 
-/** What the sample says of one load. */
+/** The figures that the sample prints for one load. */
 function loadIn(line: string): {
   readonly answers: number;
   readonly nodes: readonly string[];

@@ -121,7 +121,7 @@ describe('The sample 01-digits', () => {
   }
 });
 
-/** Asks `count` times at once. */
+/** Sends `count` requests concurrently. */
 function each<T>(count: number, ask: (index: number) => Promise<T>): Promise<T[]> {
   return Promise.all(Array.from({ length: count }, (_, index) => ask(index)));
 }

@@ -79,7 +79,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
 
   it('The stream of statistics ends when the application closes', async () => {
     const other = await listen();
-    // Else the connection would be kept alive for another five seconds, and with it the server.
+    // A kept-alive connection would keep the server for another five seconds.
     const headers = { connection: 'close' };
     const stream = await fetch(`${await other.getUrl()}/stats/stream`, { headers });
     const [text] = await Promise.all([stream.text(), other.close()]);

@@ -45,7 +45,7 @@ describeUnless(modelMissing, 'the language model of the token stream sample', ()
     ...options,
   });
 
-  /** The answers' tokens, and for each step which prompts still went on. */
+  /** The tokens of the answers, and for each step the prompts that were still active. */
   async function answer(prompts: readonly Prompt[], isWaiting?: (prompt: number) => boolean) {
     const answers = prompts.map((): number[] => []);
     const going: number[][] = [];

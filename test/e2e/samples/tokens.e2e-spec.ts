@@ -63,7 +63,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
 
   const stats = async () => (await (await fetch(`${url}/stats`)).json()) as Stats;
 
-  /** The event of the type that is the count-th from now on. */
+  /** The count-th event of the type from now on. */
   const next = <Type extends ServingEvent['type']>(
     type: Type,
     count = 1,
@@ -76,7 +76,8 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     );
 
   /**
-   * Lets calls share a batch: they come while another runs, which is given up when all are there.
+   * Makes calls share a batch: they arrive while another call runs, which is cancelled when all
+   * have arrived.
    */
   async function inOneBatch<T>(count: number, calls: () => Promise<T>): Promise<T> {
     const running = events(poem, { maxTokens: '1000' });
@@ -173,7 +174,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await askAndLeave();
     const [{ steps: ofWhole }, { steps: ofLeft }] = await Promise.all([whole, left]);
 
-    // Were it not given up, it would go on for twice as many tokens and more.
+    // Otherwise it would go on for more than twice as many tokens.
     expect(ofLeft).toBeLessThan(ofWhole! / 2);
   });
 

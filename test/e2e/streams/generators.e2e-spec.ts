@@ -30,7 +30,7 @@ const withItsMetadata = (output: unknown, { metadata }: { metadata: unknown }) =
   metadata,
 ];
 
-/** The outputs that came, and the error that ended them. */
+/** The received outputs, and the error that ended them. */
 async function heard(stream: ServingStream<OutputEvent>): Promise<unknown[]> {
   const outputs: unknown[] = [];
   try {
@@ -45,14 +45,14 @@ async function heard(stream: ServingStream<OutputEvent>): Promise<unknown[]> {
 
 describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s', (host) => {
   const start = useServings();
-  /** Steps taken, and generators ended. */
+  /** The number of steps and of ended generators. */
   const counts = new Int32Array(new SharedArrayBuffer(8));
   const definition = (options: Partial<ServingOptions> = {}): ServingDefinition => ({
     ...steps[host]({ counts }),
     batchTimeout: 1,
     ...options,
   });
-  /** One for many tests, since a thread that loads the package takes its time to start. */
+  /** One serving for many tests, since a thread takes long to start. */
   let serving: LocalServing;
 
   beforeAll(async () => {
@@ -219,7 +219,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
       message: 'Serving "steps": a batch of 5 rows failed: no memory',
       cause: expect.objectContaining({ name: 'RangeError' }),
     });
-    // Row d is over by the second step, but that is known with the third alone.
+    // Row d ends with the second step, which is only visible with the third.
     expect(replies).toEqual([
       { status: 'fulfilled', value: ['a0', 'a1', failure] },
       { status: 'fulfilled', value: ['b0', 'b1', failure] },
@@ -302,7 +302,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
       expect(await serving.batchedRun(row('b', 2))).toEqual(['b0', 'b1']);
       expect(counts[1]).toBe(2);
-      // A thread goes on until it hears of it, which takes the other side a turn.
+      // A thread goes on until the message arrives, which takes a turn of the event loop.
       expect(counts[0]).toBeLessThan(host === 'a thread' ? FOREVER : 1000);
     },
   );

@@ -19,7 +19,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-/** Says each of the words that a row brings, with the names of all; then gives the names back. */
+/** Emits the hooks that a row names and returns the names of the subscribed ones. */
 const saying = (
   rows: { name: string; says?: readonly string[] }[],
   { emit, hooks }: BatchContext,

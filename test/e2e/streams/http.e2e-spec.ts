@@ -13,10 +13,10 @@ import { map, type Observable } from 'rxjs';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import { until } from '../../fixtures/async/streams.js';
 
-/** Generators under way, and those that have ended. */
+/** The numbers of running and ended generators. */
 const generators = { begun: 0, ended: 0 };
 
-/** Yields the letters of each text, or of "forever" without end. */
+/** Yields the letters of each text, and those of "forever" without end. */
 const speller = {
   name: 'speller',
   partitions: 2,
@@ -78,13 +78,13 @@ const metadata = {
   controllers: [LettersController],
 };
 
-/** What an event source understands of a body. */
+/** The data of the events in a body. */
 const eventsIn = (body: unknown): unknown[] =>
   String(body)
     .split('\n\n')
     .flatMap((event) => event.match(/^data: (.*)$/m)?.[1] ?? []);
 
-/** A response that is read as it comes. */
+/** A response that is read as it arrives. */
 async function open(site: Site, path: string): Promise<IncomingMessage> {
   const [response] = (await once(
     get((await site.app.getUrl()) + path, { agent: false }),

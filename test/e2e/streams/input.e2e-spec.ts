@@ -19,7 +19,7 @@ import { worker } from '../../fixtures/partitions/worker.js';
 
 const batches = (...rows: string[][]): Batch[] => rows.map((row) => Batch.stack(row));
 
-/** A source that notes how far it has been asked, and whether it has been left. */
+/** A source that records how often it was pulled and whether it was closed. */
 function endless(notes: { asked: number; left: boolean }, limit = Infinity) {
   return (async function* () {
     try {
@@ -41,7 +41,7 @@ const picky = () => (rows: string[]) => {
   return rows;
 };
 
-/** Gives one batch, and then hangs. */
+/** Yields one batch and then hangs. */
 async function* stuck(): AsyncGenerator<Batch> {
   yield Batch.stack(['a']);
   await new Promise(() => {});

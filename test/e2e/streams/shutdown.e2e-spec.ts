@@ -15,7 +15,7 @@ import { turn } from '../../fixtures/async/virtual-time.js';
 const steps = await stepped('steps');
 const row = (name: string, count: number): SteppedRow => ({ name, steps: count });
 
-/** Starts to read, and resolves when the first event is there. */
+/** Starts to read and resolves at the first event. */
 async function begin<T>(stream: ServingStream<T>): Promise<{ rest: Promise<T[]> }> {
   const events = stream[Symbol.asyncIterator]();
   const { value } = await events.next();
@@ -53,7 +53,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
       const counts = new Int32Array(new SharedArrayBuffer(12));
       const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
       const running = await begin(serving.stream(row('a', 20)));
-      // A thread has been handed one batch ahead, and runs it.
+      // A thread was handed one batch ahead and runs it.
       const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
       const waiting = iterated(serving.stream(row('c', 2)));
       await turn();

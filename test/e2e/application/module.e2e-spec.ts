@@ -277,7 +277,7 @@ class Meetings {
 
 @Injectable()
 class Dictionary {
-  /** The events of its users' lives, in order. */
+  /** The lifecycle events of its users, in order. */
   readonly story: unknown[] = [];
 
   reverse(word: string): string {

@@ -28,7 +28,7 @@ const saying = (name: string, node: string): FunctionServingDefinition => ({
 /** Texts of these lengths. */
 const texts = (rows: readonly number[]) => rows.map((length) => 'x'.repeat(length));
 
-/** Doubles its rows, two in a batch. */
+/** Returns its rows, two in a batch. */
 const twice = (hook: object): FunctionServingDefinition => ({
   name: `by ${Object.keys(hook)[0]}`,
   batchSize: 2,

@@ -7,7 +7,7 @@ import { describeEach, nats } from '../../fixtures/cluster/wirings.js';
 
 interface Row {
   readonly id: string;
-  /** The size of the answer and of the input. */
+  /** The size of the answer. */
   readonly bytes: number;
   readonly data?: Uint8Array;
 }

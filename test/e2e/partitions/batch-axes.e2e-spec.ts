@@ -44,7 +44,7 @@ const stepped = (
   used: new Tensor('int64', [BigInt(rate)], []),
 });
 
-/** The difference of an image of n and n + 6 from its mean, and the mean. */
+/** An image of five n and one n + 6, less its mean, and the mean. */
 const spreadOf = (n: number): object => ({
   y: floats([2, 3], [-1, -1, -1, -1, -1, 5]),
   mean: floats([1, 1], [n + 1]),

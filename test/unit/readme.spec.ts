@@ -5,7 +5,10 @@ import { expect, it } from '@jest/globals';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const readme = readFileSync(`${root}/README.md`, 'utf8');
 
-/** A code block of the manual, and the file and region, run by a test or sample, that it shows. */
+/**
+ * A code block of the manual, with the file and region, run by a test or sample, that it must
+ * equal.
+ */
 const blocks = [
   ...readme.matchAll(/(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python)\n([\s\S]*?)```/g),
 ].map(([, file, region, code]) => ({

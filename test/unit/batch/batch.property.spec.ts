@@ -128,7 +128,7 @@ function operateOnBatch({ item, row, axes }: Kind, batch: Batch, operation: Oper
   }
 }
 
-/** What a batch comes down to. */
+/** The list that a batch is compared with. */
 interface Model {
   readonly rows: readonly number[];
   readonly padding: number;

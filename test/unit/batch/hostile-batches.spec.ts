@@ -5,7 +5,7 @@ import { type Container, isContainer } from '../../../lib/batch/container.js';
 import { InvalidBatchError } from '../../../lib/errors.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
-/** What calls itself a tensor, as JSON or code can write it. */
+/** A value that claims to be a tensor, as JSON or code can write it. */
 const claim = (tensor: object): Container =>
   ({ type: 'float32', dims: [1], data: Float32Array.of(1), size: 1, ...tensor }) as never;
 /** As of ES2024. */
@@ -31,7 +31,7 @@ const cyclic = (): unknown[] => {
   value.push(value);
   return value;
 };
-/** Few objects, and a number of ways through them that nobody can walk. */
+/** Few objects with more paths through them than can be walked. */
 const bomb = (leaf: unknown): unknown => {
   let value = leaf;
   for (let i = 0; i < 60; i++) {

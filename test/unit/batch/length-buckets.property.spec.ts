@@ -34,10 +34,10 @@ const lengths = fc
   .uniqueArray(fc.integer({ min: 1, max: 20 }), { maxLength: 5 })
   .map((sizes) => [...sizes, 21].toSorted((one, other) => one - other));
 
-/** Shapes of rows with a length at least. */
+/** Shapes of rows with at least this length. */
 const dims = fc.array(fc.integer({ min: 1, max: 5 }), { minLength: 2, maxLength: 4 });
 
-/** Elements from 100 on, which no padding has. */
+/** Elements from 100 on, which padding never uses. */
 function numbered(shape: readonly number[]): Tensor {
   const size = shape.reduce((product, dim) => product * dim, 1);
   return new Tensor(

@@ -4,7 +4,7 @@ import { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const numbers = (...values: number[]): Tensor => floats([values.length], values);
-/** What a half of a batch is: rows, padding, and all that it gives. */
+/** The rows, the padding and the values of a half of a batch. */
 const facts = (half: Batch) => [
   half.size,
   half.padding,

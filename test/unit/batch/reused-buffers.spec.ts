@@ -6,7 +6,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Multiplies by ten, and writes the output of every batch into the same memory. */
+/** Multiplies by ten and writes the output of every batch into the same memory. */
 function tenfold(): (rows: Tensor) => Tensor {
   const memory = new Float32Array(8);
   return ({ data, dims }) => {

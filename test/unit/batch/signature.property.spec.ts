@@ -78,7 +78,7 @@ describe('The signature of a batch', () => {
   );
 });
 
-/** What must be equal, in other words than the signature has. */
+/** The structure that must be equal, written in another form than the signature. */
 function structureOf(rows: Container): string {
   if (isTensor(rows)) {
     return JSON.stringify({ type: rows.type, inner: rows.dims.slice(1) });

@@ -19,20 +19,20 @@ const busy: PoolLoad = { partitions: 1, idle: 0, runningUntil: () => 0 };
 const idle: PoolLoad = { partitions: 1, idle: 1, runningUntil: () => 0 };
 const lane = laneOf(10);
 
-/** The door of a queue, whose partitions are busy where nothing else is said. */
+/** The admission to a queue whose partitions are busy by default. */
 class Door extends Admission {
   constructor(options: Partial<AdmissionOptions> = {}) {
     super({ name: 'door', maxQueue: 10, takenBy: () => 0, ...options });
   }
 
-  /** Lets a request in. */
+  /** Admits a request. */
   ask(options: Partial<NamedRequestOptions> = {}, work = busy, now = 0): NamedRequest {
     const request = requestOf('a', { lane, ...options });
     this.enter(request, now, work);
     return request;
   }
 
-  /** Why it lets a request not in. */
+  /** The error with which it refuses a request. */
   refusal(
     options: Partial<NamedRequestOptions> = {},
     work = busy,
@@ -46,7 +46,7 @@ class Door extends Admission {
     }
   }
 
-  /** Has seen that full batches of the lane take so long. */
+  /** Learns that full batches of the lane take this long. */
   trained(milliseconds: number, of = lane): this {
     Array.from({ length: 8 }, () => this.learn(of.limits, of.limits.batchSize, milliseconds));
     return this;
@@ -263,7 +263,7 @@ describe('Admission', () => {
       const door = new Door({ maxQueue: 100 }).trained(100);
       door.ask({ size: 20 });
 
-      // Two batches that wait, its own, and one to spare.
+      // Two queued batches, its own, and a spare one.
       const error = door.refusal({ deadline: 1399 }, busy, 1000);
 
       expect(error).toBeInstanceOf(DeadlineTooShortError);
@@ -280,8 +280,8 @@ describe('Admission', () => {
       const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
-      // (60 of what runs + 200 of what waits) / 2, two of its four batches on each, and one to
-      // spare.
+      // (60 of the running batch + 200 of queued ones) / 2, two of its four batches on each
+      // partition, and a spare one.
       expect(door.refusal({ size: 40, deadline: 1429 }, work, 1000)?.message).toContain(
         'about 430 ms',
       );
@@ -298,9 +298,9 @@ describe('Admission', () => {
       door.ask({ size: 3 });
       expect(needed()).toBe('230'); // 3 of 10 rows that take 199.5, and a batch of 7
       door.ask({ size: 6 });
-      expect(needed()).toBe('380'); // 9 of 10, and a batch of 10
+      expect(needed()).toBe('380'); // 9 of 10 rows, and a batch of 10
       door.ask();
-      expect(needed()).toBe('599'); // a batch of 10, its own, and one to spare
+      expect(needed()).toBe('599'); // a batch of 10, its own, and a spare one
     });
 
     it('[7.1] A call with exactly the time that it needs is admitted', () => {
@@ -371,7 +371,7 @@ describe('Admission', () => {
         (priority) => /about (\d+) ms/.exec(door.refusal({ priority, deadline: 1 })!.message)?.[1],
       );
 
-      // Its own batch takes 100, and so does one to spare where it is not the first.
+      // Its own batch takes 100, and so does a spare one when it is not the first.
       expect(needed).toEqual(['100', '1200', '3200', '6200']);
     });
 
@@ -382,7 +382,7 @@ describe('Admission', () => {
       const needed = (tenant: string, size = 10) =>
         Number(/about (\d+) ms/.exec(door.refusal({ tenant, size, deadline: 1 })!.message)?.[1]);
 
-      // Its own batch, a batch of each of the others, and one to spare where a batch is ahead.
+      // Its own batch, a batch of each of the others, and a spare one when a batch is ahead.
       expect(needed('one')).toBe(100 + 200 + 100);
       expect(needed('few')).toBe(100 + 100 + 200 + 100);
       expect(needed('many')).toBe(100 + 50_000 + 100 + 100);
@@ -395,7 +395,7 @@ describe('Admission', () => {
       door.ask({ lane: large, size: 100 });
       door.ask({ size: 10 });
 
-      // Of 5010 ms for 110 rows, those for all of them, its own batch, and one to spare.
+      // Of 5010 ms for 110 rows, those for all of them, its own batch, and a spare one.
       expect(door.refusal({ deadline: 5029 })).toBeInstanceOf(DeadlineTooShortError);
       expect(door.refusal({ deadline: 5031 })).toBeUndefined();
     });

@@ -39,9 +39,9 @@ describe('Batcher', () => {
 
 const LANES = 3;
 const MOST_PARTITIONS = 3;
-/** Room for most of what comes, and not for all of it. */
+/** Room for most rows, and not for all. */
 const MAX_QUEUE = 600;
-/** So often a batch runs again at most. */
+/** The number of retries of a batch. */
 const MOST_RETRIES = 3;
 const atSomeTime = { at: fc.nat({ max: 60 }) };
 
@@ -59,13 +59,13 @@ const aCall = {
     { weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) },
     fc.integer({ min: 1, max: 100 }),
   ),
-  /** Its rows must run in one batch; it then has no more of them than fit into one. */
+  /** Its rows must run in one batch, and there are no more of them than fit. */
   whole: seldom(fc.constant(true), false),
-  /** After how many milliseconds nobody waits for it any more, if that happens at all. */
+  /** The milliseconds after which it is cancelled, if it is. */
   leaves: fc.option(fc.nat({ max: 20 }), { freq: 9, nil: undefined }),
   priority: seldom(fc.integer({ min: -2, max: 2 }), 0),
   tenant: seldom(fc.constantFrom('a', 'b'), ''),
-  /** The milliseconds that it has. */
+  /** The milliseconds until its deadline. */
   patience: fc.option(fc.nat({ max: 40 }), { freq: 5, nil: Infinity }),
 };
 
@@ -76,7 +76,7 @@ const scenario = fc.record({
   ageing: fc.constantFrom(0, 5, 1000),
   weights: fc.constantFrom({}, { a: 3 }, { a: 0.5, b: 2 }),
   calls: fc.array(fc.record({ ...atSomeTime, ...aCall }), { minLength: 1, maxLength: 25 }),
-  /** Calls by those who are called themselves. */
+  /** Calls made inside the callbacks of other calls. */
   callbacks: fc.array(
     fc.record({ from: fc.constantFrom('batch', 'reply', 'start', 'end'), ...aCall }),
     { maxLength: 12 },
@@ -88,7 +88,7 @@ const scenario = fc.record({
       maxLength: 3,
     },
   ),
-  /** Partitions that go, and come back. */
+  /** Partitions that become unavailable and return. */
   targets: fc.array(
     fc.record({
       ...atSomeTime,
@@ -97,7 +97,7 @@ const scenario = fc.record({
     }),
     { maxLength: 6 },
   ),
-  /** How one batch after the other runs. */
+  /** The outcome of one batch after the other. */
   runs: fc.array(
     fc.record({
       duration: fc.nat({ max: 12 }),
@@ -111,11 +111,11 @@ const scenario = fc.record({
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type Call = Omit<Scenario['calls'][number], 'at'>;
 
-/** A request that ends as those of calls do: with its last row, or with its first error. */
+/** A request that ends with its last row or with its first error, as those of calls do. */
 class PlayedRequest extends NamedRequest {
   readonly errors: unknown[] = [];
   readonly rows: readonly PlayedRow[];
-  /** The limits of its lane when it came. */
+  /** The limits of its lane at its arrival. */
   readonly limits: Lane['limits'];
   override readonly lane: PlayedLane;
 
@@ -156,30 +156,28 @@ interface PlayedRow {
   answers: number;
 }
 
-/** A lane, with what the scenario has done in it. */
+/** A lane and its rows in the scenario. */
 interface PlayedLane extends Lane {
   readonly limits: { batchSize: number; batchTimeout: number };
-  /**
-   * The rows that were submitted, and neither dispatched nor passed over: by priority and tenant.
-   */
+  /** The rows that were submitted and neither dispatched nor skipped: by priority and tenant. */
   readonly queues: Map<string, PlayedRow[]>;
-  /** The batches of rows that are to run again. */
+  /** The batches of rows to retry. */
   readonly retries: PlayedRow[][];
   longestTimeout: number;
   hasChanged: boolean;
   hasWhole: boolean;
-  /** Its rows need not run in the order in which they came. */
+  /** Its rows may run in another order than that of arrival. */
   isMixed: boolean;
 }
 
-/** One scenario, with an eye on what must hold at every moment of it. */
+/** One scenario, whose invariants are checked at every step. */
 class Play {
   private readonly batcher: Batcher<PlayedRequest>;
   private readonly callbacks: Scenario['callbacks'];
   private readonly lanes: readonly PlayedLane[];
   private readonly targets: readonly HeldTarget[];
   private readonly requests: PlayedRequest[] = [];
-  /** Of each partition, the ends of the batches that it holds, of which it runs the first. */
+  /** For each partition the ends of its batches, the first of which runs. */
   private readonly held: Promise<void>[][];
   private readonly promisesBroken: string[] = [];
   private calls = 0;
@@ -217,7 +215,7 @@ class Play {
     });
   }
 
-  /** Plays the scenario to its end; gives the promises that were broken. */
+  /** Plays the scenario to its end and returns the broken promises. */
   async broken(): Promise<string[]> {
     const { calls, changes, closing, targets } = this.options;
     for (const { at, ...call } of calls) {
@@ -444,7 +442,7 @@ class Play {
     const halves =
       ends === 'in halves' && parts.length > 1 ? [parts.slice(0, 1), parts.slice(1)] : [parts];
     if (ends === 'failed' || runs === MOST_RETRIES) {
-      // Other rows of theirs leave windows that were full of them.
+      // Other rows of them leave windows that were full.
       lane.isMixed ||= parts.some(({ request }) => request.waiting > 0);
       parts.forEach(({ request }) => request.fail(error));
       return { error };
@@ -537,7 +535,7 @@ function queueOf({ lane, priority, tenant }: PlayedRequest): PlayedRow[] {
   return queue;
 }
 
-/** Takes the row out of its queue, where it is the first that somebody waits for. */
+/** Removes the row from its queue if it is the first open one there. */
 function takeInTurn(row: PlayedRow): boolean {
   const queue = queueOf(row.request);
   while (queue.length > 0 && !isWanted(queue[0]!)) {
@@ -555,7 +553,7 @@ function answer(row: PlayedRow): void {
   }
 }
 
-/** Some of its rows have a batch, or have had their time. */
+/** Some of its rows have a batch or have missed their deadline. */
 function isReady(lane: PlayedLane): boolean {
   const { limits: own, longestTimeout, hasChanged, hasWhole, retries } = lane;
   const rows = [...lane.queues.values()].flat().filter(isWanted);

@@ -595,7 +595,7 @@ async function busyBatcher(options?: HeldBatcherOptions): Promise<HeldBatcher> {
 }
 
 /**
- * Finishes what runs, batch by batch, and gives back all that ran, without what made the partition
+ * Finishes batch after batch and returns all that ran, without the one that made the partition
  * busy.
  */
 async function runAll(batcher: HeldBatcher): Promise<string[]> {

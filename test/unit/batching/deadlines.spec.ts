@@ -8,7 +8,7 @@ import {
 } from '../../fixtures/batching/held-batcher.js';
 import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Here no timer answers those that are late: whoever takes rows sees to it. */
+/** No timer answers late calls here, so rows expire when they are taken. */
 describe('Batcher: deadlines', () => {
   useVirtualTime();
 
@@ -93,8 +93,8 @@ describe('Batcher: deadlines', () => {
     batcher.ask('a', { size: 9 });
     await later();
 
-    // What runs takes 100 ms, the others another 200, its own batch 100, and there is to be one to
-    // spare.
+    // The running batch takes 100 ms, queued ones another 200, its own batch 100, and a spare one
+    // 100.
     expect(() => batcher.ask('b', { deadline: inMs(499) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(501) })).not.toThrow();
     await later(60);
@@ -139,8 +139,8 @@ describe('Batcher: deadlines', () => {
     batcher.ask('a', { size: 8 });
     await later();
 
-    // Two rows took 100, so four take 200: those that run, those that wait, its own, and one to
-    // spare.
+    // Two rows took 100, so four take 200: the running ones, the queued ones, its own, and spare
+    // ones.
     expect(() => batcher.ask('b', { deadline: inMs(799) })).toThrow(DeadlineTooShortError);
     expect(() => batcher.ask('b', { deadline: inMs(801) })).not.toThrow();
     await runAll(batcher);
@@ -188,7 +188,7 @@ function refusalOf(ask: () => NamedRequest): unknown {
   }
 }
 
-/** An idle batcher that has seen eight full batches of so many milliseconds. */
+/** An idle batcher that has run eight full batches of this many milliseconds. */
 async function trained(ms: number, options: HeldBatcherOptions = {}): Promise<HeldBatcher> {
   const batcher = new HeldBatcher(options);
   for (let i = 0; i < 8; i++) {

@@ -7,7 +7,7 @@ import { allOf, requestOf } from '../../fixtures/batching/waiting-requests.js';
 const queueOf = (weights: Readonly<Record<string, number>> = {}): FairQueue<NamedRequest> =>
   new FairQueue(new Map(Object.entries(weights)));
 
-/** The rows of so many requests of a tenant: those of A go by a0, a1 and so on. */
+/** Requests of a tenant with these numbers of rows, named a0, a1 and so on for tenant a. */
 function fill(
   queue: FairQueue<NamedRequest>,
   tenant: string,
@@ -20,7 +20,7 @@ function fill(
   });
 }
 
-/** Takes what is next, in batches of so many rows, until nothing is left or as often as is said. */
+/** Takes batches of this many rows until nothing is left or the given number of times. */
 function takeAll(
   queue: FairQueue<NamedRequest>,
   room = Infinity,
@@ -38,7 +38,7 @@ function takeAll(
   return taken;
 }
 
-/** A request whose deadline takes effect when somebody looks. */
+/** A request that expires when it is read after its deadline. */
 function lateAt(name: string, deadline: number, tenant = ''): NamedRequest {
   return requestOf(name, { deadline, tenant });
 }
@@ -145,7 +145,7 @@ describe('FairQueue', () => {
       const { request } = queue.peek(0)!;
       queue.take(16, 0);
       turns.push(request.tenant);
-      // Somebody looks what is next, for which there is no partition yet.
+      // A look at the next row for which there is no partition yet.
       queue.peek(0);
     }
 
@@ -369,12 +369,12 @@ describe('FairQueue', () => {
     takeAll(queue);
     tenants.forEach((tenant) => fill(queue, tenant, [1]));
 
-    // But for the last.
+    // All but the last.
     expect(asked).toHaveLength(9999);
   });
 });
 
-/** A queue, and the tenants whose weight it has asked for: those that it did not know. */
+/** A queue, and the tenants whose weight it has read because it had no state of them. */
 function asking(): { readonly queue: FairQueue<NamedRequest>; readonly asked: readonly string[] } {
   const asked: string[] = [];
   class Weights extends Map<string, number> {

@@ -7,7 +7,7 @@ import { later, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const lane = { limits: { batchSize: 32, batchTimeout: 0 } };
 const timeOf = (rows: number): number => 6 + 0.6 * rows;
-/** Rows that a partition can run in a millisecond. */
+/** The number of rows that a partition runs per millisecond. */
 const pace = lane.limits.batchSize / timeOf(lane.limits.batchSize);
 
 describe('Batcher: overload', () => {
@@ -32,18 +32,18 @@ describe('Batcher: overload', () => {
 });
 
 interface RushOptions {
-  /** How many times as many calls come as it can answer. */
+  /** The load in multiples of the capacity. */
   readonly times: number;
-  /** Milliseconds in which a call must be answered. */
+  /** The milliseconds until the deadline of a call. */
   readonly patience: number;
   readonly partitions?: number;
-  /** How many times longer batches take in every other half second. */
+  /** The factor by which batches are slower in every other half second. */
   readonly slowness?: number;
 }
 
 /**
- * Calls that come by a Poisson process, whatever becomes of them, for three seconds of which the
- * first does not count.
+ * Calls of a Poisson process, independent of their outcome, for three seconds of which the first
+ * does not count.
  */
 class Rush {
   private readonly random = randomNumbers(7);
@@ -128,7 +128,9 @@ class Rush {
   }
 }
 
-/** From 0 to 1, and the same at every run: a linear congruential generator (Numerical Recipes). */
+/**
+ * Numbers from 0 to 1, the same at every run: a linear congruential generator (Numerical Recipes).
+ */
 function randomNumbers(seed: number): () => number {
   let state = seed;
   return () => {

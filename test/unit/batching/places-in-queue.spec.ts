@@ -163,7 +163,7 @@ describe('ReadyQueue: places', () => {
       const queue = new NamedQueue(1000, {
         ...order,
         get weights() {
-          // Read for each lane that has its first rows.
+          // Read for each lane with its first rows.
           made++;
           return order.weights;
         },

@@ -7,14 +7,14 @@ const gone = new PartitionLostError('gone');
 type State = { -readonly [Name in keyof Target]: Target[Name] };
 const slotsOf = (...prefetch: number[]): State[] => prefetch.map((ahead) => ({ prefetch: ahead }));
 
-/** Takes the partition that is to get the batch. */
+/** Takes the partition for the batch. */
 function start(pool: Pool, batch: 'full' | 'growing' = 'full', expected = 0, now = 0): TargetLoad {
   const load = pool.next(batch, now)!;
   pool.start(load, expected, now);
   return load;
 }
 
-/** Ends the batch that the partition got first. */
+/** Ends the oldest batch of the partition. */
 const end = (pool: Pool, load: TargetLoad, now: number): number =>
   pool.end(load, load.batches[0]!, now);
 
@@ -165,7 +165,7 @@ describe('Pool', () => {
 
     start(pool, 'full', 10, 104);
     expect(pool.runningUntil(104)).toBe(16 + 21);
-    // The first is late already, and the second begins when it ends.
+    // The first is overdue, and the second begins when it ends.
     expect(pool.runningUntil(115)).toBe(10 + 10);
     expect(pool.runningUntil(300)).toBe(10);
 

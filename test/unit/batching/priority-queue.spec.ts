@@ -20,7 +20,7 @@ class NamedBacklog extends PriorityQueue<NamedRequest> {
   ask(name: string, { arrivedAt = 0, ...options }: Ask = {}): NamedRequest {
     const request = requestOf(name, options);
     request.arrivedAt = arrivedAt;
-    // As a batcher does for whoever is over.
+    // Cancels the request as a batcher does.
     const leave = request.leave.bind(request);
     request.leave = () => {
       leave();
@@ -189,7 +189,7 @@ describe('PriorityQueue', () => {
     const requests = Array.from({ length: 66 }, (_, i) => backlog.ask(`${i}.`));
     requests.slice(0, 64).forEach((request) => request.leave());
     expect([...backlog]).toHaveLength(66);
-    // They leave once, however often that is said.
+    // A request that leaves repeatedly counts once.
     requests.slice(0, 64).forEach((request) => request.leave());
     expect([...backlog]).toHaveLength(66);
 

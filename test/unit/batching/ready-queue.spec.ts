@@ -500,10 +500,7 @@ describe('ReadyQueue', () => {
   });
 });
 
-/**
- * How often a queue reads what there is to know of a request while its window joins, grows and
- * leaves.
- */
+/** The number of reads of a request while its window joins the queue, is filled and leaves. */
 function looksPerRow(windows: number, lanes = windows): number {
   let looks = 0;
   const queue = new NamedQueue();

@@ -150,7 +150,9 @@ describe('Batcher: tenants', () => {
   });
 });
 
-/** How many rows of each tenant, whose names start with a letter, were in the first batches. */
+/**
+ * The number of rows of each tenant in the first batches. The names of tenants start with a letter.
+ */
 function sharesOf(ran: readonly string[], batches: number): Record<string, number> {
   const shares: Record<string, number> = {};
   for (const row of ran.slice(0, batches).flatMap((rows) => rows.split(' '))) {

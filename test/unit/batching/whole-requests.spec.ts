@@ -208,7 +208,7 @@ async function busyBatcher(options: HeldBatcherOptions): Promise<HeldBatcher> {
   return batcher;
 }
 
-/** Finishes what runs, batch by batch, and tells why each closed and what was in it. */
+/** Finishes batch after batch and returns the reason for closing and the rows of each. */
 async function runAll(batcher: HeldBatcher): Promise<string[]> {
   const ran: string[] = [];
   for (await runTimers(); batcher.running.length > 0; await runTimers()) {

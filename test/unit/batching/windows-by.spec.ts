@@ -97,8 +97,7 @@ describe('windowsBy', () => {
       });
     });
 
-    // A group that had stayed would have taken the next item of its lane without opening a window
-    // of its own.
+    // A group that stayed would have taken the next item of its lane without opening a window.
     expect([...opened]).toEqual([1, 9, 16]);
     expect(scheduler.actions).toEqual([]);
   });
@@ -144,7 +143,7 @@ describe('windowsBy', () => {
 /** The number of items and the lane of each window: `3 letters`. */
 const described = map(({ lane, items }: ClosedWindow<string>) => `${items} ${lane}`);
 
-/** Runs the diagrams and gives back their scheduler. */
+/** Runs the diagrams and returns their scheduler. */
 function marbles(run: Parameters<TestScheduler['run']>[0]): TestScheduler {
   const scheduler = new TestScheduler((actual, expected) => expect(actual).toEqual(expected));
   scheduler.run(run);

@@ -3,7 +3,7 @@ import { describe, expect, it } from '@jest/globals';
 import type { ExecutionContext } from '@nestjs/common';
 import { HttpCaller } from '../../../lib/context/http-caller.js';
 
-/** A response, and the connection of its request, as far as a caller looks at them. */
+/** A response and the connection of its request, with the members that a caller uses. */
 function exchange(response: { writableEnded: boolean; writableFinished: boolean }): {
   caller: HttpCaller;
   connection: EventEmitter;

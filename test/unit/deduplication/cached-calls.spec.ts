@@ -13,11 +13,11 @@ import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.j
 
 const reason = new Error('the client has left');
 
-/** A store that answers when the test says so, or at once. */
+/** A store that answers at once, or when the test releases it. */
 class Store implements ReplyStore {
   readonly entries = new Map<string, string>();
   readonly asked: string[] = [];
-  /** Lets lookups go on that wait, once it is set. */
+  /** Releases the waiting lookups, once it is set. */
   gate: Promise<void> | undefined;
   sets = 0;
 
@@ -57,13 +57,13 @@ describe('Calls with a cache', () => {
     return start<unknown>(createServing(definition, undefined, () => store));
   }
 
-  /** Has the batch that runs give the output. */
+  /** Finishes the running batch with the output. */
   async function finish(...output: unknown[]): Promise<void> {
     await turn();
     batches.next().finish(output);
   }
 
-  /** Holds lookups until the function is called that this gives. */
+  /** Holds lookups until the returned function is called. */
   function hold(): () => void {
     let open!: () => void;
     store.gate = new Promise((resolve) => (open = resolve));

@@ -39,20 +39,20 @@ it('[4.6] [7.3] SingleFlight answers every call once with the result of its own 
   );
 });
 
-/** The work of a flight as the test has it, and the calls that wait for it. */
+/** A run of the test and the calls that wait for it. */
 interface Work {
   readonly identity: string;
   readonly first: number;
   readonly waiting: Set<number>;
   readonly left: AbortSignal;
   readonly settle: { succeed(value: unknown): void; fail(error: unknown): void };
-  /** What it gives or fails of, from the next turn on. */
+  /** Its result or error, from the next turn on. */
   outcome?: string;
   /** Whether all of its calls have left. */
   deserted?: true;
 }
 
-/** What happens, and beside it what should. */
+/** Plays the events and compares them with a model. */
 class History {
   private readonly flights = new SingleFlight<unknown, number>();
   private readonly seats: JoinedCall<unknown, number>[] = [];
@@ -81,7 +81,7 @@ class History {
     );
   }
 
-  /** Calls that have their answer leave, too, which must not matter. */
+  /** Calls with an answer leave too, which must have no effect. */
   leave(number: number): void {
     const call = number % this.seats.length;
     this.seats[call]?.leave(`leaving ${call}`);
@@ -114,7 +114,7 @@ class History {
   }
 
   async end(): Promise<void> {
-    // as often as there are works, so all of them end
+    // as often as there are runs, so that all of them end
     this.works.forEach(({ identity }) => this.succeed(identity));
     await this.turn();
     expect(this.flights.size).toBe(0);
@@ -125,7 +125,7 @@ class History {
     return this.works.find((work) => work.identity === identity && work.waiting.size > 0);
   }
 
-  /** Ends the work that has gone on longest, though nobody may wait for it any more. */
+  /** Ends the oldest run, also when no call waits for it any more. */
   private settle(identity: string, how: keyof Work['settle'], said: string): void {
     const number = this.works.findIndex(
       (work) => work.identity === identity && work.outcome === undefined,

@@ -13,7 +13,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
 const partitions = [{ device: 'a' }, { device: 'b' }];
-/** What a class is told of them. */
+/** The partition options that a class receives. */
 const sites = partitions.map((options) => ({ ...options, batchKeys: ['default'] }));
 
 class OnlyInit {

@@ -18,7 +18,7 @@ const model = { name: 'embedder', model: 'model.onnx' };
 const circular: Record<string, unknown> = {};
 circular['self'] = circular;
 
-/** Also what no TypeScript caller could pass. */
+/** Options that violate the types are allowed here. */
 const resolve = (definition: object) => resolveDefinition(definition as ServingDefinition);
 
 describe('resolveDefinition', () => {

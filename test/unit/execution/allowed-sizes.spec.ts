@@ -27,7 +27,7 @@ interface Seen extends Pick<BatchContext, 'size' | 'padding' | 'key' | 'partitio
   readonly data: number[];
 }
 
-/** Gives its rows back, and notes what it gets. */
+/** Returns its rows and records its batches. */
 function echo(options: Partial<FunctionServingDefinition> = {}): {
   definition: FunctionServingDefinition;
   seen: Seen[];

@@ -16,7 +16,7 @@ const lane: ServingLane = {
 };
 const padded: ServingLane = { ...lane, limits: { ...lane.limits, allowedSizes: [4] } };
 
-/** A stream of so many rows, alone or as part of a batch. */
+/** A stream of these rows, alone or as part of a batch. */
 function streamOf(rows: readonly unknown[], hooks?: readonly string[]): StreamRequest {
   return new StreamRequest(Batch.stack(rows), lane, undefined, hooks);
 }
@@ -29,7 +29,7 @@ function runOf(...requests: readonly StreamRequest[]): BatchRun {
   );
 }
 
-/** What the streams have heard by now: names of hooks with values, and lists of rows. */
+/** The events of the streams until now: hooks with values, and lists of rows. */
 function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
   return Promise.all(
     requests.map(async ({ events }) => {

@@ -13,13 +13,13 @@ const lane: ServingLane = {
   limits: { batchSize: 4, runSize: 4, batchTimeout: 0 },
 };
 
-/** A runner of one partition, which may run its batches twice. */
+/** A runner with one partition, whose batches are idempotent. */
 function runnerOn(partition: Partition): BatchRunner {
   const recovery = { idempotent: true, isolateFailures: true, retries: 2 };
   return new BatchRunner('pairs', recovery, { partitions: [partition] }, new EventHub());
 }
 
-/** A partition that gives every row back, and what it has got. */
+/** A partition that returns every row and records its batches. */
 function echo(): { partition: Partition; batches: unknown[] } {
   const batches: unknown[] = [];
   const run: Partition['run'] = async (batch) => {

@@ -23,7 +23,7 @@ describe('A batch that fails', () => {
   useVirtualTime();
   const startServing = useServings();
 
-  /** A serving that cannot take rows that start with "bad", and notes what it runs. */
+  /** A serving that fails for rows that start with "bad", and the batches that it ran. */
   async function start(
     options: Partial<ServingDefinition> = {},
   ): Promise<[LocalServing, string[][]]> {
@@ -101,7 +101,7 @@ describe('A batch that fails', () => {
       { status: 'rejected' },
       { status: 'fulfilled', value: ['E', 'F'] },
     ]);
-    // What is left of a call that has failed does not run again.
+    // The rest of a failed call does not run again.
     expect(ran.at(-1)).not.toContain('d');
   });
 

@@ -9,7 +9,7 @@ import {
 import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-/** Gives each row back with the key of its batch. */
+/** Returns each row with the key of its batch. */
 const definition: ServingDefinition = {
   name: 'keyed',
   batchKeys: ['long', 'short'],

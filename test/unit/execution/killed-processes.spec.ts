@@ -6,7 +6,7 @@ import { FakeProcess, FakeWorker } from '../../fixtures/partitions/fake-worker.j
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** A serving of one partition, whose batches run until the test ends them. */
+/** A serving with one partition, whose batches run until the test finishes them. */
 function servingOf(worker: FakeWorker): LocalServing {
   const options = resolveDefinition({
     name: 'held',

@@ -180,7 +180,7 @@ describe('copyOutput', () => {
   });
 });
 
-/** The objects that could be changed: of tensors their elements and their shape. */
+/** The objects that could be changed: the elements and the shape of tensors. */
 function partsOf(value: unknown): unknown[] {
   if (isTensor(value)) {
     return [value, value.data, value.dims];

@@ -13,7 +13,7 @@ describe('A call whose deadline has passed', () => {
     '[M7] A call whose deadline has passed gets a DeadlineExceededError from %s',
     async (door) => {
       const serving = await start(same);
-      // Makes the serving learn how long its batches take.
+      // The serving learns how long its batches take.
       await Promise.all(Array.from({ length: 20 }, (_, i) => serving.batchedRun(i)));
 
       const call =

@@ -10,7 +10,7 @@ import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Twice the number, later; a negative number is rejected. */
+/** Resolves with twice the number. A negative number is rejected. */
 async function doubled(row: number): Promise<number> {
   await turn();
   if (row < 0) {

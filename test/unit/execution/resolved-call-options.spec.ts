@@ -13,7 +13,7 @@ import { later, timers, useVirtualTime } from '../../fixtures/async/virtual-time
 const callbacks = { name: 'polite' };
 const terms = (options: CallOptions, timeout?: number): ResolvedCallOptions =>
   resolveCallOptions(callbacks, 'input', options, timeout);
-/** What nobody who minds the types can say. */
+/** Options that violate the types. */
 const wrong = (options: object): CallOptions => options;
 
 describe('resolveCallOptions', () => {

@@ -40,11 +40,11 @@ const allOf = (request: BatchRequest): Part<BatchRequest> => ({
 });
 const partsOf = (...sizes: number[]): Part<BatchRequest>[] =>
   sizes.map((size) => allOf(requestOf(size)));
-/** The offset and the count of each part of each batch that is to run. */
+/** The offset and the count of each part of each retry. */
 const shapeOf = (retries: ReturnType<typeof retriesFor>): number[][][] =>
   retries.map(({ parts }) => parts.map(({ offset, count }) => [offset, count]));
 
-/** What becomes of the rows, of which some are at fault, and in how many runs. */
+/** The outcome of the rows, some of which are faulty, and the number of runs. */
 function play(
   parts: readonly Part<BatchRequest>[],
   errorOf: (rows: readonly (readonly [BatchRequest, number])[]) => unknown,
@@ -72,7 +72,7 @@ function play(
   return outcome;
 }
 
-/** Fails every batch in which there is one of these rows, counted over all parts. */
+/** Fails every batch with one of these rows, counted over all parts. */
 function atFault(parts: readonly Part<BatchRequest>[], faulty: readonly number[]) {
   const all = parts.flatMap(({ request, count }) =>
     Array.from({ length: count }, (_, i) => [request, i] as const),
@@ -248,7 +248,7 @@ describe('retriesFor', () => {
 
       const { runs, failed: without } = play(parts, () => lost, { retries });
 
-      // Whole, whole again, and then in halves, each of which has its own number of losses.
+      // Whole, whole again, and then in halves, each with its own count of losses.
       const halvings = Math.max(0, retries - 1);
       expect(runs).toBe(1 + (retries > 0 ? 1 : 0) + 2 ** (halvings + 1) - 2);
       expect(without).toBe(64);

@@ -4,7 +4,7 @@ import { collect } from '../../fixtures/async/collect.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Counts its batches, and gives as its reply what postprocess gets beside the output. */
+/** Counts its batches and replies with the context of postprocess. */
 function counted(): ReturnType<typeof defineServing> {
   let batches = 0;
   return defineServing({

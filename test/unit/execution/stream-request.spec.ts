@@ -13,8 +13,7 @@ const lane: ServingLane = {
 const numbers = (count: number): Batch => Batch.stack(Array.from({ length: count }, (_, n) => n));
 
 /**
- * What the request has said by now, with its rows as they would be handed out; `end` or the error
- * last.
+ * The events of the request until now, with their rows as released, and at last `end` or the error.
  */
 async function said(request: StreamRequest): Promise<unknown[]> {
   const events: unknown[] = [];

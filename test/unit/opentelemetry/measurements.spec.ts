@@ -21,7 +21,7 @@ const echo: FunctionServingDefinition<string> = {
   useFactory: () => (rows: string[]) => rows,
 };
 
-/** Fails in every stage, as its input says. */
+/** Fails in the stage that its input names. */
 const touchy: FunctionServingDefinition<string> = {
   name: 'touchy',
   batchSize: 1,
@@ -44,7 +44,7 @@ const touchy: FunctionServingDefinition<string> = {
     }),
 };
 
-/** What a histogram has of so many values with that sum. */
+/** The value of a histogram with this count and sum. */
 const histogram = (count: number, sum: unknown): unknown => expect.objectContaining({ count, sum });
 
 describe('metrics', () => {

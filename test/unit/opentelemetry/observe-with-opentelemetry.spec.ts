@@ -113,7 +113,7 @@ describe('observation', () => {
   });
 });
 
-/** The errors that OpenTelemetry is told of. */
+/** The errors that OpenTelemetry reports. */
 function troubles(): unknown[][] {
   const told: unknown[][] = [];
   const logger: DiagLogger = {

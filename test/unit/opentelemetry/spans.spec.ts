@@ -56,7 +56,7 @@ describe('spans', () => {
     return serving;
   }
 
-  /** Calls as somebody does whose work has a span of that name. */
+  /** Runs the work inside a span of that name. */
   function within<T>(name: string, call: () => Promise<T>): Promise<T> {
     const span = telemetry().tracerProvider.getTracer('caller').startSpan(name, {}, ROOT_CONTEXT);
     return context.with(trace.setSpan(ROOT_CONTEXT, span), call).finally(() => span.end());

@@ -15,8 +15,7 @@ describe('AudioStream', () => {
     failing = false;
     const detector = await start<Judgement>({
       name: 'vad',
-      // Answers the number of a chunk, behind that of the chunk before it, which it can know from
-      // the state alone.
+      // Answers the number of a chunk after that of the previous chunk, which is only in the state.
       useFactory: () => (rows: readonly unknown[]) => {
         if (failing) {
           throw new Error('no memory');
@@ -77,7 +76,7 @@ function chunks(...numbers: number[]): Float32Array {
   );
 }
 
-/** How a call ended that began elsewhere than the stream. */
+/** The outcome of a piece that begins elsewhere than the stream. */
 function refused(position: number, given: number): PromiseRejectedResult {
   const reason = new ConflictException(
     `The stream is at sample ${position}, and this piece begins at ${given}`,

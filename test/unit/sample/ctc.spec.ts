@@ -7,7 +7,7 @@ const sure = (steps: readonly number[]) => steps.map((best): [number, number] =>
 describe('readRows', () => {
   const characters = ['', 'a', 'b', ' '];
 
-  /** Rows of steps, of which each names its likeliest character and how likely that is. */
+  /** Rows of steps, each with its likeliest character and the probability of it. */
   function probabilities(
     rows: readonly (readonly [best: number, probability: number][])[],
   ): Tensor {

@@ -5,7 +5,7 @@ import { createSampler, likeliest, topOf } from '../../../sample/04-token-stream
 const logits = Float32Array.of(1, 3, 2, 0, -Infinity);
 const draws = 4000;
 
-/** How often each token was drawn, as a share. */
+/** The share of draws of each token. */
 function shares(temperature: number, topK: number, seed = 1): number[] {
   const sample = createSampler({ temperature, topK, seed });
   const counts = Array.from(logits, () => 0);

@@ -11,7 +11,7 @@ const hidden = Array.from({ length: 256 }, (_, byte) => byte).filter((byte) => !
 const written = (byte: number) =>
   String.fromCodePoint(visible(byte) ? byte : 256 + hidden.indexOf(byte));
 
-/** A stream whose tokens are given as bytes, and whose vocabulary is therefore what was given. */
+/** A stream whose tokens are bytes, with the given tokens as its vocabulary. */
 function read(tokens: readonly (readonly number[])[]): string[] {
   const stream = new TextStream((token) => tokens[token]?.map(written).join(''));
   return [...tokens.map((_, token) => stream.push(token)), stream.end()];

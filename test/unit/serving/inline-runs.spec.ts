@@ -18,7 +18,7 @@ import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virt
 
 const reason = new Error('the client has left');
 
-/** Ends the batches one after the other, and gives their rows. */
+/** Finishes the batches one after the other and returns their rows. */
 async function finishAll(batches: HeldFunction): Promise<(readonly string[])[]> {
   const rows: (readonly string[])[] = [];
   for (await turn(); batches.batches.length > 0; await turn()) {
@@ -124,7 +124,7 @@ describe('Inline runs', () => {
     ]);
   });
 
-  /** A serving whose session for run() loads for ever. */
+  /** A serving whose session for run() never finishes loading. */
   async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
     const options = resolveDefinition({
       name: 'held',

@@ -83,11 +83,11 @@ const scenario = fc.record({
     minLength: 1,
     maxLength: 15,
   }),
-  /** Calls by those who are called themselves. */
+  /** Calls made inside the callbacks of other calls. */
   callbacks: fc.array(fc.record({ from: fc.constantFrom('batch', 'reply'), call: aCall }), {
     maxLength: 8,
   }),
-  /** How one batch after the other runs. */
+  /** The outcome of one batch after the other. */
   runs: fc.array(
     fc.record({ duration: fc.nat({ max: 12 }), ends: fc.constantFrom<Ending>('well', 'badly') }),
     {
@@ -95,9 +95,9 @@ const scenario = fc.record({
       maxLength: 7,
     },
   ),
-  /** Of plain rows, the multiples of it fail by themselves. */
+  /** The multiples of it among plain rows fail by themselves. */
   faulty: fc.integer({ min: 10, max: 100 }),
-  /** With this row, no batch runs. */
+  /** A batch with this row fails. */
   poison: fc.constant<number>(-1),
 });
 
@@ -167,10 +167,10 @@ interface MadeCall extends Call {
 /** One scenario. Every row is a number of its own, in the order of the calls. */
 class Play {
   readonly calls: MadeCall[] = [];
-  /** All rows that batches were given. */
+  /** All rows that batches received. */
   readonly seen: number[] = [];
   readonly broken: string[] = [];
-  /** The rows of the batches that failed, and of those that went well. */
+  /** The rows of the failed batches and of the others. */
   private readonly failed = new Set<number>();
   private readonly ran: number[] = [];
   private readonly serving: LocalServing;
@@ -204,7 +204,7 @@ class Play {
     await this.serving.close();
   }
 
-  /** The rows that must have run once: all but those of calls that had failed already. */
+  /** The rows that must have run once: all but those of calls that had failed before. */
   get due(): number[] {
     return this.calls.flatMap(({ rows }) => {
       const failed = rows.some((row) => this.failed.has(row));
@@ -213,22 +213,22 @@ class Play {
   }
 
   /**
-   * The rows that ran well more than once, or of a serving that is not idempotent, ran more than
-   * once.
+   * The rows that succeeded more than once, or ran more than once in a serving that is not
+   * idempotent.
    */
   get doubled(): number[] {
     const rows = this.options.idempotent ? this.ran : this.seen;
     return rows.filter((row, i) => rows.indexOf(row) < i);
   }
 
-  /** What the call must have been answered with. */
+  /** The expected answer of the call. */
   expected(made: MadeCall): unknown {
     return made.rows.some((row) => this.failed.has(row)) && !this.options.idempotent
       ? expect.stringContaining('the batch failed')
       : this.outputOf(made);
   }
 
-  /** What is wrong with the answer of a call that may have failed for several reasons. */
+  /** The faults of the answer of a call that may have failed for several reasons. */
   faultsOf(made: MadeCall): string[] {
     const {
       rows,
@@ -246,11 +246,10 @@ class Play {
       case undefined:
         return [`${name} was not answered`];
       case 'too late':
-        // A row that would be late once it had run gives its place away, and so fails a little
-        // early.
+        // A row that would be late after running gives up its place, and so fails a little early.
         return timeout !== undefined ? [] : [`${name} has expired without a timeout`];
       case 'out of reach':
-        // The pieces of a stream come to the door one after the other.
+        // The pieces of a stream are admitted one after the other.
         return (repliedAt === askedAt || made.streams) && timeout !== undefined
           ? []
           : [`${name} was refused late`];
@@ -366,7 +365,7 @@ class Play {
   }
 }
 
-/** The message of an error, or a name for those that say more than the test can know. */
+/** The message of an error, or a name for messages with unpredictable parts. */
 function reasonOf(error: Error & { readonly code?: string; readonly cause?: unknown }): string {
   switch (error.code) {
     case 'SERVING_DEADLINE_EXCEEDED':

@@ -21,7 +21,7 @@ import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Gives each text back in capitals, and notes the batches. */
+/** Returns each text in capitals and records the batches. */
 function upper(options: Partial<FunctionServingDefinition> = {}): {
   definition: ServingDefinition;
   batches: string[][];
@@ -281,7 +281,7 @@ describe('LocalServing', () => {
       await turn();
       (await script.next()).fail(cause);
       await turn();
-      // Row c is that of a call that has failed: nobody waits for it.
+      // Row c belongs to a call that has failed, so it does not run.
       expect(script.batches.map(({ rows }) => rows)).toEqual([['d']]);
       (await script.next()).finish(['D']);
 

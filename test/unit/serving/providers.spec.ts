@@ -5,7 +5,7 @@ import type { PartitionStatus } from '../../../lib/partitions/partition.js';
 import { LocalServing } from '../../../lib/serving/local-serving.js';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';
 
-/** A serving with one partition, and what changes its status. */
+/** A serving with one partition, and a function that changes its status. */
 async function started(
   providers: OpenedEngine['providers'],
 ): Promise<[LocalServing, (status: PartitionStatus) => void]> {

@@ -27,10 +27,10 @@ describe('A serving that shuts down at a random moment', () => {
   });
 });
 
-/** Nothing in one of so many cases. */
+/** Absent in one of this many cases. */
 const often = <T>(arbitrary: fc.Arbitrary<T>, of: number): fc.Arbitrary<T | undefined> =>
   fc.oneof({ weight: of - 1, arbitrary }, { weight: 1, arbitrary: fc.constant(undefined) });
-/** Something in one of so many cases. */
+/** Present in one of this many cases. */
 const seldom = <T>(arbitrary: fc.Arbitrary<T>, of: number): fc.Arbitrary<T | undefined> =>
   fc.oneof({ weight: 1, arbitrary }, { weight: of - 1, arbitrary: fc.constant(undefined) });
 
@@ -38,15 +38,15 @@ const aCall = fc.record({
   at: fc.nat({ max: 80 }),
   mode: fc.constantFrom('batchedRun', 'run', 'stream', 'inline stream'),
   kind: fc.constantFrom('values', 'tensor', 'sequence'),
-  /** A sequence gives no more at its end, and does not say so. */
+  /** The sequence ends with a promise that never settles. */
   stalls: seldom(fc.constant(true), 6),
-  /** Equal calls are frequent, so that many share a flight. */
+  /** Equal calls are frequent, so that many share a run. */
   first: fc.nat({ max: 2 }),
   count: fc.oneof(
     { weight: 3, arbitrary: fc.integer({ min: 1, max: 3 }) },
     fc.integer({ min: 4, max: 12 }),
   ),
-  /** The caller writes other numbers into its input once it has called. */
+  /** The caller overwrites its input after the call. */
   reuses: fc.boolean(),
   leaves: seldom(fc.nat({ max: 30 }), 5),
   timeout: seldom(fc.nat({ max: 60 }), 5),
@@ -68,19 +68,16 @@ const scenario = fc.record({
   drainOnShutdown: fc.boolean(),
   drainTimeout: fc.nat({ max: 80 }),
   isProcess: fc.boolean(),
-  /**
-   * Whether workers can be ended while they run, as threads whose event loop turns and processes
-   * can.
-   */
+  /** Whether running workers can be ended, as processes and threads whose event loop turns can. */
   isHaltable: fc.boolean(),
-  /** Milliseconds that `preprocess` takes, call by call; some never end. */
+  /** The milliseconds of `preprocess` per call. Some never end. */
   preprocessing: seldom(
     fc.array(often(fc.nat({ max: 20 }), 12), { minLength: 1, maxLength: 4 }),
     2,
   ),
-  /** Milliseconds in which the session for run() loads, if it ever does. */
+  /** The milliseconds in which the session for run() loads, if it does. */
   inlineLoad: often(fc.nat({ max: 20 }), 6),
-  /** Milliseconds in which a worker loads; some never do. */
+  /** The milliseconds in which a worker loads. Some never do. */
   loads: fc.array(often(fc.nat({ max: 30 }), 8), { minLength: 1, maxLength: 4 }),
   runs: fc.array(aRun, { minLength: 1, maxLength: 8 }),
   calls: fc.array(aCall, { minLength: 1, maxLength: 14 }),
@@ -90,7 +87,7 @@ const scenario = fc.record({
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type Call = typeof aCall extends fc.Arbitrary<infer T> ? T : never;
 
-/** Milliseconds after the limit by which everything has ended that can be. */
+/** The milliseconds after the limit by which everything that can end has ended. */
 const GRACE = 410;
 
 const CODES = [
@@ -118,7 +115,7 @@ class Play {
       name: 'played',
       ...limitsOf(given),
       singleFlight,
-      // A sequence has no content that could be compared.
+      // A sequence has no content to compare.
       ...(singleFlight && {
         identify: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)),
       }),
@@ -172,7 +169,7 @@ class Play {
     return worker;
   }
 
-  /** A worker that is started again. */
+  /** A worker that is restarted. */
   private load(end: AbortSignal): Promise<RandomWorker> {
     const { loads } = this.options;
     const duration = loads[this.loads++ % loads.length];
@@ -222,8 +219,7 @@ class Play {
   }
 
   /**
-   * The numbers of the answer. A caller that reuses its input writes into it as soon as the call is
-   * made.
+   * The numbers of the answer. A caller that reuses its input overwrites it right after the call.
    */
   private async ask(
     { mode, kind, first, count, reuses, stalls }: Call,
@@ -233,7 +229,7 @@ class Play {
     const input = inputOf(kind, numbers, stalls === true);
     if (mode === 'batchedRun' || mode === 'run') {
       const reply = this.serving[mode](input, options);
-      // Without single flight a caller must leave its input alone until it is answered.
+      // Without single flight a caller must not change its input until it is answered.
       if (
         reuses &&
         mode === 'batchedRun' &&
@@ -270,7 +266,7 @@ async function* sequenceOf(numbers: readonly number[], stalls: boolean): AsyncGe
   await (stalls && passed(undefined));
 }
 
-/** Resolves when so many milliseconds have passed, or never. */
+/** Resolves after this many milliseconds, or never. */
 function passed(milliseconds: number | undefined): Promise<void> {
   return new Promise((resolve) => milliseconds !== undefined && setTimeout(resolve, milliseconds));
 }

@@ -37,17 +37,17 @@ describe('LocalServing', () => {
 const aCall = fc.record({
   at: fc.nat({ max: 30 }),
   input: fc.constantFrom('rows', 'generator', 'async generator', 'observable', 'list'),
-  /** The rows of its batches; one, where the input is no sequence. */
+  /** The rows of its batches, one batch when the input is no sequence. */
   sizes: fc.array(fc.integer({ min: 1, max: 12 }), { minLength: 1, maxLength: 8 }),
-  /** Milliseconds that its source takes for a batch. */
+  /** The milliseconds of its source per batch. */
   pace: fc.nat({ max: 4 }),
-  /** The batch that its source fails with, or hangs at where it leaves. */
+  /** The batch at which its source fails, or hangs when it is closed there. */
   faultAt: fc.option(fc.nat({ max: 8 }), { freq: 4 }),
   as: fc.constantFrom('reply', 'iteration', 'observation', 'hooks'),
   inline: fc.boolean(),
-  /** Milliseconds that its consumer takes for an event. */
+  /** The milliseconds of its consumer per event. */
   delay: fc.nat({ max: 4 }),
-  /** It leaves: by itself after so many events, or by its signal after so much time. */
+  /** It leaves after this many events, or by its signal after this time. */
   leaves: fc.option(
     fc.oneof(
       fc.record({ after: fc.integer({ min: 1, max: 6 }) }),
@@ -66,7 +66,7 @@ const scenario = fc.record({
   /** Whether the batch function is a generator. */
   steps: fc.boolean(),
   calls: fc.array(aCall, { minLength: 1, maxLength: 8 }),
-  /** How one batch after the other runs. */
+  /** The outcome of one batch after the other. */
   runs: fc.array(fc.record({ duration: fc.nat({ max: 9 }), fails: fc.boolean() }), {
     minLength: 1,
     maxLength: 7,
@@ -76,17 +76,17 @@ const scenario = fc.record({
 type Scenario = typeof scenario extends fc.Arbitrary<infer T> ? T : never;
 type CallPlan = Scenario['calls'][number];
 
-/** A call as it goes. Every row is a number of its own, in the order of the calls. */
+/** A call in progress. Every row is a number of its own, in the order of the calls. */
 interface Call extends CallPlan {
   readonly batches: readonly (readonly number[])[];
   readonly rows: readonly number[];
   readonly signal: AbortSignal;
-  /** What it got: by row in the order of coming, and the values of the hooks. */
+  /** Its received rows in order of arrival, and the values of the hooks. */
   readonly got: Map<number, unknown[]>;
   readonly hooks: number[];
   pulled: number;
   taken: number;
-  /** The sources that have been opened and not been left. */
+  /** The number of sources that were opened and not closed. */
   open: number;
   hasLeft: boolean;
   outcome?: unknown;
@@ -139,7 +139,7 @@ class Play {
     await this.serving.close();
   }
 
-  /** What must have come of the call, as far as it can be known. */
+  /** The expected outcome of the call, as far as it is predictable. */
   expected(call: Call): unknown {
     const faults: unknown[] = [];
     if (call.hasLeft) {
@@ -332,7 +332,7 @@ class Play {
     }
   }
 
-  /** No more may be asked of a source than there is room for; an Observable is not asked. */
+  /** A source is pulled no further than there is room. An Observable is not pulled. */
   private pull(call: Call, rows: number): void {
     const { batchSize, partitions } = this.options;
     const window = 2 * (call.inline ? 1 : partitions) * batchSize;
@@ -351,7 +351,7 @@ class Play {
   }
 
   private begin(rows: readonly number[], { hooks, emit }: BatchContext): Scenario['runs'][number] {
-    // A lone run can begin in the very moment in which its consumer leaves.
+    // An inline run can begin at the moment in which its consumer leaves.
     const gone = this.calls.filter(
       ({ inline, outcome, hasLeft }) => !inline && (outcome !== undefined || hasLeft),
     );
@@ -394,7 +394,7 @@ class Play {
   }
 }
 
-/** A source that hangs is for calls that are ended from without. */
+/** A source that hangs only fits calls that are ended from outside. */
 function canHang({ leaves, input }: Pick<Call, 'leaves' | 'input'>): boolean {
   return (
     leaves !== null && 'at' in leaves && (input === 'async generator' || input === 'observable')

@@ -18,7 +18,7 @@ class Work implements Started {
   }
 }
 
-/** Pulls numbers, each the size of its work and its cost, and notes what has been started. */
+/** Pulls numbers, each the size and the cost of its piece, and records the started pieces. */
 function pullFrom(source: Source<number>, window: number, mostCost = Infinity) {
   const started: Work[] = [];
   const pulled = new PullAhead({
@@ -39,7 +39,7 @@ function pullFrom(source: Source<number>, window: number, mostCost = Infinity) {
   return { pulled, started };
 }
 
-/** Gives the numbers, and notes how it was ended. */
+/** Yields the numbers and records how it was closed. */
 class Numbers implements Iterator<number> {
   given = 0;
   returns = 0;

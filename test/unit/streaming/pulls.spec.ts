@@ -4,7 +4,7 @@ import { turn } from '../../fixtures/async/virtual-time.js';
 
 const piece = { size: 1, cost: 0, isOver: true, fail: () => {} };
 
-/** A call whose source gives so many pieces, of which at most two are under way. */
+/** A call whose source yields this many pieces, at most two of which are in progress. */
 function begun(pulls: Pulls, pieces: number, start = () => piece) {
   const source = Array.from({ length: pieces }, () => 1).values();
   return pulls.begin({

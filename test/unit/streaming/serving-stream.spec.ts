@@ -3,7 +3,7 @@ import { lastValueFrom, map, take, toArray } from 'rxjs';
 import { ServingStream } from '../../../lib/streaming/serving-stream.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
-/** A stream of numbers that notes who opens and leaves it. */
+/** A stream of numbers that records its opening and closing. */
 function counting(to: number, error?: Error) {
   const notes = { opened: 0, given: 0, ended: 0, aborted: 0 };
   const stream = new ServingStream(async function* (left) {

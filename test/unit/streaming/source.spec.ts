@@ -15,7 +15,7 @@ async function* countingSlowly(to: number): AsyncGenerator<number> {
   yield* counting(to);
 }
 
-/** Takes up to so many values. */
+/** Takes at most this many values. */
 async function take(source: Source<unknown> | undefined, count = Infinity): Promise<unknown[]> {
   const values: unknown[] = [];
   while (values.length < count) {

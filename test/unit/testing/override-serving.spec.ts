@@ -33,7 +33,7 @@ const lengths = defineServing({
   postprocess: ({ y }: { y: Tensor }, { info }) => `${info}: ${String(y.data[0])}`,
 });
 
-/** What happened to the class of a class serving. */
+/** The lifecycle events of the class of a class serving. */
 let story: string[];
 
 @Injectable()

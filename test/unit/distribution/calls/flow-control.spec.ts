@@ -85,7 +85,7 @@ describe('The receiver of a stream', () => {
               window.take(credits.shift()!);
             }
           }
-          // All that was sent can be taken, and all credits together make room again.
+          // All sent messages can be taken, and their credits restore the whole room.
           for (; waiting > 0; waiting--) {
             await inbox.next();
           }

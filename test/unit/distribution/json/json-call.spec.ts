@@ -94,7 +94,7 @@ describe('A JSON call', () => {
   });
 });
 
-/** Sound messages with tensors of every type, in both forms. */
+/** Valid messages with tensors of every type, in both forms. */
 const messages = fc.constantFrom(
   ...sixOfEachType.flatMap((tensor) =>
     (['base64', 'list'] as const).map((tensors) => ({
@@ -117,7 +117,7 @@ const messages = fc.constantFrom(
   ),
 );
 
-/** What may stand anywhere instead of what belongs there. */
+/** Values that may stand in place of any other. */
 const strangers: fc.Arbitrary<unknown> = fc.oneof(
   fc.constantFrom(
     null,

@@ -23,7 +23,7 @@ afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close()))
 
 const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
 
-/** The doors of a node with one serving of the name `m`. */
+/** The JSON handlers of a node with one serving of the name `m`. */
 async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most = 10) {
   const serving = createServing({ name: 'm', ...definition });
   started.push(serving);
@@ -51,7 +51,7 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most 
   return { serving, incoming, handlers, call };
 }
 
-/** Yields without end, and tells when it is left. */
+/** Yields without end and records when it is closed. */
 class Endless {
   isLeft = false;
 

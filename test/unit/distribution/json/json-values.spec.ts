@@ -15,7 +15,7 @@ const read = (json: unknown, limits: Partial<WireLimits> = {}) =>
 const write = (value: unknown, form: TensorForm = 'base64') =>
   writeJson(value, form, defaultWireLimits);
 
-/** What was sent as JSON and came back as JSON. */
+/** The value after writing and reading as JSON. */
 const cross = (value: unknown, form: TensorForm): unknown =>
   read(JSON.parse(JSON.stringify(write(value, form))));
 

@@ -16,7 +16,7 @@ import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
 const nobody = new Set<string>();
 const never = (): number => 0;
 
-/** The owners of serving `m` among nodes a, b, c, ..., as the table of members makes them. */
+/** The candidates for serving `m` on nodes a, b, c, ..., as the table of members makes them. */
 function ownersOf(...served: Partial<ServingStatus>[]): Candidates {
   const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
   served.forEach((one, index) => {
@@ -25,7 +25,7 @@ function ownersOf(...served: Partial<ServingStatus>[]): Candidates {
   return members.candidates('m');
 }
 
-/** How often each node is picked. */
+/** The number of picks of each node. */
 function countsOf(pick: () => Candidate | undefined, draws: number): Record<string, number> {
   const counts: Record<string, number> = {};
   for (let i = 0; i < draws; i++) {
@@ -63,7 +63,7 @@ function chiSquared(counts: Record<string, number>, chances: Record<string, numb
   );
 }
 
-/** What chi-squared exceeds once in ten thousand times, by its degrees of freedom. */
+/** The value that chi-squared exceeds once in ten thousand times, by its degrees of freedom. */
 const RARE = [0, 15.14, 18.42, 21.11, 23.51];
 
 describe('pickWeighted', () => {

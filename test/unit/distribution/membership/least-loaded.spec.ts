@@ -7,7 +7,7 @@ const weighted: Simulation['pick'] = (owners, random) => pickWeighted(owners, no
 const least: Simulation['pick'] = (owners, random, underWay) =>
   leastLoaded(owners, nobody, random, underWay);
 
-/** The second node has twice the weight that its one partition is worth. */
+/** The second node has twice the weight that its one partition deserves. */
 const misweighted = [
   { weight: 1, partitions: 1 },
   { weight: 2, partitions: 1 },

@@ -65,21 +65,21 @@ it('[11] Members equal a model built from all heartbeats, report each change, an
 const byAddress = (a: { address: string }, b: { address: string }): number =>
   a.address < b.address ? -1 : 1;
 
-/** One incarnation of a node, and since when it is silent. */
+/** One incarnation of a node and the begin of its silence. */
 interface Heard {
   info: NodeInfo;
   since: number;
   isSuspect: boolean;
 }
 
-/** What happens, and beside it a list that is searched from its beginning to its end each time. */
+/** Plays the events and compares them with a list that is searched completely each time. */
 class History {
   private readonly members = new Members(options);
   private list: Heard[] = [];
   private now = 0;
   private checkedAt: number | undefined;
   private isFrozen = false;
-  /** Who should be there, by what was told. */
+  /** The nodes that should be known after all events. */
   private readonly told = new Set<string>();
   private changed = 0;
 

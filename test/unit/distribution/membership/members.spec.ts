@@ -18,12 +18,12 @@ function watched(maxNodes: number): { members: Members; changes: string[] } {
   return { members: table, changes: told };
 }
 
-/** A beat of a node that serves `m`. */
+/** A heartbeat of a node that serves `m`. */
 function beat(id: string, seq: number, now: number, rest: Partial<NodeInfo> = {}): void {
   members.hear(nodeInfo({ id, seq, servings: [servedInfo()], ...rest }), now);
 }
 
-/** Checks as often as is asked for, up to a time. */
+/** Checks repeatedly up to a time. */
 function checkUntil(now: number, from = now - 1500): void {
   for (let time = from; time < now; time += 500) {
     members.check(time);

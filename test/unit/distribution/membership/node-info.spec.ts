@@ -44,7 +44,7 @@ const oddInServing: Record<keyof ServingStatus, unknown[]> = {
   isReady: flags,
 };
 
-/** The values with which a beat is read all the same. */
+/** The invalid values with which a heartbeat is still accepted. */
 function readAll(values: readonly unknown[], beatWith: (value: unknown) => unknown): unknown[] {
   return values.filter((value) => {
     try {

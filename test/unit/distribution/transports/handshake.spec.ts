@@ -7,7 +7,7 @@ it('[11] A proof is valid for its secret and its fields', () => {
   expect(isValidHmac(proof, 'secret', 'who', 'a', 'b')).toBe(true);
   expect(isValidHmac(proof, 'another', 'who', 'a', 'b')).toBe(false);
   expect(isValidHmac(proof, 'secret', 'link', 'a', 'b')).toBe(false);
-  // Words do not run into each other.
+  // Fields are separated, so that their concatenation alone is no proof.
   expect(isValidHmac(proof, 'secret', 'who', 'ab', '')).toBe(false);
 });
 

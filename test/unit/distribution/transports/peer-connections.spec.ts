@@ -7,7 +7,7 @@ import { TcpLink } from '../../../../lib/distribution/transports/tcp/tcp-link.js
 import { Heard, numbered } from '../../../fixtures/async/heard.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 
-/** One end of a connection that carries nothing but its end. */
+/** One end of a connection that transmits only its end. */
 class End extends Socket {
   other!: End;
 

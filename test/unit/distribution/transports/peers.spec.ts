@@ -22,7 +22,7 @@ beforeEach(() => {
     .mockImplementation((message: string) => void warnings.push(message));
 });
 
-/** The lists that came while so many milliseconds passed. */
+/** The lists that were emitted during this many milliseconds. */
 async function listsOf(peers: Peers, ms: number, lookup?: Lookup): Promise<string[]> {
   const lists: string[] = [];
   const subscription = endpointsOf(peers, lookup).subscribe((list) =>

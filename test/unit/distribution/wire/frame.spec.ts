@@ -31,13 +31,13 @@ const movedBy = (offset: number, bytes: Uint8Array): Uint8Array => {
 const read = (bytes: Uint8Array, less: Partial<WireLimits> = {}): unknown =>
   decodeFrame(bytes, { ...limits, ...less }).value();
 
-/** Which parts of the value lie in the memory of the frame. */
+/** The parts of the value that lie in the memory of the frame. */
 const areViews = (frame: Uint8Array): boolean[] =>
   Object.values(read(frame) as Record<string, Uint8Array>).map(
     ({ buffer }) => buffer === frame.buffer,
   );
 
-/** The call that other languages have to make bytes of. */
+/** The call that other languages have to encode. */
 const golden = {
   value: {
     image: new Tensor('float32', [1, -0.5, 3], [1, 3]),
@@ -70,7 +70,7 @@ const golden = {
 
 const padded = (part: Buffer): Buffer => Buffer.concat([part, Buffer.alloc(-part.length & 7)]);
 
-/** A frame by its parts: what an encoder would never write. */
+/** A frame from its parts, which an encoder would never write. */
 const crafted = (
   header: string,
   blocks: readonly [code: number, dims: readonly number[], data: string | Uint8Array][] = [],
@@ -441,7 +441,7 @@ describe('decodeFrame', () => {
   });
 });
 
-/** As on a machine whose numbers begin with their highest byte. */
+/** A big-endian machine. */
 async function bigEndianBlocks(): Promise<
   typeof import('../../../../lib/distribution/wire/blocks.js')
 > {

@@ -9,7 +9,7 @@ import { wireSamples } from '../../../fixtures/cluster/wire-samples.js';
 
 const limits = defaultWireLimits;
 
-/** `npm run fuzz` reads more of them, and looks at the memory. */
+/** `npm run fuzz` reads more of them and measures the memory. */
 const COUNT = 40_000;
 
 const framesOf = (packer: Packer): Uint8Array[] =>
@@ -20,7 +20,7 @@ const framesOf = (packer: Packer): Uint8Array[] =>
     ),
   );
 
-/** How many were refused and how many taken; whatever is no refusal is thrown on. */
+/** The numbers of refused and accepted packets. Any other error is thrown on. */
 const tally = (
   packets: Iterable<Uint8Array>,
   read: (bytes: Uint8Array) => void,

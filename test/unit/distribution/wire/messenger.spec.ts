@@ -7,7 +7,7 @@ import { type FrameError, Kind } from '../../../../lib/distribution/wire/prelude
 import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 
-/** A post whose packets go nowhere, and lie here. */
+/** A messenger whose packets are collected here. */
 function postOf(address: string) {
   const packets: Uint8Array[] = [];
   const letters: Message[] = [];
@@ -78,7 +78,7 @@ describe('Messenger', () => {
     const first = [0, 1, 2, 3].map((id) => kinds.indexOf(id));
     const last = [0, 1, 2, 3].map((id) => kinds.lastIndexOf(id));
 
-    // Their numbers are those of the order in which they begin: 1 is the one for the other node.
+    // Frames are numbered in their order of beginning: 1 is the one for the other node.
     expect(kinds.filter((kind) => kind === 1)).toHaveLength(3);
     expect([first[2]! > last[0]!, first[3]! > last[2]!, first[1]! < last[0]!]).toEqual([
       true,

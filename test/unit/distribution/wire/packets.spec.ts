@@ -22,7 +22,7 @@ const packetsOf = (packer: Packer, value: unknown): readonly Uint8Array[] =>
 const packetOf = (packer: Packer, value: unknown): Uint8Array =>
   packetsOf(packer, value)[0]!.slice();
 
-/** What is in the frames that the packets make. */
+/** The values of the frames that the packets make. */
 const heard = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
   [...packets].flatMap((packet) => {
     const frame = unpacker.hear(packet);
@@ -31,11 +31,11 @@ const heard = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
 
 const bytesOf = (length: number): Uint8Array => Uint8Array.from({ length }, (_, i) => i * 7);
 
-/** Sorted, and quicker to compare. */
+/** Sorted and quick to compare. */
 const texts = (values: readonly Uint8Array[]): string[] =>
   values.map((value) => Buffer.from(value).toString('latin1')).toSorted();
 
-/** The packets of each list in their order, mixed with those of the others as the numbers say. */
+/** The packets of each list in order, mixed with those of the others as the numbers determine. */
 function* mixed(
   lists: readonly (readonly Uint8Array[])[],
   order: readonly number[],
@@ -226,7 +226,7 @@ describe('A shared secret', () => {
   it('[11] A repeated packet is refused after any time', () => {
     let time = start;
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => time });
-    // From a node whose clock goes ahead.
+    // From a node whose clock is ahead.
     const packet = packetOf(packerOf({ secret, now: () => start + 59_000 }), 1);
     const other = packerOf({ secret, now: () => time });
 
@@ -251,7 +251,7 @@ describe('A shared secret', () => {
     time = start;
 
     expect(() => unpacker.hear(packet)).toThrow('A packet that has come before');
-    // The sender goes on as if nothing had happened.
+    // The sender goes on normally.
     expect(heard(unpacker, [packetOf(sender, 3)])).toEqual([3]);
   });
 

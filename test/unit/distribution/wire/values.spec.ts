@@ -21,7 +21,7 @@ const encode = (value: unknown, limits: Partial<WireLimits> = {}) =>
 const decode = (tree: unknown, limits: Partial<WireLimits> = {}) =>
   decodeValue(tree, [], { ...defaultWireLimits, ...limits });
 
-/** The value on the other side. */
+/** The value after encoding and decoding. */
 const cross = (value: unknown): unknown => {
   const { text, blocks } = encode(value);
   return decodeValue(JSON.parse(text), blocks, defaultWireLimits);

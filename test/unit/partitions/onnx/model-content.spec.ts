@@ -14,7 +14,7 @@ import { echoModel, value, weightsApartModel } from '../../../fixtures/models/mo
 const model = echoModel({ x: value('float32', 'batch', 2) });
 const other = echoModel({ x: value('float32', 'batch', 3) });
 
-/** What the session is made of: the path, or the bytes. */
+/** The source of the session: the path or the bytes. */
 async function madeOf(
   content: ModelContent,
   meanwhile = async (): Promise<void> => {},

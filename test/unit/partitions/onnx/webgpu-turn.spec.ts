@@ -6,7 +6,7 @@ import { useGates } from '../../../fixtures/batching/gate.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
-/** No thread has this number. */
+/** No thread has this id. */
 const ANOTHER = -1;
 
 describe('inTurn', () => {
@@ -63,7 +63,7 @@ describe('inTurn', () => {
     );
     const turn = new Int32Array(webgpuTurn);
     const ends: string[] = [];
-    // Where there is no GPU it takes turns all the same.
+    // Without a GPU the sessions take turns too.
     const gpu = await serve({
       name: 'gpu',
       model,

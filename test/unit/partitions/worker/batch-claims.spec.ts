@@ -2,7 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { BatchClaims } from '../../../../lib/partitions/worker/worker-protocol.js';
 
-/** Both sides of a turnstile. */
+/** Both sides of the batch claims. */
 function sides(passed = 0): { thread: BatchClaims; other: BatchClaims } {
   const other = new BatchClaims();
   new Int32Array(other.memory)[0] = passed;

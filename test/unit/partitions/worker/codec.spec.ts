@@ -3,7 +3,7 @@ import { describe, expect, it } from '@jest/globals';
 import { decode, encode, owned } from '../../../../lib/partitions/worker/codec.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 
-/** The value as it comes out of another process. */
+/** The value after crossing to another process. */
 const cross = (value: unknown): unknown => decode(owned(deserialize(serialize(encode(value)))));
 
 describe('encode and decode', () => {

@@ -14,7 +14,7 @@ import { HeldFunction } from '../../../fixtures/batching/held-function.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
-/** A class whose batches run until the test ends them. */
+/** A class whose batches run until the test finishes them. */
 class HeldHandler implements ServingHandler {
   static held = new HeldFunction();
   private readonly run = HeldHandler.held.useFactory();

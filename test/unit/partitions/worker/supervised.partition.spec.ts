@@ -13,11 +13,11 @@ import { runRows } from '../../../fixtures/batching/batches.js';
 import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
-/** A partition, the workers that it has had, and what has become of it. */
+/** A partition, its workers and its changes. */
 class Scene {
   readonly workers: FakeWorker[];
   readonly seen: PartitionStatus[] = [];
-  /** What the next start does. */
+  /** The outcome of the next start. */
   next: (end: AbortSignal) => Promise<FakeWorker> = async () => new FakeWorker();
   readonly partition: SupervisedPartition;
 
@@ -50,7 +50,7 @@ class Scene {
     await turn();
   }
 
-  /** Runs a batch, whose end is awaited. */
+  /** Runs a batch to its end. */
   async serve(): Promise<unknown> {
     const output = runRows(this.partition, ['a']);
     this.worker.batches[0]!.finish(['A']);
@@ -60,7 +60,7 @@ class Scene {
 
 const broken = () => Promise.reject(new Error('no such file'));
 
-/** A start that hangs, until it is killed. */
+/** A start that hangs until it is killed. */
 const hanging = (end: AbortSignal) =>
   new Promise<never>((_, reject) =>
     end.addEventListener('abort', () => reject(new Error('killed'))),

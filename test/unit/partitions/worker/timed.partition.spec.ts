@@ -7,7 +7,7 @@ import { runRows, silent } from '../../../fixtures/batching/batches.js';
 import { FakeProcess, FakeWorker } from '../../../fixtures/partitions/fake-worker.js';
 import { later, timers, turn, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
-/** A partition that gives each batch 50 ms, and what has become of it. */
+/** A partition with a run timeout of 50 ms, and its changes. */
 function timed(worker: FakeWorker): { partition: TimedPartition; seen: PartitionStatus[] } {
   const seen: PartitionStatus[] = [];
   const supervised = new SupervisedPartition(
@@ -22,7 +22,7 @@ function timed(worker: FakeWorker): { partition: TimedPartition; seen: Partition
   return { partition, seen };
 }
 
-/** What the promise has come to by now. */
+/** The outcome of the promise until now. */
 function outcomeOf(promise: Promise<unknown>): { result?: unknown; error?: unknown } {
   const outcome: { result?: unknown; error?: unknown } = {};
   promise.then(

@@ -4,7 +4,7 @@ import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js'
 import { isRowList, pack, unpack } from '../../../../lib/partitions/worker/transfer.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
-/** The value as it comes out of another thread. */
+/** The value after crossing to another thread. */
 function cross(value: unknown, plainRows = true): unknown {
   const [wire, transfer] = pack(value, plainRows);
   return unpack(structuredClone(wire, { transfer }));

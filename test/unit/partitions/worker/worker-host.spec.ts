@@ -40,7 +40,7 @@ describe('WorkerHost', () => {
   });
 });
 
-/** The other side, which hears when the test says so. */
+/** The application's side, which acknowledges steps when the test does. */
 class Application implements Port {
   readonly messages: Parameters<Port['post']>[0][] = [];
   isEnded = false;

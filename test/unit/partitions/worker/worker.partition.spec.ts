@@ -31,7 +31,7 @@ const silent: BatchListener = {
   isWaiting: () => true,
 };
 
-/** The result of a batch that nobody listens to before its end. */
+/** The result of a batch without listeners for hooks and steps. */
 async function run(
   partition: WorkerPartition,
   batch: Batch,
@@ -47,8 +47,8 @@ async function run(
 }
 
 /**
- * Objects in one another, so many of them: more than 2000 or so can be written, but not read again
- * in a stack of usual size.
+ * Nested objects of this depth. More than about 2000 can be written but not read with a normal
+ * stack.
  */
 function nested(depth: number): unknown {
   let value: unknown = 'deep';
@@ -58,13 +58,13 @@ function nested(depth: number): unknown {
   return value;
 }
 
-/** Why they have failed. */
+/** The errors of the rejected replies. */
 const reasons = async (replies: readonly Promise<unknown>[]): Promise<unknown[]> =>
   (await Promise.allSettled(replies)).map(
     (reply) => (reply as PromiseRejectedResult).reason as unknown,
   );
 
-/** What loads for as long as the gate is closed. */
+/** A task that loads until the gate is opened. */
 const gatedTask = ({ row }: Gate) => ({
   partition: 4,
   keys: ['default'],
@@ -401,7 +401,7 @@ describe('WorkerPartition with a process', () => {
     const replies = [{ bytes: 2 ** 24 }, held.row, 'ahead'].map((row) =>
       run(partition, Batch.ofValues([row])),
     );
-    // Nothing is heard of the process meanwhile, and no pipe holds so much.
+    // No message of the process is read meanwhile, and the output exceeds the pipe's buffer.
     while (!held.isEntered);
     partition.kill!();
 

@@ -6,7 +6,7 @@ import { NatsTransport } from '../../../../../lib/distribution/transports/nats/n
 import { Heard, numbered, stationOf } from '../../../../fixtures/async/heard.js';
 import { turn } from '../../../../fixtures/async/virtual-time.js';
 
-/** A connection of the NATS client that closes for good when the test says so. */
+/** A connection of the NATS client that the test closes for good. */
 class ClosableConnection {
   readonly info = { max_payload: 2 ** 20 };
   isClosed = false;
@@ -92,7 +92,7 @@ describe('A node on NATS whose connection closes for good', () => {
   it('[S4] The transport stops without an error when the NATS client throws', async () => {
     const { transport } = await start();
     connection.isClosed = true;
-    // As the client does where there is no connection any more.
+    // The client throws this when its connection is gone.
     connection.flush = () => {
       throw new Error('CONNECTION_CLOSED');
     };

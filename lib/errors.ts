@@ -2,24 +2,21 @@ import { types } from 'node:util';
 import { formatValue } from './format.js';
 
 export interface ServingErrorOptions extends ErrorOptions {
-  /** Whole seconds after which the call may be worth another try. */
+  /** Whole seconds after which a retry may succeed. */
   readonly retryAfter?: number | undefined;
 }
 
 /**
- * The base of every error this package raises.
+ * The base class of all errors of this package.
  *
- * `code` is stable and meant for programs; `statusCode` is what Nest's own exception filter answers
- * over HTTP.
+ * `code` is stable and meant for programs; `statusCode` is the HTTP status in the answer of Nest's
+ * exception filter.
  */
 export class ServingError extends Error {
   override readonly name: string = 'ServingError';
   readonly code: string = 'SERVING_ERROR';
   readonly statusCode: number = 500;
-  /**
-   * Whole seconds after which the call may be worth another try; over HTTP the header
-   * `Retry-After`.
-   */
+  /** Whole seconds after which a retry may succeed; over HTTP the header `Retry-After`. */
   declare readonly retryAfter?: number;
 
   constructor(message?: string, { retryAfter, ...options }: ServingErrorOptions = {}) {
@@ -29,17 +26,17 @@ export class ServingError extends Error {
     }
   }
 
-  /** With `expose` the sign of an HTTP error, as the package http-errors makes them. */
+  /** Together with `expose` this marks an HTTP error, as the package http-errors does. */
   get status(): number {
     return this.statusCode;
   }
 
-  /** Whether an HTTP client may read the message: only when the fault is its own. */
+  /** Whether an HTTP client may read the message: only when the client is at fault. */
   get expose(): boolean {
     return this.statusCode < 500;
   }
 
-  /** What crosses a wire: no stack and no cause, which may hold what a stranger must not see. */
+  /** The form for clients: without stack and cause, which may hold secrets. */
   toJSON(): {
     name: string;
     code: string;
@@ -52,13 +49,13 @@ export class ServingError extends Error {
   }
 }
 
-/** A definition, or a use of one, that cannot work: raised while the application boots. */
+/** A definition, or its use, is invalid: thrown while the application boots. */
 export class InvalidServingError extends ServingError {
   override readonly name = 'InvalidServingError';
   override readonly code = 'SERVING_INVALID';
 }
 
-/** A serving was asked for by a name that nobody registered. */
+/** No serving has the name. */
 export class UnknownServingError extends ServingError {
   override readonly name = 'UnknownServingError';
   override readonly code = 'SERVING_UNKNOWN';
@@ -70,41 +67,41 @@ export class ServingLoadError extends ServingError {
   override readonly code = 'SERVING_LOAD_FAILED';
 }
 
-/** None of the execution providers asked for works on this machine. */
+/** None of the requested execution providers works on this machine. */
 export class ProviderUnavailableError extends ServingError {
   override readonly name = 'ProviderUnavailableError';
   override readonly code = 'SERVING_PROVIDER_UNAVAILABLE';
 }
 
-/** Rows that do not form a batch: empty, uneven, or of different kinds. */
+/** Rows do not form a batch: empty, uneven, or of different types. */
 export class InvalidBatchError extends ServingError {
   override readonly name = 'InvalidBatchError';
   override readonly code = 'SERVING_INVALID_BATCH';
   override readonly statusCode = 400;
 }
 
-/** A well-formed batch that this serving does not take: its rows are unlike the inputs. */
+/** A valid batch does not fit this serving: its rows are unlike the inputs. */
 export class InvalidInputError extends ServingError {
   override readonly name = 'InvalidInputError';
   override readonly code = 'SERVING_INVALID_INPUT';
   override readonly statusCode = 400;
 }
 
-/** A batch has a key that its serving does not have. */
+/** The serving does not have the key of the batch. */
 export class UnknownKeyError extends ServingError {
   override readonly name = 'UnknownKeyError';
   override readonly code = 'SERVING_UNKNOWN_KEY';
   override readonly statusCode = 400;
 }
 
-/** More rows in one call than the serving would ever take. */
+/** The call has more rows than the serving ever takes. */
 export class RequestTooLargeError extends ServingError {
   override readonly name = 'RequestTooLargeError';
   override readonly code = 'SERVING_TOO_LARGE';
   override readonly statusCode = 413;
 }
 
-/** The caller has gone: its HTTP connection closed before there was an answer. */
+/** The HTTP connection of the caller closed before there was an answer. */
 export class CallCancelledError extends ServingError {
   override readonly name = 'CallCancelledError';
   override readonly code = 'SERVING_CANCELLED';
@@ -119,8 +116,8 @@ export class DeadlineExceededError extends ServingError {
 }
 
 /**
- * Refused on arrival: by what the serving has learned of itself, the call could not be answered
- * within its `timeout`.
+ * Refused on arrival: by the learned batch times, the call could not be answered within its
+ * `timeout`.
  */
 export class DeadlineTooShortError extends ServingError {
   override readonly name = 'DeadlineTooShortError';
@@ -135,27 +132,27 @@ export class OverloadedError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The serving is not running: not started yet, shutting down, or closed. */
+/** The serving is not running: not started, shutting down, or closed. */
 export class ServingClosedError extends ServingError {
   override readonly name = 'ServingClosedError';
   override readonly code = 'SERVING_CLOSED';
   override readonly statusCode = 503;
 }
 
-/** The consumer of a stream is so far behind that its events would fill the memory. */
+/** The consumer of a stream is so slow that its events would fill the memory. */
 export class SlowConsumerError extends ServingError {
   override readonly name = 'SlowConsumerError';
   override readonly code = 'SERVING_SLOW_CONSUMER';
   override readonly statusCode = 503;
 }
 
-/** The batch function threw; `cause` is what it threw. */
+/** The batch function threw; `cause` is the thrown value. */
 export class BatchFailedError extends ServingError {
   override readonly name = 'BatchFailedError';
   override readonly code = 'SERVING_BATCH_FAILED';
 }
 
-/** The batch function returned something that cannot be shared out among the rows. */
+/** The result of the batch function cannot be divided among the rows. */
 export class InvalidOutputError extends ServingError {
   override readonly name = 'InvalidOutputError';
   override readonly code = 'SERVING_INVALID_OUTPUT';
@@ -169,8 +166,8 @@ export class RunTimeoutError extends ServingError {
 }
 
 /**
- * No partition of the serving works, and none is expected back at once: the circuit is open. Or no
- * node that has it takes calls.
+ * No partition of the serving works, and none is expected back soon: the circuit is open. Or no
+ * node that has the serving takes calls.
  */
 export class ServingUnavailableError extends ServingError {
   override readonly name = 'ServingUnavailableError';
@@ -185,14 +182,14 @@ export class PartitionLostError extends ServingError {
   override readonly statusCode = 503;
 }
 
-/** The node that had the call is gone, or could not be reached, and no other may run it again. */
+/** The node that had the call is gone or unreachable, and no other node may run it again. */
 export class NodeLostError extends ServingError {
   override readonly name = 'NodeLostError';
   override readonly code = 'SERVING_NODE_LOST';
   override readonly statusCode = 503;
 }
 
-/** True for an error of this package, also one of another copy of it. */
+/** True for an error of this package, also of another copy of it. */
 export function isServingError(error: unknown): error is ServingError {
   return (
     isError(error) &&
@@ -201,8 +198,8 @@ export function isServingError(error: unknown): error is ServingError {
 }
 
 /**
- * True for an Error of any realm: one from another context is no `instanceof` ours. Rows and
- * results are asked too, of which some may throw.
+ * True for an Error of any realm: an error of another context is no `instanceof` ours. Reading a
+ * row or result may throw, which counts as false.
  */
 export function isError(value: unknown): value is Error {
   return (
@@ -211,9 +208,7 @@ export function isError(value: unknown): value is Error {
   );
 }
 
-/**
- * As `instanceof`, for whatever was thrown: a value that cannot be read is no instance of anything.
- */
+/** Like `instanceof`, but false for a value that cannot be read. */
 export function isA<T extends Error>(
   error: unknown,
   type: abstract new (...args: never[]) => T,
@@ -221,7 +216,7 @@ export function isA<T extends Error>(
   return readable(() => error instanceof type, false);
 }
 
-/** What an error, or whatever else was thrown, says. */
+/** The message of an error or of any other thrown value. */
 export function messageOf(error: unknown): string {
   return readable(() => textOf(hasMessage(error) ? error.message : error), UNREADABLE);
 }
@@ -236,7 +231,7 @@ function textOf(value: unknown): string {
   return typeof value === 'string' ? value : formatValue(value);
 }
 
-/** What was thrown, or stands in a row, may itself throw when it is read. */
+/** Reading a thrown value, or a row, may itself throw. */
 function readable<T>(read: () => T, otherwise: T): T {
   try {
     return read();
@@ -281,7 +276,7 @@ const classes = new Map(
   ].map((type) => [new type().code, type]),
 );
 
-/** The wire form of an error and its causes, as far as `depth`: an error can be its own cause. */
+/** The wire form of an error and of its causes, down to `depth`: an error can be its own cause. */
 export function toWire(error: unknown, depth = 8): WireError {
   const unreadable = { name: 'Error', message: messageOf(error) };
   return isError(error) ? readable(() => partsOf(error, depth), unreadable) : unreadable;
@@ -322,8 +317,8 @@ export function fromWire({ name, message, stack, code, retryAfter, cause }: Wire
 }
 
 /**
- * The error that `make` makes, without a stack trace. Refusals are made for every call of a flood,
- * where a trace costs more than the rest of the call and says nothing about its cause.
+ * The error that `make` returns, without a stack trace. A flood of calls creates as many refusals;
+ * a trace would cost more than the rest of the call and says nothing about the cause.
  */
 export function withoutStack<E extends Error>(make: () => E): E {
   const { stackTraceLimit } = Error;

@@ -10,10 +10,10 @@ const oneLine: InspectOptions = {
   customInspect: false,
 };
 
-/** With more names than this an object is not shown: it would take as long as it has names. */
+/** Objects with more names than this are not shown: reading them would take too long. */
 const MOST_NAMES = 100;
 
-/** A value as error messages show it: short, whatever it is. */
+/** A value in the form for error messages: short, whatever the value is. */
 export function formatValue(value: unknown): string {
   if (typeof value === 'string') {
     return `"${truncate(value)}"`;
@@ -25,7 +25,7 @@ export function formatValue(value: unknown): string {
   }
 }
 
-/** The text, or its beginning and how long it is. */
+/** The text, or its beginning and its length. */
 export function truncate(text: string, most = 200): string {
   return text.length > most ? `${text.slice(0, most)}... (${text.length} characters)` : text;
 }
@@ -43,7 +43,7 @@ function shown(value: unknown): string {
     : inspect(value, { ...oneLine, depth: depthOf(value, names) });
 }
 
-/** One level deeper, unless there is too much. */
+/** One level deeper, unless the value is too large. */
 function depthOf(value: unknown, names: readonly string[]): number {
   const parts: unknown[] = Array.isArray(value)
     ? value.slice(0, MOST_ELEMENTS)
@@ -51,7 +51,7 @@ function depthOf(value: unknown, names: readonly string[]): number {
   return parts.some((part) => namesOf(part).length > MOST_NAMES) ? 0 : 1;
 }
 
-/** Of lists only the first elements are shown, and they need no names. */
+/** Lists show their first elements, without names. */
 function namesOf(value: unknown): readonly string[] {
   return typeof value !== 'object' ||
     value === null ||
@@ -61,7 +61,7 @@ function namesOf(value: unknown): readonly string[] {
     : Object.keys(value);
 }
 
-/** What a value is rather than what it holds: for errors that may be read by strangers. */
+/** The type of a value without its content: safe for messages that clients read. */
 export function typeName(value: unknown): string {
   if (typeof value !== 'object' || value === null) {
     return `a ${typeof value}`;

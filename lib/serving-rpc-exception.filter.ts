@@ -4,9 +4,9 @@ import { type Observable, throwError } from 'rxjs';
 import { ServingError } from './errors.js';
 
 /**
- * Answers an RPC call that failed with a ServingError with its name, code, status and `retryAfter`,
- * where Nest says "Internal server error"; with its message only where the caller is at fault, as
- * over HTTP. Other messages are logged instead.
+ * Answers a failed RPC call with the name, code, status and `retryAfter` of its ServingError, where
+ * Nest answers "Internal server error". The message is included only if the caller is at fault, as
+ * over HTTP; other messages are logged.
  */
 @Catch(ServingError)
 export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingError> {

@@ -1,16 +1,16 @@
 import { Inject } from '@nestjs/common';
 
-/** Anything that carries the name of a serving: the name itself, or a definition. */
+/** A serving's name, or a definition, which has a name. */
 export type ServingName = string | { readonly name: string };
 
 const PREFIX = 'Serving:';
 
-/** The injection token of the serving's handle; override it to test without a model. */
+/** The injection token of a serving's handle; override it to test without a model. */
 export function getServingToken(serving: ServingName): string {
   return PREFIX + (typeof serving === 'string' ? serving : serving.name);
 }
 
-/** The name of the serving that the token stands for, if it stands for one. */
+/** The name of the serving that the token belongs to, if it belongs to one. */
 export function servingNameOf(token: unknown): string | undefined {
   return typeof token === 'string' && token.startsWith(PREFIX)
     ? token.slice(PREFIX.length)

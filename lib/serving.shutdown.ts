@@ -10,28 +10,27 @@ import { ServingClosedError } from './errors.js';
 import { ServingRegistry } from './serving.registry.js';
 import { LocalServing } from './serving/local-serving.js';
 
-/** Milliseconds between two looks at the connections of the HTTP server. */
+/** Milliseconds between two checks of the HTTP server's connections. */
 const INTERVAL = 100;
 
 /**
- * Milliseconds after the server has stopped to listen in which its clients read on each connection
- * that an answer is the last.
+ * Milliseconds after the server has stopped listening in which each connection gets an answer with
+ * `Connection: close`.
  */
 const TIME_TO_LEAVE = 500;
 
-/** Milliseconds that clients have to read the answers that shutdown gave them at its limit. */
+/** Milliseconds for clients to read the answers of shutdown's limit. */
 const TIME_TO_READ = 500;
 
 /**
- * Lets `app.close()` resolve soon after the longest `shutdown` of the application's servings and
- * methods. Nest waits for all connections of its HTTP server. This has the server say that the next
- * answer on a connection is the last, then ends the connections that are idle, and after the limit
- * the others, too.
+ * Lets `app.close()` resolve soon after the longest `drainTimeout` of the servings and methods.
+ * Nest waits for all connections of its HTTP server. This class makes the next answer on each
+ * connection the last, then ends idle connections, and all others after the limit.
  */
 @Injectable()
 export class ServingShutdown implements BeforeApplicationShutdown, OnApplicationShutdown {
   private interval: NodeJS.Timeout | undefined;
-  /** When the server was first seen not to listen any more. */
+  /** The time when the server was first seen not to listen. */
   private stoppedAt: number | undefined;
 
   constructor(
@@ -64,7 +63,7 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
       );
     }
     const server = this.host.httpAdapter?.getHttpServer() as Partial<Server> | undefined;
-    // While it listens, other hooks of the application let it serve.
+    // While it listens, other shutdown hooks may rely on it.
     if (!server || server.listening) {
       return;
     }

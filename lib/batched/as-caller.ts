@@ -1,4 +1,4 @@
-/** A `@Batched()` method as its callers see it: single arguments in, one result out. */
+/** The type of a `@Batched()` method for its callers: single arguments in, one result out. */
 type CallerOf<Method> = Method extends (
   ...columns: infer Columns extends readonly (readonly unknown[])[]
 ) => infer Results
@@ -9,13 +9,12 @@ type CallerOf<Method> = Method extends (
 
 type ElementOf<Results> = Results extends readonly (infer Result)[] ? Awaited<Result> : never;
 
-/** An object with batched methods as its callers see it. */
+/** The type of an object with batched methods for its callers. */
 export type Caller<T> = { readonly [Key in keyof T]: CallerOf<T[Key]> };
 
 /**
- * Gives the object back as it is, with the types its callers need: a decorator cannot tell
- * TypeScript that callers of a `@Batched()` method pass single values.
- * `await caller(scorer).score(dto)`.
+ * Returns the object itself, typed for its callers: a decorator cannot tell TypeScript that callers
+ * of a `@Batched()` method pass single values. `await asCaller(scorer).score(dto)`.
  */
 export function asCaller<T extends object>(instance: T): Caller<T> {
   return instance as Caller<T>;

@@ -14,10 +14,10 @@ import {
 } from '../definition/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
 
-/** What Nest knows of a provider or controller. */
+/** The part of Nest's InstanceWrapper that is used. */
 type InstanceWrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
-/** Keys under which Nest keeps what parameter decorators say; stable since its first release. */
+/** Metadata keys of Nest for the decorators of parameters; unchanged since its first release. */
 const ROUTE_ARGUMENTS = '__routeArguments__';
 const PASSTHROUGH = '__responsePassthrough__';
 const SSE = '__sse__';
@@ -34,17 +34,14 @@ const WHOLE_OBJECTS: Readonly<Record<string, string>> = {
 const RESPONSE = '1';
 const NEXT = '2';
 
-/**
- * Refuses, while the application boots, a `@Batched()` method that could not answer its callers as
- * Nest would.
- */
+/** Refuses, at boot, a `@Batched()` method that could not answer its callers as Nest would. */
 export function checkBatchedMethod(
   type: new (...args: never[]) => object,
   { key, original, options }: BatchedMethod,
 ): void {
   const method = `${type.name}.${String(key)}`;
   const handler = (type.prototype as Record<string | symbol, object | undefined>)[key] ?? original;
-  // GraphQL counts the parameters of resolvers by numbers of its own.
+  // GraphQL has numbers of its own for the parameters of resolvers.
   const isRoute = Reflect.hasMetadata(HTTP_METHOD, handler);
   if (Reflect.hasMetadata(SSE, handler)) {
     throw new InvalidServingError(
@@ -78,10 +75,9 @@ export function checkBatchedMethod(
 }
 
 /**
- * Refuses a `@Batched()` method of a class of which each request has an instance of its own: a
- * batch runs on one instance, which belongs to one of its callers. Guards, pipes, interceptors and
- * filters that are request-scoped do no harm: the instances of their controller hold nothing of the
- * request.
+ * Refuses a `@Batched()` method in a class with an instance per request: a batch runs on one
+ * instance, which would belong to one of its callers. Request-scoped guards, pipes, interceptors
+ * and filters are allowed: the instances of their controller hold nothing of the request.
  */
 export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMethod[]): void {
   const dependencies = [
@@ -102,7 +98,7 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
   );
 }
 
-/** Refuses options of the decorator that it does not know, or that cannot be. */
+/** Refuses unknown or invalid options of the decorator. */
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);

@@ -21,7 +21,7 @@ import { MethodCall, methodServing } from './method-serving.js';
 /** A method of a class and the serving that runs it. */
 interface RunningMethod {
   readonly serving: LocalServing<MethodCall>;
-  /** Until the serving can be called. */
+  /** Resolves when the serving can be called; undefined afterwards. */
   starting: Promise<void> | undefined;
   wasCalled: boolean;
 }
@@ -35,11 +35,11 @@ export class BatchedMethods
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly events = new EventHub();
-  /** By class and method: classes that inherit a method share nothing else of it. */
+  /** By class and method: classes that inherit a method have servings of their own. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
   /** Methods of the same name share their counters. */
   private readonly hubs = new Map<string, EventHub>();
-  /** Controllers that Nest creates anew for each request, and that hold nothing of the request. */
+  /** Controllers that Nest creates for each request and that hold nothing of it. */
   private readonly alike = new Set<unknown>();
   /** Calls of `@Batched('name')` methods whose body runs. */
   private readonly waits = new Waits();
@@ -66,10 +66,11 @@ export class BatchedMethods
         }
       }
       if (methods.length > 0 && given) {
-        // Nest injects only into what it has constructed itself.
+        // Nest injects only into instances that it has constructed.
         Object.assign(wrapper.instance as object, { [METHODS]: this });
       }
-      // A durable instance serves one tenant: its calls batch with one another only.
+      // A durable instance serves one tenant: its calls share no batch with those of another
+      // instance.
       if (
         methods.some(({ options }) => options) &&
         !wrapper.isDependencyTreeStatic() &&
@@ -87,7 +88,7 @@ export class BatchedMethods
     await Promise.all(this.all().flatMap(({ starting }) => starting ?? []));
   }
 
-  /** Nest waits next for the clients of its servers: none of them is to wait for others. */
+  /** Nest waits next for the clients of its servers: no call may wait for others. */
   beforeApplicationShutdown(): void {
     this.isClosing = true;
     this.all().forEach(({ serving }) => serving.beforeApplicationShutdown());
@@ -99,25 +100,25 @@ export class BatchedMethods
     this.events.complete();
   }
 
-  /** Milliseconds after which shutdown has answered every call, of each method that was called. */
+  /** Milliseconds after which shutdown has answered every call, for each method that was called. */
   get shutdownLimits(): readonly number[] {
     return this.all()
       .filter(({ wasCalled }) => wasCalled)
       .map(({ serving }) => serving.shutdownLimit);
   }
 
-  /** The servings of the methods, by `Class.method`; of several with one name the first. */
+  /** The servings of the methods, by `Class.method`; of several with one name, the first. */
   get servings(): ReadonlyMap<string, LocalServing<MethodCall>> {
     const all = this.all().toReversed();
     return new Map(all.map(({ serving }) => [serving.name, serving]));
   }
 
-  /** Answers the calls of `@Batched('name')` methods whose body still runs. */
+  /** Fails the calls of `@Batched('name')` methods whose body still runs. */
   end(error: Error): void {
     this.waits.end(error);
   }
 
-  /** How many calls wait, by `Class.method`; methods that share the name are counted together. */
+  /** The number of queued calls, by `Class.method`. Methods of the same name are added up. */
   queueDepths(): ReadonlyMap<string, number> {
     const depths = new Map<string, number>();
     for (const { serving } of this.all()) {
@@ -128,15 +129,12 @@ export class BatchedMethods
     return depths;
   }
 
-  /**
-   * What the methods have done, by `Class.method`; methods that share the name are counted
-   * together.
-   */
+  /** The totals of the methods, by `Class.method`. Methods of the same name are added up. */
   counters(): ReadonlyMap<string, ServingCounters> {
     return new Map([...this.hubs].map(([name, { counters }]) => [name, counters.now]));
   }
 
-  /** One call of a batched method of `instance`. */
+  /** Makes one call of a batched method of `instance`. */
   call(method: BatchedMethod, instance: object, args: readonly unknown[]): Promise<unknown> {
     if (method.serving !== undefined) {
       return this.callServing(method.serving, method, instance, args);
@@ -153,7 +151,7 @@ export class BatchedMethods
     instance: object,
     args: readonly unknown[],
   ): Promise<unknown> {
-    // The signal is that of the request in which the method is called.
+    // The signal of the request in which the method is called, read before its body runs.
     const body = async (): Promise<unknown> => original.apply(instance, [...args]);
     return callInRequest({}, async ({ signal }) =>
       this.registry.get(name).batchedRun(await this.waits.for(body()), { signal }),

@@ -11,10 +11,7 @@ import {
   METHODS,
 } from './batched-method.js';
 
-/**
- * A method that gets one array per parameter, an entry per caller, and returns one result per
- * caller.
- */
+/** A method with one array per parameter, an entry per caller. It returns one result per caller. */
 export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
 
 type MethodOf<Bound> = <T extends Bound>(
@@ -24,14 +21,14 @@ type MethodOf<Bound> = <T extends Bound>(
 ) => void;
 
 /**
- * Turns the calls of a method into batched calls.
+ * Batches the calls of a method.
  *
  * With options: each caller passes single arguments; the method gets an array per parameter and
  * runs once per batch. An Error among its results fails that caller alone. Its class cannot be
  * request-scoped.
  *
- * With the name of a serving: the method runs once per call, what it returns is the input of that
- * serving, and the reply is the serving's output.
+ * With the name of a serving: the method runs once per call, and its result is the input of that
+ * serving; the reply is the serving's output.
  *
  * @throws InvalidServingError when it decorates something that cannot be batched
  */
@@ -93,8 +90,7 @@ function methodOf(
 }
 
 /**
- * Pipes see the type of a parameter as its caller passes it, and not the Array that the method
- * gets.
+ * Gives pipes the type of a parameter as its caller passes it, not the Array that the method gets.
  */
 function exposeRowTypes(
   target: object,
@@ -112,7 +108,7 @@ function exposeRowTypes(
   Reflect.defineMetadata('design:paramtypes', [...rowTypes], target, key);
 }
 
-/** What other decorators have said of the method is true of its replacement. */
+/** Copies the metadata of other decorators from the method to its replacement. */
 function copyMetadata<T extends object>(from: object, to: T): T {
   for (const metadataKey of Reflect.getMetadataKeys(from) as unknown[]) {
     Reflect.defineMetadata(metadataKey, Reflect.getMetadata(metadataKey, from), to);

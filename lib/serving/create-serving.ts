@@ -13,14 +13,14 @@ import { modelOf, moduleOf, resolveDefinition } from '../definition/resolve-defi
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
- * A serving from its definition, not started: `await serving.start()`, then call it, then
+ * Creates a serving from its definition, not started: `await serving.start()`, then call it, then
  * `await serving.close()`.
  *
- * Inside Nest the module does all that. `handlerOf` finds the handler of a class serving; by
- * default its class is constructed without arguments. `storeOf` finds the cache manager of a
+ * Inside Nest the module does all this. `handlerOf` returns the handler of a class serving; by
+ * default its class is constructed without arguments. `storeOf` returns the cache manager of a
  * serving with `cache`.
  *
- * @throws InvalidServingError when the definition is at fault
+ * @throws InvalidServingError when the definition is invalid
  */
 export function createServing<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,

@@ -1,32 +1,29 @@
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { Serving, ServingState } from './serving.js';
 
-/** How a serving is, for those who watch over it. */
+/** The health of a serving, for probes and operators. */
 export interface ServingHealth {
   /** The name of the serving. */
   readonly serving: string;
   readonly state: ServingState;
   /**
-   * Whether it answers calls: it is loaded and warm, is not shutting down, and one of its
+   * Whether it answers calls: it is loaded and warm, is not shutting down, and at least one of its
    * partitions works.
    */
   readonly isReady: boolean;
   /**
-   * False when nothing but a new process helps: in every partition hangs a batch, or a load, that
-   * cannot be ended.
+   * False when only a new process helps: every partition hangs in a batch or a load that cannot be
+   * ended.
    */
   readonly isLive: boolean;
-  /** What is wrong, in words; also where the rest of it works. */
+  /** A description of what is wrong, also where other parts work. */
   readonly reason?: string;
-  /** The rows that wait. */
+  /** The number of queued rows. */
   readonly queued: number;
   readonly partitions: readonly PartitionStatus[];
 }
 
-/**
- * The health of a serving, or of the handle that a test puts in its place, which may be without
- * some of this.
- */
+/** The health of a serving. A handle that a test puts in its place may lack some of this. */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
   const { state = 'ready', reason: ownReason = `it is ${state}` } = serving;
   const partitions = serving.partitions?.() ?? [];

@@ -41,27 +41,33 @@ import { type EventOf, EventHub } from '../events/event-hub.js';
 import type { StreamEvent } from '../definition/reply.js';
 import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
 
-/** One for all calls that have none of their own. */
+/** Shared by all calls without options. */
 const NONE: CallOptions = {};
 
-/** A serving that owns its partitions: this is its life, and {@link Pipeline} its work. */
+/**
+ * A serving with partitions of its own. This class is its life cycle; {@link Pipeline} is the path
+ * of its calls.
+ */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly name: string;
   readonly events$: Observable<ServingEvent>;
-  /** The options of its keys, as they are now. */
+  /** The current options of its keys. */
   private readonly lanes: Lanes;
   private readonly logger = new Logger('Serving');
   private opening: Promise<Pipeline> | undefined;
   private pipeline: Pipeline | undefined;
-  /** For `run`: a pipeline of its own, so that it waits for no batch; opened when first needed. */
+  /**
+   * The pipeline of `run`, opened when first needed: a separate one, so that its calls wait for no
+   * batch.
+   */
   private inline: Promise<Pipeline> | undefined;
   private inlinePipeline: Pipeline | undefined;
   /** Callers that wait for a pipeline to open. */
   private readonly waits = new Waits();
-  /** Every pipeline that was opened, those that still warm up included. */
+  /** All open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
   private readonly loading = new AbortController();
   private readonly shutdown: Shutdown;
@@ -101,7 +107,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.pipeline ? 'ready' : this.opening ? 'starting' : 'stopped';
   }
 
-  /** What other nodes may do with it. */
+  /** The options for calls from other nodes. */
   get distribution(): ServingDistribution {
     return this.options.distribution;
   }
@@ -180,8 +186,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /**
-   * Takes no more calls; resolves when queued and running batches have ended as `drain` and
-   * `shutdown` say.
+   * Takes no more calls; resolves when queued and running batches have ended, as `drainOnShutdown`
+   * and `drainTimeout` say.
    */
   close(): Promise<void> {
     return (this.closing ??= this.end());
@@ -192,8 +198,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /**
-   * Nest waits next for the clients of its servers, and some of them for rows that are queued here:
-   * the clock runs from now.
+   * Starts the clock of shutdown: Nest waits next for the clients of its servers, of which some
+   * wait for rows that are queued here.
    */
   beforeApplicationShutdown(): void {
     this.shutdown.begin();
@@ -220,7 +226,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     ) as Promise<Output>;
   }
 
-  /** The call waits for the pipeline of `run`, and its time runs meanwhile. */
+  /** Calls once the pipeline of `run` is open. The timeout of the call runs meanwhile. */
   private async runOnceOpen(input: Input, options: CallOptions): Promise<unknown> {
     const { signal } = options;
     signal?.throwIfAborted();
@@ -248,7 +254,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     >;
   }
 
-  /** The pipeline of `run`, for a call that waits for it no longer than its terms allow. */
+  /** The pipeline of `run`. The call waits for it no longer than its options allow. */
   private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
     const { name, maxQueue } = this.options;
@@ -305,7 +311,7 @@ export class LocalServing<Input = unknown, Output = unknown>
       }
       return pipeline;
     } catch (cause) {
-      // Whoever hears of this is likely to end the process.
+      // The caller is likely to end the process when it gets this error.
       await modelsLoaded();
       throw this.loadError(cause);
     }
@@ -352,7 +358,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.events.emit({ type: 'partition:change', serving: this.name, kind, partition, ...status });
   }
 
-  /** What joins calls that ask the same, if they are to be joined. */
+  /** Joins calls with the same input, if the serving wants that. */
   private sharedCalls(): SharedCalls | undefined {
     const { name, sharing } = this.options;
     const cache =
@@ -390,7 +396,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     }
     const owner = `Serving "${this.name}"`;
     const message = cause.message.startsWith(owner) ? cause.message : `${owner}: ${cause.message}`;
-    // What is printed of an error is its stack, which has the message in it.
+    // Loggers print the stack of an error, which includes the message.
     return Object.assign(cause, {
       message,
       stack: cause.stack?.replace(cause.message, () => message),
@@ -403,9 +409,11 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.events.complete();
   }
 
-  /** Ends the pipelines once their batches have run; one that is still opening, once it is open. */
+  /**
+   * Closes the pipelines once their batches have run; one that is still opening, once it is open.
+   */
   private async release(): Promise<void> {
-    // The pipelines at work are closed at once, so that they take no more calls.
+    // Closes the open pipelines at once, so that they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);
     await Promise.all([

@@ -8,73 +8,69 @@ import type { EventOf } from '../events/event-hub.js';
 import type { StreamEvent } from '../definition/reply.js';
 import { type ServingOptions } from '../definition/serving-definition.js';
 
-/** `ready` from the time when every partition is loaded and warm, until shutdown begins. */
+/** `ready` from the time when every partition is loaded and warm until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
 
 /**
- * A named model as its callers see it: type, injection token and contract in one.
+ * The handle of a named serving: type, injection token and contract in one.
  *
- * `Input` is what a caller passes, `Output` what it gets back.
+ * `Input` is what a caller passes, `Output` is the reply.
  */
 export abstract class Serving<Input = unknown, Output = unknown> {
   abstract readonly name: string;
 
   abstract readonly state: ServingState;
 
-  /** Why it is not ready, in words, where its state does not tell. */
+  /** A description why it is not ready, where its state does not say it. */
   get reason(): string | undefined {
     return undefined;
   }
 
   /**
-   * What happens inside: calls and batches, when they start and when they end, and partitions that
-   * go and come back; hot.
+   * The events of the serving: calls and batches when they start and end, and partitions whose
+   * status changes. Hot.
    */
   abstract readonly events$: Observable<ServingEvent>;
 
   /**
-   * The events of one type; costs less than all of them, since nothing is made that nobody
-   * observes.
+   * The events of one type. Cheaper than all events, since none is created that nothing observes.
    */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
   /**
-   * How many rows wait in its queue, by its name; nothing for a handle that has no queue of its
-   * own.
+   * The number of queued rows, by the name of the serving; empty for a handle without a queue of
+   * its own.
    */
   queueDepths(): ReadonlyMap<string, number> {
     return new Map();
   }
 
-  /** What it has done so far; nothing for a handle that counts nothing. */
+  /** The totals of the serving; undefined for a handle that counts nothing. */
   counters(): ServingCounters | undefined {
     return undefined;
   }
 
-  /**
-   * How its partitions are, those that run batches of several callers; nothing for a handle that
-   * has none of its own.
-   */
+  /** The status of its partitions; empty for a handle without partitions of its own. */
   partitions(): readonly PartitionStatus[] {
     return [];
   }
 
-  /** As {@link partitions}, by its name. */
+  /** Like {@link partitions}, by the name of the serving. */
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
     const partitions = this.partitions();
     return new Map(partitions.length > 0 ? [[this.name, partitions]] : []);
   }
 
   /**
-   * Runs the input alone and at once, sharing with no other caller.
+   * Runs the input alone and at once, without other callers' rows.
    *
-   * @throws ServingError what the batch function, the input or the output is at fault for
+   * @throws ServingError for a failed batch function, or invalid input or output
    */
   abstract run(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
    * Runs the rows of the input in batches with those of concurrent callers; resolves with the
-   * output for just these rows.
+   * output for these rows.
    *
    * @throws OverloadedError when the queue has no room
    * @throws ServingClosedError before the start and after the end
@@ -85,15 +81,14 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   abstract batchedRun(input: Input, options?: CallOptions): Promise<Output>;
 
   /**
-   * As {@link batchedRun} (or {@link run}, with `inline`), but gives the output of each batch, or
-   * of each step of a generator, as it comes, in the order of the call's rows; with `hooks` also
-   * what the batch function says in between.
+   * Like {@link batchedRun} (or {@link run}, with `inline`), but yields the output of each batch,
+   * or of each step of a generator, while the call runs, in the order of its rows; with `hooks`
+   * also the values that the batch function emits.
    *
-   * The call starts when somebody subscribes or iterates, and each who does makes a call of his
-   * own.
+   * Each subscription and each iteration makes a call of its own, which starts with it.
    *
-   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; else as
-   * `batchedRun`, to the consumer
+   * @throws SlowConsumerError when more than 1024 steps or hooks wait to be read; the errors of
+   * `batchedRun` go to the consumer, too
    */
   abstract stream<Hook extends string = never>(
     input: Input,
@@ -101,17 +96,17 @@ export abstract class Serving<Input = unknown, Output = unknown> {
   ): ServingStream<StreamEvent<Output, Hook>>;
 
   /**
-   * Changes how many rows run together at most, from the next window on; of one key, or of all.
+   * Changes the batch size of one key, or of all keys, from the next window on.
    *
-   * @throws InvalidServingError for a size that cannot be
+   * @throws InvalidServingError for an invalid size
    */
   abstract setBatchSize(rows: number, key?: string): void;
 
   /**
-   * Changes how many milliseconds a window that is not full waits, from the next window on; of one
-   * key, or of all.
+   * Changes the milliseconds that a window waits for more rows, of one key or of all keys, from the
+   * next window on.
    *
-   * @throws InvalidServingError for a time that cannot be
+   * @throws InvalidServingError for an invalid time
    */
   abstract setBatchTimeout(milliseconds: number, key?: string): void;
 }

@@ -1,51 +1,50 @@
 import { Queue } from './queue.js';
 import { leave, type Source } from './source.js';
 
-/** A piece of work that has been started. */
+/** Work that has started. */
 export interface Started {
-  /** What it counts for in the window. */
+  /** Its share of the window. */
   readonly size: number;
   readonly cost: number;
-  /** It has ended, and nothing of it is left to do. */
+  /** It has ended completely. */
   readonly isOver: boolean;
-  /** Ends it; nothing that it gives is waited for. */
+  /** Ends it; its result is dropped. */
   fail(error: unknown): void;
 }
 
 export interface PullAheadOptions<Value, Piece extends Started> {
   readonly source: Source<Value>;
-  /** The most that may be under way before more is pulled. */
+  /** The window: work under way before more is pulled. */
   readonly window: number;
-  /** The source may go on for ever. */
+  /** The source may never end. */
   readonly isOpen: boolean;
-  /** What the work for the value will cost. */
+  /** The cost of the work for the value. */
   readonly costOf: (value: Value) => number;
-  /** The most that may be under way at that cost; what is dearer is under way alone. */
+  /** The largest cost of the work under way. A value that costs more runs alone. */
   readonly mostCost: number;
-  /** Starts the work for one value. */
+  /** Starts the work for a value. */
   readonly start: (value: Value, cost: number) => Piece;
 }
 
 /**
- * Pulls values from a source and starts their work while less than a window of it is under way, and
- * gives the pieces of work in their order. The window moves when the reader asks for the next
- * piece: a slow reader holds back its own source.
+ * Pulls values from a source and starts their work while less than a window is under way. Returns
+ * the pieces of work in order. The window moves when the reader asks for the next piece, so a slow
+ * reader holds back its source.
  *
- * Values of a source that does not make wait are started at once, so that no other call comes
- * between them.
+ * Values of a synchronous source start at once, so that no other call comes between them.
  */
 export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Piece, undefined> {
   private readonly pieces = new Queue<Piece>();
-  /** What has been started and not been read to its end, the oldest first. */
+  /** The started pieces that were not read to the end, the oldest first. */
   private readonly underWay: Piece[] = [];
   private size = 0;
   private cost = 0;
-  /** Goes on with what was too dear beside that which was under way. */
+  /** Continues with a value whose cost did not fit. */
   private goOn: (() => void) | undefined;
   private taken: Piece | undefined;
   private isPulling = false;
   private hasEnded = false;
-  /** What is done at the end. */
+  /** Called at the end. */
   private readonly endings: (() => void)[] = [];
 
   constructor(private readonly options: PullAheadOptions<Value, Piece>) {}
@@ -54,15 +53,12 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     return this.options.isOpen;
   }
 
-  /**
-   * Whether the source has ended and all that was started is over: there is nothing left but to
-   * read it.
-   */
+  /** Whether the source has ended and all started work is over: only reading is left. */
   get isDone(): boolean {
     return this.hasEnded && this.underWay.every(({ isOver }) => isOver);
   }
 
-  /** Calls back once it is stopped. */
+  /** Calls back when it is stopped. */
   onStop(ending: () => void): void {
     this.endings.push(ending);
   }
@@ -82,7 +78,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     });
   }
 
-  /** Pulls no more and ends what is under way; with an error, who asks for more gets it. */
+  /** Pulls no more and ends the work under way. With an error, later reads reject with it. */
   stop(reason?: { readonly error: unknown }): void {
     if (reason) {
       this.pieces.fail(reason.error);
@@ -96,7 +92,7 @@ export class PullAhead<Value, Piece extends Started> implements AsyncIterator<Pi
     this.endings.splice(0).forEach((ending) => ending());
   }
 
-  /** Pulls no more; what is under way goes on, and who asks for more gets the error. */
+  /** Pulls no more. Work under way continues, and later reads reject with the error. */
   finish(error: unknown): void {
     this.pieces.fail(error);
     this.leave();

@@ -2,11 +2,11 @@ import { PullAhead, type PullAheadOptions, type Started } from './pull-ahead.js'
 
 type Pulled = Pick<PullAhead<never, never>, 'stop' | 'finish' | 'isOpen' | 'isDone'>;
 
-/** The pulls of a serving that are going on. */
+/** The pulls of a serving that are under way. */
 export class Pulls {
   private readonly going = new Set<Pulled>();
   private allEnded: (() => void) | undefined;
-  /** Calls back for a reader that nothing refers to any more. */
+  /** Calls back for a reader that was garbage-collected. */
   private readonly dropped = new FinalizationRegistry<() => void>((end) => end());
 
   begin<Value, Piece extends Started>(
@@ -18,8 +18,8 @@ export class Pulls {
   }
 
   /**
-   * The pieces for a reader that may be dropped without `return()`: nothing here refers to the
-   * iterator. What is going on for it then is ended, and `onDropped` called.
+   * An iterator of the pieces for a reader that may be dropped without `return()`: nothing here
+   * refers to the iterator. When it is garbage-collected, the pull ends and `onDropped` is called.
    */
   readerOf<Value, Piece extends Started>(
     pulled: PullAhead<Value, Piece>,
@@ -34,9 +34,9 @@ export class Pulls {
     return reader;
   }
 
-  /** Nobody waits for more of it; with an error, who asks gets that. */
+  /** Ends the pull. With an error, later reads reject with it. */
   end(pulled: Pulled, reason?: { readonly error: unknown }): void {
-    // Its error can refer to the reader, by its stack, and would keep it in memory.
+    // The error can refer to the reader by its stack, and would keep it in memory.
     this.dropped.unregister(pulled);
     pulled.stop(reason);
     this.going.delete(pulled);
@@ -45,12 +45,12 @@ export class Pulls {
     }
   }
 
-  /** Pulls nothing more, and tells those who ask for more the error; what is under way goes on. */
+  /** Pulls nothing more; later reads reject with the error. Work under way continues. */
   finishAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.finish(error));
   }
 
-  /** Ends all of it: who asks for more gets the error. */
+  /** Ends all pulls; later reads reject with the error. */
   endAll(error: unknown): void {
     this.going.forEach((pulled) => pulled.stop({ error }));
   }
@@ -60,9 +60,8 @@ export class Pulls {
   }
 
   /**
-   * Pulls nothing more of sources that may go on for ever, and resolves when the others have ended,
-   * too. Those of which all work is done are not waited for: their readers can read the rest at any
-   * time.
+   * Stops sources that may never end, and resolves when the others have ended. A pull whose work is
+   * done is not waited for: its reader can read the rest at any time.
    */
   async close(error: unknown): Promise<void> {
     for (const pulled of this.going) {

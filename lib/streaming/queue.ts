@@ -1,4 +1,4 @@
-/** Values on their way to one consumer, who takes them in order and waits where there is none. */
+/** Values for one consumer, which takes them in order and waits while there are none. */
 export class Queue<T> implements AsyncIterator<T, undefined> {
   private values: T[] = [];
   private first = 0;
@@ -8,7 +8,7 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
   }[] = [];
   private ending: { readonly error?: unknown } | undefined;
 
-  /** The number of values that nobody has taken yet. */
+  /** The number of values that were not taken. */
   get size(): number {
     return this.values.length - this.first;
   }
@@ -25,12 +25,12 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
     }
   }
 
-  /** No more values will come; those that are here can still be taken. */
+  /** Ends the queue. Values that are here can still be taken. */
   end(): void {
     this.close({});
   }
 
-  /** Who takes more than is here gets the error. */
+  /** Ends the queue with an error, for reads after the last value. */
   fail(error: unknown): void {
     this.close({ error });
   }
@@ -54,8 +54,7 @@ export class Queue<T> implements AsyncIterator<T, undefined> {
   private take(): T {
     const value = this.values[this.first]!;
     this.values[this.first++] = undefined as T;
-    // What has been taken is cut off when it is the larger half, so that each value is moved once
-    // at most.
+    // Compacts when more than half is stale: amortised constant time.
     if (this.first * 2 > this.values.length) {
       this.values.splice(0, this.first);
       this.first = 0;

@@ -1,15 +1,15 @@
 import { Observable } from 'rxjs';
 import { leave } from './source.js';
 
-/** Opens a stream; the signal says that its consumer has left. */
+/** Opens a stream. The signal aborts when its consumer has left. */
 export type OpenStream<T> = (signal: AbortSignal) => AsyncIterator<T>;
 
 /**
- * The events of a call, as an Observable and as an async iterable: two views of one thing.
+ * The events of a call, as an Observable and as an async iterable.
  *
  * Cold: each subscription and each iteration is a call of its own, which starts with it. Events are
- * pulled one by one, so whoever iterates slowly holds back his own call; leaving early
- * (`unsubscribe`, `break`) ends it and frees its work.
+ * pulled one by one, so a slow consumer holds back its own call. `unsubscribe` and `break` end the
+ * call and free its work.
  */
 export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> {
   constructor(private readonly open: OpenStream<T>) {

@@ -6,15 +6,15 @@ import { InvalidBatchError, InvalidInputError, OverloadedError } from '../errors
 import { formatValue } from '../format.js';
 import { Queue } from './queue.js';
 
-/** What can be pulled from, one value at a time. */
+/** A source of values that are pulled one at a time. */
 export type Source<T> = AsyncIterator<T> | Iterator<T>;
 
-/** The most values of an Observable that wait to be pulled. */
+/** The largest number of values of an Observable that wait to be pulled. */
 const OBSERVED_AHEAD = 1024;
 
 /**
- * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as a
- * generator gives, or an array of batches; `undefined` for all else, which is a value.
+ * The iterator of a lazy sequence: an async iterable, an Observable, an iterator such as that of a
+ * generator, or an array of batches. `undefined` for any other value.
  */
 export function sourceOf(value: unknown): Source<unknown> | undefined {
   if (typeof value !== 'object' || value === null) {
@@ -32,15 +32,14 @@ export function sourceOf(value: unknown): Source<unknown> | undefined {
   }
 }
 
-/** The iterators and streams that a call has begun to read. */
+/** The iterators and streams that a call reads. */
 const begun = new WeakSet<object>();
 
 /**
- * Marks an input that can be read only once as one that is being read: an iterator, such as a
- * generator gives, or a stream of Node or the web.
+ * Marks an input that can be read only once as being read: an iterator, such as that of a
+ * generator, or a stream of Node or the web.
  *
- * @throws InvalidInputError when another call, or another reader of the same stream, has begun to
- * read it
+ * @throws InvalidInputError when another call, or another reader of the same stream, reads it
  */
 export function readOnce(input: unknown): void {
   if (typeof input !== 'object' || input === null || !read(() => isReadOnce(input))) {
@@ -65,7 +64,7 @@ function isReadOnce(input: object): boolean {
 }
 
 function sequenceType(value: object): 'asked' | 'observed' | 'iterated' | undefined {
-  // What is both can be asked, and need not be held here.
+  // A ServingStream is both. As an async iterable it is pulled and needs no buffer.
   if (Symbol.asyncIterator in value) {
     return 'asked';
   }
@@ -92,7 +91,7 @@ function iteratorOf(values: AsyncIterable<unknown>): AsyncIterator<unknown> {
   return iterator as AsyncIterator<unknown>;
 }
 
-/** By index, which ends at the first hole: a list of nothing else can be nearly endless. */
+/** Read by index up to the first hole: a sparse list can be nearly endless. */
 function holdsBatches(list: readonly unknown[]): boolean {
   let i = 0;
   while (i < list.length && list[i] instanceof Batch) {
@@ -101,14 +100,14 @@ function holdsBatches(list: readonly unknown[]): boolean {
   return i > 0 && i === list.length;
 }
 
-/** As `for await` reads them: where the values are promises, their values. */
+/** Awaits values that are promises, like `for await`. */
 async function* awaited(values: Iterable<unknown>): AsyncGenerator<unknown, void> {
   for (const value of values) {
     yield value;
   }
 }
 
-/** An Observable cannot be asked to wait: what it gives too early waits here, up to a limit. */
+/** An Observable cannot be paused: its values wait here, up to a limit. */
 function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   const waiting = new Queue<T>();
   const room = (): void => {
@@ -119,8 +118,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
       );
     }
   };
-  // Thrown inside the pipe, it also ends an Observable that has not returned from its subscription
-  // yet.
+  // Thrown inside the pipe, the error also ends an Observable that is still subscribing.
   const subscription = values$.pipe(tap(room)).subscribe({
     next: (value) => waiting.push(value),
     error: (error) => waiting.fail(error),
@@ -135,10 +133,7 @@ function observed<T>(values$: Observable<T>): AsyncIterator<T> {
   };
 }
 
-/**
- * Tells the source that nobody will ask again, without waiting for its answer: it may be busy for
- * long.
- */
+/** Ends a source without waiting for it: it may be busy for long. */
 export function leave(source: Source<unknown>): void {
   void (async () => source.return?.())().catch(() => undefined);
 }

@@ -195,13 +195,13 @@ describe('The sample 03-audio-streams', () => {
     expect((await told.next()).done).toBe(true);
   });
 
-  describeInBrowser((open) => {
+  describeInBrowser((openPage) => {
     it.each(['light', 'dark'] as const)(
       'The page shows callers and the microphone in %s colours',
       async (colorScheme) => {
         // An application of its own without streams of other tests.
         const other = await listen();
-        const { page, problems } = await open(await other.getUrl(), {
+        const { page, problems } = await openPage(await other.getUrl(), {
           viewport: { width: 1280, height: 860 },
           colorScheme,
         });

@@ -1,13 +1,16 @@
-/** Bits of a number of 16 bits: sign, 5 of exponent, 10 of mantissa (IEEE 754, binary16). */
+/** The bits of a 16-bit number: sign, 5 of exponent, 10 of mantissa (IEEE 754, binary16). */
 const MANTISSA = 10;
 const BIAS = 15;
 const SMALLEST_NORMAL = 2 ** (1 - BIAS);
 const STEP_BELOW = 2 ** (1 - BIAS - MANTISSA);
-/** From here on the nearest is infinite; what is rounded up to this becomes so by itself. */
+/**
+ * From here on the nearest number is infinite. A number that rounds up to this becomes infinite by
+ * itself.
+ */
 const TOO_LARGE = 2 ** 16;
 const [INFINITE, NOT_A_NUMBER] = [0x7c00, 0x7e00];
 
-/** The number that 16 bits stand for: not every version of Node has an array for them. */
+/** The number of 16 bits: not every version of Node has Float16Array. */
 export function numberOfHalf(bits: number): number {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits & INFINITE) >> MANTISSA;
@@ -23,7 +26,7 @@ export function numberOfHalf(bits: number): number {
   );
 }
 
-/** The 16 bits of the number that is nearest, of two the even one. */
+/** The 16 bits of the nearest number; of two, the even one. */
 export function halfOfNumber(value: number): number {
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
   const size = Math.abs(value);
@@ -37,7 +40,7 @@ export function halfOfNumber(value: number): number {
     return sign | nearest(size / STEP_BELOW);
   }
   const exponent = exponentOf(size);
-  // What is rounded up to the next power of two carries into the exponent, as it should.
+  // Rounding up to the next power of two carries into the exponent, as intended.
   return sign | (((exponent + BIAS - 1) << MANTISSA) + nearest(size / 2 ** (exponent - MANTISSA)));
 }
 
@@ -49,7 +52,7 @@ function nearest(value: number): number {
 
 const view = new DataView(new ArrayBuffer(8));
 
-/** Of a normal number above 0; a logarithm would be off near powers of two. */
+/** The exponent of a normal number above 0. A logarithm would be wrong near powers of two. */
 function exponentOf(value: number): number {
   view.setFloat64(0, value);
   return (view.getUint16(0) >> 4) - 1023;

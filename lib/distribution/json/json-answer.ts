@@ -5,7 +5,7 @@ import { isServingError } from '../../errors.js';
 import type { JsonHandler } from '../transport.js';
 
 /**
- * An error as strangers may read it: with its message where the caller is at fault, else with that
+ * The form of an error for clients: with its message if the client is at fault, else with the text
  * of its status.
  */
 export function jsonErrorOf(error: unknown): JsonError {
@@ -28,9 +28,8 @@ export interface JsonError {
 const logger = new Logger('ServingTransport');
 
 /**
- * A handler as Nest's servers call it. They answer the error of an Observable alone, and write it
- * as JSON, of which an Error is `{}`: so it becomes a plain object, with the message of the error
- * where the caller is at fault.
+ * A handler for Nest's servers. They send only the error of an Observable, and send it as JSON, in
+ * which an Error is `{}`. So errors become plain objects.
  */
 export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
   return async (data) =>

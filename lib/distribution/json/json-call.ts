@@ -7,7 +7,7 @@ import type { WireLimits } from '../wire/limits.js';
 import { readJson } from './json-reader.js';
 import type { TensorForm } from './json-writer.js';
 
-/** What a client that is no node asks for. */
+/** The call of a client that is no node. */
 export interface JsonCall {
   readonly method: Method;
   readonly input: unknown;
@@ -19,11 +19,10 @@ export interface JsonCall {
 }
 
 /**
- * The call that a message asks for:
- * `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of which only the input must
- * be there.
+ * The call of a message: `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of
+ * which only `input` is required.
  *
- * @throws InvalidInputError that names what is wrong
+ * @throws InvalidInputError naming the invalid field
  */
 export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
   if (!isPlainObject(message) || Array.isArray(message)) {

@@ -8,13 +8,13 @@ import { readJsonCall } from './json-call.js';
 import { writeJson } from './json-writer.js';
 
 export interface JsonHandlersOptions {
-  /** Where calls are counted, or refused. */
+  /** Counts calls, or refuses them. */
   readonly incoming: InboundCalls;
   readonly limits: WireLimits;
 }
 
 /**
- * The door of each serving for those who send plain JSON: Nest's own clients, and those of other
+ * The handlers of all servings for clients that send plain JSON: Nest's own, and those in other
  * languages.
  */
 export function jsonHandlersOf(
@@ -35,7 +35,7 @@ export function jsonHandlersOf(
           () => subscriber.complete(),
           (error: unknown) => subscriber.error(error),
         );
-        // Whoever unsubscribes waits no more.
+        // A client that unsubscribes cancels its call.
         return () => left.abort();
       });
   return new Map(offers.names().map((name) => [name, handlerOf(name)]));

@@ -5,16 +5,16 @@ import { isTag, type Tag, unescapeTag, JsonReader } from './json-tree.js';
 import { readTensor } from './json-tensor.js';
 
 /**
- * The value that plain JSON stands for, see {@link Tag}.
+ * The value of plain JSON, see {@link Tag}.
  *
- * @param name what the value is called in errors
- * @throws InvalidInputError that names the place at fault
+ * @param name the name of the value in errors
+ * @throws InvalidInputError naming the invalid part
  */
 export function readJson(json: unknown, limits: WireLimits, name: string): unknown {
   return readNode(json, new JsonReader(limits, name), 0);
 }
 
-/** More digits than these take long to read. */
+/** The largest number of digits: reading more takes long. */
 const MOST_DIGITS = 1000;
 
 function readNode(node: unknown, reading: JsonReader, depth: number): unknown {

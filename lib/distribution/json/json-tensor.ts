@@ -14,8 +14,8 @@ import type { Json } from '../wire/value-writer.js';
 import { halfOfNumber, numberOfHalf } from './half.js';
 
 /**
- * The tensor that `{ type, dims, data }` stands for; memory is taken for it when that is known to
- * be filled.
+ * The tensor of `{ type, dims, data }`. Memory is allocated only once it is known that the data
+ * fills it.
  *
  * @throws InvalidInputError
  */
@@ -106,7 +106,7 @@ function readBase64(storage: Storage, text: string, shape: readonly number[], re
     : reading.fail('is a string, and no base64');
 }
 
-/** A list that is as long as the shape wants. */
+/** A list with the number of elements of the shape. */
 function listOf(data: unknown, shape: readonly number[], reading: JsonReader): readonly unknown[] {
   if (!Array.isArray(data)) {
     return reading.fail(`is ${formatValue(data)}, and must be a list`);
@@ -127,8 +127,8 @@ export function base64Of({ data }: Pick<Block, 'data'>): string {
 }
 
 /**
- * The elements in a list: whole numbers that a number cannot hold are written in digits, and those
- * that JSON does not know as words.
+ * The elements in a list. Whole numbers beyond the safe range are written in digits, and numbers
+ * that JSON does not have as words.
  */
 export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readonly Json[] {
   if (isBig(data)) {
@@ -144,7 +144,7 @@ export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readon
   return numbers.map((number) => wordOfNumber(number) ?? number);
 }
 
-/** Fills the storage with what the text says; false when that is not just so many bytes. */
+/** Fills the storage from base64; false when it has another number of bytes. */
 export function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boolean {
   const bytes = bytesOf(data);
   const isWhole = bytes.write(text, 'base64') === bytes.byteLength;
@@ -153,8 +153,8 @@ export function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boo
 }
 
 /**
- * Fills the storage with what is in a list of that length; the place of the first element that is
- * none of the type, or -1.
+ * Fills the storage from a list of that length. Returns the index of the first element that is not
+ * of the type, or -1.
  */
 export function fillFromList(
   { type, data }: Pick<Block, 'type' | 'data'>,
@@ -178,7 +178,10 @@ export function fillFromList(
   }
 }
 
-/** What the storage would change is none of its type, unless the nearest will do. */
+/**
+ * An element that the storage would change is not of the type, except for floats, which are
+ * rounded.
+ */
 function fill<T>(
   data: { [i: number]: T },
   list: readonly unknown[],
@@ -204,7 +207,7 @@ function halfIn(element: unknown): number | undefined {
   return number === undefined ? undefined : halfOfNumber(number);
 }
 
-/** A number that is not safe has lost digits on its way. */
+/** An unsafe integer has lost digits on its way. */
 function bigIntIn(element: unknown): bigint | undefined {
   return Number.isSafeInteger(element) ||
     (typeof element === 'string' && /^-?\d{1,20}$/.test(element))
@@ -220,7 +223,7 @@ function bytesOf({ buffer, byteOffset, byteLength }: Elements): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Floats of 16 bits as what every version of Node has an array for. */
+/** Floats of 16 bits as a Uint16Array, which every version of Node has. */
 function bitsOf({ buffer, byteOffset, length }: Elements): Uint16Array {
   return new Uint16Array(buffer, byteOffset, length);
 }

@@ -4,8 +4,7 @@ import { truncate, typeName } from '../../format.js';
 import type { WireLimits } from '../wire/limits.js';
 
 /**
- * The names that say what a value is for which JSON has no form. Each is the only name of its
- * object:
+ * The names for values that JSON has no form for. Each is the only name of its object:
  *
  * | name | stands for | holds |
  * | --- | --- | --- |
@@ -13,7 +12,7 @@ import type { WireLimits } from '../wire/limits.js';
  * | `$bigint` | a bigint | decimal digits, a minus before them |
  * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
  *
- * A name that looks like one of them, and is called so, gets another `$` in front.
+ * An ordinary name that looks like one of these gets another `$` in front.
  */
 export type Tag = '$tensor' | '$bigint' | '$number';
 
@@ -21,19 +20,19 @@ export function isTag(name: string): name is Tag {
   return name === '$tensor' || name === '$bigint' || name === '$number';
 }
 
-/** The name as it crosses. */
+/** The name in JSON. */
 export function escapeTag(name: string): string {
   return LIKE_A_MARK.test(name) ? `$${name}` : name;
 }
 
-/** The name as it was, of one that is no mark. */
+/** The original name. */
 export function unescapeTag(name: string): string {
   return LIKE_A_MARK.test(name) ? name.slice(1) : name;
 }
 
 const LIKE_A_MARK = /^\$+(tensor|bigint|number)$/;
 
-/** Where in a message its reader is, and how much it has come across. */
+/** The position of a reader in a message, and the counts of what it has read. */
 export class JsonReader {
   private readonly path: (string | number)[];
   private nodes = 1;
@@ -47,7 +46,7 @@ export class JsonReader {
     this.path = [name];
   }
 
-  /** What is read under that name. */
+  /** Runs the work with the name added to the path. */
   at<T>(name: string | number, read: () => T): T {
     this.path.push(name);
     const value = read();
@@ -55,7 +54,7 @@ export class JsonReader {
     return value;
   }
 
-  /** @throws InvalidInputError that names the place */
+  /** @throws InvalidInputError naming the path */
   fail(what: string): never {
     throw new InvalidInputError(`"${truncate(this.path.join('.'))}" in the message ${what}`);
   }
@@ -83,7 +82,7 @@ export class JsonReader {
     }
   }
 
-  /** The parts of an object. */
+  /** The properties of an object. */
   partsOf(node: unknown): Readonly<Record<string, unknown>> {
     return isPlainObject(node) && !Array.isArray(node)
       ? (node as Record<string, unknown>)

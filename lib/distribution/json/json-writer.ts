@@ -10,16 +10,15 @@ import { jsonErrorOf } from './json-answer.js';
 import { base64Of, elementsOf } from './json-tensor.js';
 
 /**
- * How the elements of tensors and typed arrays are written. Strings and truth values are always in
- * lists.
+ * The form of the elements of tensors and typed arrays. Strings and booleans are always in lists.
  */
 export type TensorForm = 'base64' | 'list';
 
 /**
- * A value as plain JSON, see {@link Mark}. As everywhere in JSON a Date is a string, and what is
- * undefined is left out, or null in a list. An Error is what strangers may read of it.
+ * The value as plain JSON, see {@link Tag}. As in all JSON, a Date is a string, and undefined is
+ * omitted, or null in a list. An Error is what clients may read of it.
  *
- * @throws InvalidOutputError for batches, and for what cannot cross to other nodes either
+ * @throws InvalidOutputError for batches, and for values that cannot be sent to other nodes
  */
 export function writeJson(value: unknown, form: TensorForm, limits: WireLimits): Json {
   try {
@@ -85,7 +84,7 @@ function writeLeaf(tag: string, content: Json, block: WriteBlock): Json | undefi
 }
 
 function writeBlock(block: Block, form: TensorForm): Json {
-  // Of bytes that are clamped when they are written, tensors know nothing.
+  // Tensors have no type for clamped bytes.
   const type = block.type === 'uint8clamped' ? 'uint8' : block.type;
   const data = form === 'list' || type === 'bool' ? elementsOf(block) : base64Of(block);
   return { $tensor: { type, dims: block.dims, data } };

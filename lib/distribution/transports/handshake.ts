@@ -7,7 +7,7 @@ import { VERSION } from '../wire/prelude.js';
 import type { PeerConnection, PeerConnections } from './peer-connections.js';
 import { escapeName, isAddress } from './names.js';
 
-/** What a node says first. */
+/** The first message of a node. */
 interface Introduction {
   readonly address: Address;
   readonly version: number;
@@ -15,26 +15,26 @@ interface Introduction {
   readonly proof?: string | undefined;
 }
 
-/** Asks the other end of a connection. */
+/** Sends a request to the other end of a connection. */
 export type Ask = (pattern: string, data: object) => Promise<unknown>;
 
-/** Who has been dialled, and the link with it, if there is to be one. */
+/** The address of the dialled node, and the connection to it, if one was made. */
 export interface HandshakeResult<L extends PeerConnection = PeerConnection> {
   readonly address: Address;
   readonly link?: L | undefined;
 }
 
 /**
- * How a connection becomes a link. Who has dialled asks who the other is, and then proposes the
- * link. With a secret, each proves that it knows it, by what the other has made up for this
- * connection.
+ * Turns a network connection into a connection of two nodes. The node that dialled asks for the
+ * other's address and then proposes the connection. With a secret, each proves that it knows the
+ * secret by an HMAC over the nonce of the other.
  */
 export class Handshake<Connection extends EventEmitter, L extends PeerConnection> {
-  /** What is answered to those who have dialled this node, by pattern. */
+  /** The answers to nodes that dial this one, by pattern. */
   readonly answers: ReadonlyMap<string, (data: unknown, connection: Connection) => unknown>;
   private readonly whoPattern: string;
   private readonly linkPattern: string;
-  /** What both ends have made up, of connections that are no link yet. */
+  /** The nonces of both ends, for connections in handshake. */
   private readonly nonces = new WeakMap<Connection, readonly [theirs: string, ours: string]>();
 
   constructor(
@@ -58,9 +58,9 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
   }
 
   /**
-   * Makes a connection that has been dialled a link.
+   * Performs the handshake on a dialled connection.
    *
-   * @param connection asked for when the other end has answered
+   * @param connection called when the other end has answered
    */
   async dial(connection: () => Connection, ask: Ask): Promise<HandshakeResult<L>> {
     const ours = randomUUID();
@@ -88,7 +88,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     try {
       return await ask(this.whoPattern, { nonce });
     } catch (error) {
-      // What the other end has answered is not an Error.
+      // The other end's answer is not an Error.
       throw error instanceof Error
         ? error
         : new Error(
@@ -148,7 +148,7 @@ function partsOf(data: unknown): Readonly<Record<string, unknown>> {
   return typeof data === 'object' && data !== null ? { ...data } : {};
 }
 
-/** Shows who has the secret that this was said by one who knows it; nothing without a secret. */
+/** The HMAC of these words; undefined without a secret. */
 export function hmacOf(
   secret: string | undefined,
   ...words: readonly string[]
@@ -158,7 +158,7 @@ export function hmacOf(
     : createHmac('sha256', secret).update(JSON.stringify(words)).digest('base64');
 }
 
-/** Whether it is such a proof of these words. */
+/** Whether it is the HMAC of these words. */
 export function isValidHmac(
   proof: unknown,
   secret: string | undefined,

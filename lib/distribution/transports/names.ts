@@ -14,20 +14,17 @@ function escapeByte(byte: number): string {
   return `=${byte.toString(16).toUpperCase().padStart(2, '0')}`;
 }
 
-/** Whether it can be the address of a node: one that others can send to without harm. */
+/** Whether the text is valid and safe as the address of a node. */
 export function isAddress(value: unknown): value is string {
   return typeof value === 'string' && /^[\w-]{1,128}$/.test(value);
 }
 
-/** The pattern by which Nest's own clients, and those of other languages, call a serving. */
+/** The pattern by which clients that are no nodes call a serving. */
 export function servingPattern(namespace: string, serving: string): string {
   return `sv.${escapeName(namespace)}.s.${escapeName(serving)}`;
 }
 
-/**
- * @throws RangeError for a packet that no transport with this limit carries: its sender must take
- * it apart
- */
+/** @throws RangeError for a packet beyond the limit of the transport: the sender must split it */
 export function checkSize(packet: Uint8Array, most: number): void {
   if (packet.byteLength > most) {
     throw new RangeError(`A packet of ${packet.byteLength} bytes, where ${most} are the most`);

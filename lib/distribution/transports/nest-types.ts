@@ -1,6 +1,6 @@
-// Applications that are no nodes need not have this package. Where it is missing these types are
-// `any`, instead of errors for all who check the types of their libraries. (A comment of another
-// form would not get into the declarations.)
+// Applications without nodes need not install this package. Where it is missing, these types are
+// `any`, instead of an error for everyone who type-checks libraries. (Other forms of comments are
+// not kept in the declarations.)
 /** @ts-ignore */
 import type {
   GrpcOptions,

@@ -1,27 +1,26 @@
 import type { EventEmitter } from 'node:events';
 import type { Address, Receiver } from '../transport.js';
 
-/** The most bytes of packets that are kept until the other end has answered a proposal. */
+/** Limit in bytes of the packets that are kept until the other end has answered a proposal. */
 const MOST_EARLY = 4 * 2 ** 20;
 
-/** The way to another node, and back: packets on one connection. */
+/** A connection to another node that carries packets in both directions. */
 export interface PeerConnection {
   readonly address: Address;
-  /** Resolves when nothing can come or go any more. */
+  /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
-  /** Resolves when there is room for more, where the connection says so. */
+  /** Resolves when there is room for more, if the connection can tell. */
   send(packet: Uint8Array): void | Promise<void>;
-  /** Hears no more, and ends the connection. */
+  /** Ends the connection and receives nothing more. */
   destroy(): void;
 }
 
 /**
- * The links of a node: one to each other node, so that packets keep their order, even when two
+ * The connections of a node: one to each other node, so that packets keep their order even when two
  * nodes dial each other.
  *
- * Of two nodes the one with the lesser address chooses which connection is their link: the first
- * one, until it closes. The other takes what it is given. Packets are events `packet` of a
- * connection.
+ * Of two nodes, the one with the lesser address chooses their connection: the first one, until it
+ * closes. The other accepts it. Packets are events `packet` of a connection.
  */
 export class PeerConnections<Connection extends EventEmitter, L extends PeerConnection> {
   private readonly links = new Map<Address, L>();
@@ -47,14 +46,12 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return this.links.get(address);
   }
 
-  /** Whether the connection is, or was, a link: so it is ended as such. */
+  /** Whether the connection belongs, or belonged, to a node. */
   uses(connection: Connection): boolean {
     return this.used.has(connection);
   }
 
-  /**
-   * Takes a connection that the other node proposes as their link, or says that it is not wanted.
-   */
+  /** Accepts the connection that the other node proposes, or refuses it. */
   accept(address: Address, connection: Connection): boolean {
     if (this.isClosing || (this.own < address && this.isTaken(address))) {
       return false;
@@ -64,10 +61,10 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
   }
 
   /**
-   * Proposes a connection as the link to the other node: the link, if there is none yet and the
-   * other node accepts it.
+   * Proposes a connection to the other node. It is used if there is none yet and the other node
+   * accepts it.
    *
-   * @param ask asks the other node
+   * @param ask sends a request to the other node
    */
   async propose(
     address: Address,
@@ -77,7 +74,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     if (this.isTaken(address)) {
       return undefined;
     }
-    // Who has accepted sends at once, and packets come before its answer is known here.
+    // The other node may send at once, so packets can arrive before its answer is handled.
     const early: Uint8Array[] = [];
     let bytes = 0;
     const keep = (packet: Uint8Array): void => {
@@ -106,7 +103,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     return link;
   }
 
-  /** Opens no more links, and tells nothing more. The links that were open are the caller's. */
+  /** Opens no more connections, and emits nothing more. The caller closes the open ones. */
   close(): readonly L[] {
     const open = [...this.links.values()];
     this.isClosing = true;

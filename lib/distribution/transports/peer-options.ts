@@ -3,11 +3,11 @@ import type { ConnectionOptions, TlsOptions } from 'node:tls';
 import type { Peers } from './peers.js';
 import { InvalidServingError } from '../../errors.js';
 
-/** What the transports have in common whose nodes dial each other. */
+/** Options of the transports whose nodes dial each other. */
 export interface PeerSettings {
   /** The nodes to connect to. @default [] */
   readonly peers?: Peers | undefined;
-  /** What all nodes and clients know, and nobody else. */
+  /** The secret of all nodes and clients. */
   readonly secret?: string | undefined;
   /**
    * Whether a node may listen beyond this machine with neither a secret nor certificates of both
@@ -18,13 +18,13 @@ export interface PeerSettings {
 
 export interface TlsSettings {
   /**
-   * For both directions: certificates, authorities, `requestCert`, and what else Node's `tls`
-   * takes. @default no encryption
+   * For both directions: certificates, authorities, `requestCert`, and other options of Node's
+   * `tls`. @default no encryption
    */
   readonly tlsOptions?: TlsOptions & ConnectionOptions;
 }
 
-/** Where it listens, once it does. */
+/** The port on which the node listens. */
 export function portOf(
   listener: { address(): AddressInfo | string | null } | undefined,
 ): number | undefined {
@@ -33,10 +33,9 @@ export function portOf(
 }
 
 /**
- * Anybody who reaches the port of a node can call its servings, and pass for a node.
+ * Anyone who reaches the port of a node can call its servings, and impersonate a node.
  *
- * @throws InvalidServingError when a node would listen beyond this machine, and nothing keeps
- * strangers out
+ * @throws InvalidServingError when a node would listen beyond this machine without protection
  */
 export function assertNotPublic(
   host: string,

@@ -5,8 +5,8 @@ import { InvalidServingError, messageOf } from '../../errors.js';
 import { formatValue } from '../../format.js';
 
 /**
- * A node to connect to: `host:port`, the same as an object, or a name of which every address is a
- * node.
+ * A node to connect to: `host:port`, the same as an object, or a host name of which every address
+ * is a node.
  */
 export type Peer =
   | string
@@ -14,23 +14,23 @@ export type Peer =
   | {
       readonly dns: string;
       readonly port: number;
-      /** Milliseconds between two look-ups; the least of a list counts. @default 10000 */
+      /** Milliseconds between two look-ups; the smallest of a list counts. @default 10000 */
       readonly refresh?: number;
     };
 
 /**
- * The nodes to connect to, or a function that says them, and is asked again every 10 seconds. It
- * does not matter whether oneself is among them.
+ * The nodes to connect to, or a function that returns them and is called again every 10 seconds.
+ * The node itself may be among them.
  */
 export type Peers = readonly Peer[] | (() => readonly Peer[] | Promise<readonly Peer[]>);
 
-/** Where one node listens. */
+/** Host and port of a node. */
 export interface Endpoint {
   readonly host: string;
   readonly port: number;
 }
 
-/** All addresses of a name. */
+/** Resolves all addresses of a name. */
 export type Lookup = (name: string) => Promise<readonly string[]>;
 
 const REFRESH = 10_000;
@@ -38,10 +38,9 @@ const REFRESH = 10_000;
 const logger = new Logger('ServingTransport');
 
 /**
- * The endpoints of the peers, now and whenever they may have changed. What cannot be found out
- * leaves them as they were.
+ * The endpoints of the peers, now and after each change. A failed look-up changes nothing.
  *
- * @throws InvalidServingError when a list names what is no peer
+ * @throws InvalidServingError when a list has an invalid peer
  */
 export function endpointsOf(
   peers: Peers,
@@ -62,8 +61,7 @@ export function endpointsOf(
 }
 
 /**
- * One after the other, and a pause between; what fails says so in the log, unless it has just
- * failed before.
+ * Repeats the look-up with a pause in between. Logs a failure, unless the one before failed, too.
  */
 function again<T>(ask: () => Promise<T>, pause: number): Observable<T> {
   let hasFailed = false;
@@ -124,7 +122,7 @@ function checked(peer: Peer): Exclude<Peer, string> {
   return parsed;
 }
 
-/** A host with colons, as IPv6 has them, stands in brackets. */
+/** A host with colons, as in IPv6, is in brackets. */
 export function parseEndpoint(text: string): Endpoint {
   const [, v6, host = v6 ?? '', port] = /^(?:\[(.+)\]|([^:]+)):(\d+)$/.exec(text) ?? [];
   return { host, port: Number(port) };

@@ -23,27 +23,29 @@ import type { Address } from '../transport.js';
 import type { HandshakeResult } from './handshake.js';
 import type { Endpoint } from './peers.js';
 
-/** An attempt to make a link with whoever is at an endpoint. */
+/** An attempt to connect to an endpoint. */
 export interface ConnectAttempt {
   readonly opened: Promise<HandshakeResult>;
-  /** What is wrong with the connection, where `opened` does not say, or never ends. */
+  /**
+   * An error of the connection that `opened` does not report, or that keeps it from ever settling.
+   */
   readonly failure: unknown;
-  /** Ends the connection, unless it has become a link. */
+  /** Ends the connection, unless the handshake succeeded. */
   end(): void;
 }
 
-/** Who has not opened a link after so many milliseconds is dialled anew. */
+/** Milliseconds for the handshake; after that the endpoint is dialled again. */
 const OPENING = 5_000;
 /**
- * The pause before the second attempt is up to this long, in milliseconds, and doubles with each;
- * but calls wait for a node no longer than 2 s by default.
+ * The longest pause before the second attempt, in milliseconds; it doubles with each attempt. It is
+ * short, since calls wait for a node at most 2 s by default.
  */
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 1_500;
 
 /**
- * Keeps a link to every endpoint, as long as it is listed. A link that is open stays so without
- * being listed.
+ * Keeps a connection to every listed endpoint. An open connection stays open after its endpoint has
+ * left the list.
  */
 export class Reconnector {
   private readonly logger = new Logger('ServingTransport');
@@ -79,7 +81,7 @@ export class Reconnector {
     }
   }
 
-  /** Dials again when the link has ended, and when there was none; but not oneself. */
+  /** Dials again when the connection has ended or failed; never dials the node itself. */
   private keep(name: string, endpoint: Endpoint): Observable<Address> {
     let failures = 0;
     let hasWarned = false;
@@ -111,7 +113,7 @@ export class Reconnector {
     );
   }
 
-  /** Who is there. There is a link with it then, unless the other end did not want it. */
+  /** The address of the node at the endpoint. It is connected then, unless it refused. */
   private reach(endpoint: Endpoint): Observable<Address> {
     return defer(() => {
       const dialling = this.dial(endpoint);
@@ -139,7 +141,7 @@ export class Reconnector {
 }
 
 /**
- * The other end has a link already, which is not known here yet; or has not noticed that it has
- * none any more.
+ * The other end has another connection to this node: one that is not known here yet, or one that it
+ * has not noticed to be closed.
  */
 class UnwantedError extends Error {}

@@ -11,7 +11,7 @@ import {
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 
-/** A block that is still to be written: the bytes it takes, and what writes them. */
+/** A block to be written: its size in bytes, and the function that writes it. */
 export interface Section {
   readonly code: number;
   readonly dims: readonly number[];
@@ -19,7 +19,7 @@ export interface Section {
   readonly write: (frame: Buffer, at: number) => void;
 }
 
-/** Where a block lies in a frame. */
+/** The position of a block in a frame. */
 export interface Place {
   readonly element: Element;
   readonly dims: readonly number[];
@@ -29,13 +29,13 @@ export interface Place {
 
 const JSON_CODE = elementByType.get('json')!.code;
 
-/** The section of JSON. */
+/** The section of JSON text. */
 export function textSection(text: string): Section {
   const length = Buffer.byteLength(text);
   return { code: JSON_CODE, dims: [length], length, write: (frame, at) => frame.write(text, at) };
 }
 
-/** The section of elements, which are read only when they are written. */
+/** A section of elements. They are read only when the section is written. */
 export function blockSection({ type, dims, data }: Block): Section {
   const { code, size } = elementByType.get(type)!;
   const { buffer, byteOffset, byteLength: length } = data;
@@ -52,7 +52,7 @@ export function blockSection({ type, dims, data }: Block): Section {
   return { code, dims, length, write };
 }
 
-/** The bytes of the table of these sections and of themselves. */
+/** The size in bytes of these sections and of their table. */
 export function lengthOf(sections: readonly Section[]): number {
   return sections.reduce((sum, { length }) => sum + padded(length), tableLength(sections));
 }
@@ -68,7 +68,7 @@ export function writeSections(frame: Buffer, start: number, sections: readonly S
   pad(frame, entry);
 }
 
-/** Writes the section, and gives where the next one begins. */
+/** Writes a section and returns the offset of the next one. */
 export function writeSection(frame: Buffer, at: number, { length, write }: Section): number {
   write(frame, at);
   return pad(frame, at + length);
@@ -86,7 +86,7 @@ function writeEntry(frame: Buffer, at: number, { code, dims, length }: Section):
   return end;
 }
 
-/** Zeros from the end of something to where the next thing begins. */
+/** Writes zeros from the end of a part to the start of the next. */
 function pad(frame: Buffer, end: number): number {
   const next = padded(end);
   frame.fill(0, end, next);
@@ -94,8 +94,8 @@ function pad(frame: Buffer, end: number): number {
 }
 
 /**
- * Where the `count` blocks are that the table at `start` tells of. The first is the only one of
- * text, and they fill the frame to `end`.
+ * The positions of the `count` blocks in the table at `start`. Only the first block is text, and
+ * they fill the frame up to `end`.
  *
  * @throws FrameError
  */
@@ -133,7 +133,7 @@ export function placesOf(
   return places;
 }
 
-/** The block at the place: a view of these bytes, if it begins at an address that allows it. */
+/** The block at the position: a view of these bytes, if its address is aligned. */
 export function blockAt(
   { buffer, byteOffset }: Uint8Array,
   { element, dims, at, length }: Place,
@@ -171,7 +171,7 @@ function entryAt(view: DataView, at: number, rank: number, isFirst: boolean): Om
 }
 
 /**
- * The bytes of an entry of the table: u8 type, u8 rank, u16 0, u32 bytes, and a u32 for each axis.
+ * The size of an entry of the table: u8 type, u8 rank, u16 0, u32 bytes, and a u32 for each axis.
  */
 function entryLength(rank: number): number {
   return 8 + 4 * rank;

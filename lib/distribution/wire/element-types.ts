@@ -2,23 +2,23 @@ import type { Tensor } from 'onnxruntime-common';
 import { endianness } from 'node:os';
 import { type Storage, storageClasses, type TypedData } from '../../batch/tensor.js';
 
-/** What the elements of a block are. Tensors of strings are no blocks: they stand in the tree. */
+/** The type of the elements of a block. Tensors of strings are no blocks: they are in the tree. */
 export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';
 
 export type Elements = TypedData | Uint8ClampedArray;
 
-/** How the elements of a type lie in a frame. */
+/** The layout of the elements of a type in a frame. */
 export interface Element {
   readonly type: ElementType;
   readonly code: number;
-  /** The bytes of one. */
+  /** The size of one element in bytes. */
   readonly size: number;
   readonly storage: new (buffer: ArrayBufferLike, offset: number, length: number) => Elements;
 }
 
 /**
- * The numbers that stand for the types, never to be changed: those of ONNX
- * (`TensorProto.DataType`), and from 128 on our own.
+ * The numbers of the types, which never change: those of ONNX (`TensorProto.DataType`), and our own
+ * from 128 on.
  */
 const codes: Readonly<Record<ElementType, number>> = {
   float32: 1,
@@ -53,7 +53,7 @@ export const elementByCode: ReadonlyMap<number, Element> = new Map(
   elements.map((element) => [element.code, element]),
 );
 
-/** The types of typed arrays, by what these call themselves; a Buffer is a Uint8Array. */
+/** The types of typed arrays, by the name of their class; a Buffer is a Uint8Array. */
 export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['Float32Array', 'float32'],
   ['Float64Array', 'float64'],
@@ -69,14 +69,14 @@ export const typeByArray: ReadonlyMap<string, ElementType> = new Map([
   ['BigUint64Array', 'uint64'],
 ]);
 
-/** Elements of one type that cross as they lie in memory. */
+/** Elements of one type, sent as they lie in memory. */
 export interface Block {
   readonly type: ElementType;
   readonly dims: readonly number[];
   readonly data: Elements;
 }
 
-/** How many elements the shape has; Infinity when that is more than `most`. */
+/** The number of elements of the shape; Infinity when it is more than `most`. */
 export function countOf(dims: readonly number[], most: number): number {
   if (dims.includes(0)) {
     return 0;
@@ -91,10 +91,10 @@ export function countOf(dims: readonly number[], most: number): number {
   return count;
 }
 
-/** Whether numbers lie here the other way round than they cross. */
+/** Whether numbers in memory have the opposite byte order of those in a frame. */
 export const BIG_ENDIAN = endianness() === 'BE';
 
-/** Turns elements from the order of the bytes here to that in which they cross, and back. */
+/** Swaps the bytes of elements between the order in memory and that in a frame. */
 export function swapOnBigEndian(bytes: Uint8Array, size: number): void {
   if (!BIG_ENDIAN || size === 1) {
     return;

@@ -27,7 +27,7 @@ import {
 import { isSigned } from './signature.js';
 import { decodeValue, type EncodedValue } from './values.js';
 
-/** What is to be said. */
+/** The content of a frame to send. */
 export interface FrameToSend {
   readonly kind: Kind;
   /** Plain JSON. */
@@ -35,17 +35,17 @@ export interface FrameToSend {
   readonly value?: EncodedValue | undefined;
 }
 
-/** The bytes that a frame leaves free at its end: none, or those of a signature. */
+/** The bytes that a frame leaves free at its end: none, or the size of a signature. */
 export type Spare = 0 | typeof TRAILER;
 
-/** What was said. */
+/** The content of a received frame. */
 export interface Frame {
   readonly kind: Kind;
   readonly header: Readonly<Record<string, unknown>>;
   /**
-   * The value; undefined if there is none. It is read only now: who refuses the frame by its header
-   * pays nothing for it. Tensors and typed arrays are views of the frame wherever these begin at an
-   * address that allows it.
+   * The value; undefined if there is none. It is decoded only here, so a frame that is refused by
+   * its header costs little. Tensors and typed arrays are views of the frame where their addresses
+   * are aligned.
    *
    * @throws FrameError
    */
@@ -60,8 +60,7 @@ export interface Frame {
  *
  * `spare` bytes stay free at the end, for a signature.
  *
- * @throws InvalidInputError when the memory of a tensor has been taken away since its value was
- * encoded
+ * @throws InvalidInputError when the memory of a tensor was transferred after its value was encoded
  */
 export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare = 0): Uint8Array {
   const head = textSection(JSON.stringify(header));
@@ -73,8 +72,7 @@ export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare =
     );
   }
   const start = PRELUDE + padded(head.length);
-  // Whatever was in this memory before, every byte of it is written now; those to spare by the
-  // signature.
+  // Uninitialised memory is safe: every byte is written here, the spare ones by the signature.
   const frame = Buffer.allocUnsafe(start + body);
   writePrelude(frame, {
     kind,
@@ -85,13 +83,12 @@ export function encodeFrame({ kind, header, value }: FrameToSend, spare: Spare =
   });
   writeSection(frame, PRELUDE, head);
   writeSections(frame, start, sections);
-  // No Buffer, whose slices are no copies.
+  // A Uint8Array: slices of a Buffer would not copy.
   return new Uint8Array(frame.buffer, frame.byteOffset, frame.byteLength);
 }
 
 /**
- * The frame that these bytes are, and nothing but it. All that can be known of its blocks without
- * reading them is checked.
+ * Decodes a frame. Checks everything about its blocks that is known without reading them.
  *
  * @throws FrameError
  */
@@ -121,7 +118,7 @@ export function decodeFrame(bytes: Uint8Array, limits: WireLimits): Frame {
 }
 
 /**
- * What a frame is about, by its first bytes, as far as its header is long.
+ * The kind and header of a frame, from its first bytes.
  *
  * @throws FrameError
  */

@@ -1,21 +1,18 @@
-/**
- * What a frame may hold at most. Both sides keep to it: who sends more is told so before anything
- * leaves.
- */
+/** The limits of a frame. The sender checks them, too, before it sends anything. */
 export interface WireLimits {
   /** The bytes of a whole frame. */
   readonly bytes: number;
-  /** Tensors and typed arrays. */
+  /** The number of tensors and typed arrays. */
   readonly tensors: number;
-  /** The axes of a tensor. */
+  /** The number of axes of a tensor. */
   readonly rank: number;
-  /** The bytes of the header, which says what the frame is about. */
+  /** The bytes of the header. */
   readonly headerBytes: number;
-  /** How deep lists and objects may lie in each other. */
+  /** The nesting depth of lists and objects. */
   readonly depth: number;
   /**
-   * The parts of a value: its lists, objects, numbers, strings and so on; the elements of tensors
-   * and typed arrays are none.
+   * The parts of a value: its lists, objects, numbers, strings and so on. Elements of tensors and
+   * typed arrays are not counted.
    */
   readonly nodes: number;
 }
@@ -26,6 +23,6 @@ export const defaultWireLimits: WireLimits = {
   rank: 16,
   headerBytes: 64 * 2 ** 10,
   depth: 64,
-  // A part takes two bytes of the frame or more, and up to a hundred in memory.
+  // A part takes at least two bytes of the frame, and up to a hundred in memory.
   nodes: 2 ** 20,
 };

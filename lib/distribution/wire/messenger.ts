@@ -7,17 +7,17 @@ import type { WireLimits } from './limits.js';
 import type { Secret } from './signature.js';
 import type { EncodedValue } from './values.js';
 
-/** A frame that has come. */
+/** A received frame. */
 export interface Message {
   readonly kind: Kind;
   readonly from: Address;
   readonly header: Readonly<Record<string, unknown>>;
-  /** The bytes of it. */
+  /** Its size in bytes. */
   readonly bytes: number;
   /**
-   * Decoded when it is asked for.
+   * Decodes the value.
    *
-   * @throws FrameError when it is none
+   * @throws FrameError when it is invalid
    */
   readonly value: () => unknown;
 }
@@ -26,22 +26,22 @@ export interface MessengerOptions {
   readonly address: Address;
   readonly transport: ServingTransport;
   readonly limits: WireLimits;
-  /** That of the namespace. */
+  /** The secret of the namespace. */
   readonly secret: Secret | undefined;
   readonly read: (letter: Message) => void;
-  /** A letter cannot be taken, for the size of it. */
+  /** Called for a message that is too large to be read. */
   readonly refuse: (letter: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError) => void;
-  /** Something has come that is no letter, or one that is refused. */
+  /** Called for bytes that are no message, and for refused messages. */
   readonly unreadable: (error: FrameError) => void;
 }
 
-/** Sends frames as packets, and makes frames of packets that come. */
+/** Sends frames as packets, and assembles frames from received packets. */
 export class Messenger {
   private readonly unpacker: Unpacker;
   private packing: { readonly packer: Packer; readonly maxPacket: number } | undefined;
   /**
-   * By their receivers, the end of the last frame that goes in fragments: who gets them keeps only
-   * one at a time that is not whole.
+   * By receiver, the sending of its last fragmented frame: a receiver keeps only one unfinished
+   * frame at a time.
    */
   private readonly sendQueues = new Map<Address, Promise<unknown>>();
 
@@ -50,9 +50,9 @@ export class Messenger {
   }
 
   /**
-   * Gives the bytes that were sent.
+   * Returns the number of bytes sent.
    *
-   * @throws NodeGoneError by rejecting, where it is known that nobody is there
+   * @throws NodeGoneError when the receiver is known to be gone
    */
   async send(to: Address, kind: Kind, header: object, value?: EncodedValue): Promise<number> {
     const { address, transport } = this.options;
@@ -91,12 +91,12 @@ export class Messenger {
     }
   }
 
-  /** Nothing more comes from there. */
+  /** Drops the unfinished frames of the sender. */
   forget(address: Address): void {
     this.unpacker.forget(address);
   }
 
-  /** Who waits for the end of it is to hear that there will be none. */
+  /** Refuses the message, so that its sender is not left waiting for the end of it. */
   private refuse(error: FrameTooLargeError): void {
     const { limits, refuse, unreadable } = this.options;
     try {
@@ -135,8 +135,8 @@ export class Messenger {
   }
 
   /**
-   * How large a packet may be is known when the transport has started, and a broker that starts
-   * anew may take less.
+   * The largest packet is known once the transport has started, and may shrink when a broker
+   * restarts.
    */
   private get packer(): Packer {
     const { transport, limits, secret, address } = this.options;
@@ -150,15 +150,14 @@ export class Messenger {
     return this.packing.packer;
   }
 
-  /** A call to oneself takes the same way as any other, but for the transport. */
+  /** A message to this node takes the same path as any other, except for the transport. */
   private async loop(packet: Uint8Array): Promise<void> {
     await endOfTurn();
     this.hear(packet);
   }
 
   /**
-   * What is signed for one node must not be played to another. What nodes say of themselves is for
-   * all.
+   * A message signed for one node must not be replayed to another. Heartbeats are for all nodes.
    */
   private checkReceiver(kind: Kind, { to }: Frame['header']): void {
     if (to !== this.options.address && (to !== undefined || kind < Kind.heartbeat)) {

@@ -8,23 +8,23 @@ import { UnfinishedFrames } from './unfinished-frames.js';
 import { encodeValue } from './values.js';
 
 export interface PackerOptions {
-  /** Who sends. */
+  /** The address of the sender. */
   readonly from: Address;
-  /** The bytes of the largest packet. */
+  /** The size of the largest packet in bytes. */
   readonly maxPacket: number;
-  /** Frames beyond them would be refused where they go. */
+  /** The limits of the receiver. */
   readonly limits?: WireLimits | undefined;
-  /** With it every packet is signed. */
+  /** If given, every packet is signed. */
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
 }
 
-/** Makes packets of frames: those that are larger than a packet may be go in fragments. */
+/** Makes packets of frames. A frame larger than a packet becomes fragments. */
 export class Packer {
-  /** The bytes that `encodeFrame` must leave free at the end of a frame. */
+  /** The bytes that `encodeFrame` leaves free at the end of a frame. */
   readonly spare: Spare;
-  /** The bytes of a frame that one fragment carries. */
+  /** The bytes of a frame in one fragment. */
   private readonly room: number;
   private readonly signer: Signer | undefined;
   private frames = 0;
@@ -44,8 +44,7 @@ export class Packer {
   }
 
   /**
-   * The packets of a frame. Its bytes belong to them from then on: for other packets it must be
-   * encoded again.
+   * The packets of a frame. They use its memory: other packets need the frame encoded again.
    *
    * @throws RequestTooLargeError when the frame is beyond the limits
    */
@@ -95,15 +94,15 @@ export class Packer {
 
 export interface UnpackerOptions {
   readonly limits?: WireLimits | undefined;
-  /** With it every packet must be signed. */
+  /** If given, every packet must be signed. */
   readonly secret?: Secret | undefined;
   /** Milliseconds since 1970. */
   readonly now?: (() => number) | undefined;
-  /** Milliseconds of a clock that is never set. */
+  /** Milliseconds of a monotonic clock. */
   readonly uptime?: (() => number) | undefined;
 }
 
-/** Makes frames of packets again. */
+/** Assembles frames from packets. */
 export class Unpacker {
   private readonly limits: WireLimits;
   private readonly verifier: Verifier | undefined;
@@ -121,16 +120,15 @@ export class Unpacker {
   }
 
   /**
-   * The frame that is whole with this packet, if one is.
+   * The frame that this packet completes, if it completes one.
    *
-   * @throws FrameError for a packet that is none, is not signed as it must be, or does not follow
-   * on the one before
+   * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
    */
   hear(packet: Uint8Array): Uint8Array | undefined {
     return reading(() => this.read(packet));
   }
 
-  /** Drops what this sender has not finished. */
+  /** Drops the unfinished frames of the sender. */
   forget(from: Address): void {
     this.unfinished.forget(from);
   }
@@ -154,7 +152,7 @@ export class Unpacker {
   }
 }
 
-/** A fragment is little more than bytes. */
+/** The limits of a fragment: it is little more than bytes. */
 const fragmentLimits: WireLimits = {
   bytes: Infinity,
   tensors: 1,

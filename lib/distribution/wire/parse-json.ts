@@ -3,10 +3,9 @@ import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
 /**
- * What UTF-8 JSON says. How deep and of how many parts it is, is known before any of them is made.
+ * Parses UTF-8 JSON. Depth and number of parts are checked before anything is created.
  *
- * @throws FrameError when it is more than the limits allow, or no JSON; without a word of what
- * stands there
+ * @throws FrameError beyond the limits or for invalid JSON; the message does not quote the text
  */
 export function parseJson(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): unknown {
   checkParts(bytes, limits);
@@ -27,7 +26,8 @@ const BACKSLASH = 0x5c;
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d];
 
 function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes'>): void {
-  // Each level opens with a byte, and each part has one: most texts are too short to go too far.
+  // Each level takes an opening byte, and each part at least one: most texts are too short to
+  // exceed the limits.
   if (bytes.length <= limits.depth && bytes.length <= limits.nodes) {
     return;
   }
@@ -62,7 +62,7 @@ function checkParts(bytes: Uint8Array, limits: Pick<WireLimits, 'depth' | 'nodes
   }
 }
 
-/** Where the string that begins at `start` has its closing quote. */
+/** The index of the closing quote of the string that begins at `start`. */
 function endOfString(bytes: Uint8Array, start: number): number {
   for (let from = start; ;) {
     const quote = bytes.indexOf(QUOTE, from);

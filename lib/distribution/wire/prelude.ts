@@ -2,8 +2,8 @@ import { messageOf } from '../../errors.js';
 import { truncate } from '../../format.js';
 
 /**
- * The bytes that every packet begins with, little-endian: 0x00, "SV", version, kind, flags, u16
- * blocks, u32 header length, u32 body length.
+ * The first bytes of every packet, little-endian: 0x00, "SV", version, kind, flags, u16 blocks, u32
+ * header length, u32 body length.
  */
 export const PRELUDE = 16;
 
@@ -11,8 +11,8 @@ export const PRELUDE = 16;
 export const VERSION = 1;
 
 /**
- * What a frame says. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes
- * themselves: 32 to 47; of packets: 48.
+ * The kinds of frames. From a caller to the owner of a serving: 1 to 15; back: 16 to 31; of nodes:
+ * 32 to 47; of packets: 48.
  */
 export const Kind = {
   /** A call: its options in the header, its input as the value. */
@@ -21,33 +21,33 @@ export const Kind = {
   input: 2,
   /** The end of such an input, or the error that it ended with. */
   inputEnd: 3,
-  /** The caller has room for so many more chunks. */
+  /** Credit: the caller has room for more chunks. */
   credit: 4,
-  /** The caller waits no more. */
+  /** The caller no longer waits. */
   cancel: 5,
   /** The output of a call, which is over. */
   reply: 16,
   /** The next event of a stream. */
   chunk: 17,
-  /** The end of a stream: how many chunks there were. */
+  /** The end of a stream, with the number of chunks. */
   end: 18,
-  /** Why a call came to nothing. */
+  /** The error of a call. */
   error: 19,
-  /** The owner has room for so many more elements of the input; 0: it wants no more. */
+  /** Credit: the owner has room for more elements of the input; 0 if it wants no more. */
   inputCredit: 20,
-  /** How a node is, and what it serves. */
+  /** The state of a node and its servings. */
   heartbeat: 32,
-  /** Asks every node that knows the sender for its beat. */
+  /** Asks every node that knows the sender for its heartbeat. */
   hello: 33,
-  /** A node leaves. */
+  /** A node leaves the cluster. */
   goodbye: 34,
-  /** A part of a frame that is larger than a packet may be. */
+  /** A part of a frame that is larger than a packet. */
   fragment: 48,
 } as const;
 
 export type Kind = (typeof Kind)[keyof typeof Kind];
 
-/** The bits of the byte of flags; the others are 0. */
+/** The bits of the byte of flags; unused bits are 0. */
 export const Flag = {
   /** The last {@link TRAILER} bytes of the body are a signature, see signature.ts. */
   signed: 1,
@@ -55,20 +55,20 @@ export const Flag = {
 
 /**
  * The bytes of a signature: u64 milliseconds since 1970, u64 of the sender, u64 counter, and the
- * HMAC-SHA256 of all before it.
+ * HMAC-SHA256 of everything before it.
  */
 export const TRAILER = 56;
 
-/** Bytes that are no frame, or not one that is allowed here. */
+/** Bytes that are no frame, or a frame that is not allowed here. */
 export class FrameError extends Error {
   override readonly name = 'FrameError';
 }
 
-/** A frame that is larger than is allowed here, or for which there is no room now. */
+/** A frame larger than is allowed, or for which there is no room now. */
 export class FrameTooLargeError extends FrameError {
   constructor(
     message: string,
-    /** Its first bytes; what it is about stands there. */
+    /** Its first bytes, with the header. */
     readonly beginning: Uint8Array,
   ) {
     super(message);
@@ -76,7 +76,7 @@ export class FrameTooLargeError extends FrameError {
 }
 
 /**
- * The length of the whole packet, by its first {@link PRELUDE} bytes.
+ * The length of the whole packet, from its first {@link PRELUDE} bytes.
  *
  * @throws FrameError when they do not begin a packet of this version
  */
@@ -92,12 +92,12 @@ export function packetLength(bytes: Uint8Array): number {
   return PRELUDE + padded(headLength(bytes)) + wholeAt(bytes, 12);
 }
 
-/** The bytes of the header, by the prelude. */
+/** The length of the header, from the prelude. */
 export function headLength(bytes: Uint8Array): number {
   return wholeAt(bytes, 8);
 }
 
-/** Without the DataView that would be made for it three times a packet. */
+/** Reads without a DataView, which would be created three times a packet. */
 function wholeAt(bytes: Uint8Array, at: number): number {
   return bytes[at]! + bytes[at + 1]! * 2 ** 8 + bytes[at + 2]! * 2 ** 16 + bytes[at + 3]! * 2 ** 24;
 }
@@ -124,10 +124,7 @@ export function writePrelude(
   packet.writeUInt32LE(body, 12);
 }
 
-/**
- * What the function reads of bytes that others sent; whatever is thrown on the way, they are at
- * fault.
- */
+/** Runs a function that reads received bytes. Any error it throws becomes a FrameError. */
 export function reading<T>(read: () => T): T {
   try {
     return read();
@@ -138,7 +135,7 @@ export function reading<T>(read: () => T): T {
   }
 }
 
-/** The next multiple of 8, where every block of a frame begins. */
+/** The next multiple of 8, where every part of a frame begins. */
 export function padded(length: number): number {
   return length + (-length & 7);
 }

@@ -7,16 +7,16 @@ import {
 } from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
-/** What all nodes know, and nobody else. */
+/** Known to all nodes, and to no one else. */
 export type Secret = string | Uint8Array;
 
-/** The secret of one namespace. Packets of another namespace are not valid with it. */
+/** The secret of one namespace. Packets of other namespaces are invalid with it. */
 export function namespaceSecret(secret: Secret, namespace: string): Secret {
   return createHmac('sha256', secret).update(`packets of namespace ${namespace}`).digest();
 }
 
 /**
- * Packets signed longer ago than this many milliseconds are refused, and those signed so far in the
+ * Packets signed longer ago than this many milliseconds are refused, and those signed as far in the
  * future.
  */
 const WINDOW = 60_000;
@@ -24,12 +24,12 @@ const WINDOW = 60_000;
 const MAC = 32;
 
 /**
- * Writes signatures: when, by whom, a counter, and the HMAC-SHA256 of all of it. Nobody's counter
- * has a number twice.
+ * Writes signatures: time, sender, counter, and the HMAC-SHA256 of all of it. No sender uses a
+ * number twice.
  */
 export class Signer {
   private readonly key: KeyObject;
-  /** Random, and new with each start. */
+  /** Random; new with each start. */
   private readonly sender = randomBytes(8);
   private counter = 0n;
 
@@ -40,7 +40,7 @@ export class Signer {
     this.key = keyOf(secret);
   }
 
-  /** Signs the packet in the bytes that it has left free at its end. */
+  /** Signs the packet in the bytes that it leaves free at its end. */
   sign(packet: Uint8Array): void {
     if (!isSigned(packet)) {
       throw new FrameError(
@@ -56,7 +56,7 @@ export class Signer {
   }
 }
 
-/** Checks signatures, and that no packet comes twice. */
+/** Checks signatures, and that no packet is received twice. */
 export class Verifier {
   private readonly key: KeyObject;
   private readonly seen = new ReplayWindow();
@@ -64,7 +64,7 @@ export class Verifier {
 
   /**
    * @param now milliseconds since 1970
-   * @param uptime milliseconds of a clock that is never set
+   * @param uptime milliseconds of a monotonic clock
    */
   constructor(
     secret: Secret,
@@ -74,7 +74,10 @@ export class Verifier {
     this.key = keyOf(secret);
   }
 
-  /** @throws FrameError when the packet is not signed with the secret, too old, or known */
+  /**
+   * @throws FrameError when the packet is not signed with the secret, is too old, or was received
+   * before
+   */
   verify(packet: Uint8Array): void {
     if (packet.byteLength < PRELUDE + TRAILER || !isSigned(packet)) {
       throw new FrameError('A packet without a signature');
@@ -118,46 +121,46 @@ function macOf(key: KeyObject, signed: Uint8Array): Buffer {
   return createHmac('sha256', key).update(signed).digest();
 }
 
-/** What is signed, all but the MAC, and the MAC. */
+/** The signed part without the MAC, and the MAC. */
 function partsOf({ buffer, byteOffset, byteLength }: Uint8Array): { signed: Buffer; mac: Buffer } {
   const packet = Buffer.from(buffer, byteOffset, byteLength);
   return { signed: packet.subarray(0, -MAC), mac: packet.subarray(-MAC) };
 }
 
-/** The counters of a page. */
+/** The number of counters in a page. */
 const PAGE = 4096;
 
-/** Senders that are remembered. A sender is one start of a node that has the secret. */
+/** The number of senders that are remembered. A sender is one start of a node with the secret. */
 const MOST_SENDERS = 2 ** 16;
 
-/** A bit for each counter of a page that was seen. */
+/** A bit for each counter of a page. */
 interface Page {
   readonly bits: Uint8Array;
-  /** The largest of them. */
+  /** The largest counter. */
   largest: number;
-  /** When the last packet of the page came. */
+  /** When the last packet of the page was received. */
   heardAt: number;
 }
 
-/** What has come of one sender. */
+/** The received counters of one sender. */
 interface Sender {
   readonly pages: Map<number, Page>;
-  /** Counters below this one are refused: their pages are forgotten. */
+  /** Counters below this one are refused: their pages were dropped. */
   floor: number;
 }
 
 /**
- * Which counters of which senders were seen. Senders count up, so the counters of the last minutes
- * are a few pages of bits. After RFC 4303, 3.4.3, with the difference that packets may be late by
- * any number of others, as long as their page is kept.
+ * The counters received from each sender, against replay. Senders count up, so the counters of the
+ * last minutes are a few pages of bits. After RFC 4303, 3.4.3, except that a packet may be late by
+ * any number of others, as long as its page is kept.
  *
- * All times are those of a clock that is never set, and have no part in the decision whether a
- * counter is new: of a page that is forgotten its largest counter stays.
+ * Times are those of a monotonic clock and do not decide whether a counter is new: a dropped page
+ * leaves its largest counter.
  */
 export class ReplayWindow {
   private readonly senders = new Map<string, Sender>();
 
-  /** The pages that are kept. */
+  /** The number of pages. */
   get pages(): number {
     return [...this.senders.values()].reduce((sum, { pages }) => sum + pages.size, 0);
   }
@@ -179,7 +182,7 @@ export class ReplayWindow {
     return true;
   }
 
-  /** Forgets the pages of which nothing has come since then. */
+  /** Drops the pages that have received nothing since then. */
   forgetBefore(time: number): void {
     for (const sender of this.senders.values()) {
       for (const [number, { heardAt, largest }] of sender.pages) {
@@ -201,7 +204,7 @@ export class ReplayWindow {
     return sender;
   }
 
-  /** Forgets the oldest sender of which nothing has come for long. */
+  /** Drops the sender that has received nothing for longest. */
   private makeRoom(): void {
     if (this.senders.size < MOST_SENDERS) {
       return;

@@ -15,33 +15,34 @@ import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 import { isWireError, wireError } from './wire-error.js';
 
-/**
- * What JSON has no form for: the tag that says what it is, and a value from which it is made again.
- */
+/** A value that JSON has no form for: its tag, and a JSON value to make it from. */
 export type TaggedValue = readonly [tag: string, content: unknown];
 
-/** Where the blocks of leaves go. */
+/** Receives the blocks of tagged values. */
 export interface BlockWriter {
-  /** Takes a block, and gives its number. */
+  /** Adds a block and returns its number. */
   add(block: Block): number;
-  /** @throws InvalidInputError for the shape of a tensor that cannot cross */
+  /** @throws InvalidInputError for the shape of a tensor that cannot be sent */
   checkShape(dims: readonly number[]): void;
 }
 
-/** The leaf of a number that JSON would not keep. */
+/** The tagged value of a number that JSON would change. */
 export function tagNumber(value: number): TaggedValue | undefined {
   const word = wordOfNumber(value);
   return word === undefined ? undefined : ['$n', word];
 }
 
-/** Hexadecimal, which takes no longer to read than it is long. */
+/** Hexadecimal: reading it takes linear time. */
 export function tagBigInt(value: bigint): TaggedValue {
   return ['$i', value.toString(16)];
 }
 
 export const tagUndefined: TaggedValue = ['$u', 0];
 
-/** The leaf of an object that is neither a list nor plain; undefined for what cannot cross. */
+/**
+ * The tagged value of an object that is neither a list nor plain; undefined for an object that
+ * cannot be sent.
+ */
 export function tagObject(value: object, sink: BlockWriter): TaggedValue | undefined {
   if (isTensor(value) && (elementByType.has(value.type) || value.type === 'string')) {
     return tagTensor(value, sink);
@@ -68,13 +69,13 @@ export function tagObject(value: object, sink: BlockWriter): TaggedValue | undef
   return isError(value) ? ['$e', wireError(value)] : undefined;
 }
 
-/** Without what others have made of the class: a Buffer is bytes. */
+/** The class without its subclasses: a Buffer is a Uint8Array. */
 function blockOfArray(type: ElementType, { buffer, byteOffset, length }: Block['data']): Block {
   const { storage } = elementByType.get(type)!;
   return { type, dims: [length], data: new storage(buffer, byteOffset, length) };
 }
 
-/** The value that a leaf stands for; `take` gives the block of a number, once. */
+/** The value of a tag. `take` returns the block of a number, once. */
 export function valueOf(
   [tag, content]: TaggedValue,
   take: (index: unknown) => Block,
@@ -153,7 +154,7 @@ export function bigIntOf(digits: string): bigint {
   return digits.startsWith('-') ? -BigInt(`0x${digits.slice(1)}`) : BigInt(`0x${digits}`);
 }
 
-/** A batch as it crosses. Without rows it has nothing but its key and its padding. */
+/** A batch in a frame. Without rows it has only its key and its padding. */
 interface BatchParts {
   readonly key: string;
   readonly padding: number;
@@ -188,7 +189,7 @@ function batchOf(parts: unknown, { bytes }: WireLimits): Batch {
     return fail('a batch');
   }
   const batch = rowsOf(values, tensors, axes).withKey(key);
-  // The zero rows are not in the frame, and their memory is taken all the same.
+  // The zero rows are not in the frame, and still take memory.
   if (padding * Math.max(1, batch.bytes / Math.max(1, batch.size)) > bytes) {
     throw new FrameError(
       `Invalid batch in the value: ${padding} rows of padding take more than ${bytes} bytes`,
@@ -217,7 +218,7 @@ function isAxis(value: unknown): value is number | null {
   return value === null || isSize(value);
 }
 
-/** The numbers that JSON does not know, and the words that stand for them. */
+/** The numbers that JSON does not have, and their words. */
 const numbers: ReadonlyMap<unknown, number> = new Map([
   ['NaN', NaN],
   ['Infinity', Infinity],
@@ -225,12 +226,12 @@ const numbers: ReadonlyMap<unknown, number> = new Map([
   ['-0', -0],
 ]);
 
-/** The number that the word stands for, if it is one of those. */
+/** The number of the word, if it is one of those. */
 export function numberOfWord(word: unknown): number | undefined {
   return numbers.get(word);
 }
 
-/** The word for a number that JSON would not keep. */
+/** The word for a number that JSON would change. */
 export function wordOfNumber(value: number): string | undefined {
   if (Number.isFinite(value) && !Object.is(value, -0)) {
     return undefined;

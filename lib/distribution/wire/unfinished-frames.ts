@@ -1,55 +1,55 @@
 import type { Address } from '../transport.js';
 import { FrameError, FrameTooLargeError } from './prelude.js';
 
-/** A frame of which fragments are still to come. */
+/** A frame with fragments still to be received. */
 interface Unfinished {
   readonly bytes: Uint8Array;
-  /** The fragments that have come, and the bytes in them. */
+  /** The received fragments, and their size in bytes. */
   fragments: number;
   length: number;
   heardAt: number;
 }
 
-/** The frames of one sender that are not finished, by their numbers, and what they cost. */
+/** The unfinished frames of one sender, by number, and their cost. */
 interface Sender {
   readonly frames: Map<number, Unfinished>;
   cost: number;
 }
 
-/** So many of the largest frames may be unfinished: of one sender, and of all. */
+/** Limits of unfinished frames, as multiples of the largest frame: of one sender, and of all. */
 const FRAMES_OF_ONE = 4;
 const FRAMES_OF_ALL = 16;
 
-/** The bytes that a frame costs beside its own. */
+/** The cost of a frame in bytes, beside its own bytes. */
 const COST = 1024;
 
-/** What has not gone on for this many milliseconds makes room for others. */
+/** A frame without a new fragment for this many milliseconds makes room for others. */
 const PATIENCE = 60_000;
 
 /**
- * Puts frames together from their fragments. Those of one frame come in order; between them there
- * may be others.
+ * Assembles frames from fragments. The fragments of a frame are received in order; others may lie
+ * between them.
  */
 export class UnfinishedFrames {
   private readonly senders = new Map<Address, Sender>();
   private total = 0;
 
   constructor(
-    /** The bytes of the largest frame. */
+    /** The size of the largest frame in bytes. */
     private readonly largest: number,
     private readonly now: () => number,
   ) {}
 
-  /** The bytes that are kept for frames that are not finished. */
+  /** The bytes kept for unfinished frames. */
   get cost(): number {
     return this.total;
   }
 
   /**
-   * The frame, if it is whole with this fragment.
+   * The frame, if this fragment completes it.
    *
-   * @throws FrameError when it does not follow on what came before, with which its frame is
-   * dropped, or there is no room for it
+   * @throws FrameError when the fragment is out of order, which drops its frame, or when there is
+   * no room
    */
   add(header: Readonly<Record<string, unknown>>, part: unknown): Uint8Array | undefined {
     const { from, id, index, total } = header;
@@ -82,7 +82,7 @@ export class UnfinishedFrames {
     return frame.bytes;
   }
 
-  /** Drops what this sender has not finished. */
+  /** Drops the unfinished frames of the sender. */
   forget(from: Address): void {
     this.total -= this.senders.get(from)?.cost ?? 0;
     this.senders.delete(from);

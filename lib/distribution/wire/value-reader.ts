@@ -3,7 +3,7 @@ import { valueOf } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
-/** Makes a value of its tree and of what came apart from it. */
+/** Makes a value of its tree and blocks. */
 export class ValueReader {
   private readonly taken = new Set<number>();
   private nodes = 1;
@@ -25,7 +25,7 @@ export class ValueReader {
       : this.names(node as Record<string, unknown>, depth + 1);
   }
 
-  /** What nobody asked for would have crossed for nothing. */
+  /** Every block must be used. */
   end(): void {
     if (this.taken.size !== this.blocks.length) {
       throw new FrameError(`A value has ${this.blocks.length} blocks and names ${this.taken.size}`);
@@ -58,7 +58,9 @@ export class ValueReader {
     return parts;
   }
 
-  /** Each once: a short frame could name a block so often that there is no memory for it. */
+  /**
+   * A block is used once: otherwise a short frame could name a block so often that memory runs out.
+   */
   private take(index: unknown): Block {
     const block = typeof index === 'number' ? this.blocks[index] : undefined;
     if (!block || this.taken.has(index as number)) {
@@ -80,7 +82,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null;
 }
 
-/** Whether a name in a tree says what its value is, rather than what it is called. */
+/** Whether a name in a tree is a tag. */
 export function isTag(name: string): boolean {
   return name.startsWith('$') && !name.startsWith('$$');
 }

@@ -15,16 +15,16 @@ import type { WireLimits } from './limits.js';
 export type Json =
   null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
-/** What the number of blocks is written in has 16 bits, and one is that of the tree. */
+/** The number of blocks has 16 bits, and one of them is the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;
 
-/** Makes the tree of a value, and collects what goes apart from it. */
+/** Makes the tree of a value, and collects its blocks. */
 export class ValueWriter implements BlockWriter {
   readonly blocks: Block[] = [];
-  /** The names that lead to what is read now. */
+  /** The path to the current part. */
   private readonly path: (string | number)[] = [];
   private nodes = 0;
-  /** At least those of what was written. */
+  /** A lower bound of the bytes written. */
   private bytes = 0;
 
   constructor(private readonly limits: WireLimits) {}
@@ -64,7 +64,7 @@ export class ValueWriter implements BlockWriter {
     }
   }
 
-  /** The number of the block. */
+  /** Returns the number of the block. */
   add(block: Block): number {
     const { tensors } = this.limits;
     if (this.blocks.length >= Math.min(tensors, MOST_BLOCKS)) {
@@ -103,7 +103,7 @@ export class ValueWriter implements BlockWriter {
 
   private list(list: readonly unknown[], depth: number): Json[] {
     const { length } = list;
-    // A list can say that it is longer than any memory.
+    // A list can claim a length beyond any memory.
     this.checkCount(this.nodes + length);
     const elements: Json[] = [];
     for (let i = 0; i < length; i++) {
@@ -164,8 +164,8 @@ export class ValueWriter implements BlockWriter {
 }
 
 /**
- * What a class has made that is of no kind of its own, such as a DTO: it crosses as what it holds,
- * as to a thread.
+ * An instance of a class without a form of its own, such as a DTO, is sent as its properties, as to
+ * a thread.
  */
 function isRecord(value: object): boolean {
   return Object.prototype.toString.call(value) === '[object Object]';

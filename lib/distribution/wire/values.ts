@@ -6,10 +6,7 @@ import { reading } from './prelude.js';
 import { ValueReader } from './value-reader.js';
 import { ValueWriter } from './value-writer.js';
 
-/**
- * A value as it crosses: the text of its tree, and apart from it what lies in typed arrays, of
- * which nothing is copied yet.
- */
+/** An encoded value: the text of its tree, and its typed arrays, which are not copied yet. */
 export interface EncodedValue {
   readonly text: string;
   readonly blocks: readonly Block[];
@@ -57,10 +54,9 @@ export function encodeValue(value: unknown, limits: WireLimits): EncodedValue {
 }
 
 /**
- * The value of a tree; typed arrays and tensors are those of the blocks, of which each must be
- * there once.
+ * Decodes a tree. Typed arrays and tensors are its blocks, each of which must be used once.
  *
- * @throws FrameError when it is not what {@link encodeValue} makes
+ * @throws FrameError when it was not made by {@link encodeValue}
  */
 export function decodeValue(tree: unknown, blocks: readonly Block[], limits: WireLimits): unknown {
   return reading(() => {

@@ -2,13 +2,14 @@ import { isPlainObject } from '../../batch/container.js';
 import { toWire, type WireError } from '../../errors.js';
 
 /**
- * Of an error only what is said crosses to another machine: a stack tells strangers of this one.
+ * The form of an error that is sent to other machines. It has no stack, which would reveal this
+ * one.
  */
 export function wireError(error: unknown): WireError {
   return withoutStacks(toWire(error));
 }
 
-/** True for what {@link wireError} gives. */
+/** True for the result of {@link wireError}. */
 export function isWireError(value: unknown): value is WireError {
   if (!isPlainObject(value)) {
     return false;

@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream';
 
 import { HANDSHAKE_BYTES } from '../handshake-limits.js';
 
-/** A message of `Link`: one of them is there. */
+/** A message of `Link`: exactly one of the fields is set. */
 export interface GrpcMessage {
   readonly frame?: Uint8Array;
   readonly text?: string;
@@ -11,32 +11,30 @@ export interface GrpcMessage {
 
 /** A call of `Link`, on either side. */
 export interface GrpcCall extends Duplex {
-  /** Only who has called can do that. */
+  /** Only the client side can cancel. */
   cancel?(): void;
 }
 
-/**
- * The codes of gRPC for an end that was wanted, and for one that the other side is to blame for.
- */
+/** The gRPC codes for an intended end, and for a violation by the other side. */
 export const CANCELLED = 1;
 export const INVALID_ARGUMENT = 3;
 
 /**
- * A call of `Link` as a connection of two nodes: packets are events `packet`, and `text` all else.
- * Where nobody listens to these, a packet ends the connection.
+ * A call of `Link` as a connection of two nodes: packets are events `packet`, everything else is
+ * `text`. A packet without a listener ends the connection.
  */
 export class GrpcConnection extends EventEmitter {
-  /** Resolves when nothing can come or go any more. */
+  /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
-  /** Why it ended, where that is known. */
+  /** The reason for its end, if known. */
   failure: unknown;
-  /** Bytes of packets that have not left. */
+  /** The bytes of unsent packets. */
   unsent = 0;
-  /** Characters of text that have come. */
+  /** The characters of received text. */
   private text = 0;
   private room: Promise<void> | undefined;
 
-  /** @param cut ends the connection below the call, which only who was called needs */
+  /** @param cut ends the connection below the call; needed on the server side */
   constructor(
     private readonly call: GrpcCall,
     private readonly cut?: () => void,
@@ -50,7 +48,7 @@ export class GrpcConnection extends EventEmitter {
     });
   }
 
-  /** Asks the other end, and gives its answer. */
+  /** Sends a request to the other end; resolves with the answer. */
   async ask(pattern: string, data: object): Promise<unknown> {
     const answer = once(this, 'text');
     this.say({ pattern, data });
@@ -79,13 +77,13 @@ export class GrpcConnection extends EventEmitter {
     }
   }
 
-  /** Ends it once what was sent has left; resolves when the other end has noticed. */
+  /** Ends it after everything was sent; resolves when the other end has noticed. */
   async end(): Promise<void> {
     this.call.end();
     await this.closed;
   }
 
-  /** Ends it, and says why. */
+  /** Ends it with a reason. */
   destroy(message = 'The connection is not needed', code = CANCELLED): void {
     if (this.call.cancel) {
       this.call.cancel();
@@ -93,7 +91,7 @@ export class GrpcConnection extends EventEmitter {
       this.call.emit('error', Object.assign(new Error(message), { code, details: message }));
     }
     if (this.unsent > 0) {
-      // What is said of the end would wait behind what is not read.
+      // The status would wait behind unread data.
       this.cut?.();
     }
   }

@@ -10,7 +10,7 @@ import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
-/** Dials with Nest's own gRPC client. */
+/** Dials with Nest's gRPC client. */
 export class GrpcDialler {
   private readonly options: ConstructorParameters<typeof ClientGrpcProxy>[0];
 
@@ -24,7 +24,7 @@ export class GrpcDialler {
       ...side,
       ...service,
       channelOptions: {
-        // An attempt at a peer does not wait for what another one has found.
+        // Attempts at different peers must not wait for each other's DNS results.
         'grpc.use_local_subchannel_pool': 1,
         ...(tlsOptions?.servername !== undefined && {
           'grpc.ssl_target_name_override': tlsOptions.servername,
@@ -58,7 +58,7 @@ export class GrpcDialler {
   }
 }
 
-/** A link on a call. */
+/** A connection of two nodes on a gRPC call. */
 export class GrpcLink implements PeerConnection {
   readonly closed: Promise<void>;
 
@@ -88,7 +88,7 @@ export class GrpcLink implements PeerConnection {
   }
 }
 
-/** What Node's `tls` takes, as gRPC takes it of who dials. */
+/** Options of Node's `tls`, as the credentials of a gRPC client. */
 export function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
   const { checkServerIdentity, rejectUnauthorized } = options;
   return ChannelCredentials.createFromSecureContext(createSecureContext(options), {

@@ -9,15 +9,15 @@ import { type GrpcSide, service } from './grpc-service.js';
 import { closeUnlessLinked } from '../handshake-limits.js';
 import type { Endpoint } from '../peers.js';
 
-/** A call as who is called has it. */
+/** The server side of a call. */
 interface IncomingCall extends GrpcCall {
-  /** The address and port of who calls. */
+  /** The address and port of the client. */
   getPeer(): string;
 }
 
 /**
- * Listens with Nest's own server, on sockets of Node's own: gRPC would neither say which port it
- * has found, nor ever end the connection of somebody who reads nothing.
+ * Listens with Nest's server on sockets of Node: gRPC itself would neither report the port it
+ * found, nor end the connection of a client that reads nothing.
  */
 export class GrpcServer extends ServerGrpc {
   private readonly listener: Listener;
@@ -25,7 +25,7 @@ export class GrpcServer extends ServerGrpc {
   /** The last call of each socket. */
   private readonly calls = new WeakMap<Socket, GrpcConnection>();
 
-  /** @param isLink whether a connection is, or was, a link */
+  /** @param isLink whether a connection belongs, or belonged, to a node */
   constructor(
     private readonly side: GrpcSide,
     private readonly tlsOptions: TlsOptions | undefined,
@@ -60,10 +60,7 @@ export class GrpcServer extends ServerGrpc {
     return portOf(this.listener);
   }
 
-  /**
-   * Resolves when who dials is served; rejects with an error of the system when it cannot listen
-   * there.
-   */
+  /** Resolves when clients are served; rejects with a system error when the port cannot be used. */
   async open(endpoint: Endpoint): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       void this.listen((error) => (error ? reject(error) : resolve()));
@@ -87,10 +84,11 @@ export class GrpcServer extends ServerGrpc {
     const server = new Server({
       ...this.side.channelOptions,
       ...this.getKeepaliveOptions(),
-      // A link is one call, so that nobody can make the node hold a message for each of many calls.
+      // A node needs one call. The limit keeps others from storing a message for each of many
+      // calls.
       'grpc.max_concurrent_streams': 1,
     });
-    // What is encrypted has been decrypted before.
+    // TLS is decrypted before.
     const injector = server.createConnectionInjector(ServerCredentials.createInsecure());
     this.listener.on(this.tlsOptions ? 'secureConnection' : 'connection', (socket: Socket) =>
       injector.injectConnection(socket),

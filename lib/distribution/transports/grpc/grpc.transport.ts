@@ -20,7 +20,7 @@ import { Handshake } from '../handshake.js';
 import { checkSize } from '../names.js';
 import { type Endpoint, endpointsOf, parseEndpoint } from '../peers.js';
 
-/** Those of Nest's own gRPC transport that are not about the service. */
+/** The options of Nest's gRPC transport that are not about the service. */
 export type GrpcTransportOptions = Pick<
   GrpcOptions['options'],
   'url' | 'keepalive' | 'channelOptions'
@@ -29,20 +29,19 @@ export type GrpcTransportOptions = Pick<
 
 export interface GrpcTransportSettings extends PeerSettings {
   /**
-   * By default a node listens at localhost:5000, as Nest's own gRPC servers do. With port 0 it is
-   * any free one.
+   * By default a node listens at localhost:5000, like Nest's gRPC servers. Port 0 is any free port.
    */
   readonly options?: GrpcTransportOptions | undefined;
 }
 
-/** How long those who have something to read are waited for when a node stops, in milliseconds. */
+/** Milliseconds for peers to read what was sent, when a node stops. */
 const FLUSH = 5_000;
-/** What a message has around its packet is less. */
+/** Upper bound of the bytes around a packet in a message. */
 const AROUND = 4 * 1024;
 
 /**
- * Nodes that are connected to each other by Nest's own gRPC transport: a link is a call with a
- * stream in both directions.
+ * Nodes connected by Nest's gRPC transport: each connection is a call with a stream in both
+ * directions.
  */
 export class GrpcTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
@@ -54,7 +53,7 @@ export class GrpcTransport implements ServingTransport {
   private dials: Reconnector | undefined;
   private server: GrpcServer | undefined;
 
-  /** @throws InvalidServingError when one of the peers is none */
+  /** @throws InvalidServingError for an invalid peer */
   constructor(private readonly settings: GrpcTransportSettings) {
     const { options: { keepalive, channelOptions } = {}, peers = [] } = settings;
     const most = this.maxPacket + AROUND;
@@ -69,14 +68,14 @@ export class GrpcTransport implements ServingTransport {
     this.endpoints = endpointsOf(peers);
   }
 
-  /** Where a node listens, once it does. */
+  /** The port on which the node listens. */
   get port(): number | undefined {
     return this.server?.port;
   }
 
   /**
-   * @throws InvalidServingError when the node would be open to strangers; an error of the system
-   * when it cannot listen there
+   * @throws InvalidServingError when the node would be open to strangers; a system error when the
+   * port cannot be used
    */
   async start({ namespace, address, role, receiver }: TransportContext): Promise<void> {
     const { secret, options: { tlsOptions } = {} } = this.settings;
@@ -103,7 +102,7 @@ export class GrpcTransport implements ServingTransport {
     );
   }
 
-  /** Resolves when there is room for more, or nobody to send to any more. */
+  /** Resolves when there is room for more, or no connection is left. */
   send(to: Address, packet: Uint8Array): void | Promise<void> {
     checkSize(packet, this.maxPacket);
     const link = this.links?.get(to);
@@ -113,7 +112,7 @@ export class GrpcTransport implements ServingTransport {
     return link.send(packet);
   }
 
-  /** Waits for nobody: who is slow does not hold up the others. */
+  /** Does not wait: a slow node must not delay the others. */
   broadcast(packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     for (const link of this.links?.all ?? []) {
@@ -168,7 +167,7 @@ export class GrpcTransport implements ServingTransport {
   }
 }
 
-/** Answers who has dialled this node. */
+/** Answers a node that dialled this one. */
 function answer(
   text: string,
   connection: GrpcConnection,

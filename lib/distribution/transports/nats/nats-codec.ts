@@ -1,15 +1,15 @@
 import type { Deserializer, Serializer } from '@nestjs/microservices';
 import { InvalidOutputError } from '../../../errors.js';
 
-/** What Nest says of a message beside it. */
+/** The part of Nest's context of a message that is used. */
 interface Circumstances {
   readonly channel?: string;
   readonly replyTo?: string;
 }
 
 /**
- * Reads the messages of Nest, and of those who do not use Nest: these are all data, and answered if
- * that is asked for.
+ * Reads the messages of Nest, and those of other clients: their content is all data, and they are
+ * answered if they ask for it.
  */
 export class AnyMessage implements Deserializer {
   deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
@@ -26,7 +26,7 @@ export class AnyMessage implements Deserializer {
   }
 }
 
-/** Nest 11 gives the bytes of a message, Nest 12 the message. */
+/** Nest 11 passes the bytes of a message, Nest 12 the message. */
 function bytesOf(value: unknown): Uint8Array {
   const data: unknown =
     typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
@@ -37,8 +37,8 @@ function bytesOf(value: unknown): Uint8Array {
 }
 
 /**
- * Writes replies as Nest does, and an error in place of what NATS would not take: Nest says in its
- * log alone that it could not answer, and the client would wait for ever.
+ * Writes replies as Nest does, and an error in place of a reply that NATS would refuse: Nest only
+ * logs that, and the client would wait for ever.
  */
 export class BoundedReplies implements Serializer {
   constructor(private readonly mostBytes: () => number) {}

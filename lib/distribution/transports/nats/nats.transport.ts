@@ -28,8 +28,8 @@ import { jsonAnswer } from '../../json/json-answer.js';
 import { SendBuffer } from '../send-buffer.js';
 
 /**
- * Those of Nest's own NATS transport, but for `queue`, which follows from the names of servings,
- * and what reads and writes messages.
+ * The options of Nest's NATS transport, except `queue`, which follows from the names of servings,
+ * and except serializers.
  */
 export type NatsTransportOptions = Omit<
   NonNullable<NatsOptions['options']>,
@@ -38,15 +38,15 @@ export type NatsTransportOptions = Omit<
 
 export interface NatsTransportSettings {
   /**
-   * By default a server that is lost is looked for without end, every 200 ms:
+   * By default a lost server is retried without end, every 200 ms:
    * `maxReconnectAttempts: -1, reconnectTimeWait: 200`.
    */
   readonly options?: NatsTransportOptions | undefined;
 }
 
-/** What this uses of a connection, whichever client package Nest has loaded. */
+/** The part of a connection that is used; the same in all client packages that Nest can load. */
 interface Connection {
-  /** Absent while the server is away. */
+  /** Undefined while the server is unreachable. */
   readonly info?: { readonly max_payload: number } | undefined;
   publish(subject: string, payload: Uint8Array): void;
   subscribe(
@@ -61,33 +61,30 @@ interface Message {
   readonly data: Uint8Array;
 }
 
-/** A packet on its way out. */
+/** A packet to be sent. */
 interface Outgoing {
   readonly subject: string;
   readonly packet: Uint8Array;
 }
 
 /**
- * More than this a packet need not be, in bytes; and so much of what the server takes is left for
- * what is around it.
+ * Limit of a packet in bytes, and the part of the server's limit that is left for the bytes around
+ * it.
  */
 const LARGEST = 512 * 1024;
 const AROUND = 4 * 1024;
-/**
- * A node that is there, but has not answered a probe for so many milliseconds, may be alive or not.
- */
+/** A node that does not answer a probe within this many milliseconds may be alive or not. */
 const PROBE = 2_000;
-/** After so many bytes the server is asked whether it has read them. */
+/** After this many bytes the server is asked whether it has read them. */
 const ASK = 1024 * 1024;
-/** How long a server that reads nothing is waited for when a node stops, in milliseconds. */
+/** Milliseconds to wait for a server that reads nothing, when a node stops. */
 const FLUSH = 5_000;
 
 /**
- * Nodes that reach each other by a NATS server, on the connections of Nest's own NATS transport:
- * packets for one node go to `sv.<namespace>.n.<address>`, those for all to
- * `sv.<namespace>.all.<address of the sender>`. Nest's own clients call
- * `sv.<namespace>.s.<serving>`, where one of the nodes answers, and `sv.<namespace>.p.<address>`
- * asks whether a node is there.
+ * Nodes that reach each other through a NATS server, on the connections of Nest's NATS transport.
+ * Packets for one node go to `sv.<namespace>.n.<address>`, those for all to
+ * `sv.<namespace>.all.<address of the sender>`. Other clients call `sv.<namespace>.s.<serving>`,
+ * which one of the nodes answers. `sv.<namespace>.p.<address>` probes a node.
  */
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
@@ -100,9 +97,9 @@ export class NatsTransport implements ServingTransport {
   private readonly closed$ = new Subject<void>();
   private readonly logger = new Logger('ServingTransport');
   private readonly unread = new SendBuffer('NATS');
-  /** What leaves at the end of the turn. */
+  /** The packets that are sent at the end of the turn. */
   private outbox: Outgoing[] = [];
-  /** Bytes of which the server has not been asked yet. */
+  /** The bytes since the last flush. */
   private unasked = 0;
 
   constructor({ options }: NatsTransportSettings = {}) {
@@ -142,9 +139,9 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * While the server is away, packets are lost.
+   * While the server is unreachable, packets are lost.
    *
-   * @throws Error while the server is there and reads nothing, when much waits for it already
+   * @throws Error while the server is reachable and reads nothing, once the send buffer is full
    */
   send(to: Address, packet: Uint8Array): void {
     this.publish(this.nodeSubject(to), packet);
@@ -154,7 +151,7 @@ export class NatsTransport implements ServingTransport {
     this.publish(this.broadcastSubject, packet);
   }
 
-  /** NATS says at once when nobody listens. */
+  /** NATS reports at once that there is no listener. */
   async probe(address: Address): Promise<boolean> {
     try {
       await firstValueFrom(this.client.send(this.probeSubject(address), {}).pipe(timeout(PROBE)));
@@ -195,8 +192,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * Packets are heard without Nest's way from message to handler, which costs more than all else
-   * that is done with a small one.
+   * Reads packets without Nest's way from message to handler, which costs more than all other work
+   * on a small packet.
    */
   private listen(receiver: Receiver): void {
     const { server, broadcastSubject, own } = this;
@@ -214,8 +211,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * Resolves when the server has heard of the subscriptions. One that has taken the place of
-   * another may take less.
+   * Resolves when the server has the subscriptions. A server that replaced another may have smaller
+   * limits.
    */
   private async settle(): Promise<void> {
     await this.server.unwrap<Connection>().flush();
@@ -223,7 +220,7 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * True when the server has both connections back, and the subscriptions; false when one of the
+   * True when the server has both connections and the subscriptions again; false when one of the
    * connections is lost.
    */
   private onlineChanges(): Observable<boolean> {
@@ -242,15 +239,12 @@ export class NatsTransport implements ServingTransport {
   private settled(): Observable<boolean> {
     return from(this.settle()).pipe(
       map(() => true),
-      // The connection has been lost once more, which will be told by itself.
+      // The connection was lost again, which is reported separately.
       catchError(() => EMPTY),
     );
   }
 
-  /**
-   * Packets of one turn leave together: the client of NATS would write each to its socket by
-   * itself.
-   */
+  /** Packets of one turn are sent together: the NATS client would write each to its socket. */
   private publish(subject: string, packet: Uint8Array): void {
     checkSize(packet, this.maxPacket);
     if (!this.isOnline) {
@@ -279,8 +273,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /**
-   * The client of NATS keeps without bounds what the server does not read, and does not say how
-   * much that is; but what it has read before it answers.
+   * The NATS client buffers without limit what the server does not read, and does not report how
+   * much. But the server answers a flush only after it has read everything before.
    */
   private async ask(): Promise<void> {
     const { unasked } = this;
@@ -311,7 +305,7 @@ export class NatsTransport implements ServingTransport {
   }
 }
 
-/** Resolves when the server has read what was sent, or will not: the connection is lost. */
+/** Resolves when the server has read everything, or never will: the connection is lost. */
 async function flushed(end: ClientNats | ServerNats): Promise<void> {
   try {
     await end.unwrap<Connection>().flush();

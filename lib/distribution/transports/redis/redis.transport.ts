@@ -24,8 +24,8 @@ import type { RedisOptions } from '../nest-types.js';
 import { SendBuffer } from '../send-buffer.js';
 
 /**
- * Those of Nest's own Redis transport, but for what reads and writes messages, and for what would
- * send packets again that may have come.
+ * The options of Nest's Redis transport, except serializers, and except those that would send
+ * packets twice.
  */
 export type RedisTransportOptions = Omit<
   NonNullable<RedisOptions['options']>,
@@ -38,33 +38,33 @@ export type RedisTransportOptions = Omit<
 
 export interface RedisTransportSettings {
   /**
-   * By default a server that is lost is looked for without end, every 200 ms:
+   * By default a lost server is retried without end, every 200 ms:
    * `retryAttempts: Infinity, retryDelay: 200`.
    */
   readonly options?: RedisTransportOptions | undefined;
 }
 
-/** What this uses of a connection, of ioredis. */
+/** The part of a connection of ioredis that is used. */
 interface Connection extends EventEmitter {
   readonly status: string;
-  /** Gives the number of those who listen. */
+  /** Resolves with the number of subscribers. */
   publish(channel: string, message: Buffer): Promise<number>;
   subscribe(...channels: readonly string[]): Promise<unknown>;
   disconnect(): void;
 }
 
-/** How long the server is waited for when a node stops, in milliseconds. */
+/** Milliseconds to wait for the server when a node stops. */
 const FLUSH = 5_000;
 const NOTHING = Buffer.alloc(0);
 
 /**
- * Nodes that reach each other by a Redis server: packets for one node are published on
+ * Nodes that reach each other through a Redis server. Packets for one node are published on
  * `sv.<namespace>.n.<address>`, those for all, with the address of the sender before them, on
  * `sv.<namespace>.all`.
  *
- * The connections are those of Nest's own Redis transport. Its messages are not used: Nest writes
- * all of them as JSON, and every application that listens to a pattern runs the request, so there
- * is nothing here for Nest's own clients to call.
+ * The connections are those of Nest's Redis transport. Its messages are not used: Nest writes all
+ * of them as JSON, and every application that listens to a pattern runs the request, so Nest's
+ * clients cannot call servings here.
  */
 export class RedisTransport implements ServingTransport {
   readonly maxPacket = 256 * 1024;
@@ -80,13 +80,13 @@ export class RedisTransport implements ServingTransport {
       retryAttempts: Infinity,
       retryDelay: 200,
       ...options,
-      // What a lost connection leaves open is over, and not sent again: it may have come.
+      // A publish that a lost connection leaves open is not repeated: it may have arrived.
       maxRetriesPerRequest: 0,
       autoResendUnfulfilledCommands: false,
     });
   }
 
-  /** Rejects with the error of ioredis when there is no server, or it does not let this node in. */
+  /** Rejects with the error of ioredis when there is no server, or when it refuses this node. */
   async start({ namespace, address, receiver }: TransportContext): Promise<void> {
     this.own = { namespace, address };
     const [publisher, subscriber] = await this.connect();
@@ -132,8 +132,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * While the server is away, packets are lost. Rejects while it is there and reads nothing, when
-   * much waits for it already.
+   * While the server is unreachable, packets are lost. Rejects while it is reachable and reads
+   * nothing, once the send buffer is full.
    */
   async send(to: Address, packet: Uint8Array): Promise<void> {
     checkSize(packet, this.maxPacket);
@@ -147,7 +147,7 @@ export class RedisTransport implements ServingTransport {
     await this.publish(this.channel('all'), Buffer.concat([Buffer.from(this.own.address), packet]));
   }
 
-  /** Redis says how many have got a message; this one has nothing in it. */
+  /** Redis returns the number of receivers; this message is empty. */
   async probe(address: Address): Promise<boolean> {
     const listeners = await this.publish(this.nodeChannel(address), NOTHING);
     if (listeners === undefined) {
@@ -160,7 +160,7 @@ export class RedisTransport implements ServingTransport {
     this.watch?.unsubscribe();
     this.isOnline = false;
     const timer = setTimeout(() => this.server.disconnect(), patience);
-    // What was published before is out when the server has answered that.
+    // An answer means that everything published before has been sent.
     await this.server.close().catch(() => {});
     clearTimeout(timer);
   }
@@ -174,13 +174,13 @@ export class RedisTransport implements ServingTransport {
       });
     } catch (error) {
       await this.stop();
-      // ioredis says of what has failed only that it is closed.
+      // ioredis reports failed commands only as closed.
       throw failure ?? error;
     }
     return this.server.unwrap<[Connection, Connection]>();
   }
 
-  /** How many have got it; nothing when that cannot be known, since the connection is gone. */
+  /** The number of receivers; undefined when the connection was lost and it cannot be known. */
   private async publish(channel: string, message: Buffer): Promise<number | undefined> {
     if (!this.isOnline || !this.publisher) {
       return undefined;
@@ -199,8 +199,8 @@ export class RedisTransport implements ServingTransport {
   }
 
   /**
-   * The packet behind the address of who has sent it, which ends where the packet begins: with a
-   * zero. Nothing, if that is this node.
+   * The packet after the address of its sender; the address ends at the zero byte with which the
+   * packet begins. Undefined for packets of this node.
    */
   private ofAnother(message: Buffer): Uint8Array {
     const end = message.indexOf(0);
@@ -218,18 +218,18 @@ export class RedisTransport implements ServingTransport {
   }
 }
 
-/** Nest's own connections, on which nothing is read as Nest's messages. */
+/** Nest's connections, which ignore Nest's messages. */
 class PacketServer extends ServerRedis {
   override bindEvents(): void {}
 
-  /** A node that has never been connected does not start, and leaves nothing behind that tries. */
+  /** A node that never connected does not start, and leaves no retries behind. */
   override createRetryStrategy(times: number): number | void {
     return this.wasInitialConnectionSuccessful ? super.createRetryStrategy(times) : undefined;
   }
 
   /**
-   * The errors of all attempts to connect again are one line. Where the first attempt fails, the
-   * node does not start, and says why.
+   * Logs the errors of all reconnect attempts once. Where the first attempt fails, the node does
+   * not start, with the reason.
    */
   override registerErrorListener(connection: Connection): void {
     let hasFailed = false;
@@ -245,7 +245,7 @@ class PacketServer extends ServerRedis {
     });
   }
 
-  /** Each attempt would be a line. */
+  /** Without this, each attempt would be logged. */
   override registerReconnectListener(): void {}
 
   disconnect(): void {
@@ -253,12 +253,12 @@ class PacketServer extends ServerRedis {
   }
 }
 
-/** The same bytes, as ioredis wants them: of any other array it would send the text. */
+/** The same bytes as a Buffer: ioredis would send the text of any other array. */
 function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength);
 }
 
-/** Whether the server has said no, as it does to those who may not use a channel. */
+/** Whether the server has refused the command, for example for lack of permission. */
 function isRefusal(error: unknown): boolean {
   return error instanceof Error && error.name === 'ReplyError';
 }

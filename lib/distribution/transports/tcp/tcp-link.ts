@@ -8,7 +8,7 @@ import type { Endpoint } from '../peers.js';
 import type { Address } from '../../transport.js';
 import { SEND_BUFFER_LIMIT } from '../send-buffer.js';
 
-/** Dials with Nest's own TCP client. */
+/** Dials with Nest's TCP client. */
 export function dialByTcp(
   { host, port }: Endpoint,
   options: TcpClientOptions['options'],
@@ -29,9 +29,9 @@ export function dialByTcp(
   };
 }
 
-/** Errors are told by who dials. */
+/** The caller logs errors. */
 class QuietClient extends ClientTCP {
-  /** Why the connection ended, where Nest says only that it did. */
+  /** The error that ended the connection, where Nest reports only the end. */
   failure: unknown;
 
   override handleError(error: unknown): void {
@@ -47,7 +47,7 @@ class QuietClient extends ClientTCP {
   }
 }
 
-/** A link on a socket. */
+/** A connection of two nodes on a socket. */
 export class TcpLink implements PeerConnection {
   readonly closed: Promise<void>;
   private isCorked = false;
@@ -68,7 +68,7 @@ export class TcpLink implements PeerConnection {
     });
   }
 
-  /** Packets of one turn leave together. */
+  /** Packets of one turn are sent together. */
   send(packet: Uint8Array): void {
     if (!this.isCorked) {
       this.isCorked = true;

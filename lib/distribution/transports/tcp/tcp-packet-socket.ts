@@ -5,13 +5,12 @@ import { FrameError } from '../../wire/prelude.js';
 import { PacketSplitter } from './tcp-packet-splitter.js';
 
 /**
- * A socket for Nest's TCP servers and clients that takes packets beside Nest's own messages: they
- * are events `packet` of the net socket. Where nobody listens to these, a packet closes the
- * connection.
+ * A socket for Nest's TCP servers and clients that accepts packets beside Nest's messages: they are
+ * events `packet` of the net socket. A packet without a listener closes the connection.
  *
- * @param limit the bytes of the largest packet
- * @param mostText the most bytes of Nest's own messages, in all
- * @param options of Nest's own socket, which Nest hands over to that alone
+ * @param limit the largest packet in bytes
+ * @param mostText limit in bytes of all of Nest's messages
+ * @param options of Nest's socket
  */
 export function packetSocket(
   limit: number,

@@ -1,38 +1,38 @@
 import { FrameError, packetLength, PRELUDE } from '../../wire/prelude.js';
 
-/** Where the pieces of a stream of bytes go. */
+/** The receiver of the pieces of a byte stream. */
 export interface Pieces {
-  /** A piece of Nest's own messages. */
+  /** A piece of Nest's messages. */
   text(bytes: Buffer): void;
   packet(bytes: Uint8Array): void;
-  /** The bytes of the largest packet that is taken now. */
+  /** The largest packet that is accepted now, in bytes. */
   limit(): number;
-  /** The most bytes of Nest's own messages that are taken, in all. */
+  /** Limit in bytes of all of Nest's messages. */
   readonly mostText: number;
 }
 
 /**
- * Tells packets from Nest's own messages on one connection: a packet begins with 0x00, and such a
- * message with its length in digits.
+ * Separates packets from Nest's messages on one connection: a packet begins with 0x00, a message
+ * with its length in digits.
  */
 export class PacketSplitter {
   private readonly message = new TextMessage();
-  /** A packet, or as yet its prelude, of which the first `filled` bytes are here. */
+  /** A packet, or its prelude as yet, with the first `filled` bytes received. */
   private partial: Buffer | undefined;
   private filled = 0;
-  /** Bytes of Nest's own messages that have come. */
+  /** The bytes of Nest's messages so far. */
   private text = 0;
 
   constructor(private readonly pieces: Pieces) {}
 
-  /** @throws FrameError after which nothing that comes can be understood */
+  /** @throws FrameError after which the stream cannot be read any further */
   push(bytes: Buffer): void {
     for (let rest = bytes; rest.byteLength > 0;) {
       rest = rest.subarray(this.take(rest));
     }
   }
 
-  /** Takes the first piece, and says how long it is. */
+  /** Takes the first piece and returns its length. */
   private take(bytes: Buffer): number {
     if (this.partial) {
       return this.fill(this.partial, bytes);
@@ -91,18 +91,18 @@ export class PacketSplitter {
 }
 
 const HASH = 0x23;
-/** More digits than this are no length. */
+/** Limit of the digits of a length. */
 const MOST_DIGITS = 16;
 
 /**
- * Finds where one of Nest's own messages ends: `length#text`, where the length counts UTF-16 units
- * and the text comes as UTF-8.
+ * Finds the end of a message of Nest: `length#text`, where the length counts UTF-16 units and the
+ * text is UTF-8.
  */
 export class TextMessage {
   private digits = '';
-  /** Units that are still to come, once that is known. */
+  /** The units that are missing, once known. */
   private units: number | undefined;
-  /** Bytes that are still to come of a character that has begun. */
+  /** The bytes that are missing of a character. */
   private rest = 0;
 
   /** Whether a message has begun and not ended. */
@@ -110,7 +110,7 @@ export class TextMessage {
     return this.units !== undefined || this.digits !== '';
   }
 
-  /** How many of the bytes belong to the message. */
+  /** The number of bytes that belong to the message. */
   take(bytes: Buffer): number {
     let at = this.units === undefined ? this.takeLength(bytes) : 0;
     if (this.units === undefined) {
@@ -136,7 +136,7 @@ export class TextMessage {
     if (end === -1) {
       return head.byteLength;
     }
-    // What is no number is for Nest's own socket to refuse.
+    // Nest's socket refuses what is no number.
     this.units = Number.parseInt(this.digits, 10) || 0;
     return end + 1;
   }

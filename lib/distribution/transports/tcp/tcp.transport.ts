@@ -30,47 +30,44 @@ export type TcpTransportOptions = Omit<
 
 export interface TcpTransportSettings extends PeerSettings {
   /**
-   * Those of Nest's own TCP transport. By default a node listens on 127.0.0.1, on any free port;
-   * nodes that dial it must know which.
+   * The options of Nest's TCP transport. By default a node listens on 127.0.0.1, on any free port;
+   * nodes that dial it need a fixed one.
    */
   readonly options?: TcpTransportOptions | undefined;
 }
 
-/** How long those who have something to read are waited for when a node stops, in milliseconds. */
+/** Milliseconds for peers to read what was sent, when a node stops. */
 const FLUSH = 5_000;
 
-/**
- * Nodes that are connected to each other by Nest's own TCP transport, of which the same port serves
- * Nest's own clients too.
- */
+/** Nodes connected by Nest's TCP transport. The same port serves Nest's clients, too. */
 export class TcpTransport implements ServingTransport {
   readonly maxPacket = 2 ** 20;
   private readonly options: TcpTransportOptions;
   private readonly endpoints: Observable<readonly Endpoint[]>;
   private readonly sockets = new Set<Socket>();
-  /** Those below the others where these are encrypted, and those that are about to be. */
+  /** The sockets below TLS, including those in TLS handshake. */
   private readonly rawSockets = new Set<Socket>();
-  /** Connections that are, or must become, links. */
+  /** Connections that belong to nodes, or must within a time limit. */
   private readonly expected = new WeakSet<Socket>();
   private links: PeerConnections<Socket, TcpLink> | undefined;
   private readonly logger = new Logger('ServingTransport');
   private dials: Reconnector | undefined;
   private server: ServerTCP | undefined;
 
-  /** @throws InvalidServingError when one of the peers is none */
+  /** @throws InvalidServingError for an invalid peer */
   constructor(private readonly settings: TcpTransportSettings) {
     this.options = settings.options ?? {};
     this.endpoints = endpointsOf(settings.peers ?? []);
   }
 
-  /** Where a node listens, once it does. */
+  /** The port on which the node listens. */
   get port(): number | undefined {
     return portOf(this.server?.unwrap<Server>());
   }
 
   /**
-   * @throws InvalidServingError when the node would be open to strangers; an error of the system
-   * when it cannot listen there
+   * @throws InvalidServingError when the node would be open to strangers; a system error when the
+   * port cannot be used
    */
   async start({
     namespace,
@@ -160,7 +157,7 @@ export class TcpTransport implements ServingTransport {
     }
   }
 
-  /** With a secret only nodes may connect, and all their text is that of the handshake. */
+  /** With a secret, only nodes may connect, and all their text is that of the handshake. */
   private createServer(host: string): ServerTCP {
     const { port = 0, tlsOptions } = this.options;
     const mostText = this.settings.secret === undefined ? Infinity : HANDSHAKE_BYTES;
@@ -182,15 +179,15 @@ export class TcpTransport implements ServingTransport {
         this.expectLink(socket);
       }
     });
-    // Node reports a handshake of TLS that takes too long, and leaves the connection open.
+    // Node reports a TLS handshake that takes too long, and leaves the connection open.
     net.on('tlsClientError', (_: Error, socket: Socket) => socket.destroy());
-    // Nest tells its callback of two errors alone.
+    // Nest passes only two errors to its callback.
     const listening = once(net, 'listening');
     server.listen(() => {});
     await listening;
   }
 
-  /** The connection is that of a node, or of one who tries to pass for a node. */
+  /** Expects the connection to become that of a node, within a time limit. */
   private expectLink(socket: Socket): void {
     if (!this.expected.has(socket)) {
       this.expected.add(socket);
@@ -199,13 +196,13 @@ export class TcpTransport implements ServingTransport {
   }
 }
 
-/** Until it closes. */
+/** Kept until it closes. */
 function keep(socket: Socket, sockets: Set<Socket>): void {
   sockets.add(socket);
   socket.once('close', () => sockets.delete(socket));
 }
 
-/** Sends what waits and closes; who does not read is not waited for. */
+/** Sends what waits and closes; does not wait for a peer that does not read. */
 async function endOf(socket: Socket, patience: number): Promise<void> {
   if (socket.destroyed) {
     return;

@@ -1,16 +1,16 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 
-/** What an option may be. */
+/** The allowed values of an option. */
 export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
 }
 
-/** What each option may be, by name. */
+/** The rules of options, by name. */
 export type Rules = Readonly<Record<string, Rule>>;
 
-/** setTimeout turns a longer delay into none at all. */
+/** setTimeout fires at once for a longer delay. */
 export const LONGEST_DELAY = 2 ** 31 - 1;
 
 export function isRecord(value: unknown): value is Record<string, unknown> {
@@ -32,10 +32,10 @@ export const aFunction: Rule = {
   allowed: 'a function',
 };
 
-/** The options of every batcher, and what is true when they are not given. */
+/** The default options of every batcher. */
 export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
 
-/** Milliseconds of waiting that count as much as one level of priority. */
+/** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
 export const batching: Rules = {
@@ -56,7 +56,7 @@ export function batchingOf(
   };
 }
 
-/** How long shutdown waits, by the options of a serving or a batched method. */
+/** The shutdown options of a serving or a batched method. */
 export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
   return {
     drainOnShutdown: options.drainOnShutdown ?? true,
@@ -64,7 +64,7 @@ export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
   };
 }
 
-/** @throws InvalidServingError naming the owner, the option, its value, and what is allowed */
+/** @throws InvalidServingError naming the owner, the option, its value, and the allowed values */
 export function checkOptions(owner: string, options: object, rules: Rules): void {
   for (const [option, value] of Object.entries(options)) {
     const rule = Object.hasOwn(rules, option) ? rules[option] : undefined;
@@ -82,7 +82,7 @@ export function checkOptions(owner: string, options: object, rules: Rules): void
   }
 }
 
-/** @throws InvalidServingError for batches that the queue could not hold */
+/** @throws InvalidServingError for batches larger than the queue */
 export function checkRoom(owner: string, batchSize: number, maxQueue: number): void {
   if (batchSize > maxQueue) {
     throw new InvalidServingError(
@@ -92,12 +92,12 @@ export function checkRoom(owner: string, batchSize: number, maxQueue: number): v
   }
 }
 
-/** How long shutdown waits. */
+/** The options of shutdown. */
 export interface ShutdownOptions {
-  /** Whether calls that are queued are run, or answered as closed at once. */
+  /** Whether queued calls run, or fail as closed at once. */
   readonly drainOnShutdown: boolean;
   /**
-   * Milliseconds from the beginning of shutdown after which every call that is left is answered as
+   * Milliseconds from the beginning of shutdown after which every call that is left fails as
    * closed.
    */
   readonly drainTimeout: number;

@@ -142,7 +142,7 @@ const onlyOfWorkers: Rule = {
   allowed: 'nothing here: only model and useFile run apart from the application',
 };
 
-/** The options of what runs in threads or processes of its own. */
+/** The options of servings in threads or processes. */
 const worker: Rules = {
   isolation,
   restartDelay: milliseconds(0, LONGEST_BACKOFF),
@@ -188,7 +188,7 @@ const kinds: Readonly<Record<string, Rules>> = {
 /**
  * Checks a definition and fills in its defaults.
  *
- * @throws InvalidServingError naming the serving, the option, its value, and what is allowed
+ * @throws InvalidServingError naming the serving, the option, its value, and the allowed values
  */
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
   const kind = definitionKind(definition);
@@ -215,7 +215,7 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
   const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
   if (unknown !== undefined) {
     throw new InvalidServingError(
-      `${owner}: keyOptions name "${unknown}", which is none of its keys: ${batchKeys.join(', ')}`,
+      `${owner}: keyOptions has the unknown key "${unknown}"; its keys are ${batchKeys.join(', ')}`,
     );
   }
   const keys = batchKeys.map((key) => {
@@ -267,8 +267,7 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
   }
   if (definition.retries !== undefined && !idempotent) {
     throw new InvalidServingError(
-      `${owner}: retries says how often a batch runs again whose partition was lost, and needs ` +
-        'idempotent: true',
+      `${owner}: retries needs idempotent: true, since it repeats batches whose partition was lost`,
     );
   }
   return { idempotent, isolateFailures, retries };
@@ -301,7 +300,7 @@ function sharingOf(owner: string, definition: ServingDefinition): Sharing | unde
   }
   if (definition.identify && !singleFlight && !cache) {
     throw new InvalidServingError(
-      `${owner}: identify tells which calls share an answer, and needs singleFlight: true or cache`,
+      `${owner}: identify needs singleFlight: true or cache, whose inputs it identifies`,
     );
   }
   const { ttl, timeout = 100 } = cache ?? {};
@@ -368,7 +367,7 @@ export function modelOf(name: string, model: string | URL | Uint8Array): string 
   return ArrayBuffer.isView(model) ? model : existing(name, model);
 }
 
-/** The file as the `file:` URL that `import` wants. */
+/** The file as a `file:` URL for `import`. */
 export function moduleOf(name: string, file: string | URL): string {
   return pathToFileURL(existing(name, file)).href;
 }
@@ -406,7 +405,7 @@ function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   if (!('model' in definition)) {
     return own;
   }
-  // All cores but one, which the event loop needs, shared out evenly.
+  // Divides all cores but one, which the event loop needs.
   const intraOpNumThreads = Math.max(1, Math.floor((availableParallelism() - 1) / own.length));
   return own.map((options) => ({ intraOpNumThreads, ...shared, ...options }));
 }

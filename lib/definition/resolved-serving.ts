@@ -4,39 +4,39 @@ import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 
-/** What can differ by key. */
+/** The options of a key. */
 export interface KeyOptions {
   readonly batchSize: number;
   readonly batchTimeout: number;
   /** The size of the pieces that `run` cuts its input into. */
   readonly runSize: number;
-  /** The sizes that batches are padded to, rising. */
+  /** The sizes that batches are padded to, in ascending order. */
   readonly allowedSizes?: readonly number[] | undefined;
   /**
-   * The rows of one run of a model that takes several at a time. A call of just these is never
-   * split.
+   * The number of rows of one run, for a model with a fixed batch size. A call of just as many rows
+   * is never split.
    */
   readonly step?: number | undefined;
 }
 
-/** Which batches that have failed run again. */
+/** Which failed batches run again. */
 export interface RetryOptions {
-  /** A batch can run twice and do no harm. */
+  /** A batch can run twice without harm. */
   readonly idempotent: boolean;
-  /** A batch whose function fails runs again in halves, until the row at fault fails alone. */
+  /** A batch whose function fails runs again in halves, until the failing row fails alone. */
   readonly isolateFailures: boolean;
   /** How often a batch runs again whose partition was lost. */
   readonly retries: number;
 }
 
-/** What calls that ask the same share, and what tells them from others. */
+/** Whether calls with the same input share answers, and how inputs are identified. */
 export interface Sharing {
   readonly singleFlight: boolean;
   readonly identify: (input: unknown) => unknown;
   readonly cache: Required<ReplyCacheOptions> | undefined;
 }
 
-/** A definition with every default filled in: what the rest of the code reads. */
+/** A definition with every default filled in. */
 export interface ResolvedServing extends Supervision {
   readonly name: string;
   readonly maxQueue: number;
@@ -50,14 +50,14 @@ export interface ResolvedServing extends Supervision {
   readonly maxBytes?: number | undefined;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
-  /** The options of each key, and of keys that are not known. */
+  /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
   readonly separateOrigins: boolean;
-  /** Only where calls share anything. */
+  /** Undefined where calls share nothing. */
   readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
-  /** What rows must be like, where that is declared; a model says it itself. */
+  /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
   readonly runTimeout?: number | undefined;
   readonly drainOnShutdown: boolean;
@@ -65,12 +65,12 @@ export interface ResolvedServing extends Supervision {
   readonly distribution: ServingDistribution;
 }
 
-/** What other nodes may do with a serving. */
+/** The options for calls from other nodes. */
 export interface ServingDistribution {
   readonly isShared: boolean;
   readonly weight: number;
   readonly idempotent: boolean;
-  /** The rows in the queue from which on it cannot keep up: two batches for each partition. */
+  /** The queued rows beyond which it is saturated: two batches for each partition. */
   readonly saturation: number;
   readonly preprocess: ((input: unknown) => unknown) | undefined;
   readonly postprocess: ((output: unknown) => unknown) | undefined;

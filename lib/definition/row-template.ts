@@ -3,24 +3,23 @@ import { storageClasses } from '../batch/tensor.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { isRecord, type Rule } from './option-rules.js';
 
-/** A tensor as the rows of a serving must have it. */
+/** A tensor of a serving's rows. */
 export interface TensorTemplate {
   /** The type of its elements. */
   readonly type: Tensor.Type;
   /**
-   * Its shape. The first axis is that of the rows. Of the others a number is fixed, `null` may have
-   * any size, and axes of the same name have the same size within a call.
+   * Its shape. The first axis is that of the rows. Of the others, a number is fixed, `null` may
+   * have any size, and axes of the same name have the same size within a call.
    */
   readonly shape: readonly [rows: null, ...inner: (number | string | null)[]];
 }
 
 /**
- * The one tensor that rows are made of, or the tensors of a container by their path, such as `mask`
- * or `state.0`.
+ * The tensor of a row, or the tensors of a container by their path, such as `mask` or `state.0`.
  */
 export type RowTemplate = TensorTemplate | Readonly<Record<string, TensorTemplate>>;
 
-/** The tensors of a template as ports; one that stands alone has no name. */
+/** The tensors of a template as ports. A single tensor has no name. */
 export function portsOfTemplate(template: RowTemplate): readonly ModelPort[] {
   return isOne(template)
     ? [portOf('', template)]

@@ -9,26 +9,26 @@ import type { CallMetadata, StreamEvent } from './reply.js';
 import type { RowTemplate } from './row-template.js';
 import type { BatchFunctionFactory, PartitionOptions } from '../partitions/batch-function.js';
 
-/** What `preprocess` makes of a caller's input. */
+/** The result of `preprocess`. */
 export interface PreprocessResult<Info = unknown> {
   /**
    * A Batch, or tensors whose batch axis counts rows, or one plain value, which is one row; or a
    * lazy sequence of these: an async iterable, an Observable, a generator, or an array of batches.
    */
   readonly batch: unknown;
-  /** Private to the call, and to those that join it: handed to `postprocess` as it is. */
+  /** Passed to `postprocess` of the same call, and of calls that share its rows. */
   readonly info?: Info;
 }
 
-/** What `postprocess` may read beside the output. */
+/** The second argument of `postprocess`. */
 export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
 
-/** What can differ by key; where an option is not given, that of the serving holds. */
+/** Options of a single key. The serving's own option holds where one is omitted. */
 export interface KeyServingOptions {
-  /** The most rows of the key that run together. */
+  /** The largest number of rows of the key in a batch. */
   readonly batchSize?: number;
   /**
-   * Milliseconds, from its first row, for which a batch of the key that is not full waits for more
+   * Milliseconds from its first row for which a batch of the key that is not full waits for more
    * rows.
    */
   readonly batchTimeout?: number;
@@ -38,19 +38,19 @@ export interface KeyServingOptions {
   readonly pad?: boolean;
 }
 
-/** How replies are kept. */
+/** Options of the reply cache. */
 export interface ReplyCacheOptions {
   /** Milliseconds for which a reply is kept. */
   readonly ttl: number;
   /**
-   * Milliseconds that a call waits for the cache before it goes on without.
+   * Milliseconds that a call waits for the cache before it runs without.
    *
    * @default 100
    */
   readonly timeout?: number;
 }
 
-/** What every serving has, however it runs its batches. */
+/** The options of every serving, however it runs its batches. */
 export interface ServingOptions<
   Input = unknown,
   Output = unknown,
@@ -60,87 +60,86 @@ export interface ServingOptions<
   /** Unique in the application. */
   readonly name: string;
   /**
-   * The most rows that run together.
+   * The largest number of rows in a batch.
    *
-   * @default 32 past which the models of the samples and the benchmark gain little per row, while
+   * @default 32 beyond which the models of the samples and the benchmark gain little per row, while
    * each batch takes longer
    */
   readonly batchSize?: number;
   /**
-   * Milliseconds, from its first row, for which a batch that is not full waits for more rows.
+   * Milliseconds from its first row for which a batch that is not full waits for more rows.
    *
    * @default 0 a row runs at once on an idle partition, and batches form by themselves while all
    * partitions are busy
    */
   readonly batchTimeout?: number;
   /**
-   * The most rows that may wait; a call beyond it fails at once with an OverloadedError.
+   * The largest number of rows in the queue; beyond it a call fails at once with an
+   * OverloadedError.
    *
    * @default 10000
    */
   readonly maxQueue?: number;
   /**
-   * The most rows of one call; one with more fails at once with a RequestTooLargeError. Of a stream
-   * or a lazy sequence it is the most of one of its batches.
+   * The largest number of rows of one call; beyond it the call fails at once with a
+   * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches.
    *
-   * @default maxQueue since more could never wait
+   * @default maxQueue since more would never fit into the queue
    */
   readonly maxRows?: number;
   /**
-   * The most bytes of the tensors of one call, strings counted as UTF-8; beyond it a
-   * RequestTooLargeError. Plain values are not counted.
+   * The largest size in bytes of the tensors of one call, strings as UTF-8; beyond it the call
+   * fails with a RequestTooLargeError. Plain values are not counted.
    *
    * @default undefined no limit
    */
   readonly maxBytes?: number;
   /**
-   * The most that waiting rows may cost together, counted by `cost`; a call beyond it fails at once
-   * with an OverloadedError.
+   * The largest total `cost` of the rows in the queue; beyond it a call fails at once with an
+   * OverloadedError.
    *
    * @default no limit
    */
   readonly maxQueueCost?: number;
   /**
-   * What the rows of a call count against `maxQueueCost`: a number of 0 or more.
+   * The cost of the rows of a call, counted against `maxQueueCost`: a number of 0 or more.
    *
    * @default the bytes of its tensors
    */
   cost?(batch: Batch): number;
   /**
-   * Milliseconds in which a call must be answered that names none itself; not for streams.
+   * The timeout in milliseconds of calls without their own `timeout`; not for streams.
    *
    * @default no limit
    */
   readonly timeout?: number;
   /**
-   * Milliseconds of waiting that count as much as one level of `priority`: so nobody starves.
+   * Milliseconds of waiting that outweigh one level of `priority`, so that no row starves.
    *
    * @default 1000
    */
   readonly priorityAgeing?: number;
-  /**
-   * In whose name a call is made that names nobody itself; `undefined` for nobody in particular.
-   */
+  /** The tenant of a call without its own `tenant`; `undefined` for none. */
   tenant?(input: Input): string | undefined;
   /**
-   * The shares of tenants, by name: one of weight 2 gets twice as many rows run as one of weight 1,
-   * while both have rows that wait.
+   * The weights of tenants, by name: while both have queued rows, a tenant of weight 2 gets twice
+   * as many rows run as one of weight 1.
    *
    * @default 1 for each
    */
   readonly tenantWeights?: Readonly<Record<string, number>>;
   /**
-   * Whether a batch may run twice and do no harm: then it runs again when its partition was lost,
-   * and when it failed in part.
+   * Whether a batch may run twice without harm: then it runs again when its partition was lost, and
+   * when part of it failed.
    *
    * @default true for models, false for functions, files and classes
    */
   readonly idempotent?: boolean;
   /**
-   * Whether a batch that fails runs again in halves, until the row at fault fails alone; needs
+   * Whether a failed batch runs again in halves, until only the failing row fails; needs
    * `idempotent`.
    *
-   * @default what `idempotent` says
+   * @default the value of `idempotent`
    */
   readonly isolateFailures?: boolean;
   /**
@@ -150,17 +149,17 @@ export interface ServingOptions<
    */
   readonly retries?: number;
   /**
-   * How many sessions run side by side, or the options of each of them; `true`: one per device of
-   * the execution provider, on the CPU one for each core but one.
+   * The number of sessions that run in parallel, or the options of each of them. `true`: one per
+   * device of the execution provider; on the CPU one for each core but one.
    *
-   * @default 1 the largest batches and the least memory; a model's session uses all cores but one
-   * by itself
+   * @default 1 for the largest batches and the least memory; a model's session uses all cores but
+   * one by itself
    */
   readonly partitions?:
     number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
-   * The keys of the serving: rows batch only with rows of their own key. A batch names it with
-   * `withKey`.
+   * The keys of the serving: rows share batches only with rows of the same key, which
+   * `batch.withKey(key)` sets.
    *
    * @default ['default']
    */
@@ -168,9 +167,9 @@ export interface ServingOptions<
   /** Options of single keys, by key. */
   readonly keyOptions?: Readonly<Record<string, KeyServingOptions>>;
   /**
-   * The sizes that a batch may have, for models that are compiled for fixed ones: it is padded with
-   * zero rows up to the next of them, and the output is cut back. Each size runs once before the
-   * application listens; for that a model whose inputs may have many shapes, a function, a file or
+   * The allowed sizes of a batch, for models compiled for fixed sizes: a batch is padded with zero
+   * rows up to the next allowed size, and its output cut back. Each size runs once before the
+   * application listens; for that, a model whose inputs may have many shapes, a function, a file or
    * a class needs `warmUp`. Rows must be tensors.
    */
   readonly allowedSizes?: readonly number[];
@@ -181,37 +180,37 @@ export interface ServingOptions<
    */
   readonly pad?: boolean;
   /**
-   * Inputs as callers give them. The first row of each runs once before the application listens, on
-   * every partition, in batches of the allowed sizes, or else of `batchSize` rows.
+   * Example inputs. The first row of each runs once on every partition before the application
+   * listens, in batches of the allowed sizes, or else of `batchSize` rows.
    *
    * @default [] models with allowed sizes run zeros
    */
   readonly warmUp?: readonly Input[];
   /**
    * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
-   * batch; the batch function is then told the origin.
+   * batch. The batch function then gets the origin.
    *
    * @default false
    */
   readonly separateOrigins?: boolean;
   /**
-   * Milliseconds that a batch may run, those of its steps together; callers of one that takes
-   * longer get a RunTimeoutError. A partition that is a process is then killed and started again;
-   * any other takes no more batches until that one has returned.
+   * Limit in milliseconds of the run of a batch, including all its steps; beyond it its calls fail
+   * with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
+   * takes no batch until that one has returned.
    *
-   * @default none a batch may run as long as it likes
+   * @default no limit
    */
   readonly runTimeout?: number;
   /**
-   * Whether concurrent calls of `batchedRun` whose inputs are the same run once: later ones join
-   * the first while it is under way.
+   * Whether concurrent calls of `batchedRun` with the same input run once: later ones join the
+   * first while it is under way.
    *
    * @default false
    */
   readonly singleFlight?: boolean;
   /**
-   * What tells an input from others, for `singleFlight` and `cache`: everything that the answer
-   * depends on. `undefined` for an input that shares with no other.
+   * The identity of an input for `singleFlight` and `cache`: everything that the answer depends on.
+   * `undefined` for an input that shares with no other.
    *
    * @default contentHash of the input
    */
@@ -224,7 +223,7 @@ export interface ServingOptions<
    */
   readonly cache?: ReplyCacheOptions;
   /**
-   * Whether rows still queued at shutdown are run, or answered with a ServingClosedError.
+   * Whether rows that are queued at shutdown run, or fail with a ServingClosedError.
    *
    * @default true
    */
@@ -259,19 +258,19 @@ export interface ServingOptions<
    */
   distributedPostprocessing?(output: Output): unknown;
   /**
-   * Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call
+   * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
    * alone.
    */
   preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
-   * Shapes the reply from the output for the call's own rows: on the caller's side, once per call;
-   * of a stream, each output.
+   * Shapes the reply from the output of the call's own rows: on the caller's side, once per call;
+   * for a stream, each output.
    */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
   /**
    * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
-   * gets the events as they come and returns what its consumer is to get, as an async iterable
-   * (such as an async generator gives) or an Observable.
+   * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
+   * an async generator) or an Observable.
    */
   postprocessStream?(
     events: AsyncIterable<StreamEvent<Result, string>>,
@@ -279,38 +278,34 @@ export interface ServingOptions<
   ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/**
- * Where the sessions of models and module files live, and what happens when their thread or process
- * ends.
- */
+/** Where the sessions of models and module files run, and how they are restarted. */
 export interface WorkerOptions {
   /**
-   * Whether each partition has a thread or a process of its own. What kills a process (an abort in
-   * native code, the system that is out of memory) costs its batch, and not the application; it
-   * takes more memory, and rows and results are copied.
+   * Whether each partition has a thread or a process of its own. When a process is killed (an abort
+   * in native code, out of memory), its batch is lost and the application goes on. Processes take
+   * more memory, and rows and results are copied.
    *
    * @default 'thread'
    */
   readonly isolation?: Isolation;
   /**
-   * Milliseconds, at most, before it is started again; doubles with each failure in a row, up to 30
-   * s. The time is drawn at random from 0 on, so that partitions that have failed together do not
-   * start together.
+   * The longest pause in milliseconds before the first restart; doubles with each failure in a row,
+   * up to 30 s. The pause is random between 0 and that, so that partitions that failed together do
+   * not restart together.
    *
    * @default 100
    */
   readonly restartDelay?: number;
   /**
-   * How often it is started again without having run a batch. After that the partition is lost, and
-   * is tried again every 30 s; calls fail at once when all partitions are.
+   * The number of restarts without a successful batch. After that the partition is lost, and is
+   * tried again every 30 s; calls fail at once when all partitions are lost.
    *
-   * @default 5 with starts that fail at once, after 3 s at most
+   * @default 5 which with starts that fail at once takes at most 3 s
    */
   readonly maxRestarts?: number;
   /**
-   * Milliseconds in which it must be loaded and warm when it is started again. A process that is
-   * not is killed, and that start has failed; a thread cannot be, and is reported as hung until it
-   * is.
+   * Milliseconds in which a restarted partition must be loaded and warm. A process that is not is
+   * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is.
    *
    * @default 600000 so that a model may be compiled once more
    */
@@ -325,37 +320,38 @@ export interface ModelServingDefinition<
   Info = unknown,
 >
   extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
-  /** The path or the bytes of the ONNX file; a relative path counts from the working directory. */
+  /**
+   * The path or the bytes of the ONNX file. A relative path is resolved from the working directory.
+   */
   readonly model: string | URL | Uint8Array;
-  /** Session options of onnxruntime, passed through; those of a partition win. */
+  /** Session options of onnxruntime, passed through. Those of a partition override them. */
   readonly session?: InferenceSession.SessionOptions;
   /**
-   * Batch axes of inputs for which the default, read from the model, is wrong, or which the file
-   * leaves open. `null` for all inputs: the model has no batch axis, and each call is one run.
+   * Batch axes of inputs where the default, read from the model, is wrong, or which the file leaves
+   * open. `null` for all inputs: the model has no batch axis, and each call is one run.
    */
   readonly inputs?: DeclaredAxes;
-  /** Batch axes of outputs for which the default, read from the model, is wrong. */
+  /** Batch axes of outputs where the default, read from the model, is wrong. */
   readonly outputs?: DeclaredAxes;
   /**
-   * The outputs that make the reply. The others are fetched only for calls that ask for them as
-   * hooks.
+   * The outputs of the reply. Other outputs are fetched only for calls that ask for them as hooks.
    *
    * @default all outputs
    */
   readonly fetches?: readonly string[];
 }
 
-/** What rows must be like, where no model says it. */
+/** The expected rows, for servings without a model. */
 export interface TemplateOptions {
   /**
-   * The tensors that rows are made of: a call with others is refused before it waits.
+   * The tensors of a row: a call with others is refused before it is queued.
    *
    * @default not checked
    */
   readonly template?: RowTemplate;
 }
 
-/** A serving of a function that runs in the application's own thread. */
+/** A serving of a function in the application's own thread. */
 export interface FunctionServingDefinition<
   Input = unknown,
   Output = unknown,
@@ -363,7 +359,7 @@ export interface FunctionServingDefinition<
   Info = unknown,
 >
   extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
-  /** Builds the function that runs a batch; called once per partition and key at start. */
+  /** Builds the batch function; called once per partition and key at start. */
   readonly useFactory: BatchFunctionFactory;
 }
 
@@ -376,9 +372,8 @@ export interface FileServingDefinition<
 >
   extends ServingOptions<Input, Output, Result, Info>, WorkerOptions, TemplateOptions {
   /**
-   * The file, by absolute path or `file:` URL. Its default export is what `useFactory` is
-   * elsewhere: called in the thread or process once per key, it sets up and returns the function
-   * that gets every batch.
+   * The file, by absolute path or `file:` URL. Its default export is called in the thread or
+   * process once per key, like `useFactory`, and returns the batch function.
    */
   readonly useFile: string | URL;
 }
@@ -394,7 +389,7 @@ export interface ClassServingDefinition<
   readonly useClass: Type<ServingHandler>;
 }
 
-/** A serving of a handler that is a provider of the application already. */
+/** A serving of a handler that is already a provider of the application. */
 export interface ExistingServingDefinition<
   Input = unknown,
   Output = unknown,
@@ -405,7 +400,7 @@ export interface ExistingServingDefinition<
   readonly useExisting: InjectionToken<ServingHandler>;
 }
 
-/** A named model with its options: a value, which nothing changes. */
+/** A named serving with its options: an immutable value. */
 export type ServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown> =
   | ModelServingDefinition<Input, Output, Result, Info>
   | FunctionServingDefinition<Input, Output, Result, Info>
@@ -414,8 +409,8 @@ export type ServingDefinition<Input = unknown, Output = unknown, Result = unknow
   | ExistingServingDefinition<Input, Output, Result, Info>;
 
 /**
- * Gives the definition back as it is, with the types of its callbacks inferred: input, output,
- * result and info.
+ * Returns the definition itself, with the types of its callbacks inferred: input, output, result
+ * and info.
  */
 export function defineServing<Input, Output, Result, Info>(
   definition: ServingDefinition<Input, Output, Result, Info>,

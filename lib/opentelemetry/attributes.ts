@@ -8,17 +8,17 @@ import type {
   CallStage,
 } from '../events/serving-event.js';
 
-/** The name of what measures, as tracers and meters are asked for. */
+/** The name of the instrumentation scope. */
 export const SCOPE = 'nestjs-serving';
 
-/** The method of the serving that makes calls of the mode. */
+/** The method of a serving, by the mode of its calls. */
 export const methodOf: Readonly<Record<CallMode, string>> = {
   batched: 'batchedRun',
   inline: 'run',
   stream: 'stream',
 };
 
-/** The stages of a call in their order, and what is done in each. */
+/** The stages of a call in their order, with the names of their spans. */
 export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['preprocessing', 'preprocess'],
   ['waiting', 'queue'],
@@ -26,12 +26,12 @@ export const stages: readonly (readonly [stage: CallStage, name: string])[] = [
   ['postprocessing', 'postprocess'],
 ];
 
-/** What has answered the call, where it was not rows of its own. */
+/** The source of the answer, if it is not rows of the call's own. */
 export function answeredBy({ answeredBy: other }: CallEndEvent): Attributes {
   return other === undefined ? {} : { 'serving.call.answered_by': other };
 }
 
-/** What is known of a batch when it starts. */
+/** The attributes of a batch that are known when it starts. */
 export function batchAttributes(event: BatchStartEvent): Attributes {
   return {
     'serving.name': event.serving,
@@ -47,7 +47,7 @@ export function batchAttributes(event: BatchStartEvent): Attributes {
   };
 }
 
-/** What is known of it only at its end; times are in seconds. */
+/** The attributes of a batch that are known at its end; times are in seconds. */
 export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): Attributes {
   return {
     'serving.batch.wait': wait / 1000,
@@ -56,14 +56,14 @@ export function batchEndAttributes({ wait, runTime, padding }: BatchEndEvent): A
   };
 }
 
-/** Whether something went wrong; not where a caller has left. */
+/** Whether something went wrong. A caller that has left is not a failure. */
 export function hasFailed(event: CallEndEvent | BatchEndEvent): boolean {
   return 'error' in event && !hasLeft(event);
 }
 
 /**
- * Why it failed, in few words: the stable code of an error of this package, the name of any other;
- * or that its caller has left. Nothing, if it went as it should.
+ * The `error.type` of a failure: the stable code of an error of this package, the name of any other
+ * error, or that the caller has left. Empty for a success.
  */
 export function outcomeOf(event: CallEndEvent | BatchEndEvent): Attributes {
   if (hasLeft(event)) {

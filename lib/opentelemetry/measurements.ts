@@ -5,14 +5,14 @@ import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../events/servin
 import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 
 /**
- * From half a millisecond on: small models run that fast, and the boundaries that SDKs assume are
- * of HTTP requests.
+ * Starts at half a millisecond, since small models run that fast. The default boundaries of SDKs
+ * are those of HTTP requests.
  */
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
 const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 
-/** What is asked for when metrics are collected, by serving. */
+/** The values read by servings' gauges when metrics are collected. */
 export interface Gauges {
   queueDepths(): ReadonlyMap<string, number>;
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
@@ -20,10 +20,7 @@ export interface Gauges {
 
 const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
 
-/**
- * Counts and measures calls and batches; queues and partitions are asked how they are when metrics
- * are collected.
- */
+/** Metrics of calls and batches. Queues and partitions are read when metrics are collected. */
 export class Measurements {
   private readonly callDuration: Histogram;
   private readonly rejections: Counter;
@@ -32,7 +29,7 @@ export class Measurements {
   private readonly batchWait: Histogram;
   private readonly batchRun: Histogram;
   private readonly padding: Counter;
-  /** Ends what it has begun. */
+  /** Removes the gauges. */
   readonly close: () => void;
 
   constructor(meter: Meter, gauges: Gauges) {
@@ -104,7 +101,8 @@ export class Measurements {
         .forEach((waiting, serving) => result.observe(depth, waiting, { 'serving.name': serving }));
       gauges.partitionsByName().forEach((statuses, serving) => {
         const attributes = { 'serving.name': serving };
-        // Also states that no partition is in: a count that is not told any more stays as it was.
+        // Reports states without partitions as 0: a gauge that is not reported keeps its last
+        // value.
         for (const state of states) {
           const count = statuses.filter((status) => status.state === state).length;
           result.observe(partitions, count, { ...attributes, 'serving.partition.state': state });

@@ -7,26 +7,26 @@ import { SCOPE } from './attributes.js';
 import { Measurements } from './measurements.js';
 import { Spans } from './spans.js';
 
-/** What can be observed: a `Serving`, or the `ServingService` for all of an application. */
+/** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
   queueDepths(): ReadonlyMap<string, number>;
   partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
 }
 
-/** Where spans and metrics go. */
+/** Options of the observation. */
 export interface ServingOpenTelemetryOptions {
-  /** @default the global one, also one that is registered later */
+  /** @default the global provider, also one that is registered later */
   readonly tracerProvider?: TracerProvider;
-  /** @default the global one, as it is when the observation begins */
+  /** @default the global provider when the observation begins */
   readonly meterProvider?: MeterProvider;
 }
 
 /**
- * Makes OpenTelemetry spans and metrics of what servings tell. It ends with the servings, or when
- * the subscription is unsubscribed; spans that are open then are ended.
+ * Makes OpenTelemetry spans and metrics of the events of servings. The observation ends with the
+ * servings or with the subscription; open spans are then ended.
  *
- * A fault of a tracer or meter goes to OpenTelemetry's own `diag`, and never to a call.
+ * An error of a tracer or meter goes to OpenTelemetry's `diag`, and never to a call.
  */
 export function observeWithOpenTelemetry(
   source: ObservedServings,
@@ -51,6 +51,6 @@ function guarded(work: () => void): void {
   try {
     work();
   } catch (error) {
-    diag.error(`${SCOPE}: what was observed could not be told`, error);
+    diag.error(`${SCOPE}: an event could not be recorded`, error);
   }
 }

@@ -18,10 +18,7 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN: SERVING_OPENTELEMETRY_OPT
     .setClassMethodName('forRoot')
     .build();
 
-/**
- * Observes the servings of the application for as long as they live, through the batches that still
- * run at shutdown.
- */
+/** Observes the servings of the application until their last batch at shutdown. */
 @Injectable()
 class ServingObserver implements OnModuleInit {
   constructor(
@@ -32,13 +29,13 @@ class ServingObserver implements OnModuleInit {
   ) {}
 
   onModuleInit(): void {
-    // Looked up, since a ServingModule need not be global to be observed.
+    // Looked up with `strict: false`: the ServingModule need not be global.
     observeWithOpenTelemetry(this.moduleRef.get(ServingService, { strict: false }), this.options);
   }
 }
 
 /**
- * Spans and metrics of all servings and `@Batched()` methods of the application; import it once, as
+ * Spans and metrics of all servings and `@Batched()` methods of the application. Import it once, as
  * it is or by `forRoot`.
  */
 @Module({ providers: [ServingObserver] })

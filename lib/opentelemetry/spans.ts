@@ -27,21 +27,21 @@ import {
   stages,
 } from './attributes.js';
 
-/** A call that has not ended. */
+/** A call under way. */
 interface OpenCall {
   readonly span: Span;
-  /** That of its caller, with the span in it. */
+  /** The context of its caller, with the span in it. */
   readonly context: Context;
   /** Milliseconds since 1970. */
   readonly startedAt: number;
-  /** The batches that have taken rows of it. */
+  /** The batches with rows of it. */
   readonly batches: SpanContext[];
 }
 
 /**
- * A span per call under that of its caller, with a child per stage; and a span per batch. A batch
- * belongs to many callers, so it has no parent: it has a link to the span of each call with rows in
- * it, and the execution of each of these calls has one to the batch.
+ * A span per call under the span of its caller, with a child per stage; and a span per batch. A
+ * batch belongs to many callers, so it has no parent, but a link to the span of each call with rows
+ * in it; the execution of each of these calls has a link to the batch.
  */
 export class Spans {
   private readonly calls = new Map<string, OpenCall>();
@@ -62,7 +62,7 @@ export class Spans {
     }
   }
 
-  /** Ends the spans whose ends nobody will tell. */
+  /** Ends the spans that are open. */
   close(): void {
     [...this.batches.values()].forEach((span) => span.end());
     [...this.calls.values()].forEach(({ span }) => span.end());
@@ -73,8 +73,7 @@ export class Spans {
   private callStarted({ serving, call, mode }: CallStartEvent): void {
     const attributes = { 'serving.name': serving, 'serving.call.mode': mode };
     const parent = context.active();
-    // As the SDK does: the monotonic clock has its own idea of when 1970 was, and other spans would
-    // not fit.
+    // Same clock as the SDK's: its times since 1970 differ from those of the monotonic clock.
     const startedAt = Date.now();
     const span = this.tracer.startSpan(
       `${methodOf[mode]} ${serving}`,
@@ -108,9 +107,7 @@ export class Spans {
     open.span.end(hrTime(endedAt));
   }
 
-  /**
-   * Makes a span of each stage that the call has reached; gives the time when the last one ended.
-   */
+  /** Makes a span of each stage that the call has reached. Returns the end of the last one. */
   private tellStages(event: CallEndEvent, open: OpenCall): number {
     let at = open.startedAt;
     for (const [stage, name] of stages) {
@@ -176,15 +173,16 @@ function callId(serving: string, call: number): string {
 }
 
 /**
- * Methods of two classes can have one name, and so two batches one number; but no two calls have.
+ * Methods of two classes can have the same name, and their batches the same number. Calls have
+ * unique numbers.
  */
 function batchId({ serving, batch, calls: [first] }: BatchStartEvent | BatchEndEvent): string {
   return `${serving}\0${batch}\0${first}`;
 }
 
 /**
- * As seconds and nanoseconds: a lone number could also be taken for one of `performance.now()`, and
- * a Date has no microseconds.
+ * Seconds and nanoseconds: a single number could be taken for a time of `performance.now()`, and a
+ * Date has no microseconds.
  */
 function hrTime(milliseconds: number): HrTime {
   const seconds = Math.floor(milliseconds / 1000);

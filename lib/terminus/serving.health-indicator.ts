@@ -3,7 +3,7 @@ import { type HealthIndicatorResult, HealthIndicatorService } from '@nestjs/term
 import type { ServingHealth } from '../serving/health.js';
 import { ServingService } from '../serving.service.js';
 
-/** Tells the health checks of `@nestjs/terminus` how the servings of the application are. */
+/** The health of the application's servings, for the health checks of `@nestjs/terminus`. */
 @Injectable()
 export class ServingHealthIndicator {
   constructor(
@@ -11,12 +11,12 @@ export class ServingHealthIndicator {
     private readonly servings: ServingService,
   ) {}
 
-  /** Up while every serving answers calls: what a readiness probe asks. */
+  /** Up while every serving answers calls: for a readiness probe. */
   isReady<const Key extends string>(key: Key): HealthIndicatorResult<Key> {
     return this.check(key, ({ isReady }) => isReady);
   }
 
-  /** Up unless nothing but a new process helps: what a liveness probe asks. */
+  /** Up unless only a new process helps: for a liveness probe. */
   isLive<const Key extends string>(key: Key): HealthIndicatorResult<Key> {
     return this.check(key, ({ isLive }) => isLive);
   }

@@ -16,9 +16,9 @@ import {
 } from '../partitions/batch-function.js';
 
 /**
- * In place of what runs a serving's batches: holds each of them until the test ends it.
+ * Replaces the partitions of a serving: holds each batch until the test ends it.
  *
- * `Row` is what a row is, and `Result` what its caller gets.
+ * `Row` is the type of a row, `Result` that of its reply.
  */
 export class BatchScript<Row = unknown, Result = unknown> {
   private readonly held = new Set<HeldBatch<Row, Result>>();
@@ -26,12 +26,12 @@ export class BatchScript<Row = unknown, Result = unknown> {
   private readonly takers: ((batch: HeldBatch<Row, Result>) => void)[] = [];
   private released: ((rows: RowsOf<Row>) => ResultsOf<Result>) | undefined;
 
-  /** A script for the serving, of which it takes the types and nothing else. */
+  /** A script for the serving. It takes only the types from the argument. */
   static of<Row, Result>(_serving: ServingOptions<Row, Result>): BatchScript<Row, Result> {
     return new BatchScript();
   }
 
-  /** The batches that run now, in the order in which they came. */
+  /** The batches that run now, in the order of their start. */
   get batches(): readonly HeldBatch<Row, Result>[] {
     return [...this.held];
   }
@@ -41,7 +41,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return this.batches.map(({ rows }) => rows);
   }
 
-  /** The oldest batch that no `next` has given yet; waits until one comes. */
+  /** The oldest batch that no call of `next` has returned; waits until there is one. */
   async next(): Promise<HeldBatch<Row, Result>> {
     const batch = this.batches.find((held) => !this.taken.has(held));
     if (!batch) {
@@ -52,8 +52,8 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends all batches that it holds, and every batch from now on as it comes, with what the function
-   * makes of their rows.
+   * Ends all held batches, and every later batch at once, with the results of the function for
+   * their rows.
    */
   release(run: (rows: RowsOf<Row>) => ResultsOf<Result>): void {
     this.released = run;
@@ -61,17 +61,16 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 
   /**
-   * A serving whose batches it holds, not started. Of a definition it takes all but what would run
-   * the batches.
+   * A serving whose batches the script holds, not started. Of a definition it takes everything
+   * except its runner.
    *
-   * @throws InvalidServingError when an option is at fault
+   * @throws InvalidServingError when an option is invalid
    */
   createServing<Input = Row | Batch, Output = Result>(
     options: ServingOptions<Input, Output>,
   ): LocalServing<Input, Output> {
     const standIn = modelStandIn(options);
-    // A definition must say what runs its batches, and that these are held is not said by an
-    // option.
+    // A definition needs a runner, and a held one is no option of definitions.
     const resolved = resolveDefinition({ ...standIn, useFactory: () => () => undefined });
     return new LocalServing<Input, Output>(resolved, standIn, scriptedEngine(this.hold));
   }
@@ -99,10 +98,10 @@ export class BatchScript<Row = unknown, Result = unknown> {
   }
 }
 
-/** Runs the rows as a batch function does. `lose` ends the partition for good. */
+/** Runs rows like a batch function. `lose` ends the partition for good. */
 export type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
 
-/** Partitions that hand their batches over, and can be lost as a thread can. */
+/** Partitions that hand their batches to the script, and can be lost like a thread. */
 export function scriptedEngine(hold: Hold): Engine {
   return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
 }

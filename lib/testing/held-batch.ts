@@ -9,7 +9,7 @@ import {
   type BatchOutput,
 } from '../partitions/batch-function.js';
 
-/** How the partition of a held batch hears of it. */
+/** Ends a held batch in its partition. */
 export interface BatchEnding {
   readonly resolve: (result: unknown) => void;
   readonly reject: (error: unknown) => void;
@@ -20,8 +20,7 @@ export interface BatchEnding {
 }
 
 /**
- * A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or step by step until
- * its `end`.
+ * A batch that runs until the test ends it: by `finish`, `fail` or `crash`, or by steps and `end`.
  */
 export class HeldBatch<Row = unknown, Result = unknown> {
   private steps: Queue<unknown> | undefined;
@@ -38,7 +37,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.key;
   }
 
-  /** The number of rows, padding not counted. */
+  /** The number of rows without padding. */
   get size(): number {
     return this.context.size;
   }
@@ -51,24 +50,24 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.partition;
   }
 
-  /** Where its calls came from, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `separateOrigins`. */
   get origin(): BatchContext['origin'] {
     return this.context.origin;
   }
 
-  /** The hooks that somebody waits for. */
+  /** The hooks that callers asked for. */
   get hooks(): readonly string[] {
     return this.context.hooks;
   }
 
-  /** Whether somebody waits for the row. */
+  /** Whether a caller waits for the row. */
   isWaiting(row: number): boolean {
     return this.context.isWaiting(row);
   }
 
   /**
-   * Ends it with the output, or with what the function makes of its rows. Where that has not one
-   * result per row, its callers fail.
+   * Ends the batch with the output, or with the results of the function for its rows. Without one
+   * result per row, its calls fail.
    */
   finish(
     output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
@@ -81,7 +80,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     this.ending.resolve(withMetadata(result, metadata));
   }
 
-  /** Ends it as a batch function that throws. */
+  /** Ends the batch like a batch function that throws. */
   fail(error: unknown): void {
     this.check();
     this.leave();
@@ -93,9 +92,9 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Ends it as a thread that dies: its callers get a PartitionLostError, unless the serving is
-   * `idempotent` and runs it again. Its partition never runs another batch, or where it `restarts`,
-   * the next one.
+   * Ends the batch like a thread that dies: its calls fail with a PartitionLostError, unless the
+   * serving is `idempotent` and runs it again. The partition runs no further batch, or with
+   * `restarts` the next one.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
@@ -109,7 +108,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Sends a value of the hook to the calls that asked for it: a list with an entry per row, or
+   * Emits a value of the hook to the calls that asked for it: a list with an entry per row, or
    * tensors with the rows on axis 0.
    */
   emit(hook: string, value: unknown): void {
@@ -118,8 +117,8 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   }
 
   /**
-   * Yields a list with an entry per row, as a generator does; `DONE` ends that row. Ends itself
-   * when nobody waits any more.
+   * Yields a list with an entry per row, like a generator; `DONE` ends that row. The batch ends
+   * when no caller waits any more.
    */
   step(values: readonly unknown[], metadata?: unknown): void {
     this.check();
@@ -130,7 +129,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     this.steps.push(metadata === undefined ? values : withMetadata(values, metadata));
   }
 
-  /** Ends it after its last step. */
+  /** Ends the batch after its last step. */
   end(): void {
     this.check();
     if (!this.steps) {
@@ -166,8 +165,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
 }
 
 /**
- * What a batch of such rows looks like to its function: tensors stay tensors, of plain values there
- * is a list.
+ * The rows of a batch as its function gets them: tensors stay tensors, plain values are in a list.
  */
 export type RowsOf<Row> = unknown extends Row
   ? unknown[]
@@ -175,14 +173,14 @@ export type RowsOf<Row> = unknown extends Row
     ? Row
     : Exclude<Row, Batch>[];
 
-/** What a batch function may return for callers who each get such a result. */
+/** A possible return value of a batch function for callers with this result. */
 export type ResultsOf<Result> = unknown extends Result
   ? BatchOutput
   : [Result] extends [Container]
     ? Result | readonly (Result | Error)[]
     : readonly (Result | Error)[];
 
-/** A batch function whose types are known; as a generator it yields whatever its steps are. */
+/** A batch function with types; as a generator it yields any steps. */
 export type TypedBatchFunction<Rows, Result> = (
   rows: Rows,
   batch: BatchContext,

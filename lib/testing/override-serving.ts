@@ -15,10 +15,10 @@ import { ServingRegistry } from '../serving.registry.js';
 
 /**
  * Replaces a serving of the application under test, wherever it is registered. Its model, file or
- * class is then not loaded, and not even made.
+ * class is not loaded and not created.
  *
  * A definition gives the types, and its options (batch size, timeout, keys) hold for the
- * replacement. With the name alone the replacement has the default options.
+ * replacement. With the name alone, the replacement has the default options.
  *
  * The application does not start when it has no such serving.
  */
@@ -38,18 +38,18 @@ export function overrideServing<
   return new ServingOverride(builder, servingStandIn(definition), modelStandIn(definition));
 }
 
-/** What a serving is to be replaced with. `useFunction` and `useScript` give the builder back. */
+/** Chooses the replacement. `useFunction` and `useScript` return the builder. */
 export class ServingOverride<Builder extends TestingBuilder, Input, Output, Result> {
   constructor(
     private readonly builder: Builder,
     private readonly standIn: ServingOptions,
-    /** The same with the callbacks of the definition, where there is one. */
+    /** The same with the callbacks of the definition, if there is one. */
     private readonly withCallbacks?: ServingOptions,
   ) {}
 
   /**
    * Keeps `preprocess`, `postprocess` and `postprocessStream` of the definition, so that the
-   * replacement gets the rows that the model would get, and returns what the model would return.
+   * replacement gets the rows of the model and returns its output.
    *
    * @throws InvalidServingError when the serving is given by its name
    */
@@ -65,8 +65,8 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 
   /**
-   * Runs each batch by the function: it gets what callers pass, in a list, and returns what each of
-   * them gets, or an Error.
+   * Runs each batch by the function: it gets a list of the callers' inputs and returns a list of
+   * their replies, each of which may be an Error.
    */
   // Without a definition, the function itself types the rows.
   // oxlint-disable-next-line typescript/no-unnecessary-type-parameters
@@ -93,10 +93,10 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
   }
 }
 
-/** A script for whatever rows. */
+/** A script for rows of any type. */
 type AnyScript = Pick<BatchScript, 'createServing'>;
 
-/** What is needed of the builder that `Test.createTestingModule` of `@nestjs/testing` gives. */
+/** The part of the builder of `Test.createTestingModule` that is used. */
 export interface TestingBuilder {
   overrideProvider(token: unknown): {
     useFactory(options: {
@@ -107,12 +107,12 @@ export interface TestingBuilder {
   };
 }
 
-/** The names of the servings that must be there, by the builder of their application. */
+/** The required servings, by the builder of their application. */
 const expected = new WeakMap<TestingBuilder, Set<string>>();
 
 /**
- * Lets the application start only if it has a serving of that name: to replace what is not there
- * replaces nothing, and says nothing.
+ * Lets the application start only if it has a serving of that name: a typing error in the name
+ * would otherwise replace nothing, silently.
  */
 export function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();

@@ -1,12 +1,12 @@
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 
 /**
- * Lets happen what needs no time to pass: calls queue, batches that are due start, and replies
- * come.
+ * Waits until everything has happened that needs no time to pass: calls queue, due batches start,
+ * and replies arrive.
  *
- * That is a few turns of the event loop: one until a batch starts, one until its callers have their
- * replies, and one until the next batch starts. What comes over a network needs more, and is better
- * awaited itself.
+ * It waits a few turns of the event loop: one until a batch starts, one until its callers have
+ * their replies, and one until the next batch starts. For anything that crosses a network, await
+ * the reply itself.
  */
 export async function settle(turns = 3): Promise<void> {
   for (let turn = 0; turn < turns; turn++) {

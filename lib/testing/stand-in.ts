@@ -8,7 +8,7 @@ import type {
   ServingOptions,
 } from '../definition/serving-definition.js';
 
-/** The options that say what runs the batches, and how. */
+/** The options for the runner of a serving's batches. */
 type RunOption = Exclude<
   | keyof ModelServingDefinition
   | keyof FunctionServingDefinition
@@ -35,14 +35,10 @@ const RUN_OPTIONS = {
   useExisting: true,
 } satisfies Record<RunOption, true>;
 
-/**
- * The options of what stands in for a serving whose batches are no longer run by what its
- * definition says, and whose callbacks stay.
- */
+/** The options of a replacement for the runner of a serving, which keeps its callbacks. */
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
-  // Not the devices of another machine, nothing that runs before the test does, and no replies from
-  // before it.
+  // Leaves out devices of other machines, warm-up, and replies from earlier runs.
   const partitions = definition.partitions === true ? 1 : definition.partitions;
   return {
     ...Object.fromEntries(kept),
@@ -58,8 +54,8 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
 }
 
 /**
- * As {@link modelStandIn}, for a serving that is replaced as a whole: its rows are what callers
- * pass, which may not be tensors to pad.
+ * Like {@link modelStandIn}, for a replacement of the whole serving: its rows are the callers'
+ * inputs, which may be no tensors to pad.
  */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
   const { keyOptions = {}, ...shared } = modelStandIn(definition);

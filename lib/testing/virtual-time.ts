@@ -4,51 +4,51 @@ import { settle } from './settle.js';
 
 /**
  * Time that passes only when the test says so: timers, `Date` and `performance`, by
- * `@sinonjs/fake-timers`, which is to be installed beside this package.
+ * `@sinonjs/fake-timers`, which must be installed.
  *
  * Turns of the event loop stay real, since batches start at the end of one. The fake timers of a
- * test runner do as well if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
+ * test runner work, too, if they leave `setImmediate`, `nextTick` and `queueMicrotask` real.
  */
 export class VirtualTime {
   private constructor(private readonly clock: Clock) {}
 
   /**
-   * Stops the time of this process; to be called before servings are made.
+   * Stops the time of this process. Call it before servings are created.
    *
-   * @throws ServingError when `@sinonjs/fake-timers` is not there
+   * @throws ServingError when `@sinonjs/fake-timers` is not installed
    */
   static async install(): Promise<VirtualTime> {
     const { install } = await fakeTimers();
     return new VirtualTime(install({ now: Date.now(), toFake: [...FAKED] }));
   }
 
-  /** The number of timers that wait. */
+  /** The number of pending timers. */
   get timers(): number {
     return this.clock.countTimers();
   }
 
-  /** Lets so many milliseconds pass, and all happen that they bring about. */
+  /** Advances the time by milliseconds, and waits until all effects have happened. */
   async advance(milliseconds: number): Promise<void> {
     await settle();
     await this.clock.tickAsync(milliseconds);
     await settle();
   }
 
-  /** Goes to the time when the next timer is due, and lets all that are due then ring. */
+  /** Advances to the next timer, and fires all timers that are due then. */
   async advanceToNext(): Promise<void> {
     await settle();
     this.ringNext();
     await settle();
   }
 
-  /** Goes from timer to timer until none waits. */
+  /** Fires timers until none is pending. */
   async runAll(): Promise<void> {
     for (await settle(); this.timers > 0; await settle()) {
       this.ringNext();
     }
   }
 
-  /** Gives the process its own time back. Timers that still wait never ring. */
+  /** Restores the real time. Pending timers never fire. */
   restore(): void {
     this.clock.uninstall();
   }
@@ -59,7 +59,7 @@ export class VirtualTime {
 
   private ringNext(): void {
     this.clock.next();
-    // Those due at the same time, which nothing should tell from the first.
+    // Timers due at the same time fire together.
     this.clock.tick(0);
   }
 }

@@ -116,7 +116,7 @@ export class Handshake<Connection extends EventEmitter, L extends PeerConnection
     this.nonces.delete(connection);
     if (!nonces || !isAddress(address)) {
       throw new InvalidInputError(
-        'A link is for a node that has asked who is here, and has an address, not ' +
+        'A connection must be proposed by a node that has introduced itself with an address, not ' +
           formatValue(address),
       );
     }
@@ -135,7 +135,7 @@ function introductionOf(answer: unknown): Introduction {
     typeof nonce !== 'string' ||
     !isOptionalText(proof)
   ) {
-    throw new Error(`It does not say who it is, but ${formatValue(answer)}`);
+    throw new Error(`It answered ${formatValue(answer)} instead of introducing itself`);
   }
   return { address, version, nonce, proof };
 }

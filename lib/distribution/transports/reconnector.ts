@@ -101,7 +101,7 @@ export class Reconnector {
           if (!hasWarned && !(error instanceof UnwantedError)) {
             hasWarned = true;
             this.logger.warn(
-              `There is no link to the node at ${name}; it is dialled again and again. ` +
+              `There is no connection to the node at ${name}; it is retried without end. ` +
                 messageOf(error),
             );
           }

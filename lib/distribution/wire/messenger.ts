@@ -172,7 +172,7 @@ export class Messenger {
 
 function senderOf({ from }: Readonly<Record<string, unknown>>): Address {
   if (typeof from !== 'string' || from === '') {
-    throw new FrameError('A frame does not say who sent it');
+    throw new FrameError('A frame without the address of its sender');
   }
   return from;
 }

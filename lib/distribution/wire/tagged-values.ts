@@ -106,7 +106,7 @@ const makers: Readonly<Record<string, Maker>> = {
 };
 
 function fail(what: string): never {
-  throw new FrameError(`There is ${what} in the value that is none`);
+  throw new FrameError(`The value contains ${what} that is invalid`);
 }
 
 function tagTensor(value: Tensor, sink: BlockWriter): TaggedValue {

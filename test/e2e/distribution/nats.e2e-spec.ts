@@ -212,7 +212,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
         log.mock.calls
           .flat()
           .some((line) =>
-            /^Packets to sv\.test\.n\.a cannot be heard: .*permission/i.test(`${line}`),
+            /^Packets to sv\.test\.n\.a cannot be received: .*permission/i.test(`${line}`),
           ),
       );
       await transport.stop();

@@ -95,7 +95,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     await own.start();
     await a.heard.until(({ events }) => events.includes('online'));
 
-    const away = `error: There is no connection to the Redis server; it is looked for again and again. connect ECONNREFUSED 127.0.0.1:${own.port}`;
+    const away = `error: There is no connection to the Redis server; it is retried without end. connect ECONNREFUSED 127.0.0.1:${own.port}`;
     const back = 'Connected to Redis. Subscribing to channels...';
     expect(lines.toSorted()).toEqual([back, back, away, away]);
   });

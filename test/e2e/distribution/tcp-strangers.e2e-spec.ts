@@ -141,7 +141,7 @@ describe('strangers', () => {
 
         expect(told).toEqual([
           expect.stringMatching(
-            /^There is no link to the node at 127\.0\.0\.1:\d+; it is dialled again and again\./,
+            /^There is no connection to the node at 127\.0\.0\.1:\d+; it is retried without end\./,
           ),
         ]);
         expect(told[0]).toContain(reason);

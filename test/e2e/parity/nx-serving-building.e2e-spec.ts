@@ -303,7 +303,7 @@ describe('Building servings, like Nx.Serving', () => {
     [
       'with options for an unknown key',
       { keyOptions: { de: {} } },
-      /keyOptions name "de", which is none of its keys: default/,
+      /keyOptions has the unknown key "de"; its keys are default/,
     ],
     [
       'with two ways to run a batch',

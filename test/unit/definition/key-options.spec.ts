@@ -92,7 +92,7 @@ describe('Options of keys', () => {
 
     expect(() => createServing(definition)).toThrow(
       new InvalidServingError(
-        'Serving "upper" with "useFactory": keyOptions name "lang", which is none of its keys: long, short',
+        'Serving "upper" with "useFactory": keyOptions has the unknown key "lang"; its keys are long, short',
       ),
     );
   });

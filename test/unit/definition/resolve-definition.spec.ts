@@ -221,16 +221,13 @@ describe('resolveDefinition', () => {
     [{ retries: 1.5 }, 'option "retries" is 1.5; allowed is a whole number from 0 to 100'],
     [
       { retries: 3 },
-      'retries says how often a batch runs again whose partition was lost, and needs idempotent: true',
+      'retries needs idempotent: true, since it repeats batches whose partition was lost',
     ],
     [
       { identify: String },
-      'identify tells which calls share an answer, and needs singleFlight: true or cache',
+      'identify needs singleFlight: true or cache, whose inputs it identifies',
     ],
-    [
-      { identify: String, singleFlight: false },
-      'identify tells which calls share an answer, and needs singleFlight',
-    ],
+    [{ identify: String, singleFlight: false }, 'identify needs singleFlight: true or cache'],
   ])('[1.9] [M8] The options %p are refused', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 

@@ -86,7 +86,7 @@ describe('observation', () => {
       ]);
       expect(told.length).toBeGreaterThan(0);
       expect(told[0]).toEqual([
-        'nestjs-serving: what was observed could not be told',
+        'nestjs-serving: an event could not be recorded',
         new Error('no room for spans'),
       ]);
       const { points } = (await telemetry().measured()).get('serving.call.duration')!;

@@ -201,7 +201,7 @@ export class NatsTransport implements ServingTransport {
       server.unwrap<Connection>().subscribe(subject, {
         callback: (error, message) => {
           if (error) {
-            this.logger.error(`Packets to ${subject} cannot be heard: ${error.message}`);
+            this.logger.error(`Packets to ${subject} cannot be received: ${error.message}`);
           } else if (message.subject !== broadcastSubject) {
             receiver.receive(message.data);
           }

@@ -114,7 +114,7 @@ export class RedisTransport implements ServingTransport {
       .pipe(
         switchMap(() =>
           [publisher, subscriber].every(({ status }) => status === 'ready')
-            ? // ioredis subscribes again by itself, but does not say when that is done.
+            ? // ioredis subscribes again by itself, but does not report when that is done.
               defer(() => subscriber.subscribe(...channels)).pipe(
                 switchMap(() => of(true)),
                 catchError(() => of(false)),
@@ -238,7 +238,7 @@ class PacketServer extends ServerRedis {
       if (!hasFailed && this.wasInitialConnectionSuccessful) {
         hasFailed = true;
         this.logger.error(
-          'There is no connection to the Redis server; it is looked for again and again. ' +
+          'There is no connection to the Redis server; it is retried without end. ' +
             messageOf(error),
         );
       }

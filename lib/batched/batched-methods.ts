@@ -5,7 +5,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
-import { callInRequest } from '../context/request-scope.js';
+import { callInRequest } from '../context/caller-context.js';
 import { UnknownServingError } from '../errors.js';
 import type { ServingCounters } from '../events/counters.js';
 import { EventHub } from '../events/event-hub.js';

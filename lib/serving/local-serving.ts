@@ -5,7 +5,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { outsideCallContext } from '../context/caller-context.js';
+import { outsideCallContext, callInRequest, streamInRequest } from '../context/caller-context.js';
 import {
   InvalidServingError,
   isServingError,
@@ -27,7 +27,6 @@ import {
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
 import type { ServingCounters } from '../events/counters.js';
-import { callInRequest, streamInRequest } from '../context/request-scope.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
 import { batching, checkOptions, checkRoom } from '../definition/option-rules.js';

@@ -9,8 +9,7 @@ import {
   untilCancelled,
 } from '../../execution/resolved-call-options.js';
 import { CallRecorder } from '../../events/call-recorder.js';
-import { callInRequest, streamInRequest } from '../../context/request-scope.js';
-import { currentOrigin } from '../../context/caller-context.js';
+import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState } from '../../serving/serving.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';

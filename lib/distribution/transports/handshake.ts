@@ -1,5 +1,6 @@
 import { randomUUID, createHmac, timingSafeEqual } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
+import type { Socket } from 'node:net';
 import { InvalidInputError, messageOf } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import type { Address } from '../transport.js';
@@ -170,4 +171,19 @@ export function isValidHmac(
   }
   const [given, right] = [Buffer.from(proof), Buffer.from(expected)];
   return given.byteLength === right.byteLength && timingSafeEqual(given, right);
+}
+
+/** Limit in bytes of all the text that a connection may send for the handshake. */
+export const HANDSHAKE_BYTES = 16 * 1024;
+
+/**
+ * Milliseconds in which a connection must finish its handshake. A node that dials gives up before,
+ * so only strangers and nodes that hang reach this limit.
+ */
+export const HANDSHAKE_TIMEOUT = 10_000;
+
+/** Closes a connection that does not finish its handshake in time. */
+export function closeUnlessLinked(socket: Socket, isLinked: () => boolean): void {
+  const timer = setTimeout(() => isLinked() || socket.destroy(), HANDSHAKE_TIMEOUT).unref();
+  socket.once('close', () => clearTimeout(timer));
 }

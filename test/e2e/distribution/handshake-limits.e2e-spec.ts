@@ -6,7 +6,7 @@ import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import type { GrpcCall } from '../../../lib/distribution/transports/grpc/grpc-connection.js';
-import { service } from '../../../lib/distribution/transports/grpc/grpc-service.js';
+import { service } from '../../../lib/distribution/transports/grpc/grpc-server.js';
 import { GrpcTransport } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';

@@ -1,7 +1,7 @@
 import { EventEmitter, once } from 'node:events';
 import type { Duplex } from 'node:stream';
 
-import { HANDSHAKE_BYTES } from '../handshake-limits.js';
+import { HANDSHAKE_BYTES } from '../handshake.js';
 
 /** A message of `Link`: exactly one of the fields is set. */
 export interface GrpcMessage {

@@ -3,7 +3,7 @@ import { ClientGrpcProxy } from '@nestjs/microservices';
 import { ChannelCredentials } from '@grpc/grpc-js';
 import type { ConnectAttempt } from '../reconnector.js';
 import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
-import { type GrpcSide, service } from './grpc-service.js';
+import { type GrpcSide, service } from './grpc-server.js';
 import type { PeerConnections, PeerConnection } from '../peer-connections.js';
 import type { Handshake } from '../handshake.js';
 import type { Endpoint } from '../peers.js';

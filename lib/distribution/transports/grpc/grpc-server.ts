@@ -1,13 +1,12 @@
 import { once } from 'node:events';
 import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
-import { Server, ServerCredentials } from '@grpc/grpc-js';
-import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
-import { portOf } from '../peer-options.js';
+import { Server, ServerCredentials, type ChannelOptions } from '@grpc/grpc-js';
+import { GrpcMethodStreamingType, ServerGrpc, type GrpcOptions } from '@nestjs/microservices';
+import { fileURLToPath } from 'node:url';
+import { portOf, type Endpoint } from '../peers.js';
 import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
-import { type GrpcSide, service } from './grpc-service.js';
-import { closeUnlessLinked } from '../handshake-limits.js';
-import type { Endpoint } from '../peers.js';
+import { closeUnlessLinked } from '../handshake.js';
 
 /** The server side of a call. */
 interface IncomingCall extends GrpcCall {
@@ -101,4 +100,17 @@ export class GrpcServer extends ServerGrpc {
       ({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer,
     );
   }
+}
+
+/** The definition of the service, for both sides. */
+export const service = {
+  package: 'nestjs_serving',
+  protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),
+  loader: {},
+} satisfies Partial<GrpcOptions['options']>;
+
+/** Options of both sides that are not about the service. */
+export interface GrpcSide {
+  readonly channelOptions: ChannelOptions;
+  readonly keepalive?: GrpcOptions['options']['keepalive'];
 }

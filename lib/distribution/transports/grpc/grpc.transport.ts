@@ -8,17 +8,22 @@ import {
   type ServingTransport,
   type TransportContext,
 } from '../../transport.js';
-import { type TlsSettings, type PeerSettings, assertNotPublic } from '../peer-options.js';
+import {
+  type TlsSettings,
+  type PeerSettings,
+  assertNotPublic,
+  type Endpoint,
+  endpointsOf,
+  parseEndpoint,
+} from '../peers.js';
 import { Reconnector } from '../reconnector.js';
 import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
 import { GrpcDialler, GrpcLink } from './grpc-link.js';
-import { GrpcServer } from './grpc-server.js';
-import type { GrpcSide } from './grpc-service.js';
+import { GrpcServer, type GrpcSide } from './grpc-server.js';
 import { PeerConnections } from '../peer-connections.js';
 import type { GrpcOptions } from '../nest-types.js';
 import { Handshake } from '../handshake.js';
 import { checkSize } from '../names.js';
-import { type Endpoint, endpointsOf, parseEndpoint } from '../peers.js';
 
 /** The options of Nest's gRPC transport that are not about the service. */
 export type GrpcTransportOptions = Pick<

@@ -10,14 +10,19 @@ import {
   type ServingTransport,
   type TransportContext,
 } from '../../transport.js';
-import { type TlsSettings, type PeerSettings, portOf, assertNotPublic } from '../peer-options.js';
+import {
+  type TlsSettings,
+  type PeerSettings,
+  portOf,
+  assertNotPublic,
+  type Endpoint,
+  endpointsOf,
+} from '../peers.js';
 import { Reconnector } from '../reconnector.js';
-import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT } from '../handshake-limits.js';
+import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT, Handshake } from '../handshake.js';
 import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
-import { Handshake } from '../handshake.js';
 import type { TcpOptions } from '../nest-types.js';
-import { type Endpoint, endpointsOf } from '../peers.js';
 import { jsonAnswer } from '../../json/json-answer.js';
 import { dialByTcp, TcpLink } from './tcp-link.js';
 import { packetSocket } from './tcp-packet-socket.js';

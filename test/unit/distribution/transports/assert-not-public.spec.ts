@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { assertNotPublic } from '../../../../lib/distribution/transports/peer-options.js';
+import { assertNotPublic } from '../../../../lib/distribution/transports/peers.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
 
 const none = { insecure: false };

@@ -303,7 +303,7 @@ describe('strangers', () => {
     [
       'a proposal before its hello',
       { text: '{"pattern":"sv.test.link","data":{"address":"b"}}' },
-      /A link is for a node that has asked/,
+      /proposed by a node that has introduced itself/,
     ],
     [
       'a message that is larger than a packet',

@@ -240,7 +240,7 @@ class Play {
     this.checkEnd();
     this.close(false);
     await turn();
-    this.check(this.ended, 'it closes in the end');
+    this.check(this.ended, 'the batcher closes in the end');
     return this.promisesBroken;
   }
 
@@ -273,11 +273,11 @@ class Play {
       // Nothing of it is left.
       request.isOver = true;
       lane.isMixed = before.wasMixed;
-      this.check(this.batcher.depth === before.depth, 'what is refused leaves no rows');
+      this.check(this.batcher.depth === before.depth, 'a refused request leaves no rows');
       this.check(isRefusal(error, this.closed, patience), 'a call is refused for a reason');
       return;
     }
-    this.check(!this.closed, 'who is closed takes no calls');
+    this.check(!this.closed, 'a closed batcher accepts no calls');
     request.queue = this.batcher;
     this.requests.push(request);
     lane.hasWhole ||= whole;
@@ -310,16 +310,16 @@ class Play {
       this.batcher.abandon(new ServingClosedError());
       this.check(
         waiting.every(({ request }) => request.errors.length === 1),
-        'what is abandoned fails',
+        'every waiting call fails when the batcher abandons it',
       );
-      this.check(this.batcher.depth === 0, 'nothing waits that was abandoned');
+      this.check(this.batcher.depth === 0, 'abandoned rows do not wait');
     }
   }
 
   private async expectEnd(closing: Promise<void>): Promise<void> {
     await closing;
     this.ended = true;
-    this.check(this.held.flat().length === 0, 'it closes when all batches have ended');
+    this.check(this.held.flat().length === 0, 'the batcher closes after all batches have ended');
   }
 
   private start(record: BatchRecord<PlayedRequest>): void {
@@ -337,7 +337,7 @@ class Play {
       );
       this.check(
         lane.isMixed || rows.every(isOldest(rows)),
-        'where nobody asks for more, rows run in the order in which they came',
+        'rows of a lane with one set of limits run in the order of their arrival',
       );
       this.check(
         lane.isMixed || request.limits.batchSize === batchSize,
@@ -352,9 +352,9 @@ class Play {
       rows.every((row) => row.request.lane === lane),
       'rows of two lanes share no batch',
     );
-    this.check(rows.every(isWanted), 'no row runs for which nobody waits, or is late');
+    this.check(rows.every(isWanted), 'no cancelled or late row runs');
     this.check(rows.length <= batchSize, 'no batch is too large');
-    this.check(rows.every(isWholeIn(rows)), 'what must run in one batch does');
+    this.check(rows.every(isWholeIn(rows)), 'a whole request runs in one batch');
     this.checkPartition(partition, lane.isMixed || reason === 'retry' || rows.length === batchSize);
     this.checkReason(record, lane);
     rows.forEach((row) => (row.is = 'running'));
@@ -365,7 +365,7 @@ class Play {
     const index = lane.retries.findIndex((retry) => sameRows(retry.filter(isWanted), rows));
     this.check(
       index >= 0,
-      'what runs again are the rows that are to, without those for which nobody waits',
+      'a retry has the rows to be retried, without those of cancelled or late calls',
     );
     lane.retries.splice(index, index < 0 ? 0 : 1);
   }
@@ -373,13 +373,16 @@ class Play {
   private checkPartition(partition: number, mayGoAhead: boolean): void {
     const held = this.held[partition]!;
     const idle = this.held.filter(({ length }, i) => length === 0 && isUp(this.targets[i]!));
-    this.check(isUp(this.targets[partition]!), 'a partition that is not there gets no batch');
+    this.check(isUp(this.targets[partition]!), 'an unavailable partition gets no batch');
     this.check(
       held.length <= this.options.prefetch,
-      'a partition takes one batch, and so many ahead',
+      'a partition holds no more batches than the prefetch limit allows',
     );
-    this.check(held.length === 0 || mayGoAhead, 'only full batches are handed ahead');
-    this.check(held.length === 0 || idle.length === 0, 'idle partitions come first');
+    this.check(held.length === 0 || mayGoAhead, 'only full batches go to a busy partition');
+    this.check(
+      held.length === 0 || idle.length === 0,
+      'a busy partition gets no batch while another one is idle',
+    );
   }
 
   private checkReason(
@@ -393,20 +396,20 @@ class Play {
     const next = waitingIn(lane)[0]?.request;
     this.check(
       reason === 'retry' || (reason === 'full') === (rows === batchSize),
-      'a batch is full when it has its size',
+      'a batch has the reason full exactly when it has the batch size',
     );
     this.check(
       reason !== 'timeout' || (batchTimeout > 0 && wait >= batchTimeout),
-      'a window has its time',
+      'a batch with the reason timeout has waited for the batch timeout',
     );
     this.check(
       reason !== 'idle' || batchTimeout === 0,
       'only windows without timeout close because a partition is idle',
     );
-    this.check(reason !== 'drain' || this.closed, 'only a closing batcher drains');
+    this.check(reason !== 'drain' || this.closed, 'only a closing batcher gives the reason drain');
     this.check(
       reason !== 'flush' || (!!next?.whole && rows + next.size > batchSize),
-      'a window is flushed for what does not fit into it and must not be split',
+      'a window is flushed early only for a whole request that does not fit into it',
     );
   }
 
@@ -416,7 +419,10 @@ class Play {
   ): Promise<BatchOutcome<PlayedRequest>> {
     const { runs } = this.options;
     const held = this.held[partition]!;
-    this.check(this.started.at(-1)?.parts === parts, 'a batch is told to start when it does');
+    this.check(
+      this.started.at(-1)?.parts === parts,
+      'the start of a batch is reported when it starts',
+    );
     const { duration, ends } = runs[this.runs++ % runs.length]!;
     const end = (held.at(-1) ?? Promise.resolve()).then(() => sleep(duration));
     held.push(end);
@@ -459,31 +465,28 @@ class Play {
 
   private end({ id, parts }: BatchRecord<PlayedRequest>): void {
     const index = this.started.findIndex((record) => record.id === id && record.parts === parts);
-    this.check(index >= 0, 'a batch ends once');
+    this.check(index >= 0, 'a batch ends once, after its start');
     this.started.splice(index, 1);
     this.callBack('end');
   }
 
   private checkIdle(): void {
     const idle = this.held.some(({ length }, i) => length === 0 && isUp(this.targets[i]!));
-    this.check(
-      !idle || !this.lanes.some(isReady),
-      'nothing that is ready waits beside an idle partition',
-    );
+    this.check(!idle || !this.lanes.some(isReady), 'no ready row waits while a partition is idle');
     const waiting = this.requests.reduce((sum, request) => sum + request.waiting, 0);
-    this.check(this.batcher.depth === waiting, 'its depth is what waits');
+    this.check(this.batcher.depth === waiting, 'the depth is the number of waiting rows');
     this.check(
       this.requests.every(
         ({ waiting: own, ready, isOver }) => ready <= own && (!isOver || own === 0),
       ),
-      'of what is over, nothing waits',
+      'no rows of an ended request wait',
     );
   }
 
   private checkEnd(): void {
-    this.check(!this.lanes.flatMap(waitingIn).some(isWanted), 'every row runs, or is abandoned');
+    this.check(!this.lanes.flatMap(waitingIn).some(isWanted), 'every row runs or is abandoned');
     this.check(this.held.flat().length === 0, 'every batch ends');
-    this.check(this.started.length === 0, 'every batch that was told to start is told to end');
+    this.check(this.started.length === 0, 'every batch with a reported start has a reported end');
     for (const { rows, errors, isOver, deadline, isAnswered } of this.requests) {
       const isLate = performance.now() >= deadline;
       this.check(isOver || isLate, 'every call ends');
@@ -493,7 +496,7 @@ class Play {
       );
       this.check(
         errors.length <= (isAnswered ? 0 : 1) && errors.every(isServingError),
-        'a call fails once, and for a reason',
+        'a call fails at most once, with an error of this library',
       );
       this.check(
         !errors.some((error) => String(error).includes('without a deadline')),
@@ -524,7 +527,7 @@ class Play {
       request.queue = this.batcher;
       request.leave();
     }
-    this.check(this.batcher.depth === 0, 'nothing waits of what has left');
+    this.check(this.batcher.depth === 0, 'no row of a cancelled request waits');
   }
 }
 

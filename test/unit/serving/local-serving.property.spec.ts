@@ -199,7 +199,7 @@ class Play {
     this.options.calls.forEach(({ at, call }) => setTimeout(() => void this.call(call), at));
     await runTimers();
     if (this.serving.queueDepths().get('played') !== 0) {
-      this.broken.push('rows wait in the end');
+      this.broken.push('rows still wait after all calls have ended');
     }
     await this.serving.close();
   }
@@ -332,7 +332,9 @@ class Play {
     const rows = Array.isArray(input) ? input : [...(input.data as Float32Array)];
     this.seen.push(...rows);
     if (rows.length !== size || size > batchSize) {
-      this.broken.push(`a batch of ${size} rows has ${rows.length}, and ${batchSize} are allowed`);
+      this.broken.push(
+        `a batch reported with ${size} rows has ${rows.length}; at most ${batchSize} are allowed`,
+      );
     }
     const callers = this.calls.filter((made) => made.rows.some((row) => rows.includes(row)));
     if (
@@ -341,7 +343,7 @@ class Play {
       this.broken.push(`a batch of key ${key} has rows of another key or kind`);
     }
     if (callers.some(({ reply }) => reply !== undefined)) {
-      this.broken.push('a row runs whose call was answered');
+      this.broken.push('a row ran after its call had ended');
     }
     this.callBack('batch');
     await new Promise((resolve) => setTimeout(resolve, duration));

@@ -133,13 +133,13 @@ class Play {
     setTimeout(() => void this.close(), closesAt);
     await runTimers();
     if (this.answered !== calls.length) {
-      this.faults.push(`${calls.length - this.answered} calls were not answered`);
+      this.faults.push(`${calls.length - this.answered} calls have no outcome`);
     }
     if ((isProcess || isHaltable) && this.workers.some(({ isBusy }) => isBusy)) {
-      this.faults.push('a worker runs that could have been ended');
+      this.faults.push('a worker still runs after the close, though it can be stopped');
     }
     if (!(this.closedAt! <= began + closesAt + drainTimeout + GRACE)) {
-      this.faults.push(`it closed after ${this.closedAt! - began} ms`);
+      this.faults.push(`the serving closed too late: after ${this.closedAt! - began} ms`);
     }
   }
 

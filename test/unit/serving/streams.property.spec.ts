@@ -133,7 +133,7 @@ class Play {
     await runTimers();
     const hanging = this.calls.filter(({ outcome }) => outcome === undefined).length;
     if (hanging > 0) {
-      this.broken.push(`${hanging} calls hang`);
+      this.broken.push(`${hanging} calls never end`);
       return;
     }
     await this.serving.close();
@@ -248,10 +248,12 @@ class Play {
     }
     const { batch, output } = event as OutputEvent<unknown[]>;
     if (batch.rows !== output.length) {
-      this.broken.push(`an event of ${batch.rows} rows has ${output.length}`);
+      this.broken.push(`an event reports ${batch.rows} rows but has ${output.length}`);
     }
     if (batch.offset < call.taken - (this.options.steps ? this.options.batchSize : 0)) {
-      this.broken.push(`an event from ${batch.offset} on comes after ${call.taken}`);
+      this.broken.push(
+        `an event starts at row ${batch.offset} after ${call.taken} rows were received`,
+      );
     }
     call.taken = Math.max(call.taken, batch.offset);
     output.forEach((value, i) => {
@@ -342,10 +344,10 @@ class Play {
       call.input !== 'observable' &&
       call.pulled - call.taken >= window + largest + batchSize
     ) {
-      this.broken.push(`${call.pulled} rows were pulled when ${call.taken} had been taken`);
+      this.broken.push(`${call.pulled} rows were pulled when only ${call.taken} had been received`);
     }
     if (call.hasLeft && call.input !== 'observable') {
-      this.broken.push('a source was asked after its consumer had left');
+      this.broken.push('a source was asked for a row after its consumer had left');
     }
     call.pulled += rows;
   }
@@ -357,7 +359,7 @@ class Play {
     );
     const lost = rows.filter((row) => gone.some((call) => call.rows.includes(row)));
     if (lost.length > 0) {
-      this.broken.push(`a batch ran rows ${lost.join(', ')} for nobody`);
+      this.broken.push(`a batch ran rows ${lost.join(', ')} of calls that had ended`);
     }
     if (hooks.length > 0) {
       emit('h', rows);

@@ -124,9 +124,9 @@ describeUnless(modelMissing, 'the OCR sample', () => {
     await expect(send(Buffer.alloc(1_000_001))).resolves.toMatchObject({ status: 413 });
   });
 
-  describeInBrowser((open) => {
+  describeInBrowser((openPage) => {
     it('The page shows lines with their text, reads an uploaded image, and shows batches by width', async () => {
-      const { page, problems } = await open(url, { viewport: { width: 1280, height: 1280 } });
+      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 1280 } });
 
       for (const { text } of lines) {
         await page.locator('#lines .text:not(.wrong)').getByText(text, { exact: true }).waitFor();

@@ -87,9 +87,9 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     expect(text).toContain('"meanFill"');
   });
 
-  describeInBrowser((open) => {
+  describeInBrowser((openPage) => {
     it('The page shows ranked answers and live batches', async () => {
-      const { page, problems } = await open(url, { viewport: { width: 1280, height: 800 } });
+      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 800 } });
 
       await page.getByLabel('Question').fill('how do I reset my password');
       await page

@@ -217,9 +217,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     );
   });
 
-  describeInBrowser((open) => {
+  describeInBrowser((openPage) => {
     it('The page writes several answers side by side and stops the one that is not wanted', async () => {
-      const { page, problems } = await open(url, { viewport: { width: 1280, height: 860 } });
+      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 860 } });
 
       await page.getByRole('button', { name: 'Five at once' }).click();
       const poemCard = page.locator('article', { hasText: poem });

@@ -6,6 +6,7 @@ import {
   InvalidServingError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { value } from '../../fixtures/models/models.js';
@@ -13,7 +14,6 @@ import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /** Whole numbers, for which every batch outputs exactly the same. */
@@ -110,7 +110,7 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
         batchTimeout: 50,
         pad: true,
       } as ServingDefinition);
-      return { serving, batches: watchedBatches(serving) };
+      return { serving, batches: recordBatches(serving) };
     };
     /** The outputs of the same inputs, each run alone and without padding. */
     const expectedOf = async (inputs: readonly object[]): Promise<unknown[]> => {

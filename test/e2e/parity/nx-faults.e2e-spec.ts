@@ -11,6 +11,7 @@ import {
   OverloadedError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { firstValueFrom } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
@@ -27,7 +28,6 @@ import {
   turn,
   useVirtualTime,
 } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch =>
@@ -112,7 +112,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
       await serve(definition),
       await serve({ ...definition, batchSize: 2, partitions: 2 }),
     ];
-    const batches = watchedBatches(two);
+    const batches = recordBatches(two);
 
     expect(await two.batchedRun(input)).toEqual(await one.run(input));
     await turn();
@@ -202,7 +202,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
       batchSize: 2,
       batchTimeout: 100,
     });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
     for (let window = 0; window < 20; window++) {
       const first = serving.batchedRun(1);
       await later(70);
@@ -248,7 +248,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
       useFactory: () => (rows: number[]) =>
         rows.map((row) => (row < 0 ? new RangeError(`${row}`) : row)),
     });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
 
     const replies = await Promise.allSettled([
       serving.batchedRun(1),
@@ -297,7 +297,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
       batchTimeout: 10,
       keyOptions: { long: { batchSize: 2, batchTimeout: 50 } },
     });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
     const calls = [numbers(1, 2, 3).withKey('short'), numbers(1, 2, 3).withKey('long')].map(
       (rows) => serving.batchedRun(rows),
     );
@@ -333,7 +333,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
 
   it('[2.2] A batch that is not full is not padded unless its model needs it', async () => {
     const serving = await serve({ name: 'partial', useFactory: () => doubled, batchSize: 8 });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
 
     await serving.batchedRun(numbers(1, 2, 3));
     await turn();

@@ -7,13 +7,13 @@ import {
   type LocalServing,
   type ServingDefinition,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 /** A batch of this many rows with consecutive numbers from `first` on. */
@@ -59,7 +59,7 @@ describe('Batched runs, like Nx.Serving', () => {
 
     it('[3.2] [4.1] Two calls with 2 rows run as one full batch of 4 before the timeout', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
 
       const replies = await Promise.all(
         [11, 21].map((first) => serving.batchedRun(numbers(first, 2))),
@@ -77,7 +77,7 @@ describe('Batched runs, like Nx.Serving', () => {
       [5, [3, 2]],
     ])('[4.5] A call with %i rows runs as batches of %j', async (rows, sizes) => {
       const serving = await serve(definition({ batchSize: 3, batchTimeout: 100 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
 
       const reply = serving.batchedRun(numbers(1, rows));
       await later(100);
@@ -90,7 +90,7 @@ describe('Batched runs, like Nx.Serving', () => {
 
     it('[1.7] [4.5] Calls with 3, 4 and 5 containers run as two batches of 6, and each gets its own rows', async () => {
       const serving = await serve(definition({ batchSize: 6, batchTimeout: 10_000 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       const inputs = [numbers(11, 3), numbers(21, 4), numbers(31, 5)].map((rows) => [
         rows.consume(),
         { b: rows.consume() },
@@ -122,7 +122,7 @@ describe('Batched runs, like Nx.Serving', () => {
 
     it('[2.4] Full and partial batches are padded on request, without results of padding', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100, pad: true }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       const partial = Promise.all(
         [11, 21].map((first) => serving.batchedRun(Batch.stack([floats([2], [first, first + 1])]))),
       );
@@ -418,7 +418,7 @@ describe('Batched runs, like Nx.Serving', () => {
 
     it('[5.1] An idle serving uses its partitions in turn', async () => {
       const serving = await serve({ name: 'double', useFactory: () => doubled, partitions: 3 });
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       for (let call = 0; call < 4; call++) {
         await serving.batchedRun(1);
         await turn();

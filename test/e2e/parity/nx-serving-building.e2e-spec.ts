@@ -19,11 +19,11 @@ import {
   UnknownServingError,
   withMetadata,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import { availableParallelism } from 'node:os';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 const double = () => doubled;
@@ -257,7 +257,7 @@ describe('Building servings, like Nx.Serving', () => {
     const base = defineServing({ name: 'base', useFactory: double, batchSize: 2 });
     const derived = { ...base, name: 'derived', batchSize: 4 };
     const [small, large] = [await serve(base), await serve(derived)];
-    const [ofSmall, ofLarge] = [watchedBatches(small), watchedBatches(large)];
+    const [ofSmall, ofLarge] = [recordBatches(small), recordBatches(large)];
 
     await Promise.all(
       [small, large].map((serving) => serving.batchedRun(Batch.stack([1, 2, 3, 4]))),
@@ -327,7 +327,7 @@ describe('Building servings, like Nx.Serving', () => {
 
   it('[4.12] The defaults are batches of 32, no timeout and one partition', async () => {
     const serving = await serve({ name: 'defaults', useFactory: double });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
 
     await serving.batchedRun(Batch.stack(Array.from({ length: 33 }, (_, i) => i)));
 

@@ -6,6 +6,7 @@ import {
   InvalidInputError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled } from '../../fixtures/batching/doubling.js';
@@ -14,7 +15,6 @@ import { value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 const plus = (x: Tensor, by: number): Tensor =>
@@ -107,7 +107,7 @@ describe('Hooks, like Nx.Serving', () => {
 
     it('[8.3] A call that does not fit into the waiting batch flushes it at once and starts the next', async () => {
       const serving = await serve(definition({ batchSize: 3, batchTimeout: 100 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       const calls = [11, 21].map((first) => collect(serving.stream(rowsFrom(first), { hooks })));
 
       expect(await calls[0]).toEqual(events(11));
@@ -122,7 +122,7 @@ describe('Hooks, like Nx.Serving', () => {
 
     it('[8.3] Calls that fit share a batch, and each gets its own rows of every hook', async () => {
       const serving = await serve(definition({ batchSize: 5, batchTimeout: 100 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       const calls = Promise.all(
         [11, 21].map((first) => collect(serving.stream(rowsFrom(first), { hooks }))),
       );

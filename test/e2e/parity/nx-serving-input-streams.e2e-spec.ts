@@ -7,6 +7,7 @@ import {
   InvalidBatchError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import type { Tensor } from 'onnxruntime-common';
 import { from } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
@@ -15,7 +16,6 @@ import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch =>
@@ -65,7 +65,7 @@ describe('Input streams, like Nx.Serving', () => {
 
     it('[8.1] The batches of a sequence run, and their outputs are joined in order', async () => {
       const serving = await serve(definition({ batchSize: 2, batchTimeout: 10 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
 
       expect(await passTime(serving.batchedRun(oneByOne(numbers(1, 2), numbers(3))))).toEqual(
         doubledNumbers(1, 2, 3),
@@ -136,7 +136,7 @@ describe('Input streams, like Nx.Serving', () => {
       batchSize: 4,
       batchTimeout: 10_000,
     });
-    const batches = watchedBatches(serving);
+    const batches = recordBatches(serving);
 
     const replies = await Promise.all([
       serving.batchedRun([numbers(1)]),

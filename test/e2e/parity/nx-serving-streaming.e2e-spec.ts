@@ -7,6 +7,7 @@ import {
   ServingStream,
   withMetadata,
 } from 'nestjs-serving';
+import { recordBatches } from 'nestjs-serving/testing';
 import type { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
@@ -15,7 +16,6 @@ import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watchedBatches } from '../../fixtures/batching/watched-batches.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
 const numbers = (...values: number[]): Batch =>
@@ -79,7 +79,7 @@ describe('Output streams, like Nx.Serving', () => {
 
     it('[3.2] [8.2] Two calls with 2 rows share a batch of 4, and each gets the event of its own rows', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 10_000 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
 
       const events = await Promise.all(
         [numbers(1, 2), numbers(3, 4)].map((rows) => collect(serving.stream(rows))),
@@ -92,7 +92,7 @@ describe('Output streams, like Nx.Serving', () => {
 
     it('[4.5] [8.2] Of two calls with 3 rows in batches of 4, the second gets an event of 1 row and one of 2', async () => {
       const serving = await serve(definition({ batchSize: 4, batchTimeout: 100 }));
-      const batches = watchedBatches(serving);
+      const batches = recordBatches(serving);
       const events = Promise.all(
         [numbers(1, 2, 3), numbers(4, 5, 6)].map((rows) => collect(serving.stream(rows))),
       );

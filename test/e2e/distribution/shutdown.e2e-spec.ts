@@ -16,7 +16,7 @@ import { freePort } from '../../fixtures/http/free-port.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { type ClusterApp, useCluster } from '../../fixtures/cluster/use-cluster.js';
-import { watched } from '../../fixtures/async/watched.js';
+import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 
 const never = (): Promise<never> => new Promise(() => {});
 const closed = expect.objectContaining({ code: 'SERVING_CLOSED' });
@@ -76,7 +76,7 @@ describe('A node that shuts down', () => {
         ...echo,
         useFactory: () => (rows: readonly unknown[]) => rows,
       });
-      const call = watched(web.servings.batchedRun('echo', 'x'));
+      const call = outcomeOf(web.servings.batchedRun('echo', 'x'));
       await time.advance(50);
       expect(call).toEqual({});
 
@@ -105,10 +105,10 @@ describe('A node that shuts down', () => {
           })(),
         ),
       ),
-    ].map(watched);
+    ].map(outcomeOf);
     await until(() => hung.begun > 1);
 
-    const shutdown = watched(owner.close().then(() => 'done'));
+    const shutdown = outcomeOf(owner.close().then(() => 'done'));
     await time.advance(290);
     expect(shutdown).toEqual({});
     await time.advance(20);
@@ -133,10 +133,10 @@ describe('A node that shuts down', () => {
       servings: [hung.definition, quick],
       ...options,
     });
-    const call = watched(web.servings.batchedRun('hung', 1));
+    const call = outcomeOf(web.servings.batchedRun('hung', 1));
     await until(() => hung.begun > 0);
 
-    const shutdown = watched(owner.close().then(() => 'done'));
+    const shutdown = outcomeOf(owner.close().then(() => 'done'));
     await time.advance(limit - 10);
     expect(call).toEqual({});
     await time.advance(20);
@@ -166,10 +166,10 @@ describe('A node that shuts down', () => {
       web.servings.batchedRun('not there', 3),
       iterated(web.servings.stream('not there', 4)),
       web.servings.batchedRun('prepared', 5),
-    ].map(watched);
+    ].map(outcomeOf);
     await until(() => hung.begun > 0);
 
-    const shutdown = watched(web.close().then(() => 'done'));
+    const shutdown = outcomeOf(web.close().then(() => 'done'));
     await time.advance(290);
     expect(calls.map(({ outcome }) => outcome)).toEqual(calls.map(() => undefined));
     await time.advance(20);
@@ -203,7 +203,7 @@ describe('A node that shuts down', () => {
       { logger: false, abortOnError: false },
     );
     await time.advance(100);
-    const call = watched(caller.get(ServingService).batchedRun('echo', 'x'));
+    const call = outcomeOf(caller.get(ServingService).batchedRun('echo', 'x'));
     await time.advance(50);
 
     const closing = owner.close();

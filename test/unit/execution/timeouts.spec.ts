@@ -9,7 +9,7 @@ import { BatchScript } from 'nestjs-serving/testing';
 import { iterated } from '../../fixtures/async/streams.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, timers, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
-import { watched } from '../../fixtures/async/watched.js';
+import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 
 const letters = (text: string): Batch => Batch.stack(text.split(''));
 const upper = (rows: readonly string[]): string[] => rows.map((row) => row.toUpperCase());
@@ -47,8 +47,8 @@ describe('A call with a timeout', () => {
 
   it('[7.2] A call is answered at its deadline while all partitions are busy, and its rows never run', async () => {
     const [serving, script] = await busy({ batchSize: 4 });
-    const call = watched(serving.batchedRun(letters('abc'), { timeout: 50 }));
-    const other = watched(serving.batchedRun('d'));
+    const call = outcomeOf(serving.batchedRun(letters('abc'), { timeout: 50 }));
+    const other = outcomeOf(serving.batchedRun('d'));
     await later(49);
     expect([call.outcome, serving.queueDepths().get('timed')]).toEqual([undefined, 4]);
 
@@ -64,7 +64,7 @@ describe('A call with a timeout', () => {
 
   it('[7.2] The places of rows whose deadline has passed go to later rows', async () => {
     const [serving, script] = await busy({ batchSize: 2 });
-    const calls = ['a', 'b'].map((row) => watched(serving.batchedRun(row, { timeout: 10 })));
+    const calls = ['a', 'b'].map((row) => outcomeOf(serving.batchedRun(row, { timeout: 10 })));
     await later(10);
     ['c', 'd'].forEach((row) => void serving.batchedRun(row));
 
@@ -78,8 +78,8 @@ describe('A call with a timeout', () => {
 
   it('[7.2] A running call is answered at its deadline, and the others of its batch get their results', async () => {
     const [serving, script] = await start();
-    const call = watched(serving.batchedRun('a', { timeout: 10 }));
-    const other = watched(serving.batchedRun('b'));
+    const call = outcomeOf(serving.batchedRun('a', { timeout: 10 }));
+    const other = outcomeOf(serving.batchedRun('b'));
     const batch = await script.next();
 
     await later(10);
@@ -95,7 +95,7 @@ describe('A call with a timeout', () => {
     const calls = [
       serving.batchedRun('a', { timeout: 1000 }),
       serving.run('b', { timeout: 1000 }),
-    ].map(watched);
+    ].map(outcomeOf);
     await turn();
 
     script.release(upper);
@@ -151,7 +151,7 @@ describe('A call with a timeout', () => {
       const [serving, script] = await start({
         preprocess: () => new Promise((resolve) => (prepare = resolve)),
       });
-      const call = watched(serving[method]('a', { timeout: 10 }));
+      const call = outcomeOf(serving[method]('a', { timeout: 10 }));
       await later(10);
       expect(call.outcome).toEqual(late(10));
 
@@ -167,7 +167,7 @@ describe('A call with a timeout', () => {
     const [serving, script] = await start({
       postprocess: () => new Promise((resolve) => (shape = resolve as never)),
     });
-    const call = watched(serving.batchedRun('a', { timeout: 10 }));
+    const call = outcomeOf(serving.batchedRun('a', { timeout: 10 }));
     await turn();
     script.release(upper);
     await later(10);
@@ -182,7 +182,7 @@ describe('A call with a timeout', () => {
     const [serving] = await start({
       preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
     });
-    const call = watched(serving.batchedRun('a', leaving));
+    const call = outcomeOf(serving.batchedRun('a', leaving));
     await turn();
 
     leaving.abort('gone');
@@ -194,7 +194,7 @@ describe('A call with a timeout', () => {
 
   it('[7.2] [4.5] No more batches of a split call run after its deadline', async () => {
     const [serving, script] = await start({ batchSize: 2 });
-    const call = watched(serving.batchedRun(letters('abcde'), { timeout: 10 }));
+    const call = outcomeOf(serving.batchedRun(letters('abcde'), { timeout: 10 }));
     await turn();
     script.batches[0]!.finish(upper);
     await later(10);
@@ -208,7 +208,7 @@ describe('A call with a timeout', () => {
 
   it('[7.2] [3.1] No more pieces of an inline run start after its deadline', async () => {
     const [serving, script] = await start({ batchSize: 2 });
-    const call = watched(serving.run(letters('abcde'), { timeout: 10 }));
+    const call = outcomeOf(serving.run(letters('abcde'), { timeout: 10 }));
     await turn();
     expect(script.rows).toEqual([['a', 'b']]);
 
@@ -232,7 +232,7 @@ describe('A call with a timeout', () => {
         ended = true;
       }
     }
-    const call = watched(serving.batchedRun(endless(), { timeout: 10 }));
+    const call = outcomeOf(serving.batchedRun(endless(), { timeout: 10 }));
     script.release(upper);
 
     await later(16);
@@ -249,7 +249,7 @@ describe('A call with a timeout', () => {
           serving[method]('a'),
           serving[method]('b', { timeout: 5 }),
           serving[method]('c', { timeout: 15 }),
-        ].map(watched);
+        ].map(outcomeOf);
 
         await later(5);
         expect(calls.map(({ outcome }) => outcome)).toEqual([undefined, late(5), undefined]);
@@ -263,7 +263,7 @@ describe('A call with a timeout', () => {
 
     it('[7.2] The timeout of the serving does not apply to streams', async () => {
       const [serving, script] = await start({ timeout: 10 });
-      const call = watched(iterated(serving.stream('a')));
+      const call = outcomeOf(iterated(serving.stream('a')));
       await later(1000);
       expect(call.outcome).toBeUndefined();
 
@@ -289,7 +289,7 @@ describe('A call with a timeout', () => {
           events.push(output);
         }
       })();
-      const call = watched(reading);
+      const call = outcomeOf(reading);
       await turn();
       script.batches[0]!.finish(upper);
       await later(9);
@@ -336,7 +336,7 @@ describe('A call with a timeout', () => {
       const [serving] = await start({
         preprocess: () => new Promise((resolve) => setTimeout(() => resolve({ batch: 'a' }), 50)),
       });
-      const call = watched(iterated(serving.stream('a', { timeout: 10 })));
+      const call = outcomeOf(iterated(serving.stream('a', { timeout: 10 })));
 
       await later(10);
       expect(call.outcome).toEqual(late(10));

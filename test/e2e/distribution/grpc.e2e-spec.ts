@@ -26,7 +26,11 @@ import {
   type Joined,
   useNodes,
 } from '../../fixtures/cluster/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { has } from '../../fixtures/cluster/tcp-nodes.js';
 
 const startProcess = useAppProcesses();
@@ -44,11 +48,11 @@ async function start(
   address: Address,
   { options, ...settings }: GrpcTransportSettings = {},
 ): Promise<Joined<GrpcTransport>> {
-  const heard = new Heard();
+  const recorded = new RecordingReceiver();
   const transport = new GrpcTransport({ ...settings, options: { url: '127.0.0.1:0', ...options } });
   transports.push(transport);
-  await transport.start(stationOf(address, heard));
-  return { transport, heard };
+  await transport.start(contextOf(address, recorded));
+  return { transport, recorded };
 }
 
 /** The address for peers. */
@@ -65,7 +69,7 @@ async function startLinked(
   const there = startProcess('node', { transport: 'grpc', settings, address: 'b' });
   const [port] = await there.told<number>('started');
   const here = own ?? (await start('a', { peers: [`127.0.0.1:${port}`] }));
-  await here.heard.until(has('found b'));
+  await here.recorded.until(has('found b'));
   return [here, there];
 }
 
@@ -91,15 +95,15 @@ describe('connections', () => {
       toB.give(b.transport.port!);
       toA.give(a.transport.port!);
 
-      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
-      void a.transport.send('b', numbered(1));
-      void b.transport.send('a', numbered(2));
+      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+      void a.transport.send('b', numberedPacket(1));
+      void b.transport.send('a', numberedPacket(2));
       await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+        [a, b].map(({ recorded }) => recorded.until(({ packets }) => packets.length === 1)),
       );
 
-      expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
+      expect([a.recorded.events, b.recorded.events]).toEqual([['found b'], ['found a']]);
       await Promise.all([a.transport.stop(), b.transport.stop()]);
     }
   });
@@ -111,16 +115,16 @@ describe('connections', () => {
 
     for (let times = 1; times <= 3; times++) {
       await Promise.all([
-        a.heard.until(has('found b', times)),
-        b.heard.until(has('found a', times)),
+        a.recorded.until(has('found b', times)),
+        b.recorded.until(has('found a', times)),
       ]);
-      void b.transport.send('a', numbered(times));
-      await a.heard.until(({ packets }) => packets.length === times);
+      void b.transport.send('a', numberedPacket(times));
+      await a.recorded.until(({ packets }) => packets.length === times);
       way.break();
     }
-    await Promise.all([a.heard.until(has('gone b', 3)), b.heard.until(has('gone a', 3))]);
+    await Promise.all([a.recorded.until(has('gone b', 3)), b.recorded.until(has('gone a', 3))]);
 
-    expect(a.heard.numbers).toEqual([1, 2, 3]);
+    expect(a.recorded.numbers).toEqual([1, 2, 3]);
   });
 
   it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
@@ -131,20 +135,20 @@ describe('connections', () => {
     });
     const url = `127.0.0.1:${(await killed.told<number>('started'))[0]}`;
     const a = await start('a', { peers: [url] });
-    await a.heard.until(has('found b-1'));
+    await a.recorded.until(has('found b-1'));
 
     killed.kill('SIGKILL');
-    await a.heard.until(has('gone b-1'));
-    expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
+    await a.recorded.until(has('gone b-1'));
+    expect(() => a.transport.send('b-1', numberedPacket(1))).toThrow('There is no node b-1');
     const next = startProcess('node', {
       transport: 'grpc',
       settings: { options: { url } },
       address: 'b-2',
     });
-    await a.heard.until(has('found b-2'));
-    void a.transport.send('b-2', numbered(2));
+    await a.recorded.until(has('found b-2'));
+    void a.transport.send('b-2', numberedPacket(2));
 
-    expect(await next.told('heard')).toEqual([2]);
+    expect(await next.told('received')).toEqual([2]);
   });
 
   it.each(['dials', 'is dialled'])(
@@ -153,7 +157,7 @@ describe('connections', () => {
       const [a, slow] = await startLinked(who);
       slow.kill('SIGSTOP');
       const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numbered(i, a.transport.maxPacket)),
+        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
       );
       const events: string[] = [];
       const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
@@ -162,12 +166,12 @@ describe('connections', () => {
 
       slow.kill('SIGCONT');
       await room;
-      const heard = await slow.told<number>('heard', sent.length);
+      const recorded = await slow.told<number>('received', sent.length);
 
       expect(sent[0]).toBe(undefined);
       expect(sent.at(-1)).toBeInstanceOf(Promise);
       expect(events).toEqual(['goes on', 'room']);
-      expect(heard).toEqual(Array.from(sent.keys()));
+      expect(recorded).toEqual(Array.from(sent.keys()));
     },
   );
 
@@ -177,14 +181,14 @@ describe('connections', () => {
       const [a, killed] = await startLinked(who);
       killed.kill('SIGSTOP');
       const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numbered(i, a.transport.maxPacket)),
+        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
       );
 
       killed.kill('SIGKILL');
       await Promise.all(sent.map(async (each) => each));
-      await a.heard.until(has('gone b'));
+      await a.recorded.until(has('gone b'));
 
-      expect(() => a.transport.send('b', numbered(2))).toThrow('There is no node b');
+      expect(() => a.transport.send('b', numberedPacket(2))).toThrow('There is no node b');
     },
   );
 
@@ -192,11 +196,11 @@ describe('connections', () => {
     '[11] The connection to a node that does not read ends when 128 MiB wait; the node %s',
     async (who) => {
       const [a, stopped] = await startLinked(who);
-      const packet = numbered(1, a.transport.maxPacket);
+      const packet = numberedPacket(1, a.transport.maxPacket);
       let sent = 0;
 
       stopped.kill('SIGSTOP');
-      while (!has('gone b')(a.heard)) {
+      while (!has('gone b')(a.recorded)) {
         void a.transport.send('b', packet);
         sent++;
         await turn();
@@ -213,11 +217,11 @@ describe('connections', () => {
     const way = await breakable(a.transport.port!);
     const settings = { options: { url: '127.0.0.1:0' }, peers: [`127.0.0.1:${way.port}`] };
     const stopped = startProcess('node', { transport: 'grpc', settings, address: 'b' });
-    await a.heard.until(has('found b'));
+    await a.recorded.until(has('found b'));
 
     stopped.kill('SIGSTOP');
-    while (!has('gone b')(a.heard)) {
-      void a.transport.send('b', numbered(1, a.transport.maxPacket));
+    while (!has('gone b')(a.recorded)) {
+      void a.transport.send('b', numberedPacket(1, a.transport.maxPacket));
       await turn();
     }
     await until(() => way.open === 0);
@@ -233,7 +237,7 @@ describe('connections', () => {
         const [a, stopped] = await startLinked(who);
         stopped.kill('SIGSTOP');
         for (let i = 0; i < 64; i++) {
-          void a.transport.send('b', numbered(i, a.transport.maxPacket));
+          void a.transport.send('b', numberedPacket(i, a.transport.maxPacket));
         }
         let hasStopped = false;
         const stopping = a.transport.stop().then(() => (hasStopped = true));
@@ -276,21 +280,21 @@ describe('strangers', () => {
     ]);
     await until(() => told.length === 2);
     const friend = await start('d', { secret: 'one', peers });
-    await friend.heard.until(has('found a'));
-    void friend.transport.send('a', numbered(1));
-    await a.heard.until(({ packets }) => packets.length === 1);
+    await friend.recorded.until(has('found a'));
+    void friend.transport.send('a', numberedPacket(1));
+    await a.recorded.until(({ packets }) => packets.length === 1);
 
     expect(told).toEqual(
       Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
     );
-    expect(a.heard.events).toEqual(['found d']);
-    expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
+    expect(a.recorded.events).toEqual(['found d']);
+    expect(strangers.map(({ recorded }) => recorded.events)).toEqual([[], []]);
   });
 
   it.each<[string, GrpcMessage, RegExp]>([
     [
       'a packet on a connection that is no link',
-      { frame: numbered(1) },
+      { frame: numberedPacket(1) },
       /INVALID_ARGUMENT: A packet on a connection that is no link/,
     ],
     ['a text that is no JSON', { text: 'hello' }, /INVALID_ARGUMENT: Unexpected token/],
@@ -307,7 +311,7 @@ describe('strangers', () => {
     ],
     [
       'a message that is larger than a packet',
-      { frame: numbered(1, 1_100_000) },
+      { frame: numberedPacket(1, 1_100_000) },
       /RESOURCE_EXHAUSTED/,
     ],
   ])(
@@ -320,8 +324,8 @@ describe('strangers', () => {
 
       expect(String(error)).toMatch(reason);
       const friend = await start('b', { peers: [urlOf(node)] });
-      await friend.heard.until(has('found a'));
-      expect(node.heard.packets).toEqual([]);
+      await friend.recorded.until(has('found a'));
+      expect(node.recorded.packets).toEqual([]);
     },
   );
 
@@ -343,7 +347,7 @@ describe('strangers', () => {
     await once(socket, 'close');
     const friend = await start('b', { peers: [urlOf(node)] });
 
-    await friend.heard.until(has('found a'));
+    await friend.recorded.until(has('found a'));
   });
 
   it('[11] Listening beyond this machine without protection is refused', async () => {
@@ -389,12 +393,12 @@ describeUnless(
         options: { tlsOptions: tls },
         peers: [`localhost:${a.transport.port}`],
       });
-      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
-      const packet = numbered(1, a.transport.maxPacket);
+      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+      const packet = numberedPacket(1, a.transport.maxPacket);
       void a.transport.send('b', packet);
-      await b.heard.until(({ packets }) => packets.length === 1);
+      await b.recorded.until(({ packets }) => packets.length === 1);
 
-      expect(Buffer.compare(b.heard.packets[0]!, packet)).toBe(0);
+      expect(Buffer.compare(b.recorded.packets[0]!, packet)).toBe(0);
     });
 
     it('[11] The server name of a connection is the one that the certificates are for', async () => {
@@ -406,7 +410,7 @@ describeUnless(
         options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
         peers: [urlOf(a)],
       });
-      await b.heard.until(has('found a'));
+      await b.recorded.until(has('found a'));
 
       expect(names).toEqual(['localhost']);
     });
@@ -425,12 +429,12 @@ describeUnless(
         peers: [`localhost:${a.transport.port}`],
       });
       transports.push(stranger);
-      const heard = new Heard();
-      await stranger.start(stationOf('b', heard, { role: 'client' }));
+      const recorded = new RecordingReceiver();
+      await stranger.start(contextOf('b', recorded, { role: 'client' }));
       await until(() => told.length > 0);
 
       expect(told).toEqual([expect.stringContaining('UNAVAILABLE')]);
-      expect([a.heard.events, heard.events]).toEqual([[], []]);
+      expect([a.recorded.events, recorded.events]).toEqual([[], []]);
     });
   },
 );

@@ -11,7 +11,11 @@ import { GrpcTransport } from '../../../lib/distribution/transports/grpc/grpc.tr
 import { until } from '../../fixtures/async/awaited.js';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo, closing } = useTcpNodes();
@@ -82,15 +86,15 @@ describe('A stranger at the TCP port of a node with a secret', () => {
     time = await VirtualTime.install();
     const a = await start('a', { secret });
     const b = await start('b', { secret, peers: peersOf(a) });
-    await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
+    await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
     await time.advance(60_000);
     for (let i = 0; i < 5; i++) {
-      b.transport.send('a', numbered(i, b.transport.maxPacket));
+      b.transport.send('a', numberedPacket(i, b.transport.maxPacket));
     }
-    await a.heard.until(({ packets }) => packets.length === 5);
+    await a.recorded.until(({ packets }) => packets.length === 5);
 
-    expect(a.heard.events).toEqual(['found b']);
-    expect(b.heard.events).toEqual(['found a']);
+    expect(a.recorded.events).toEqual(['found b']);
+    expect(b.recorded.events).toEqual(['found a']);
   });
 });
 
@@ -144,7 +148,7 @@ describe('A stranger that a node dials', () => {
 async function startGrpc(): Promise<GrpcTransport> {
   const transport = new GrpcTransport({ options: { url: '127.0.0.1:0' }, secret });
   closing.push(() => transport.stop());
-  await transport.start(stationOf('a', new Heard()));
+  await transport.start(contextOf('a', new RecordingReceiver()));
   return transport;
 }
 

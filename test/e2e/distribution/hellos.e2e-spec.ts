@@ -4,7 +4,7 @@ import type { MemoryTransport } from '../../../lib/testing/memory-network.js';
 import { decodeFrame, encodeFrame } from '../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
-import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { contextOf, RecordingReceiver } from '../../fixtures/async/recording-receiver.js';
 import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -24,13 +24,13 @@ describe('A hello to the nodes of a cluster without a secret', () => {
   async function connect(): Promise<{ readonly kind: number; readonly to: unknown }[]> {
     const frames: { kind: number; to: unknown }[] = [];
     stranger = cluster.network({ connections: false }).transport();
-    const receiver = Object.assign(new Heard(), {
-      hear(packet: Uint8Array) {
+    const receiver = Object.assign(new RecordingReceiver(), {
+      receive(packet: Uint8Array) {
         const { kind, header } = decodeFrame(packet, defaultWireLimits);
         frames.push({ kind, to: header['to'] });
       },
     });
-    await stranger.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));
+    await stranger.start(contextOf(IMPOSTOR, receiver, { namespace: 'default' }));
     return frames;
   }
 

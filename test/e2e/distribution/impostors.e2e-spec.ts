@@ -7,7 +7,7 @@ import { defaultWireLimits } from '../../../lib/distribution/wire/limits.js';
 import { Kind } from '../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../lib/distribution/wire/values.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { contextOf, RecordingReceiver } from '../../fixtures/async/recording-receiver.js';
 import { falseBeat, Impostor, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { iterated } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
@@ -83,9 +83,9 @@ describe('An impostor that can broadcast to all nodes', () => {
 
   async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
     const transport = cluster.network({}).transport();
-    const heard = new Heard();
+    const recorded = new RecordingReceiver();
     await transport.start(
-      stationOf(IMPOSTOR, hear ? Object.assign(heard, { receive: hear }) : heard, {
+      contextOf(IMPOSTOR, hear ? Object.assign(recorded, { receive: hear }) : recorded, {
         namespace: 'default',
       }),
     );

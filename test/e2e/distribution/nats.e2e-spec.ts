@@ -10,7 +10,11 @@ import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, probed, useNodes } from '../../fixtures/cluster/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { NatsServer, natsMissing } from '../../fixtures/cluster/nats-server.js';
 
 function doesNotThrow(action: () => unknown): boolean {
@@ -61,10 +65,10 @@ describeUnless(natsMissing, 'The NATS transport', () => {
     await expect(probed(a.transport, 'b-1')).resolves.toBe(false);
     const next = startProcess('node', { transport: 'nats', settings, address: 'b-2' });
     await next.told('started');
-    a.transport.send('b-2', numbered(7));
+    a.transport.send('b-2', numberedPacket(7));
 
-    expect(await next.told('heard')).toEqual([7]);
-    expect(a.heard.events).toEqual([]);
+    expect(await next.told('received')).toEqual([7]);
+    expect(a.recorded.events).toEqual([]);
   });
 
   it('[11] The probe of a hung node fails without a verdict', async () => {
@@ -94,30 +98,30 @@ describeUnless(natsMissing, 'The NATS transport', () => {
       const [gone, back] = [2 * times - 1, 2 * times];
       await server.kill();
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)),
+        [a, b].map(({ recorded }) => recorded.until(({ events }) => events.length === gone)),
       );
-      a.transport.send('b', numbered(0));
+      a.transport.send('b', numberedPacket(0));
       await expect(a.transport.probe('b')).rejects.toBeDefined();
       await server.start();
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)),
+        [a, b].map(({ recorded }) => recorded.until(({ events }) => events.length === back)),
       );
-      a.transport.send('b', numbered(times));
-      await b.heard.until(({ numbers }) => numbers.includes(times));
+      a.transport.send('b', numberedPacket(times));
+      await b.recorded.until(({ numbers }) => numbers.includes(times));
     }
 
-    expect(b.heard.numbers).toEqual([1, 2]);
-    expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
+    expect(b.recorded.numbers).toEqual([1, 2]);
+    expect(a.recorded.events).toEqual(['offline', 'online', 'offline', 'online']);
   });
 
   it('[11] A node stops while the server is away', async () => {
-    const { transport, heard } = await join('a');
+    const { transport, recorded } = await join('a');
     await server.kill();
-    await heard.until(({ events }) => events.includes('offline'));
+    await recorded.until(({ events }) => events.includes('offline'));
 
     await transport.stop();
 
-    expect(heard.events).toEqual(['offline']);
+    expect(recorded.events).toEqual(['offline']);
     await server.start();
   });
 
@@ -127,7 +131,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
       const { transport } = await join('a');
       server.signal('SIGSTOP');
       for (let i = 0; i < 64; i++) {
-        transport.send('b', numbered(i, transport.maxPacket));
+        transport.send('b', numberedPacket(i, transport.maxPacket));
       }
       let hasStopped = false;
       const stopping = transport.stop().then(() => (hasStopped = true));
@@ -143,7 +147,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
 
   it('[11] The data that waits for a server that does not read is limited', async () => {
     const { transport } = await join('a');
-    const packet = numbered(1, transport.maxPacket);
+    const packet = numberedPacket(1, transport.maxPacket);
     let sent = 0;
     const fill = (): void => {
       for (;;) {
@@ -170,7 +174,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
         namespace: 'test',
         address: 'a',
         role: 'node',
-        receiver: (await join('b')).heard,
+        receiver: (await join('b')).recorded,
         jsonHandlers: new Map(),
       }),
     ).rejects.toThrow(/refused/i);
@@ -180,12 +184,12 @@ describeUnless(natsMissing, 'The NATS transport', () => {
     const small = await NatsServer.start('max_payload: 8192');
     try {
       const transport = new NatsTransport({ options: { servers: small.url } });
-      const { heard } = await join('b');
+      const { recorded } = await join('b');
       await transport.start({
         namespace: 'test',
         address: 'a',
         role: 'node',
-        receiver: heard,
+        receiver: recorded,
         jsonHandlers: new Map(),
       });
 
@@ -206,7 +210,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
       options: { servers: deaf.url, user: 'deaf', pass: 'p' },
     });
     try {
-      await transport.start(stationOf('a', new Heard()));
+      await transport.start(contextOf('a', new RecordingReceiver()));
 
       await until(() =>
         log.mock.calls

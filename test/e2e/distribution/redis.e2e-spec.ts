@@ -11,12 +11,16 @@ import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { RedisServer, redisMissing } from '../../fixtures/cluster/redis-server.js';
 
 /** Starts a node with these options, and rejects with its error. */
 function start(options: RedisTransportOptions): Promise<void> {
-  return new RedisTransport({ options }).start(stationOf('x', new Heard()));
+  return new RedisTransport({ options }).start(contextOf('x', new RecordingReceiver()));
 }
 
 describeUnless(redisMissing, 'The Redis transport', () => {
@@ -52,8 +56,8 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     const a = await join('a');
     await join('b');
 
-    await expect(a.transport.send('b', numbered(1))).resolves.toBeUndefined();
-    await expect(a.transport.send('nobody', numbered(1))).rejects.toThrow(
+    await expect(a.transport.send('b', numberedPacket(1))).resolves.toBeUndefined();
+    await expect(a.transport.send('nobody', numberedPacket(1))).rejects.toThrow(
       'There is no node nobody',
     );
   });
@@ -72,10 +76,10 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     }
     const next = startProcess('node', { transport: 'redis', settings, address: 'b-2' });
     await next.told('started');
-    await a.transport.send('b-2', numbered(7));
+    await a.transport.send('b-2', numberedPacket(7));
 
-    expect(await next.told('heard')).toEqual([7]);
-    expect(a.heard.events).toEqual([]);
+    expect(await next.told('received')).toEqual([7]);
+    expect(a.recorded.events).toEqual([]);
   });
 
   it('[11] A server that is away leads to one error in the log, for any number of attempts', async () => {
@@ -93,7 +97,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     await own.kill();
     await until(() => attempts.mock.calls.length >= 20);
     await own.start();
-    await a.heard.until(({ events }) => events.includes('online'));
+    await a.recorded.until(({ events }) => events.includes('online'));
 
     const away = `error: There is no connection to the Redis server; it is retried without end. connect ECONNREFUSED 127.0.0.1:${own.port}`;
     const back = 'Connected to Redis. Subscribing to channels...';
@@ -109,20 +113,20 @@ describeUnless(redisMissing, 'The Redis transport', () => {
       const [gone, back] = [2 * times - 1, 2 * times];
       await own.kill();
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === gone)),
+        [a, b].map(({ recorded }) => recorded.until(({ events }) => events.length === gone)),
       );
-      await a.transport.send('b', numbered(0));
+      await a.transport.send('b', numberedPacket(0));
       await expect(a.transport.probe('b')).rejects.toThrow('The Redis server is away');
       await own.start();
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ events }) => events.length === back)),
+        [a, b].map(({ recorded }) => recorded.until(({ events }) => events.length === back)),
       );
-      await a.transport.send('b', numbered(times));
-      await b.heard.until(({ numbers }) => numbers.includes(times));
+      await a.transport.send('b', numberedPacket(times));
+      await b.recorded.until(({ numbers }) => numbers.includes(times));
     }
 
-    expect(b.heard.numbers).toEqual([1, 2]);
-    expect(a.heard.events).toEqual(['offline', 'online', 'offline', 'online']);
+    expect(b.recorded.numbers).toEqual([1, 2]);
+    expect(a.recorded.events).toEqual(['offline', 'online', 'offline', 'online']);
   });
 
   it('[11] Nothing waits for a server that is away', async () => {
@@ -130,10 +134,10 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     options = { port: own.port, retryDelay: 600_000 };
     const a = await join('a');
     await own.kill();
-    await a.heard.until(({ events }) => events.includes('offline'));
+    await a.recorded.until(({ events }) => events.includes('offline'));
 
-    await a.transport.send('b', numbered(0));
-    await a.transport.broadcast(numbered(0));
+    await a.transport.send('b', numberedPacket(0));
+    await a.transport.broadcast(numberedPacket(0));
     await expect(a.transport.probe('b')).rejects.toThrow('The Redis server is away');
     await a.transport.stop();
   });
@@ -147,15 +151,15 @@ describeUnless(redisMissing, 'The Redis transport', () => {
 
     for (let times = 1; times <= 3; times++) {
       way.break();
-      await b.heard.until(({ events }) => events.length === 2 * times);
-      await a.transport.send('b', numbered(times));
-      await a.transport.broadcast(numbered(10 + times));
-      await b.heard.until(({ packets }) => packets.length === 2 * times);
+      await b.recorded.until(({ events }) => events.length === 2 * times);
+      await a.transport.send('b', numberedPacket(times));
+      await a.transport.broadcast(numberedPacket(10 + times));
+      await b.recorded.until(({ packets }) => packets.length === 2 * times);
     }
 
-    expect(b.heard.numbers).toEqual([1, 11, 2, 12, 3, 13]);
-    expect(b.heard.events).toEqual([1, 2, 3].flatMap(() => ['offline', 'online']));
-    expect(a.heard.events).toEqual([]);
+    expect(b.recorded.numbers).toEqual([1, 11, 2, 12, 3, 13]);
+    expect(b.recorded.events).toEqual([1, 2, 3].flatMap(() => ['offline', 'online']));
+    expect(a.recorded.events).toEqual([]);
   });
 
   it('[11] Packets that a lost connection left unanswered are not sent again', async () => {
@@ -166,18 +170,18 @@ describeUnless(redisMissing, 'The Redis transport', () => {
 
     for (let times = 1; times <= 5; times++) {
       const sending = Array.from({ length: 20 }, (_, i) =>
-        b.transport.send('a', numbered(100 * times + i, b.transport.maxPacket)),
+        b.transport.send('a', numberedPacket(100 * times + i, b.transport.maxPacket)),
       );
-      await a.heard.until(({ numbers }) => numbers.some((number) => number >= 100 * times));
+      await a.recorded.until(({ numbers }) => numbers.some((number) => number >= 100 * times));
       way.break();
       await Promise.all(sending);
-      await b.heard.until(({ events }) => events.length === 2 * times);
+      await b.recorded.until(({ events }) => events.length === 2 * times);
     }
-    await b.transport.send('a', numbered(1000));
-    await a.heard.until(({ numbers }) => numbers.includes(1000));
+    await b.transport.send('a', numberedPacket(1000));
+    await a.recorded.until(({ numbers }) => numbers.includes(1000));
 
-    expect(a.heard.numbers).toEqual(
-      [...new Set(a.heard.numbers)].toSorted((one, other) => one - other),
+    expect(a.recorded.numbers).toEqual(
+      [...new Set(a.recorded.numbers)].toSorted((one, other) => one - other),
     );
   });
 
@@ -203,8 +207,8 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     await expect(start({ port, username: 'other', password: 'word' })).rejects.toThrow('NOPERM');
     options = { port, username: 'node', password: 'word' };
     const [a, b] = [await join('a'), await join('b')];
-    await a.transport.send('b', numbered(1));
-    await b.heard.until(({ packets }) => packets.length === 1);
+    await a.transport.send('b', numberedPacket(1));
+    await b.recorded.until(({ packets }) => packets.length === 1);
   });
 
   it('[11] A packet that the server refuses fails with the reason', async () => {
@@ -212,14 +216,14 @@ describeUnless(redisMissing, 'The Redis transport', () => {
     options = { port: own.port, username: 'node', password: 'any' };
     const a = await join('a');
 
-    await expect(a.transport.send('b', numbered(1))).rejects.toThrow('NOPERM');
+    await expect(a.transport.send('b', numberedPacket(1))).rejects.toThrow('NOPERM');
   });
 
   it('[11] The data that waits for a server that does not read is limited', async () => {
     const own = await another();
     options = { port: own.port };
     const { transport } = await join('a');
-    const packet = numbered(1, transport.maxPacket);
+    const packet = numberedPacket(1, transport.maxPacket);
 
     own.signal('SIGSTOP');
     const sending = Array.from({ length: 520 }, () =>

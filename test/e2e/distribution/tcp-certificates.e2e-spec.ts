@@ -4,7 +4,7 @@ import type { ClientTCP } from '@nestjs/microservices';
 import { firstValueFrom } from 'rxjs';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
-import { numbered } from '../../fixtures/async/heard.js';
+import { numberedPacket } from '../../fixtures/async/recording-receiver.js';
 import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo } = useTcpNodes();
@@ -36,19 +36,19 @@ describeUnless(
         options: { tlsOptions: tls },
         peers: [`localhost:${a.transport.port}`],
       });
-      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
-      const packet = numbered(1, a.transport.maxPacket);
+      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+      const packet = numberedPacket(1, a.transport.maxPacket);
       a.transport.send('b', packet);
       b.transport.send('a', packet);
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+        [a, b].map(({ recorded }) => recorded.until(({ packets }) => packets.length === 1)),
       );
       const client = clientOf(a, { tlsOptions: certificate });
 
       await expect(double(client)).resolves.toBe(42);
-      expect(Buffer.compare(a.heard.packets[0]!, packet)).toBe(0);
+      expect(Buffer.compare(a.recorded.packets[0]!, packet)).toBe(0);
       await b.transport.stop();
-      await a.heard.until(has('gone b'));
+      await a.recorded.until(has('gone b'));
     });
 
     it('[11] A silent connection does not delay stopping with certificates', async () => {

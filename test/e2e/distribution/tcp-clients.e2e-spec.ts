@@ -4,7 +4,7 @@ import { firstValueFrom, of, throwError, toArray } from 'rxjs';
 import type { JsonHandler } from '../../../lib/distribution/transport.js';
 import { InvalidInputError, OverloadedError } from '../../../lib/errors.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
-import { numbered } from '../../fixtures/async/heard.js';
+import { numberedPacket } from '../../fixtures/async/recording-receiver.js';
 import { useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, connectTo } = useTcpNodes();
@@ -71,7 +71,7 @@ describe('The TCP port of a node', () => {
   });
 
   it.each([
-    ['a packet on a connection that is no link', Buffer.from(numbered(1))],
+    ['a packet on a connection that is no link', Buffer.from(numberedPacket(1))],
     ['neither packet nor message', Buffer.from('GET / HTTP/1.1\r\n\r\n')],
     ['a message of Nest that is no JSON', Buffer.from('3#abc')],
   ])('[11] A connection with %s is closed, and no other', async (_, bytes) => {

@@ -8,7 +8,11 @@ import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
 import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { until } from '../../fixtures/async/awaited.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, closing } = useTcpNodes();
@@ -33,15 +37,15 @@ describe('strangers', () => {
     ]);
     await until(() => told.length === 2);
     const friend = await start('d', { secret: 'one', peers });
-    await friend.heard.until(has('found a'));
-    friend.transport.send('a', numbered(1));
-    await a.heard.until(({ packets }) => packets.length === 1);
+    await friend.recorded.until(has('found a'));
+    friend.transport.send('a', numberedPacket(1));
+    await a.recorded.until(({ packets }) => packets.length === 1);
 
     expect(told).toEqual(
       Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
     );
-    expect(a.heard.events).toEqual(['found d']);
-    expect(strangers.map(({ heard }) => heard.events)).toEqual([[], []]);
+    expect(a.recorded.events).toEqual(['found d']);
+    expect(strangers.map(({ recorded }) => recorded.events)).toEqual([[], []]);
   });
 
   it('[11] A node of another namespace gets no connection and the reason', async () => {
@@ -49,11 +53,11 @@ describe('strangers', () => {
     const a = await start('a');
     const stranger = new TcpTransport({ peers: [{ host: '127.0.0.1', port: a.transport.port! }] });
     closing.push(() => stranger.stop());
-    await stranger.start(stationOf('b', new Heard(), { namespace: 'another' }));
+    await stranger.start(contextOf('b', new RecordingReceiver(), { namespace: 'another' }));
     await until(() => told.length > 0);
 
     expect(told).toEqual([expect.stringContaining('No node of namespace "another" is there')]);
-    expect(a.heard.events).toEqual([]);
+    expect(a.recorded.events).toEqual([]);
   });
 
   it('[11] A recorded handshake cannot be replayed', async () => {
@@ -77,7 +81,7 @@ describe('strangers', () => {
     await expect(
       firstValueFrom(client.send('sv.test.link', { address: 'b', proof })),
     ).rejects.toMatchObject({ statusCode: 400 });
-    expect(a.heard.events).toEqual(['found b']);
+    expect(a.recorded.events).toEqual(['found b']);
   });
 
   it.each([{ address: 'a.b' }, { address: 7 }, {}, 'text', [1]])(
@@ -96,7 +100,7 @@ describe('strangers', () => {
       await expect(firstValueFrom(client.send('sv.test.link', proposal))).rejects.toMatchObject({
         code: 'SERVING_INVALID_INPUT',
       });
-      expect(a.heard.events).toEqual([]);
+      expect(a.recorded.events).toEqual([]);
     },
   );
 

@@ -6,7 +6,7 @@ import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { Awaited, until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
-import { numbered } from '../../fixtures/async/heard.js';
+import { numberedPacket } from '../../fixtures/async/recording-receiver.js';
 import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start } = useTcpNodes();
@@ -34,15 +34,15 @@ describe('connections', () => {
       toB.give(b.transport.port!);
       toA.give(a.transport.port!);
 
-      await Promise.all([a.heard.until(has('found b')), b.heard.until(has('found a'))]);
-      a.transport.send('b', numbered(1));
-      b.transport.send('a', numbered(2));
+      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+      a.transport.send('b', numberedPacket(1));
+      b.transport.send('a', numberedPacket(2));
       await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
       await Promise.all(
-        [a, b].map(({ heard }) => heard.until(({ packets }) => packets.length === 1)),
+        [a, b].map(({ recorded }) => recorded.until(({ packets }) => packets.length === 1)),
       );
 
-      expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a']]);
+      expect([a.recorded.events, b.recorded.events]).toEqual([['found b'], ['found a']]);
       await Promise.all([a.transport.stop(), b.transport.stop()]);
     }
   });
@@ -54,16 +54,16 @@ describe('connections', () => {
 
     for (let times = 1; times <= 3; times++) {
       await Promise.all([
-        a.heard.until(has('found b', times)),
-        b.heard.until(has('found a', times)),
+        a.recorded.until(has('found b', times)),
+        b.recorded.until(has('found a', times)),
       ]);
-      b.transport.send('a', numbered(times));
-      await a.heard.until(({ packets }) => packets.length === times);
+      b.transport.send('a', numberedPacket(times));
+      await a.recorded.until(({ packets }) => packets.length === times);
       way.break();
     }
-    await Promise.all([a.heard.until(has('gone b', 3)), b.heard.until(has('gone a', 3))]);
+    await Promise.all([a.recorded.until(has('gone b', 3)), b.recorded.until(has('gone a', 3))]);
 
-    expect(a.heard.numbers).toEqual([1, 2, 3]);
+    expect(a.recorded.numbers).toEqual([1, 2, 3]);
   });
 
   it('[11] An open connection stays when the peer is no longer listed, and is not opened again', async () => {
@@ -73,13 +73,13 @@ describe('connections', () => {
     const time = await VirtualTime.install();
     try {
       const b = await start('b', { peers: () => lists.shift() ?? [] });
-      await b.heard.until(has('found a'));
+      await b.recorded.until(has('found a'));
       await time.advance(10_000);
       expect(lists).toEqual([]);
-      b.transport.send('a', numbered(1));
-      await a.heard.until(({ packets }) => packets.length === 1);
+      b.transport.send('a', numberedPacket(1));
+      await a.recorded.until(({ packets }) => packets.length === 1);
       way.break();
-      await b.heard.until(has('gone a'));
+      await b.recorded.until(has('gone a'));
       await time.advance(60_000);
 
       expect(way.made).toBe(1);
@@ -99,7 +99,7 @@ describe('connections', () => {
       await time.advance(60_000);
 
       expect(way.made).toBe(1);
-      expect(a.heard.events).toEqual([]);
+      expect(a.recorded.events).toEqual([]);
     } finally {
       time.restore();
     }
@@ -109,32 +109,32 @@ describe('connections', () => {
     const killed = startProcess('node', { transport: 'tcp', settings: {}, address: 'b-1' });
     const [port] = await killed.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });
-    await a.heard.until(has('found b-1'));
+    await a.recorded.until(has('found b-1'));
 
     killed.kill('SIGKILL');
-    await a.heard.until(has('gone b-1'));
-    expect(() => a.transport.send('b-1', numbered(1))).toThrow('There is no node b-1');
+    await a.recorded.until(has('gone b-1'));
+    expect(() => a.transport.send('b-1', numberedPacket(1))).toThrow('There is no node b-1');
     const next = startProcess('node', {
       transport: 'tcp',
       settings: { options: { port } },
       address: 'b-2',
     });
-    await a.heard.until(has('found b-2'));
-    a.transport.send('b-2', numbered(2));
+    await a.recorded.until(has('found b-2'));
+    a.transport.send('b-2', numberedPacket(2));
 
-    expect(await next.told('heard')).toEqual([2]);
+    expect(await next.told('received')).toEqual([2]);
   });
 
   it('[11] The connection to a node that does not read ends when 128 MiB wait', async () => {
     const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
     const [port] = await stopped.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });
-    await a.heard.until(has('found b'));
-    const packet = numbered(1, a.transport.maxPacket);
+    await a.recorded.until(has('found b'));
+    const packet = numberedPacket(1, a.transport.maxPacket);
     let sent = 0;
 
     stopped.kill('SIGSTOP');
-    while (!has('gone b')(a.heard)) {
+    while (!has('gone b')(a.recorded)) {
       a.transport.send('b', packet);
       sent++;
       await turn();
@@ -148,12 +148,12 @@ describe('connections', () => {
     const stopped = startProcess('node', { transport: 'tcp', settings: {}, address: 'b' });
     const [port] = await stopped.told<number>('started');
     const a = await start('a', { peers: [`127.0.0.1:${port}`] });
-    await a.heard.until(has('found b'));
+    await a.recorded.until(has('found b'));
     const time = await VirtualTime.install();
     try {
       stopped.kill('SIGSTOP');
       for (let i = 0; i < 64; i++) {
-        a.transport.send('b', numbered(i, a.transport.maxPacket));
+        a.transport.send('b', numberedPacket(i, a.transport.maxPacket));
       }
       let hasStopped = false;
       const stopping = a.transport.stop().then(() => (hasStopped = true));

@@ -8,7 +8,7 @@ import { Kind } from '../../../lib/distribution/wire/prelude.js';
 import { encodeValue } from '../../../lib/distribution/wire/values.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
-import { Heard, stationOf } from '../../fixtures/async/heard.js';
+import { contextOf, RecordingReceiver } from '../../fixtures/async/recording-receiver.js';
 import { falseBeat, IMPOSTOR } from '../../fixtures/cluster/impostor.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
@@ -23,14 +23,14 @@ describe('The flow control of a stream between two nodes', () => {
   async function hostileNode(hear: (frame: Frame) => void = () => {}): Promise<Frame[]> {
     const frames: Frame[] = [];
     hostile = cluster.network({}).transport();
-    const receiver = Object.assign(new Heard(), {
+    const receiver = Object.assign(new RecordingReceiver(), {
       receive(packet: Uint8Array) {
         const frame = decodeFrame(packet, defaultWireLimits);
         frames.push(frame);
         hear(frame);
       },
     });
-    await hostile.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));
+    await hostile.start(contextOf(IMPOSTOR, receiver, { namespace: 'default' }));
     return frames;
   }
 

@@ -2,14 +2,18 @@ import { beforeEach, describe, expect, it } from '@jest/globals';
 import { NodeGoneError, type TransportContext } from '../../../lib/distribution/transport.js';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
 import { describeTransport, useNodes } from '../../fixtures/cluster/every-transport.js';
-import { Heard, numbered, stationOf } from '../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../fixtures/async/recording-receiver.js';
 import { turn } from '../../fixtures/async/virtual-time.js';
 
 async function join(network: MemoryNetwork, address: string, parts?: Partial<TransportContext>) {
-  const heard = new Heard();
+  const recorded = new RecordingReceiver();
   const transport = network.transport();
-  await transport.start(stationOf(address, heard, parts));
-  return { heard, transport };
+  await transport.start(contextOf(address, recorded, parts));
+  return { recorded, transport };
 }
 
 async function two(network: MemoryNetwork) {
@@ -20,18 +24,18 @@ async function two(network: MemoryNetwork) {
 
 it('[11] Packets arrive in order, in a later turn and as copies', async () => {
   const [a, b] = await two(new MemoryNetwork());
-  const packet = numbered(1);
+  const packet = numberedPacket(1);
 
   a.transport.send('b', packet);
-  a.transport.send('b', numbered(2));
+  a.transport.send('b', numberedPacket(2));
   await Promise.resolve();
-  expect(b.heard.packets).toEqual([]);
+  expect(b.recorded.packets).toEqual([]);
   await turn();
 
-  expect(b.heard.numbers).toEqual([1, 2]);
-  expect(b.heard.packets[0]).toEqual(new Uint8Array(packet));
-  expect(b.heard.packets[0]!.buffer).not.toBe(packet.buffer);
-  expect(a.heard.packets).toEqual([]);
+  expect(b.recorded.numbers).toEqual([1, 2]);
+  expect(b.recorded.packets[0]).toEqual(new Uint8Array(packet));
+  expect(b.recorded.packets[0]!.buffer).not.toBe(packet.buffer);
+  expect(a.recorded.packets).toEqual([]);
 });
 
 it('[11] Nodes find each other and clients, and clients find nodes only', async () => {
@@ -42,11 +46,11 @@ it('[11] Nodes find each other and clients, and clients find nodes only', async 
   await join(network, 'e', { namespace: 'another' });
   await turn();
 
-  expect(a.heard.events).toEqual(['found b', 'found c', 'found d']);
-  expect(client.heard.events).toEqual(['found a', 'found b']);
-  expect(() => client.transport.send('d', numbered(1))).toThrow(NodeGoneError);
-  expect(() => client.transport.send('e', numbered(1))).toThrow(NodeGoneError);
-  expect(other.heard.events).toEqual(['found a', 'found b']);
+  expect(a.recorded.events).toEqual(['found b', 'found c', 'found d']);
+  expect(client.recorded.events).toEqual(['found a', 'found b']);
+  expect(() => client.transport.send('d', numberedPacket(1))).toThrow(NodeGoneError);
+  expect(() => client.transport.send('e', numberedPacket(1))).toThrow(NodeGoneError);
+  expect(other.recorded.events).toEqual(['found a', 'found b']);
 });
 
 it('[11] A broadcast reaches all members except its sender', async () => {
@@ -54,45 +58,45 @@ it('[11] A broadcast reaches all members except its sender', async () => {
   const [a, b] = await two(network);
   const client = await join(network, 'c', { role: 'client' });
 
-  a.transport.broadcast(numbered(7));
+  a.transport.broadcast(numberedPacket(7));
   await turn();
 
-  expect([a, b, client].map(({ heard }) => heard.numbers)).toEqual([[], [7], [7]]);
+  expect([a, b, client].map(({ recorded }) => recorded.numbers)).toEqual([[], [7], [7]]);
 });
 
 it('[11] Packets sent before a node stops arrive, and then it is gone', async () => {
   const [a, b] = await two(new MemoryNetwork());
 
-  a.transport.send('b', numbered(1));
+  a.transport.send('b', numberedPacket(1));
   await a.transport.stop();
   await turn();
 
-  expect(b.heard.numbers).toEqual([1]);
-  expect(b.heard.events).toEqual(['found a', 'gone a']);
-  expect(() => b.transport.send('a', numbered(1))).toThrow('There is no node a');
+  expect(b.recorded.numbers).toEqual([1]);
+  expect(b.recorded.events).toEqual(['found a', 'gone a']);
+  expect(() => b.transport.send('a', numberedPacket(1))).toThrow('There is no node a');
 });
 
 it('[11] Packets from and to a killed node are lost', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
 
-  a.transport.send('b', numbered(1));
-  b.transport.send('a', numbered(2));
+  a.transport.send('b', numberedPacket(1));
+  b.transport.send('a', numberedPacket(2));
   network.disconnect('a', 'b');
   network.kill('a');
-  expect(() => b.transport.send('a', numbered(3))).toThrow(NodeGoneError);
+  expect(() => b.transport.send('a', numberedPacket(3))).toThrow(NodeGoneError);
   await turn();
 
-  expect([a.heard.numbers, b.heard.numbers]).toEqual([[], []]);
-  expect([a.heard.events, b.heard.events]).toEqual([['found b'], ['found a', 'gone a']]);
+  expect([a.recorded.numbers, b.recorded.numbers]).toEqual([[], []]);
+  expect([a.recorded.events, b.recorded.events]).toEqual([['found b'], ['found a', 'gone a']]);
 });
 
 it('[11] Packets across a cut, or to and from a node that hangs, are lost without notice', async () => {
   const network = new MemoryNetwork();
   const [a, b] = await two(network);
   const both = async (number: number): Promise<void> => {
-    a.transport.send('b', numbered(number));
-    b.transport.send('a', numbered(number));
+    a.transport.send('b', numberedPacket(number));
+    b.transport.send('a', numberedPacket(number));
     await turn();
   };
 
@@ -105,11 +109,11 @@ it('[11] Packets across a cut, or to and from a node that hangs, are lost withou
   network.resume('a');
   await both(4);
 
-  expect([a.heard.numbers, b.heard.numbers]).toEqual([
+  expect([a.recorded.numbers, b.recorded.numbers]).toEqual([
     [2, 4],
     [2, 4],
   ]);
-  expect(a.heard.events).toEqual(['found b']);
+  expect(a.recorded.events).toEqual(['found b']);
 });
 
 it('[11] Both ends of a broken connection are notified', async () => {
@@ -117,24 +121,24 @@ it('[11] Both ends of a broken connection are notified', async () => {
   const [a, b] = await two(network);
 
   network.disconnect('a', 'b');
-  expect(() => a.transport.send('b', numbered(1))).toThrow(NodeGoneError);
+  expect(() => a.transport.send('b', numberedPacket(1))).toThrow(NodeGoneError);
   network.mend('a', 'b');
   await turn();
 
-  expect(a.heard.events).toEqual(['found b', 'gone b', 'found b']);
-  expect(b.heard.events).toEqual(['found a', 'gone a', 'found a']);
+  expect(a.recorded.events).toEqual(['found b', 'gone b', 'found b']);
+  expect(b.recorded.events).toEqual(['found a', 'gone a', 'found a']);
 });
 
 it('[11] With a broker no member is announced, packets to unknown members are lost, and probes are answered', async () => {
   const network = new MemoryNetwork({ connections: false });
   const [a, b] = await two(network);
 
-  a.transport.send('nobody', numbered(1));
-  a.transport.send('b', numbered(2));
+  a.transport.send('nobody', numberedPacket(1));
+  a.transport.send('b', numberedPacket(2));
   await turn();
 
-  expect(b.heard.numbers).toEqual([2]);
-  expect(a.heard.events).toEqual([]);
+  expect(b.recorded.numbers).toEqual([2]);
+  expect(a.recorded.events).toEqual([]);
   await expect(a.transport.probe!('b')).resolves.toBe(true);
   await expect(a.transport.probe!('nobody')).resolves.toBe(false);
   network.hang('b');
@@ -149,14 +153,14 @@ it('[11] All members are notified when the broker goes and returns', async () =>
   const [a, b] = await two(network);
 
   network.broker(false);
-  a.transport.send('b', numbered(1));
+  a.transport.send('b', numberedPacket(1));
   await expect(a.transport.probe!('b')).rejects.toThrow('no answer');
   network.broker(true);
-  a.transport.send('b', numbered(2));
+  a.transport.send('b', numberedPacket(2));
   await turn();
 
-  expect(b.heard.numbers).toEqual([2]);
-  expect(a.heard.events).toEqual(['offline', 'online']);
+  expect(b.recorded.numbers).toEqual([2]);
+  expect(a.recorded.events).toEqual(['offline', 'online']);
 });
 
 describe.each([true, false])('with connections: %s', (connections) => {

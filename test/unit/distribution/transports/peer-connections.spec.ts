@@ -4,7 +4,7 @@ import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { PeerConnections } from '../../../../lib/distribution/transports/peer-connections.js';
 import { TcpLink } from '../../../../lib/distribution/transports/tcp/tcp-link.js';
-import { Heard, numbered } from '../../../fixtures/async/heard.js';
+import { numberedPacket, RecordingReceiver } from '../../../fixtures/async/recording-receiver.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 
 /** One end of a connection that transmits only its end. */
@@ -23,13 +23,13 @@ class End extends Socket {
 
 function nodes(...addresses: readonly string[]) {
   return addresses.map((address) => {
-    const heard = new Heard();
+    const recorded = new RecordingReceiver();
     return {
       address,
-      heard,
+      recorded,
       links: new PeerConnections<Socket, TcpLink>(
         address,
-        heard,
+        recorded,
         (...parts) => new TcpLink(...parts),
       ),
     };
@@ -63,10 +63,13 @@ it('[11] Two nodes that dial each other have one connection, for any order of th
       expect([a!.length, b!.length]).toEqual([1, 1]);
       const { socket } = a![0]!;
       expect(socket instanceof End && socket.other === b![0]!.socket).toBe(true);
-      expect(both.map(({ heard }) => heard.events)).toEqual([['found b'], ['found a']]);
+      expect(both.map(({ recorded }) => recorded.events)).toEqual([['found b'], ['found a']]);
       socket.destroy();
       await turn();
-      expect(both.map(({ heard }) => heard.events.slice(1))).toEqual([['gone b'], ['gone a']]);
+      expect(both.map(({ recorded }) => recorded.events.slice(1))).toEqual([
+        ['gone b'],
+        ['gone a'],
+      ]);
     }),
   );
 });
@@ -76,14 +79,14 @@ it('[11] Packets before the answer to a proposal are delivered in order once the
   const [near] = End.pair();
 
   const link = await a!.links.propose('b', near, async () => {
-    near.emit('packet', numbered(1));
-    near.emit('packet', numbered(2));
-    expect(a!.heard.packets).toEqual([]);
+    near.emit('packet', numberedPacket(1));
+    near.emit('packet', numberedPacket(2));
+    expect(a!.recorded.packets).toEqual([]);
     return true;
   });
-  near.emit('packet', numbered(3));
+  near.emit('packet', numberedPacket(3));
 
-  expect(a!.heard.numbers).toEqual([1, 2, 3]);
+  expect(a!.recorded.numbers).toEqual([1, 2, 3]);
   expect(a!.links.get('b')).toBe(link);
 });
 
@@ -96,13 +99,13 @@ it('[11] A connection that was refused or ended during the proposal is not kept'
     a!.links.propose('b', near, () => Promise.reject(new Error('closed'))),
   ).rejects.toThrow('closed');
   expect(near.listenerCount('packet')).toBe(0);
-  expect(a!.heard.events).toEqual([]);
+  expect(a!.recorded.events).toEqual([]);
   await a!.links.propose('b', near, async () => {
     await once(near.destroy(), 'close');
     return true;
   });
   await turn();
-  expect(a!.heard.events).toEqual(['found b', 'gone b']);
+  expect(a!.recorded.events).toEqual(['found b', 'gone b']);
 });
 
 it('[11] The node with the greater address replaces its connection by a new one and ignores the old one', async () => {
@@ -111,13 +114,13 @@ it('[11] The node with the greater address replaces its connection by a new one 
 
   expect(b!.links.accept('a', first)).toBe(true);
   expect(b!.links.accept('a', second)).toBe(true);
-  first.emit('packet', numbered(1));
-  second.emit('packet', numbered(2));
+  first.emit('packet', numberedPacket(1));
+  second.emit('packet', numberedPacket(2));
   await turn();
 
   expect(first.destroyed).toBe(true);
-  expect(b!.heard.events).toEqual(['found a', 'gone a', 'found a']);
-  expect(b!.heard.numbers).toEqual([2]);
+  expect(b!.recorded.events).toEqual(['found a', 'gone a', 'found a']);
+  expect(b!.recorded.numbers).toEqual([2]);
 });
 
 it('[11] No connection is accepted or reported while a node stops', async () => {
@@ -133,7 +136,7 @@ it('[11] No connection is accepted or reported while a node stops', async () => 
   expect(a!.links.get('b')).toBeUndefined();
   expect(a!.links.accept('b', near)).toBe(false);
   await expect(a!.links.propose('b', near, async () => true)).resolves.toBeUndefined();
-  expect(a!.heard.events).toEqual(['found b']);
+  expect(a!.recorded.events).toEqual(['found b']);
 });
 
 it('[L7] A peer that sends more than 4 MiB before answering a proposal is not connected', async () => {
@@ -141,7 +144,7 @@ it('[L7] A peer that sends more than 4 MiB before answering a proposal is not co
   const [near] = End.pair();
   const answer = async (): Promise<boolean> => {
     for (let i = 0; i < 10; i++) {
-      near.emit('packet', numbered(i, 1024 * 1024));
+      near.emit('packet', numberedPacket(i, 1024 * 1024));
     }
     return true;
   };
@@ -149,7 +152,7 @@ it('[L7] A peer that sends more than 4 MiB before answering a proposal is not co
   await expect(a!.links.propose('b', near, answer)).rejects.toThrow(
     'before it answered; at most 4194304 are allowed',
   );
-  expect(a!.heard.events).toEqual([]);
-  expect(a!.heard.packets).toEqual([]);
+  expect(a!.recorded.events).toEqual([]);
+  expect(a!.recorded.packets).toEqual([]);
   near.destroy();
 });

@@ -3,7 +3,11 @@ import { Logger } from '@nestjs/common';
 import { ClientNats, ServerNats } from '@nestjs/microservices';
 import { BehaviorSubject } from 'rxjs';
 import { NatsTransport } from '../../../../../lib/distribution/transports/nats/nats.transport.js';
-import { Heard, numbered, stationOf } from '../../../../fixtures/async/heard.js';
+import {
+  contextOf,
+  numberedPacket,
+  RecordingReceiver,
+} from '../../../../fixtures/async/recording-receiver.js';
 import { turn } from '../../../../fixtures/async/virtual-time.js';
 
 /** A connection of the NATS client that the test closes for good. */
@@ -28,11 +32,14 @@ class ClosableConnection {
   }
 }
 
-async function start(): Promise<{ readonly transport: NatsTransport; readonly heard: Heard }> {
-  const heard = new Heard();
+async function start(): Promise<{
+  readonly transport: NatsTransport;
+  readonly recorded: RecordingReceiver;
+}> {
+  const recorded = new RecordingReceiver();
   const transport = new NatsTransport();
-  await transport.start(stationOf('a', heard));
-  return { transport, heard };
+  await transport.start(contextOf('a', recorded));
+  return { transport, recorded };
 }
 
 describe('A node on NATS whose connection closes for good', () => {
@@ -63,29 +70,29 @@ describe('A node on NATS whose connection closes for good', () => {
   });
 
   it('[S4] A packet that cannot be published is reported as a lost connection', async () => {
-    const { transport, heard } = await start();
-    transport.send('b', numbered(1));
+    const { transport, recorded } = await start();
+    transport.send('b', numberedPacket(1));
     await turn();
     connection.isClosed = true;
-    transport.send('b', numbered(2));
-    transport.broadcast(numbered(3));
+    transport.send('b', numberedPacket(2));
+    transport.broadcast(numberedPacket(3));
     await turn();
 
-    expect(heard.events).toEqual(['offline']);
+    expect(recorded.events).toEqual(['offline']);
     expect(connection.published).toBe(1);
     expect(strays).toEqual([]);
   });
 
   it('[S4] A lost connection is reported once, and nothing more is sent', async () => {
-    const { transport, heard } = await start();
+    const { transport, recorded } = await start();
     connection.isClosed = true;
-    transport.send('b', numbered(1));
+    transport.send('b', numberedPacket(1));
     await turn();
-    transport.send('b', numbered(2));
+    transport.send('b', numberedPacket(2));
     status.next('disconnected');
     await turn();
 
-    expect(heard.events).toEqual(['offline']);
+    expect(recorded.events).toEqual(['offline']);
     expect(strays).toEqual([]);
   });
 
@@ -97,7 +104,7 @@ describe('A node on NATS whose connection closes for good', () => {
       throw new Error('CONNECTION_CLOSED');
     };
     for (let i = 0; i < 3; i++) {
-      transport.send('b', numbered(i, 500_000));
+      transport.send('b', numberedPacket(i, 500_000));
     }
     await turn();
     await transport.stop();
@@ -106,18 +113,18 @@ describe('A node on NATS whose connection closes for good', () => {
   });
 
   it('[S4] The transport goes on when the connection is restored', async () => {
-    const { transport, heard } = await start();
+    const { transport, recorded } = await start();
     connection.isClosed = true;
-    transport.send('b', numbered(1));
+    transport.send('b', numberedPacket(1));
     await turn();
     status.next('disconnected');
     connection.isClosed = false;
     status.next('connected');
     await turn();
-    transport.send('b', numbered(2));
+    transport.send('b', numberedPacket(2));
     await turn();
 
-    expect(heard.events).toEqual(['offline', 'online']);
+    expect(recorded.events).toEqual(['offline', 'online']);
     expect(connection.published).toBe(1);
   });
 });

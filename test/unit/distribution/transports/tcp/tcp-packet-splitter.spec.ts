@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packet-splitter.js';
 import { FrameError } from '../../../../../lib/distribution/wire/prelude.js';
-import { numbered } from '../../../../fixtures/async/heard.js';
+import { numberedPacket } from '../../../../fixtures/async/recording-receiver.js';
 
 function split(limit = 1000, mostText = Infinity) {
   const pieces: Buffer[] = [];
@@ -34,7 +34,7 @@ it('[11] Packets and messages of Nest on one connection are separated, wherever 
     .map((text) => message({ pattern: 'p', data: text }));
   const packets = fc
     .record({ number: fc.nat(0xffff_ffff), bytes: fc.integer({ min: 20, max: 200 }) })
-    .map(({ number, bytes }) => Buffer.from(numbered(number, bytes)));
+    .map(({ number, bytes }) => Buffer.from(numberedPacket(number, bytes)));
   const streams = fc.array(fc.oneof(messages, packets), { minLength: 1, maxLength: 20 });
 
   fc.assert(
@@ -66,7 +66,7 @@ it('[11] A packet that lies in one chunk is not copied', () => {
     limit: () => 1000,
     mostText: 0,
   });
-  const chunk = Buffer.from(numbered(1, 100));
+  const chunk = Buffer.from(numberedPacket(1, 100));
 
   splitter.push(chunk);
 
@@ -76,13 +76,13 @@ it('[11] A packet that lies in one chunk is not copied', () => {
 it('[11] A packet over the limit is refused by its prelude before the rest arrives', () => {
   const { splitter } = split(100);
 
-  splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 15));
-  expect(() => splitter.push(Buffer.from(numbered(1, 101)).subarray(15, 16))).toThrow(
+  splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, 15));
+  expect(() => splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(15, 16))).toThrow(
     new FrameError('A packet of 101 bytes, where 100 are the most'),
   );
-  expect(() => split(100).splitter.push(Buffer.from(numbered(1, 101)).subarray(0, 16))).toThrow(
-    'A packet of 101 bytes',
-  );
+  expect(() =>
+    split(100).splitter.push(Buffer.from(numberedPacket(1, 101)).subarray(0, 16)),
+  ).toThrow('A packet of 101 bytes');
 });
 
 it.each([
@@ -122,7 +122,7 @@ it('[L7] Packets do not count towards the text limit', () => {
   const { pieces, splitter } = split(1000, 30);
 
   for (let i = 0; i < 10; i++) {
-    splitter.push(Buffer.from(numbered(i, 100)));
+    splitter.push(Buffer.from(numberedPacket(i, 100)));
   }
 
   expect(pieces).toHaveLength(10);

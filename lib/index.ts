@@ -6,7 +6,6 @@ export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/as-caller.js';
 export type { CloseReason } from './batching/ready-queue.js';
-export type { DistributionOptions } from './distribution/options.js';
 export {
   BatchFailedError,
   CallCancelledError,

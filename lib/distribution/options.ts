@@ -10,7 +10,7 @@ import {
   whole,
 } from '../definition/option-rules.js';
 import type { Balance } from './membership/balancer.js';
-import type { DistributedPreprocessing } from './calls/remote-serving.js';
+import type { RemotePreprocess } from '../serving/serving-router.js';
 import type { ServingTransport } from './transport.js';
 import type { GrpcTransportOptions } from './transports/grpc/grpc.transport.js';
 import type { Transport } from './transports/nest-types.js';
@@ -214,7 +214,7 @@ export interface ResolvedDistribution {
   readonly namespace: string;
   readonly nodeId: string;
   readonly role: 'node' | 'client' | undefined;
-  readonly remotes: ReadonlyMap<string, DistributedPreprocessing | undefined>;
+  readonly remotes: ReadonlyMap<string, RemotePreprocess | undefined>;
   readonly balance: Balance;
   readonly localFirst: 'always' | 'unless-saturated';
   readonly attempts: number;
@@ -231,7 +231,7 @@ export interface ResolvedDistribution {
   readonly secret: string | undefined;
 }
 
-const OWNER = 'ServingModule, option "distribution"';
+const OWNER = 'ServingClusterModule';
 
 const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,

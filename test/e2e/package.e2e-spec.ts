@@ -71,7 +71,7 @@ describe('the packed package', () => {
     ]);
     expect(files).toContain('package/dist/index.js');
     expect(files).toContain('package/dist/index.d.ts');
-    expect(files).toContain('package/dist/partitions/thread.entry.js');
+    expect(files).toContain('package/dist/partitions/worker/thread.entry.js');
     expect(files).toContain('package/dist/distribution/transports/grpc/link.proto');
     expect(files).toContain('package/dist/testing/index.js');
     expect(files).toContain('package/dist/testing/index.d.ts');
@@ -116,12 +116,12 @@ describe('the packed package', () => {
     ]);
 
     const imports =
-      "import { ServingModule } from 'nestjs-serving'; import type {} from 'nestjs-serving/distribution';";
+      "import { ServingModule } from 'nestjs-serving'; import { ServingClusterModule } from 'nestjs-serving/distribution';";
     expect(await compile(without, `${imports} ServingModule.forRoot({ servings: [] });`)).toBe('');
 
     const nodeWith = (options: string) =>
       `${imports} import { Transport } from '@nestjs/microservices';
-      ServingModule.forRoot({ distribution: { transport: Transport.TCP, options: { ${options} } } });`;
+      ServingClusterModule.forRoot({ transport: Transport.TCP, options: { ${options} } });`;
     expect(await compile(full, nodeWith('port: 1'))).toBe('');
     expect(await compile(full, nodeWith('port: "1"'))).toContain(
       "Type 'string' is not assignable to type 'number'",

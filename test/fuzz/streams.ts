@@ -1,7 +1,8 @@
 import { type INestApplicationContext } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import * as fc from 'fast-check';
-import { Batch, ServingModule, ServingService } from 'nestjs-serving';
+import { Batch, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import { MemoryNetwork } from 'nestjs-serving/testing';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
@@ -35,8 +36,8 @@ interface Streamed {
 export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
-  const node = await open({ servings: [echo], distribution: { transport: network.transport() } });
-  const client = await open({ distribution: { transport: network.transport() } });
+  const node = await open({ transport: network.transport() }, [echo]);
+  const client = await open({ transport: network.transport() });
   const servings = client.get(ServingService);
   const peer = await Peer.join(network, parts);
   return {
@@ -232,10 +233,9 @@ function validStream(servings: ServingService, rows: readonly number[]): Attack 
 }
 
 function open(
-  options: Parameters<typeof ServingModule.forRoot>[0],
+  distribution: DistributionOptions,
+  servings: readonly ServingDefinition[] = [],
 ): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext(
-    { module: class {}, imports: [ServingModule.forRoot(options)] },
-    { logger: false },
-  );
+  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
+  return NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false });
 }

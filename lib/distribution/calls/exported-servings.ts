@@ -3,7 +3,8 @@ import { LocalServing } from '../../serving/local-serving.js';
 import type { Serving } from '../../serving/serving.js';
 import { LONGEST_NAME, type ServingStatus } from '../membership/node-info.js';
 import type { ExportedServing } from './exported-serving.js';
-import { type DistributedPreprocessing, RemoteServing } from './remote-serving.js';
+import { RemoteServing } from './remote-serving.js';
+import type { RemotePreprocess } from '../../serving/serving-router.js';
 
 /** So much the newest batch counts in the average. */
 const NEWEST = 0.1;
@@ -34,7 +35,7 @@ export class ExportedServings {
       .map(([name]) => name);
   }
 
-  preprocessingOf(name: string): DistributedPreprocessing | undefined {
+  preprocessingOf(name: string): RemotePreprocess | undefined {
     const serving = this.servings().get(name);
     return serving && termsOf(serving).preprocess;
   }

@@ -12,6 +12,7 @@ import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest } from '../../context/request-scope.js';
 import { currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState } from '../../serving/serving.js';
+import type { RemotePreprocess } from '../../serving/serving-router.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';
 import type { StreamEvent } from '../../definition/reply.js';
@@ -23,9 +24,6 @@ import type { OutboundCalls } from './outbound-calls.js';
 import { type Routes, Failover, type FailoverOptions } from './failover.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
-
-/** What is done to an input before it leaves this machine. */
-export type DistributedPreprocessing = (input: unknown) => unknown;
 
 /** What a remote serving works with. */
 export interface RemoteCallOptions extends FailoverOptions {
@@ -44,7 +42,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   constructor(
     readonly name: string,
     private readonly way: RemoteCallOptions,
-    private readonly preprocess?: DistributedPreprocessing,
+    private readonly preprocess?: RemotePreprocess,
   ) {
     super();
   }

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
+import { Messenger } from '../../../lib/distribution/wire/messenger.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -90,7 +91,8 @@ describe('The log of a node', () => {
     const nodes = await Promise.all(
       secrets.map((secret) => cluster.node({ secret, heartbeat: 10, servings: [serving('a')] })),
     );
-    await until(() => nodes.every((node) => node.cluster.nodes[0]!.seq > 10));
+    const broadcasts = jest.spyOn(Messenger.prototype, 'broadcast');
+    await until(() => broadcasts.mock.calls.length > 10 * nodes.length);
 
     const complaint =
       'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';

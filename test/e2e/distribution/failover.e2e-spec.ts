@@ -245,9 +245,12 @@ describe('While the broker is away', () => {
     web.cluster.online(true);
     const reply = web.servings.batchedRun('m', 1);
     await turn();
-    expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual(
-      [node.address, web.address].toSorted(),
-    );
+    expect(
+      web.cluster
+        .nodes()
+        .map(({ address }) => address)
+        .toSorted(),
+    ).toEqual([node.address, web.address].toSorted());
     network.resume(node.address);
     node.cluster.online(true);
 

@@ -1,27 +1,21 @@
 import { describe, expect, it } from '@jest/globals';
-import { Injectable } from '@nestjs/common';
+import { Injectable, type ModuleMetadata } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
-import {
-  Batched,
-  type DistributionOptions,
-  InvalidServingError,
-  ServingModule,
-  UnknownServingError,
-} from 'nestjs-serving';
+import { Batched, InvalidServingError, ServingModule, UnknownServingError } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
+import { MemoryNetwork } from 'nestjs-serving/testing';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string) => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
 
-/** What Nest says of an application with these options. */
-async function bootWith(options: object): Promise<unknown> {
+/** The error of an application that imports these modules. */
+function bootWith(imports: () => ModuleMetadata['imports']): Promise<unknown> {
   return failureOf(
     (async () => {
-      // Not only those that TypeScript lets through come from configurations.
-      const imports = [ServingModule.forRoot({ distribution: options as DistributionOptions })];
       await NestFactory.createApplicationContext(
-        { module: class {}, imports },
+        { module: class {}, imports: imports() ?? [] },
         { logger: false, abortOnError: false },
       );
     })(),
@@ -119,19 +113,63 @@ describe('A node does not boot', () => {
       '"insecure" means nothing to Transport.REDIS',
     ],
   ])('[11] with %s', async (_, options, message) => {
-    const failure = await bootWith(options);
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      // Options from a configuration are not checked by TypeScript.
+      ServingClusterModule.forRoot(options as DistributionOptions),
+    ]);
 
     expect(failure).toBeInstanceOf(InvalidServingError);
     expect(String(failure)).toContain(message);
-    expect(String(failure)).toMatch(/option "distribution"|peer/);
+    expect(String(failure)).toMatch(/ServingClusterModule|peer/);
   });
 
-  it('[11] with the option in forFeature, where it would mean nothing', () => {
-    const options = { servings: [], distribution: { transport: TCP } };
+  it('[11] with ServingClusterModule alone', async () => {
+    const transport = new MemoryNetwork().transport();
 
-    expect(() => ServingModule.forFeature(options)).toThrow(
-      'ServingModule.forFeature has the option "distribution"',
-    );
+    const failure = await bootWith(() => [ServingClusterModule.forRoot({ transport })]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('import ServingModule.forRoot next to it');
+  });
+
+  it('[11] with ServingClusterModule imported twice', async () => {
+    const network = new MemoryNetwork();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+    ]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('ServingClusterModule is imported more than once');
+  });
+
+  it('[11] with a serving of its own that "remotes" names, too', async () => {
+    const transport = new MemoryNetwork().transport();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot({ servings: [serving('a')] }),
+      ServingClusterModule.forRoot({ transport, remotes: ['a'] }),
+    ]);
+
+    expect(String(failure)).toContain('Serving "a" is registered more than once');
+  });
+
+  it('[11] with a factory of forRootAsync whose remotes differ from "names"', async () => {
+    const transport = new MemoryNetwork().transport();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      ServingClusterModule.forRootAsync({
+        names: ['a'],
+        useFactory: () => ({ transport, remotes: ['a', 'b'] }),
+      }),
+    ]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('returns the remotes [a, b], but "names" lists [a]');
   });
 });
 
@@ -143,7 +181,7 @@ describe('In a cluster', () => {
       String(await failureOf(web.servings.batchedRun(name, 1)));
 
     expect(await failed('c')).toBe(
-      'UnknownServingError: There is no serving "c" here, and no node of namespace "default" is known that could have it',
+      'UnknownServingError: There is no serving "c" here, and namespace "default" has no node that could have it',
     );
     await cluster.node({ nodeId: 'one', servings: [serving('a')] });
     await cluster.node({ nodeId: 'two', servings: [{ ...serving('b'), distributionWeight: 0 }] });
@@ -199,7 +237,7 @@ describe('In a cluster', () => {
 
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(String(failure)).toContain(
-      'Loud.loud is @Batched("shoutr"). There is no serving "shoutr"; registered are: shouter; those of other nodes are named in "remotes"',
+      'Loud.loud is @Batched("shoutr"). There is no serving "shoutr"; registered are: shouter; those of other nodes are named in "remotes" of ServingClusterModule',
     );
   });
 });

@@ -12,7 +12,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
-import type { ClusterOptions } from 'nestjs-serving/distribution';
+import { type ClusterOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
@@ -237,7 +237,10 @@ describe("Nest's own client", () => {
     const transport = new MemoryNetwork().transport();
     const root = {
       module: class {},
-      imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })],
+      imports: [
+        ServingModule.forRoot({ servings: [echo] }),
+        ServingClusterModule.forRoot({ transport, role }),
+      ],
     };
     const app = await NestFactory.createApplicationContext(root, {
       logger: false,
@@ -375,10 +378,8 @@ describeUnless(natsMissing, "Nest's own client, by a NATS server", () => {
     const root = {
       module: class {},
       imports: [
-        ServingModule.forRoot({
-          servings: [norms(), counter],
-          distribution: { transport: Transport.NATS as const, options },
-        }),
+        ServingModule.forRoot({ servings: [norms(), counter] }),
+        ServingClusterModule.forRoot({ transport: Transport.NATS as const, options }),
       ],
     };
     const app = await NestFactory.createApplicationContext(root, {

@@ -8,6 +8,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
@@ -65,7 +66,13 @@ describe('A node that shuts down', () => {
   it.each([true, false])(
     '[H3] closes open windows for rows of other nodes at once, drain: %s',
     async (drain) => {
-      const echo = { name: 'echo', batchSize: 8, batchTimeout: 10_000, shutdown: 5000, drain };
+      const echo = {
+        name: 'echo',
+        batchSize: 8,
+        batchTimeout: 10_000,
+        drainTimeout: 5000,
+        drainOnShutdown: drain,
+      };
       const [owner, web] = await pair({
         ...echo,
         useFactory: () => (rows: readonly unknown[]) => rows,
@@ -120,7 +127,7 @@ describe('A node that shuts down', () => {
     const hung = new Hung({ drainTimeout: 700 });
     const quick = {
       name: 'quick',
-      shutdown: 100,
+      drainTimeout: 100,
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const [owner, web] = await pair(hung.definition, {
@@ -144,7 +151,7 @@ describe('A node that shuts down', () => {
     const owner = await cluster.node({ servings: [hung.definition] });
     const local = {
       name: 'local',
-      shutdown: 300,
+      drainTimeout: 300,
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const web = await cluster.node({
@@ -178,13 +185,13 @@ describe('A node that shuts down', () => {
 
   it('[H3] closes the windows of servings that another module has registered, too', async () => {
     const network = new MemoryNetwork();
-    const patient = { batchSize: 8, batchTimeout: 10_000, shutdown: 5000 };
+    const patient = { batchSize: 8, batchTimeout: 10_000, drainTimeout: 5000 };
     const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
     const feature: Type = class Feature {};
     Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);
     const root: Type = class Root {};
-    const distribution = { transport: network.transport() };
-    Module({ imports: [feature, ServingModule.forRoot({ distribution })] })(root);
+    const node = ServingClusterModule.forRoot({ transport: network.transport() });
+    Module({ imports: [feature, ServingModule.forRoot(), node] })(root);
     const owner = await NestFactory.createApplicationContext(root, {
       logger: false,
       abortOnError: false,
@@ -192,7 +199,10 @@ describe('A node that shuts down', () => {
     const caller = await NestFactory.createApplicationContext(
       {
         module: class {},
-        imports: [ServingModule.forRoot({ distribution: { transport: network.transport() } })],
+        imports: [
+          ServingModule.forRoot(),
+          ServingClusterModule.forRoot({ transport: network.transport() }),
+        ],
       },
       { logger: false, abortOnError: false },
     );
@@ -223,10 +233,8 @@ describe('An application that shuts down', () => {
       {
         module: class {},
         imports: [
-          ServingModule.forRoot({
-            servings: [hung.definition],
-            distribution: { transport: network.transport() },
-          }),
+          ServingModule.forRoot({ servings: [hung.definition] }),
+          ServingClusterModule.forRoot({ transport: network.transport() }),
         ],
       },
       { logger: false, abortOnError: false },
@@ -242,9 +250,8 @@ describe('An application that shuts down', () => {
     }
     @Module({
       imports: [
-        ServingModule.forRoot({
-          distribution: { transport: network.transport(), drainTimeout: 300 },
-        }),
+        ServingModule.forRoot(),
+        ServingClusterModule.forRoot({ transport: network.transport(), drainTimeout: 300 }),
       ],
       controllers: [Front],
     })
@@ -269,10 +276,8 @@ describe('An application that shuts down', () => {
       {
         module: class {},
         imports: [
-          ServingModule.forRoot({
-            servings: [hung.definition],
-            distribution: { transport: Transport.TCP, options: { port } },
-          }),
+          ServingModule.forRoot({ servings: [hung.definition] }),
+          ServingClusterModule.forRoot({ transport: Transport.TCP, options: { port } }),
         ],
       },
       { logger: false, abortOnError: false },

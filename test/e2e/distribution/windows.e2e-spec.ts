@@ -52,7 +52,7 @@ describe('The window of a stream between two nodes', () => {
       const never = {
         name: 'never',
         useFactory: () => () => new Promise<never>(() => {}),
-        shutdown: 10,
+        drainTimeout: 10,
         batchSize: 1,
       };
       const owner = await cluster.node({ servings: [never] });

@@ -1,23 +1,11 @@
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../errors.js';
-import type { Serving } from '../serving/serving.js';
 import { formatValue } from '../format.js';
-import { Cluster } from './cluster.js';
-import { ExportedServings } from './calls/exported-servings.js';
-import { type DistributionOptions, resolveDistribution } from './options.js';
+import type { DistributionOptions } from './options.js';
 import type { ServingTransport } from './transport.js';
 
-/** This node, not started yet; Nest does that with its hooks. */
-export async function openCluster(
-  options: DistributionOptions,
-  servings: () => ReadonlyMap<string, Serving>,
-): Promise<Cluster> {
-  const resolved = resolveDistribution(options);
-  return new Cluster(resolved, await transportOf(options), new ExportedServings(servings));
-}
-
-/** Each is loaded only where it is used. */
-async function transportOf(given: DistributionOptions): Promise<ServingTransport> {
+/** The transport of the options, not started. Each is loaded only where it is used. */
+export async function openTransport(given: DistributionOptions): Promise<ServingTransport> {
   const { transport, secret } = given;
   switch (given.transport) {
     case Transport.TCP: {
@@ -59,8 +47,7 @@ async function transportOf(given: DistributionOptions): Promise<ServingTransport
         return transport;
       }
       throw new InvalidServingError(
-        `ServingModule, option "distribution": transport ${formatValue(transport)} does not ` +
-          'carry servings; ' +
+        `ServingClusterModule: transport ${formatValue(transport)} does not carry servings; ` +
           'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and ' +
           'objects that are a ServingTransport',
       );
@@ -98,14 +85,14 @@ export function checkTransportOptions(
   const there = namesIn(of ?? {}).filter((name) => ALL.includes(name) && !options.includes(name));
   if (there.length > 0) {
     throw new InvalidServingError(
-      `ServingModule, option "distribution": ${inWords(there)} in its "options" means nothing to ` +
+      `ServingClusterModule: ${inWords(there)} in its "options" means nothing to ` +
         `${transport}, whose place is told by ${inWords(options)}`,
     );
   }
   const here = namesIn(rest).filter((name) => !isDialled && ['peers', 'insecure'].includes(name));
   if (here.length > 0) {
     throw new InvalidServingError(
-      `ServingModule, option "distribution": ${inWords(here)} means nothing to ${transport}, ` +
+      `ServingClusterModule: ${inWords(here)} means nothing to ${transport}, ` +
         'whose nodes meet at a server',
     );
   }

@@ -12,6 +12,7 @@ import { firstValueFrom, merge, Subject, timer } from 'rxjs';
 import { ServingClosedError, UnknownServingError } from '../errors.js';
 import { LocalServing } from '../serving/local-serving.js';
 import type { Serving } from '../serving/serving.js';
+import type { RemotePreprocess, ServingRouter } from '../serving/serving-router.js';
 import { formatValue } from '../format.js';
 import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
 import { type Balancer, balancerOf, type Candidate } from './membership/balancer.js';
@@ -26,11 +27,7 @@ import { OutboundCalls } from './calls/outbound-calls.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
 import { type Message, Messenger } from './wire/messenger.js';
 import { LivenessProbes } from './membership/liveness-probes.js';
-import {
-  type DistributedPreprocessing,
-  RemoteServing,
-  type RemoteCallOptions,
-} from './calls/remote-serving.js';
+import { RemoteServing, type RemoteCallOptions } from './calls/remote-serving.js';
 import { ShutdownLimit } from './shutdown-limit.js';
 import type { Address, JsonHandler, Receiver, ServingTransport } from './transport.js';
 import { FrameError, Kind } from './wire/prelude.js';
@@ -47,7 +44,7 @@ const GRACE = 400;
  * This node among the others: it tells them how it is, hears how they are, answers their calls, and
  * has its own answered.
  */
-export class Cluster
+export class ServingCluster
   implements
     OnModuleInit,
     OnApplicationBootstrap,
@@ -55,7 +52,8 @@ export class Cluster
     BeforeApplicationShutdown,
     OnApplicationShutdown,
     Receiver,
-    Routes
+    Routes,
+    ServingRouter
 {
   readonly address: Address;
   isOnline = false;
@@ -142,7 +140,7 @@ export class Cluster
    *
    * @throws UnknownServingError for what is no name
    */
-  serving(name: string, preprocess?: DistributedPreprocessing): Serving {
+  remote(name: string, preprocess?: RemotePreprocess): Serving {
     if (typeof name !== 'string') {
       throw new UnknownServingError(`There is no serving ${formatValue(name)}`);
     }
@@ -173,25 +171,25 @@ export class Cluster
    * Where a call by name goes: to the serving of this node, if it has one and that can keep up,
    * else to those of others.
    */
-  route(name: string, local: Serving | undefined, preprocess?: DistributedPreprocessing): Serving {
+  route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
     if (!local) {
-      return this.serving(name, preprocess);
+      return this.remote(name, preprocess);
     }
     return this.isSaturated(local) ? new RemoteServing(name, this.otherNodes, preprocess) : local;
   }
 
-  /** The nodes that are known, this one included. */
-  get nodes(): readonly NodeInfo[] {
-    return this.members.all.map(({ info }) => info);
-  }
-
-  /** The nodes that are known, for those who use this package. */
-  get known(): readonly ClusterNode[] {
+  /**
+   * The nodes that this node knows, itself included, with their servings and weights, as of their
+   * last heartbeats.
+   */
+  nodes(): readonly ClusterNode[] {
     return this.members.all.map((member) => clusterNodeOf(member, this.address));
   }
 
   get others(): readonly NodeInfo[] {
-    return this.nodes.filter(({ address }) => address !== this.address);
+    return this.members.all
+      .map(({ info }) => info)
+      .filter(({ address }) => address !== this.address);
   }
 
   async onModuleInit(): Promise<void> {

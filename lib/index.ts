@@ -76,6 +76,7 @@ export {
   type PreprocessResult,
   type ReplyCacheOptions,
   type ServingDefinition,
+  type ServingDistributionOptions,
   type ServingOptions,
   type WorkerOptions,
 } from './definition/serving-definition.js';

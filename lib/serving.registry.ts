@@ -22,7 +22,7 @@ export class ServingRegistry implements OnModuleInit {
     this.routers = this.discoverRouters();
     if (this.routers.length > 1) {
       throw new InvalidServingError(
-        'ServingClusterModule is imported more than once; an application is one node of one cluster',
+        'ServingClusterModule is imported more than once; an application is one node',
       );
     }
   }

@@ -65,9 +65,9 @@ export interface ResolvedServing extends Supervision {
   readonly distribution: ServingDistribution;
 }
 
-/** What other nodes may do with a serving. */
+/** How other nodes call a serving. */
 export interface ServingDistribution {
-  readonly isShared: boolean;
+  readonly enabled: boolean;
   readonly weight: number;
   readonly idempotent: boolean;
   /** The rows in the queue from which on it cannot keep up: two batches for each partition. */

@@ -23,6 +23,30 @@ export interface PreprocessResult<Info = unknown> {
 /** What `postprocess` may read beside the output. */
 export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
 
+/** How other nodes of a cluster call a serving. */
+export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
+  /**
+   * Whether other nodes may call the serving.
+   *
+   * @default true
+   */
+  readonly enabled?: boolean;
+  /**
+   * The node's share of the cluster's calls, in proportion to other nodes, is this times its
+   * working partitions. 0 for no calls.
+   *
+   * @default 1
+   */
+  readonly weight?: number;
+  /** Changes the input of a call to another node, on the caller's side, before it is sent. */
+  preprocess?(input: Input): unknown;
+  /**
+   * Changes the output for a caller on another node, after `postprocess` of the serving and before
+   * it is sent; of a stream, each output.
+   */
+  postprocess?(output: Output): unknown;
+}
+
 /** What can differ by key; where an option is not given, that of the serving holds. */
 export interface KeyServingOptions {
   /** The most rows of the key that run together. */
@@ -235,29 +259,8 @@ export interface ServingOptions<
    * @default 30000
    */
   readonly drainTimeout?: number;
-  /**
-   * Whether other nodes may call the serving, where the module has the option `distribution`.
-   *
-   * @default true
-   */
-  readonly distributed?: boolean;
-  /**
-   * How many calls of the cluster come here, in proportion to other nodes: this times the
-   * partitions that work. 0 for none.
-   *
-   * @default 1
-   */
-  readonly distributionWeight?: number;
-  /**
-   * Makes of a caller's input what is sent to another node: on the caller's side, before
-   * `preprocess` there.
-   */
-  distributedPreprocessing?(input: Input): unknown;
-  /**
-   * Makes of the output what is sent to a caller on another node: on this side, after
-   * `postprocess`; of a stream, each output.
-   */
-  distributedPostprocessing?(output: Output): unknown;
+  /** Calls of other nodes, with `ServingClusterModule`. */
+  readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
    * Turns a caller's input into rows: on the caller's side, once per call. A throw fails that call
    * alone.

@@ -95,7 +95,7 @@ export interface RemoteServingOptions<Input = unknown> {
    * Applied to the input of every call before it leaves this node, so that less of it travels, or
    * something smaller.
    */
-  distributedPreprocessing?(input: Input): unknown;
+  preprocess?(input: Input): unknown;
 }
 
 /** How a node reaches others, finds them, and calls them. */
@@ -341,10 +341,7 @@ function remotesIn(
         return [remote, undefined];
       }
       const of: RemoteServingOptions = remote;
-      return [
-        of.name,
-        of.distributedPreprocessing && ((input) => of.distributedPreprocessing!(input)),
-      ];
+      return [of.name, of.preprocess && ((input) => of.preprocess!(input))];
     }),
   );
 }

@@ -86,6 +86,6 @@ function termsOf(serving: Serving): Partial<LocalServing['distribution']> & {
 
 function isOffered(serving: Serving): boolean {
   return serving instanceof LocalServing
-    ? serving.distribution.isShared
+    ? serving.distribution.enabled
     : !(serving instanceof RemoteServing);
 }

@@ -5,7 +5,7 @@ import { FrameError } from '../wire/prelude.js';
 /** How one serving of a node is. */
 export interface ServingStatus {
   readonly name: string;
-  /** Its `distributionWeight`: 0 or more, also a fraction. */
+  /** Its `distribution.weight`: 0 or more, also a fraction. */
   readonly weight: number;
   /** The partitions that work now. */
   readonly partitions: number;

@@ -60,7 +60,7 @@ describe('A call whose node goes', () => {
   it('[11] fails where its serving is not idempotent, and says that it may have run', async () => {
     const a = held('m');
     const nodeA = await cluster.node({ servings: [a.definition] });
-    await cluster.node({ servings: [held('m', { distributionWeight: 0 }).definition] });
+    await cluster.node({ servings: [held('m', { distribution: { weight: 0 } }).definition] });
     const web = await cluster.node();
     await web.knows('m', 1);
     const reply = failureOf(web.servings.batchedRun('m', 'row'));

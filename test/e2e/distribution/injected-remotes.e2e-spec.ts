@@ -18,12 +18,12 @@ const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => row
 class Caller implements OnModuleInit {
   reply: Promise<unknown> | undefined;
 
-  constructor(@InjectServing('echo') private readonly echo: Serving<string, string>) {
-    this.reply = echo.batchedRun('at once');
+  constructor(@InjectServing('echo') private readonly serving: Serving<string, string>) {
+    this.reply = serving.batchedRun('at once');
   }
 
   async onModuleInit(): Promise<void> {
-    this.reply = Promise.all([this.reply, this.echo.batchedRun('at start')]);
+    this.reply = Promise.all([this.reply, this.serving.batchedRun('at start')]);
     await this.reply;
   }
 }

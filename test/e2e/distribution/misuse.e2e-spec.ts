@@ -184,7 +184,10 @@ describe('In a cluster', () => {
       'UnknownServingError: There is no serving "c" here, and namespace "default" has no node that could have it',
     );
     await cluster.node({ nodeId: 'one', servings: [serving('a')] });
-    await cluster.node({ nodeId: 'two', servings: [{ ...serving('b'), distributionWeight: 0 }] });
+    await cluster.node({
+      nodeId: 'two',
+      servings: [{ ...serving('b'), distribution: { weight: 0 } }],
+    });
     while (web.cluster.others.length < 2) {
       await web.cluster.change(10);
     }

@@ -3,9 +3,9 @@ import type { ClusterNode } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-const echo = (name: string, distributionWeight: number) => ({
+const echo = (name: string, weight: number) => ({
   name,
-  distributionWeight,
+  distribution: { weight },
   partitions: 2,
   drainTimeout: 100,
   useFactory: () => (rows: readonly unknown[]) => rows,

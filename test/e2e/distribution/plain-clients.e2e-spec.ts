@@ -152,9 +152,9 @@ describe("Nest's own client", () => {
     ]);
   });
 
-  it('[11] gets what distributedPostprocessing makes of outputs', async () => {
+  it('[11] gets outputs after distribution.postprocess', async () => {
     const owner = await node({
-      servings: [{ ...echo, distributedPostprocessing: (output) => `${String(output)}!` }],
+      servings: [{ ...echo, distribution: { postprocess: (output) => `${String(output)}!` } }],
     });
     const client = clientOf(owner.port);
 
@@ -211,7 +211,7 @@ describe("Nest's own client", () => {
 
   it('[11] finds no serving that is not distributed', async () => {
     const owner = await node({
-      servings: [echo, { ...echo, name: 'private', distributed: false }],
+      servings: [echo, { ...echo, name: 'private', distribution: { enabled: false } }],
     });
 
     expect(await failureOf(send(clientOf(owner.port), 'private', { input: 1 }))).toBe(

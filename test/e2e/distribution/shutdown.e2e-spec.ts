@@ -158,7 +158,7 @@ describe('A node that shuts down', () => {
       servings: [local],
       drainTimeout: undefined,
       discoveryTimeout: 60_000,
-      remotes: [{ name: 'prepared', distributedPreprocessing: never }],
+      remotes: [{ name: 'prepared', preprocess: never }],
     });
     await time.advance(100);
     const calls = [

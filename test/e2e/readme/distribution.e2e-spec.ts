@@ -108,10 +108,12 @@ export const overNats = {
 // #region shared
 export const thumbnails = defineServing({
   name: 'thumbnails',
-  // the caller: alpha need not travel
-  distributedPreprocessing: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
-  // the owner: only the best three travel
-  distributedPostprocessing: (output: Float32Array) => Array.from(output.subarray(0, 3)),
+  distribution: {
+    // on the caller's side: alpha need not travel
+    preprocess: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
+    // on the model's side: only the best three travel
+    postprocess: (output: Float32Array) => Array.from(output.subarray(0, 3)),
+  },
   useFactory: () => (images: Uint8ClampedArray[]) =>
     images.map((image) => Float32Array.from(image, (value) => value / 255)),
 });

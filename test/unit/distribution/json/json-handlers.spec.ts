@@ -162,9 +162,11 @@ describe('the door for clients that are no nodes', () => {
     expect(events).toBe(3);
   });
 
-  it('[11] is there for servings that are distributed, and no others', async () => {
+  it('[11] is there for servings that other nodes may call, and no others', async () => {
     expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
-    expect([...(await doorOf({ ...echo, distributed: false })).handlers.keys()]).toEqual([]);
+    expect([
+      ...(await doorOf({ ...echo, distribution: { enabled: false } })).handlers.keys(),
+    ]).toEqual([]);
   });
 
   it('[11] says of its calls that they come by RPC', async () => {

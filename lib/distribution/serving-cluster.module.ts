@@ -156,7 +156,7 @@ function checkNames(names: readonly string[], remotes: readonly string[]): void 
   if (names.length !== remotes.length || remotes.some((remote) => !names.includes(remote))) {
     throw new InvalidServingError(
       `The factory of ServingClusterModule.forRootAsync returns the remotes ` +
-        `[${remotes.join(', ')}], but "names" lists [${names.join(', ')}]; the two must be the same`,
+        `[${remotes.join(', ')}], but "names" lists [${names.join(', ')}]; they must be the same`,
     );
   }
 }

@@ -17,6 +17,6 @@ export interface ServingRouter {
   /** The target of a call by name; `local` is the application's own serving of that name. */
   route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving;
   isRemote(serving: Serving | undefined): boolean;
-  /** Resolves when the calls of other nodes are answered, at the limit of shutdown at the latest. */
+  /** Resolves when the calls of other nodes are answered, or at the limit of shutdown. */
   answered(): Promise<void>;
 }

@@ -24,7 +24,7 @@ export class Fleet {
 
   /** All of them are heard. */
   tell(members: Members, changed = 0): void {
-    this.beats(changed).forEach((info) => members.hear(info, this.seq));
+    this.beats(changed).forEach((info) => members.receive(info, this.seq));
   }
 
   private beat(id: string, weight: number): NodeInfo {

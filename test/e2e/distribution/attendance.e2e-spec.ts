@@ -54,7 +54,7 @@ describe('The log of a node', () => {
     model.kill();
     await until(() => ofOthers().length > 0);
     expect(ofOthers()).toEqual([
-      'warning: Node "model" is lost: it was not shutting down, and cannot be reached any more',
+      'warning: Node "model" is lost: it cannot be reached any more and was not shutting down',
     ]);
     lines.length = 0;
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
@@ -75,9 +75,9 @@ describe('The log of a node', () => {
     lines.length = 0;
 
     network.broker(false);
-    await until(() => !web.cluster.isOnline);
+    await until(() => !web.cluster.selector.isOnline);
     network.broker(true);
-    await until(() => web.cluster.isOnline);
+    await until(() => web.cluster.selector.isOnline);
     await web.knows('a');
 
     expect(lines).toEqual([]);
@@ -95,7 +95,7 @@ describe('The log of a node', () => {
     await until(() => broadcasts.mock.calls.length > 10 * nodes.length);
 
     const complaint =
-      'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
+      'A message cannot be read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
     expect(told).toEqual([complaint, complaint]);
   });
 });

@@ -169,7 +169,7 @@ describe('A call whose caller its node takes for lost, though it is not', () => 
       const reply = web.servings.batchedRun('m', 'row');
       await until(() => m.batches.batches.length === 1);
 
-      node.cluster.nodeDisconnected(web.address);
+      node.cluster.receiver.nodeDisconnected(web.address);
       answer(m, 'nobody hears');
 
       if (idempotent) {
@@ -196,7 +196,7 @@ describe('While the broker is away', () => {
     await until(() => m.batches.batches.length === 1);
 
     network.broker(false);
-    await until(() => !web.cluster.isOnline);
+    await until(() => !web.cluster.selector.isOnline);
     answer(m, 'nobody hears');
     const later = web.servings.batchedRun('m', 'later');
     for (let i = 0; i < 20; i++) {
@@ -223,10 +223,10 @@ describe('While the broker is away', () => {
     await until(() => m.batches.batches.length === 1);
 
     network.hang(node.address);
-    node.cluster.online(false);
+    node.cluster.receiver.online(false);
     answer(m, 'nobody hears');
     network.resume(node.address);
-    node.cluster.online(true);
+    node.cluster.receiver.online(true);
     await until(() => m.batches.batches.length === 1);
     answer(m, 'm');
 
@@ -241,8 +241,8 @@ describe('While the broker is away', () => {
     await web.knows('m');
 
     network.hang(node.address);
-    [web, node].forEach(({ cluster: each }) => each.online(false));
-    web.cluster.online(true);
+    [web, node].forEach(({ cluster: each }) => each.receiver.online(false));
+    web.cluster.receiver.online(true);
     const reply = web.servings.batchedRun('m', 1);
     await turn();
     expect(
@@ -252,7 +252,7 @@ describe('While the broker is away', () => {
         .toSorted(),
     ).toEqual([node.address, web.address].toSorted());
     network.resume(node.address);
-    node.cluster.online(true);
+    node.cluster.receiver.online(true);
 
     expect(await reply).toBe('1 by m');
   });

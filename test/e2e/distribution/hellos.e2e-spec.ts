@@ -25,7 +25,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     const frames: { kind: number; to: unknown }[] = [];
     stranger = cluster.network({ connections: false }).transport();
     const receiver = Object.assign(new Heard(), {
-      hear(packet: Uint8Array) {
+      receive(packet: Uint8Array) {
         const { kind, header } = decodeFrame(packet, defaultWireLimits);
         frames.push({ kind, to: header['to'] });
       },

@@ -79,11 +79,13 @@ describe('Somebody who connects to the port of a node and says that he has its s
 describe('Somebody who can send to all nodes and says that he has their serving', () => {
   const cluster = useCluster();
 
-  async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
+  async function impostorOf(receive?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
     const transport = cluster.network({}).transport();
     const heard = new Heard();
     await transport.start(
-      stationOf(IMPOSTOR, hear ? Object.assign(heard, { hear }) : heard, { namespace: 'default' }),
+      stationOf(IMPOSTOR, receive ? Object.assign(heard, { receive }) : heard, {
+        namespace: 'default',
+      }),
     );
     return transport;
   }
@@ -116,7 +118,7 @@ describe('Somebody who can send to all nodes and says that he has their serving'
     await turn();
     await turn();
 
-    expect(web.cluster.owners('m')).toHaveLength(owners);
+    expect(web.cluster.selector.candidates('m')).toHaveLength(owners);
     await transport.stop();
   });
 

@@ -188,8 +188,8 @@ describe('In a cluster', () => {
       nodeId: 'two',
       servings: [{ ...serving('b'), distribution: { weight: 0 } }],
     });
-    while (web.cluster.others.length < 2) {
-      await web.cluster.change(10);
+    while (web.cluster.selector.others.length < 2) {
+      await web.cluster.selector.nextChange(10);
     }
     expect(await failed('c')).toMatch(
       / "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/,

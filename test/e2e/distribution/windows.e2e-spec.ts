@@ -20,14 +20,14 @@ describe('The window of a stream between two nodes', () => {
   afterEach(() => hostile?.stop());
 
   /** A node that sends what the test says; gives the frames that come for it. */
-  async function hostileNode(hear: (frame: Frame) => void = () => {}): Promise<Frame[]> {
+  async function hostileNode(receive: (frame: Frame) => void = () => {}): Promise<Frame[]> {
     const frames: Frame[] = [];
     hostile = cluster.network({}).transport();
     const receiver = Object.assign(new Heard(), {
-      hear(packet: Uint8Array) {
+      receive(packet: Uint8Array) {
         const frame = decodeFrame(packet, defaultWireLimits);
         frames.push(frame);
-        hear(frame);
+        receive(frame);
       },
     });
     await hostile.start(stationOf(IMPOSTOR, receiver, { namespace: 'default' }));

@@ -2,7 +2,7 @@ import { expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { RateLimitedLogger } from '../../../../lib/distribution/membership/membership-log.js';
 
-it('[11] What comes again and again is complained of every ten seconds, and counted meanwhile', async () => {
+it('[11] A warning about a message that other nodes repeat is logged every ten seconds, with a count', async () => {
   const time = await VirtualTime.install();
   try {
     const lines: string[] = [];
@@ -17,7 +17,7 @@ it('[11] What comes again and again is complained of every ten seconds, and coun
 
     expect(lines).toEqual([
       'A packet without a signature',
-      'A packet without a signature (and 9 more since the last line about that)',
+      'A packet without a signature (and 9 more since the last warning)',
       'A packet of 7 bytes',
     ]);
   } finally {

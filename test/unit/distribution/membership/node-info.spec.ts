@@ -97,18 +97,20 @@ describe('readNodeInfo', () => {
   it('[11] refuses a name that comes twice, and a client that serves', () => {
     const servings = [servedInfo(), servedInfo()];
 
-    expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A beat that names a serving twice');
+    expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A heartbeat names a serving twice');
     expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servedInfo()] }))).toThrow(
       FrameError,
     );
   });
 
   it('[11] says what is odd, in few words', () => {
-    expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow('A beat with -1 for its seq');
-    expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
-      /^A beat with "x{200}\.\.\. \(1000000 characters\)" for its id$/,
+    expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow(
+      'Field "seq" is -1; allowed is a whole number of 0 or more',
     );
-    expect(() => readNodeInfo([])).toThrow('[] is not a beat');
+    expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
+      /^Field "id" is "x{200}\.\.\. \(1000000 characters\)"; allowed is/,
+    );
+    expect(() => readNodeInfo([])).toThrow('A heartbeat is [], not an object');
   });
 
   it('[11] reads a beat or throws a FrameError, whatever comes', () => {

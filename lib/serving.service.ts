@@ -94,8 +94,8 @@ export class ServingService implements OnModuleInit {
   /**
    * The handle of a serving.
    *
-   * @throws UnknownServingError when there is none of that name; where there are other nodes, not
-   * before it is called
+   * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
+   * throw it
    */
   get<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
@@ -182,7 +182,7 @@ export class ServingService implements OnModuleInit {
 
 function unknownHere(name: string): never {
   throw new UnknownServingError(
-    `There is no serving ${formatValue(name)} in this application; other nodes own it`,
+    `There is no serving ${formatValue(name)} in this application; other nodes have it`,
   );
 }
 

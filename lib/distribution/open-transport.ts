@@ -4,13 +4,13 @@ import { formatValue } from '../format.js';
 import type { DistributionOptions } from './options.js';
 import type { ServingTransport } from './transport.js';
 
-/** The transport of the options, not started. Each is loaded only where it is used. */
+/** The transport of the options, not started. Loads the packages of that transport only. */
 export async function openTransport(given: DistributionOptions): Promise<ServingTransport> {
   const { transport, secret } = given;
   switch (given.transport) {
     case Transport.TCP: {
       checkTransportOptions(
-        { transport: 'Transport.TCP', options: ['host', 'port'], isDialled: true },
+        { transport: 'Transport.TCP', options: ['host', 'port'], isBrokerless: true },
         given,
       );
       const { TcpTransport } = await import('./transports/tcp/tcp.transport.js');
@@ -19,7 +19,7 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
     }
     case Transport.GRPC: {
       checkTransportOptions(
-        { transport: 'Transport.GRPC', options: ['url'], isDialled: true },
+        { transport: 'Transport.GRPC', options: ['url'], isBrokerless: true },
         given,
       );
       const { GrpcTransport } = await import('./transports/grpc/grpc.transport.js');
@@ -28,7 +28,7 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
     }
     case Transport.NATS: {
       checkTransportOptions(
-        { transport: 'Transport.NATS', options: ['servers', 'port'], isDialled: false },
+        { transport: 'Transport.NATS', options: ['servers', 'port'], isBrokerless: false },
         given,
       );
       const { NatsTransport } = await import('./transports/nats/nats.transport.js');
@@ -36,7 +36,7 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
     }
     case Transport.REDIS: {
       checkTransportOptions(
-        { transport: 'Transport.REDIS', options: ['host', 'port'], isDialled: false },
+        { transport: 'Transport.REDIS', options: ['host', 'port'], isBrokerless: false },
         given,
       );
       const { RedisTransport } = await import('./transports/redis/redis.transport.js');
@@ -49,7 +49,7 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
       throw new InvalidServingError(
         `ServingClusterModule: transport ${formatValue(transport)} does not carry servings; ` +
           'allowed are Transport.TCP, Transport.GRPC, Transport.NATS, Transport.REDIS, and ' +
-          'objects that are a ServingTransport',
+          'an object that is a ServingTransport',
       );
   }
 }
@@ -58,47 +58,47 @@ function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
 }
 
-/**
- * One of Nest's transports, as its users name it, and the options that tell it where to listen and
- * whom to look for.
- */
+/** One of Nest's transports, and its options for the address of the node or broker. */
 export interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
-  /** Whether its nodes dial each other, instead of meeting at a server. */
-  readonly isDialled: boolean;
+  /** Whether its nodes connect to each other, instead of to a broker. */
+  readonly isBrokerless: boolean;
 }
 
 const ALL = ['host', 'port', 'url', 'servers'];
 
 /**
- * What is meant for another transport would be passed on and mean nothing: the node would listen,
- * or look for others, at a place that nobody has named.
+ * Rejects options of another transport, which would be ignored silently.
  *
- * @throws InvalidServingError naming what is misplaced
+ * @throws InvalidServingError naming the options
  */
 export function checkTransportOptions(
-  { transport, options, isDialled }: TransportOptions,
+  { transport, options, isBrokerless }: TransportOptions,
   given: object,
 ): void {
-  const { options: of, ...rest }: { readonly options?: object | undefined } = given;
-  const there = namesIn(of ?? {}).filter((name) => ALL.includes(name) && !options.includes(name));
-  if (there.length > 0) {
+  const { options: nested, ...rest }: { readonly options?: object | undefined } = given;
+  const foreign = namesIn(nested ?? {}).filter(
+    (name) => ALL.includes(name) && !options.includes(name),
+  );
+  if (foreign.length > 0) {
     throw new InvalidServingError(
-      `ServingClusterModule: ${inWords(there)} in its "options" means nothing to ` +
-        `${transport}, whose place is told by ${inWords(options)}`,
+      `ServingClusterModule: ${inWords(foreign)} in "options" means nothing to ` +
+        `${transport}, whose address is set by ${inWords(options)}`,
     );
   }
-  const here = namesIn(rest).filter((name) => !isDialled && ['peers', 'insecure'].includes(name));
-  if (here.length > 0) {
+  const misplaced = namesIn(rest).filter(
+    (name) => !isBrokerless && ['peers', 'insecure'].includes(name),
+  );
+  if (misplaced.length > 0) {
     throw new InvalidServingError(
-      `ServingClusterModule: ${inWords(here)} means nothing to ${transport}, ` +
-        'whose nodes meet at a server',
+      `ServingClusterModule: ${inWords(misplaced)} means nothing to ${transport}, ` +
+        'whose nodes connect to a broker',
     );
   }
 }
 
-/** Those that say something. */
+/** The names of options that are set. */
 function namesIn(options: object): readonly string[] {
   return Object.entries(options)
     .filter(([, value]) => value !== undefined)

@@ -12,7 +12,8 @@ import { getServingToken } from '../serving.decorator.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { SERVING_ROUTER } from '../serving/serving-router.js';
 import { ExportedServings } from './calls/exported-servings.js';
-import { type DistributionOptions, resolveDistribution } from './options.js';
+import type { DistributionOptions } from './options.js';
+import { resolveDistribution } from './resolve-options.js';
 import { ServingCluster } from './serving-cluster.js';
 import type { ServingTransport } from './transport.js';
 

@@ -27,7 +27,7 @@ import { Members } from './membership/members.js';
 import { MembershipLog, RateLimitedLogger } from './membership/membership-log.js';
 import type { NodeInfo } from './membership/node-info.js';
 import { NodeSelector } from './membership/node-selector.js';
-import type { ResolvedDistribution } from './options.js';
+import type { ResolvedDistribution } from './resolve-options.js';
 import type { Address, JsonHandler, ServingTransport } from './transport.js';
 import { Messenger } from './wire/messenger.js';
 import { Kind } from './wire/prelude.js';

@@ -80,22 +80,22 @@ describe('A node does not boot', () => {
     [
       'a url over TCP',
       { transport: TCP, options: { url: 'a:1' } },
-      '"url" in its "options" means nothing to Transport.TCP',
+      '"url" in "options" means nothing to Transport.TCP',
     ],
     [
       'servers over TCP',
       { transport: TCP, options: { servers: [] } },
-      'whose place is told by "host" and "port"',
+      'whose address is set by "host" and "port"',
     ],
     [
       'host and port over gRPC',
       { transport: GRPC, options: { host: 'a', port: 1 } },
-      '"host" and "port" in its "options" means',
+      '"host" and "port" in "options" means',
     ],
     [
       'a url over NATS',
       { transport: NATS, options: { url: 'a' } },
-      'whose place is told by "servers" and "port"',
+      'whose address is set by "servers" and "port"',
     ],
     [
       'servers over Redis',
@@ -105,7 +105,7 @@ describe('A node does not boot', () => {
     [
       'peers over NATS',
       { transport: NATS, peers: ['a:1'] },
-      '"peers" means nothing to Transport.NATS, whose nodes meet at a server',
+      '"peers" means nothing to Transport.NATS, whose nodes connect to a broker',
     ],
     [
       'insecure over Redis',

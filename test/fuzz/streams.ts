@@ -144,7 +144,7 @@ function outcomeOf(word: string, isRefused: boolean): Outcome {
 
 const inputs = (count: number, bytes: number): Step[] =>
   Array.from({ length: count }, (_, index) => ({ kind: 'input', header: { index }, bytes }));
-const lazy = { method: 'batchedRun', open: true };
+const lazy = { method: 'batchedRun', lazyInput: true };
 const numbers = fc.oneof(
   fc.integer(),
   fc.double(),
@@ -197,7 +197,7 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   })),
   fc.array(numbers, { minLength: 1, maxLength: 20 }).map((all) => ({
     words: `credits of ${all.map(String).join(', ')}`,
-    request: { method: 'stream', open: true },
+    request: { method: 'stream', lazyInput: true },
     steps: [
       ...all.map((taken): Step => ({ kind: 'credit', header: { taken }, bytes: 0 })),
       ...inputs(WINDOW.messages + 1, 1),
@@ -206,7 +206,7 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   })),
   fc.record({ messages: numbers, bytes: numbers }).map((window) => ({
     words: `a grant of ${JSON.stringify(window)}`,
-    request: { method: 'stream', open: true, window },
+    request: { method: 'stream', lazyInput: true, window },
     steps: inputs(WINDOW.messages + 1, 1),
     isRefused: true,
   })),

@@ -32,7 +32,7 @@ export class AttemptError extends Error {
     /** The error for the caller, when no other node answers. */
     readonly error: Error,
     readonly mayHaveRun: MayHaveRun,
-    /** The node was gone, or is gone now. */
+    /** Whether the node was unreachable before or during the call. */
     readonly isUnreachable = false,
   ) {
     super(error.message, { cause: error });
@@ -91,18 +91,18 @@ export function lostCallerHeader(): object {
   const error = new NodeLostError(
     'The node of the call counted its caller as lost; its rows may have run',
   );
-  return { ...errorHeader(error), gone: true };
+  return { ...errorHeader(error), isUnreachable: true };
 }
 
 /** @throws FrameError when there is none */
-export function errorIn({ error, mayHaveRun, gone }: Header): AttemptError {
+export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
   if (!isWireError(error)) {
     throw new FrameError('The header of an error frame has no error');
   }
   return new AttemptError(
     fromWire(error),
     mayHaveRun === 'no' || mayHaveRun === 'unknown' ? mayHaveRun : 'yes',
-    gone === true,
+    isUnreachable === true,
   );
 }
 

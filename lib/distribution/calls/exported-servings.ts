@@ -53,8 +53,8 @@ export class ExportedServings {
     }
   }
 
-  /** The status of each for a heartbeat; `inflight` counts the calls of other nodes. */
-  all(inflight: (name: string) => number): readonly ServingStatus[] {
+  /** The status of each for a heartbeat; `activeCalls` counts the calls of other nodes. */
+  all(activeCalls: (name: string) => number): readonly ServingStatus[] {
     return this.names().map((name) => {
       const serving = this.servings().get(name)!;
       const { queued, partitions, isReady } = healthOf(name, serving);
@@ -64,9 +64,9 @@ export class ExportedServings {
         name,
         weight,
         partitions: partitions.length === 0 ? 1 : working,
-        inflight: inflight(name),
+        activeCalls: activeCalls(name),
         queued,
-        ewmaMs: this.runTimes.get(name) ?? 0,
+        batchTime: this.runTimes.get(name) ?? 0,
         idempotent,
         isReady,
       };

@@ -143,7 +143,7 @@ export class Failover {
     }
     const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
     return (
-      `no node that is known has it: ${list(nodes.map(({ id }) => id))}. They have ` +
+      `no known node has it: ${list(nodes.map(({ id }) => id))}. They have ` +
       (list([...names]) || 'no serving')
     );
   }

@@ -36,7 +36,7 @@ export class InboundCall {
     private readonly windowLimits: FlowControlOptions,
   ) {
     this.inputs =
-      request.header['open'] === true
+      request.header['lazyInput'] === true
         ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))
         : undefined;
   }

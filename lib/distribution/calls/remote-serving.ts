@@ -222,7 +222,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
           origin,
           hooks,
           inline,
-          open: source && true,
+          lazyInput: source && true,
         }),
         input: encoded,
         more: source && { source, encode },

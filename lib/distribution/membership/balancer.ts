@@ -77,9 +77,9 @@ export function leastLoaded(
     return one;
   }
   // Without a batch time of both, only the calls count.
-  const isTimed = one.status.ewmaMs > 0 && other.status.ewmaMs > 0;
+  const isTimed = one.status.batchTime > 0 && other.status.batchTime > 0;
   const load = ({ address, status }: Candidate): number =>
-    ((activeCalls(address) + 1) * (isTimed ? status.ewmaMs : 1)) / status.partitions;
+    ((activeCalls(address) + 1) * (isTimed ? status.batchTime : 1)) / status.partitions;
   return load(other) * CLEARLY < load(one) ? other : one;
 }
 

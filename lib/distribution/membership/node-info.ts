@@ -18,14 +18,14 @@ export interface ServingStatus {
   /** The partitions that work. */
   readonly partitions: number;
   /** The calls of other nodes that have no answer yet. */
-  readonly inflight: number;
+  readonly activeCalls: number;
   /** The rows in its queue. */
   readonly queued: number;
   /**
    * Milliseconds that a batch runs, as a moving average, without the time in the queue; 0 before
    * the first batch.
    */
-  readonly ewmaMs: number;
+  readonly batchTime: number;
   /** Whether a call may run again when its answer is lost. */
   readonly idempotent: boolean;
   /**
@@ -95,9 +95,9 @@ function readServingStatus(value: unknown): ServingStatus {
     name: stringIn(status, 'name', NAME),
     weight: numberIn(status, 'weight', LARGEST_WEIGHT),
     partitions: wholeIn(status, 'partitions', MOST_PARTITIONS),
-    inflight: wholeIn(status, 'inflight'),
+    activeCalls: wholeIn(status, 'activeCalls'),
     queued: wholeIn(status, 'queued'),
-    ewmaMs: numberIn(status, 'ewmaMs'),
+    batchTime: numberIn(status, 'batchTime'),
     idempotent: flagIn(status, 'idempotent'),
     isReady: flagIn(status, 'isReady'),
   };

@@ -29,9 +29,9 @@ export class Fleet {
 
   private beat(id: string, weight: number): NodeInfo {
     const load = {
-      inflight: 32,
+      activeCalls: 32,
       queued: Math.floor(100 * this.random()),
-      ewmaMs: 5 + 10 * this.random(),
+      batchTime: 5 + 10 * this.random(),
     };
     const served = {
       name: this.serving,

@@ -192,7 +192,7 @@ describe('In a cluster', () => {
       await web.cluster.selector.nextChange(10);
     }
     expect(await failed('c')).toMatch(
-      / "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/,
+      / "c" here, and no known node has it: "one", "two"\. They have "a", "b"$/,
     );
     expect(await failed('b')).toMatch(
       /^ServingUnavailableError: There is no serving "b" here, and no node that has it takes calls now: "two"$/,

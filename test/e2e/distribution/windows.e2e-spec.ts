@@ -60,7 +60,7 @@ describe('The window of a stream between two nodes', () => {
         call: 1,
         serving: 'never',
         method: 'batchedRun',
-        open: true,
+        lazyInput: true,
       });
       await until(() => frames.some(({ kind }) => kind === Kind.inputCredit));
       const element = new Uint8Array(bytes);

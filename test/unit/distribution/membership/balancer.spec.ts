@@ -11,7 +11,7 @@ import {
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
 import { randomFrom } from '../../../chaos/random.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const nobody = new Set<string>();
 const never = (): number => 0;
@@ -21,7 +21,7 @@ function candidatesOf(...status: Partial<ServingStatus>[]): Candidates {
   const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
   status.forEach((one, index) => {
     members.receive(
-      nodeInfo({ id: String.fromCharCode(97 + index), servings: [servedInfo(one)] }),
+      nodeInfo({ id: String.fromCharCode(97 + index), servings: [servingStatus(one)] }),
       0,
     );
   });
@@ -180,10 +180,14 @@ describe('leastLoaded', () => {
   });
 
   it('[11] takes, of two, the one whose calls under way will take less time, by its partitions', () => {
-    expect(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
-    expect(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 40 }), { 'a-1': 2 })).toEqual({
+      a: 1000,
+    });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 20 }), { 'a-1': 2 })).toEqual({
+      b: 1000,
+    });
     expect(
-      least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 }),
+      least(candidatesOf({ batchTime: 10 }, { batchTime: 40, partitions: 2 }), { 'a-1': 2 }),
     ).toEqual({
       b: 1000,
     });
@@ -191,14 +195,20 @@ describe('leastLoaded', () => {
 
   it('[11] takes a small difference for noise', () => {
     expect(
-      Object.keys(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted(),
+      Object.keys(least(candidatesOf({ batchTime: 10 }, { batchTime: 12.4 }), {})).toSorted(),
     ).toEqual(['a', 'b']);
-    expect(Object.keys(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
+    expect(Object.keys(least(candidatesOf({ batchTime: 10 }, { batchTime: 12.6 }), {}))).toEqual([
+      'a',
+    ]);
   });
 
   it('[11] goes by calls alone where one has answered none yet: neither all nor none of them go there', () => {
-    expect(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'b-1': 1 })).toEqual({ a: 1000 });
-    expect(least(candidatesOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'a-1': 1 })).toEqual({ b: 1000 });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 0 }), { 'b-1': 1 })).toEqual({
+      a: 1000,
+    });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 0 }), { 'a-1': 1 })).toEqual({
+      b: 1000,
+    });
   });
 
   it('[11] draws the two by their weights, and two different ones: of three, the worst is never picked', () => {
@@ -226,8 +236,8 @@ describe('leastLoaded', () => {
 
   it('[11] sees the load that the last beat tells, without a change of the candidates', () => {
     const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 8 });
-    const beat = (id: string, seq: number, ewmaMs: number): void =>
-      members.receive(nodeInfo({ id, seq, servings: [servedInfo({ ewmaMs })] }), 0);
+    const beat = (id: string, seq: number, batchTime: number): void =>
+      members.receive(nodeInfo({ id, seq, servings: [servingStatus({ batchTime })] }), 0);
     beat('a', 1, 10);
     beat('b', 1, 20);
     const candidates = members.candidates('m');
@@ -256,13 +266,13 @@ describe('balancerOf', () => {
   it('[11] asks a function of the user, with those who are not excluded', () => {
     const choose = jest.fn((candidates: readonly Candidate[]) => candidates.at(-1));
     const pick = balancerOf(choose);
-    const candidates = candidatesOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
+    const candidates = candidatesOf({}, { weight: 0 }, { batchTime: 7, partitions: 2 }, {});
 
     expect(pick(candidates, nobody, context)).toMatchObject({ id: 'd', address: 'd-1', share: 1 });
     expect(pick(candidates, new Set(['d-1']), context)).toMatchObject({
       id: 'c',
       share: 2,
-      status: { ewmaMs: 7 },
+      status: { batchTime: 7 },
     });
     expect(choose.mock.calls).toEqual([
       [[candidates.list[0], candidates.list[1], candidates.list[2]], context],

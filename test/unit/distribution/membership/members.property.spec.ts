@@ -3,7 +3,7 @@ import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { NodeInfo } from '../../../../lib/distribution/membership/node-info.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const options = { suspectAfter: 2000, downAfter: 3000, maxNodes: 3 };
 
@@ -15,7 +15,7 @@ const status = fc
     isReady: fc.constantFrom(true, true, true, false),
     queued: fc.nat({ max: 3 }),
   })
-  .map(servedInfo);
+  .map(servingStatus);
 
 const beat = fc
   .record({

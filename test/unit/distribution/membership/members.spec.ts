@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { NodeInfo, ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 let members: Members;
 let changes: string[];
@@ -20,7 +20,7 @@ function watched(maxNodes: number): { members: Members; changes: string[] } {
 
 /** A beat of a node that serves `m`. */
 function beat(id: string, seq: number, now: number, rest: Partial<NodeInfo> = {}): void {
-  members.receive(nodeInfo({ id, seq, servings: [servedInfo()], ...rest }), now);
+  members.receive(nodeInfo({ id, seq, servings: [servingStatus()], ...rest }), now);
 }
 
 /** Checks as often as is asked for, up to a time. */
@@ -35,14 +35,14 @@ const picked = (serving = 'm'): string[] =>
   members.candidates(serving).list.map(({ id, share }) => `${id} ${share}`);
 const known = (): string[] => members.all.map(({ info }) => info.address);
 const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({
-  servings: [servedInfo(rest)],
+  servings: [servingStatus(rest)],
 });
 
 describe('Members', () => {
   it('[11] knows who has been heard, and picks those who serve', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, {
-      servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })],
+      servings: [servingStatus({ weight: 0.5, partitions: 3 }), servingStatus({ name: 'n' })],
     });
     beat('c', 1, 0, { role: 'client', servings: [] });
 
@@ -94,12 +94,16 @@ describe('Members', () => {
     beat('a', 1, 0);
     const candidates = members.candidates('m');
 
-    beat('a', 2, 0, serving({ inflight: 8, queued: 100, ewmaMs: 12 }));
+    beat('a', 2, 0, serving({ activeCalls: 8, queued: 100, batchTime: 12 }));
     beat('b', 1, 0, serving({ name: 'n' }));
     members.disconnect('b-1');
 
     expect(members.candidates('m')).toBe(candidates);
-    expect(candidates.list[0]?.status).toMatchObject({ inflight: 8, queued: 100, ewmaMs: 12 });
+    expect(candidates.list[0]?.status).toMatchObject({
+      activeCalls: 8,
+      queued: 100,
+      batchTime: 12,
+    });
     expect(members.get('a-1')?.info.seq).toBe(2);
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'b-1 left']);
   });

@@ -70,7 +70,7 @@ function withCluster(module: DynamicModule, remotes: readonly string[]): Dynamic
     providers: [
       ...(module.providers ?? []),
       clusterProvider(remotes),
-      { provide: SERVING_ROUTER, useExisting: ServingCluster },
+      routerProvider,
       ...remotes.map(remoteProvider),
     ],
     exports: [...(module.exports ?? []), ServingCluster, ...remotes.map(getServingToken)],
@@ -93,12 +93,19 @@ function clusterProvider(remotes: readonly string[]): Provider {
   };
 }
 
+/** The registry of the core discovers it by its token. */
+const routerProvider: Provider = {
+  provide: SERVING_ROUTER,
+  inject: [ServingCluster],
+  useFactory: ({ router }: ServingCluster) => router,
+};
+
 /** The handle of a serving on other nodes, injectable by its name. */
 function remoteProvider(name: string): Provider {
   return {
     provide: getServingToken(name),
     inject: [ServingCluster],
-    useFactory: (cluster: ServingCluster) => cluster.remote(name),
+    useFactory: ({ router }: ServingCluster) => router.remote(name),
   };
 }
 

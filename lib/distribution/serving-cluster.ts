@@ -8,16 +8,12 @@ import {
   type OnModuleDestroy,
   type OnModuleInit,
 } from '@nestjs/common';
-import { UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { LocalServing } from '../serving/local-serving.js';
-import type { Serving } from '../serving/serving.js';
-import type { RemotePreprocess, ServingRouter } from '../serving/serving-router.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { InboundCalls } from './calls/inbound-calls.js';
 import { OutboundCalls } from './calls/outbound-calls.js';
-import { type RemoteCallOptions, RemoteServing } from './calls/remote-serving.js';
 import { ClusterReceiver } from './cluster-receiver.js';
+import { ClusterRouter } from './cluster-router.js';
 import { ClusterShutdown } from './cluster-shutdown.js';
 import { jsonHandlersOf } from './json/json-handlers.js';
 import { Heartbeats } from './membership/heartbeats.js';
@@ -45,11 +41,12 @@ export class ServingCluster
     OnApplicationBootstrap,
     OnModuleDestroy,
     BeforeApplicationShutdown,
-    OnApplicationShutdown,
-    ServingRouter
+    OnApplicationShutdown
 {
   /** The address of this node, new with each start. */
   readonly address: Address;
+  /** @internal */
+  readonly router: ClusterRouter;
   /** @internal */
   readonly selector: NodeSelector;
   /** @internal */
@@ -62,8 +59,6 @@ export class ServingCluster
   private readonly heartbeats: Heartbeats;
   private readonly probes: LivenessProbes;
   private readonly shutdown: ClusterShutdown;
-  private readonly callOptions: RemoteCallOptions;
-  private readonly remotes = new Map<string, RemoteServing>();
   private ended: Promise<void> | undefined;
 
   constructor(
@@ -116,10 +111,17 @@ export class ServingCluster
     this.outbound = outbound;
     this.selector = selector;
     this.heartbeats = heartbeats;
-    this.callOptions = { ...options, selector, outbound };
     const parts = { messenger, members, selector, heartbeats, inbound, outbound };
     this.receiver = new ClusterReceiver(parts);
     this.shutdown = new ClusterShutdown({ ...parts, drainTimeout, exported, logger });
+    this.router = new ClusterRouter({
+      ...options,
+      self: address,
+      selector,
+      outbound,
+      exported,
+      shutdown: this.shutdown,
+    });
     this.probes = new LivenessProbes(transport, probeAfter, outbound, (node) =>
       this.receiver.nodeDisconnected(node),
     );
@@ -128,45 +130,6 @@ export class ServingCluster
   /** The nodes of the cluster, this one included, as of their last heartbeats. */
   nodes(): readonly ClusterNode[] {
     return this.members.all.map((member) => clusterNodeOf(member, this.address));
-  }
-
-  remote(name: string, preprocess?: RemotePreprocess): Serving {
-    if (typeof name !== 'string') {
-      throw new UnknownServingError(`There is no serving ${formatValue(name)}`);
-    }
-    const { callOptions, exported, options, remotes, selector } = this;
-    if (preprocess) {
-      return new RemoteServing(name, callOptions, preprocess);
-    }
-    const known = remotes.get(name);
-    if (known) {
-      return known;
-    }
-    const ownPreprocess = options.remotes.get(name) ?? exported.preprocessOf(name);
-    const remote = new RemoteServing(name, callOptions, ownPreprocess);
-    // Unknown names may come from clients in any number, so they are not kept.
-    if (selector.candidates(name).length > 0 || options.remotes.has(name)) {
-      remotes.set(name, remote);
-    }
-    return remote;
-  }
-
-  isRemote(serving: Serving | undefined): boolean {
-    return serving instanceof RemoteServing;
-  }
-
-  /** The local serving while its queue is short, else a handle of the other nodes. */
-  route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
-    if (!local) {
-      return this.remote(name, preprocess);
-    }
-    return this.isSaturated(local)
-      ? new RemoteServing(name, this.callOptions, preprocess, this.address)
-      : local;
-  }
-
-  answered(): Promise<void> {
-    return this.shutdown.answered();
   }
 
   async onModuleInit(): Promise<void> {
@@ -202,7 +165,7 @@ export class ServingCluster
   }
 
   private async end(): Promise<void> {
-    const { heartbeats, inbound, messenger, probes, shutdown, transport } = this;
+    const { heartbeats, inbound, messenger, probes, router, shutdown, transport } = this;
     // Heartbeats go on meanwhile: a node that answers a call must not count this one as gone.
     await shutdown.complete();
     heartbeats.end();
@@ -213,20 +176,10 @@ export class ServingCluster
       .catch(() => {});
     const timeout = () => Math.min(shutdown.timeLeft, FLUSH) + GRACE;
     await Promise.race([goodbye, delay(timeout(), undefined, { ref: false })]);
-    this.remotes.forEach((remote) => remote.end());
+    router.end();
     await transport.stop(timeout());
     // Ends the calls whose answer could not be sent.
     inbound.loseAll();
-  }
-
-  /** Whether a call should go to another node, since the queue here is long. */
-  private isSaturated(local: Serving): boolean {
-    return (
-      this.options.localFirst === 'unless-saturated' &&
-      local instanceof LocalServing &&
-      (local.queueDepths().get(local.name) ?? 0) >= local.distribution.saturation &&
-      this.selector.candidates(local.name).some(({ address }) => address !== this.address)
-    );
   }
 
   /** The role and the servings of this node, for a heartbeat. */

@@ -6,7 +6,6 @@ export { Batched, type BatchMethod } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/as-caller.js';
 export type { CloseReason } from './batching/ready-queue.js';
-export type { DistributionOptions } from './distribution/options.js';
 export {
   BatchFailedError,
   CallCancelledError,
@@ -77,6 +76,7 @@ export {
   type PreprocessResult,
   type ReplyCacheOptions,
   type ServingDefinition,
+  type ServingDistributionOptions,
   type ServingOptions,
   type WorkerOptions,
 } from './definition/serving-definition.js';

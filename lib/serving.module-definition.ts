@@ -1,17 +1,10 @@
 import { ConfigurableModuleBuilder, type ModuleMetadata } from '@nestjs/common';
-import type { DistributionOptions } from './distribution/options.js';
 import type { ServingDefinition } from './definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
 export interface ServingModuleOptions {
   /** The servings that the module registers, each as an injectable provider. */
   readonly servings?: readonly ServingDefinition[];
-  /**
-   * Makes the application a node of a cluster, whose nodes call each other's servings.
-   *
-   * @default undefined nothing of it is loaded
-   */
-  readonly distribution?: DistributionOptions;
 }
 
 /** Options that say how the module stands among others. */

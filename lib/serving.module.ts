@@ -1,7 +1,6 @@
 import {
   type BeforeApplicationShutdown,
   type DynamicModule,
-  Inject,
   Module,
   Optional,
   type Provider,
@@ -9,9 +8,6 @@ import {
 import { ApplicationConfig, DiscoveryModule, HttpAdapterHost } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { registerCallerContext } from './context/caller-context.interceptor.js';
-import type { Cluster } from './distribution/cluster.js';
-import { InvalidServingError } from './errors.js';
-import { CLUSTER, clusterProvider, remoteNamesIn, remoteProvider } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import {
   ASYNC_OPTIONS_TYPE,
@@ -34,7 +30,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   constructor(
     application: ApplicationConfig,
     host: HttpAdapterHost,
-    @Optional() @Inject(CLUSTER) private readonly cluster?: Cluster,
+    @Optional() private readonly registry?: ServingRegistry,
   ) {
     super();
     registerCallerContext(application, host);
@@ -45,18 +41,14 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
    * of the providers, none of which must wait.
    */
   async beforeApplicationShutdown(): Promise<void> {
-    await this.cluster?.answered();
+    await this.registry?.router?.answered();
   }
 
   /** The servings of the application. Import it once, in the root module. */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
-    const { servings = [], distribution } = options;
-    const remotes = remoteNamesIn(distribution);
-    const names = [...servings.map(({ name }) => name), ...remotes];
-    return withCore(super.forRoot(options), names, [
-      ...servingProviders(servings),
-      ...remotes.map(remoteProvider),
-    ]);
+    const { servings = [] } = options;
+    const names = servings.map(({ name }) => name);
+    return withCore(super.forRoot(options), names, servingProviders(servings));
   }
 
   /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
@@ -70,12 +62,6 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
     options: Pick<ServingModuleOptions, 'servings'> & Pick<ServingModuleExtras, 'imports'>,
   ): DynamicModule {
     const { servings = [], imports = [] } = options;
-    if ('distribution' in options) {
-      throw new InvalidServingError(
-        'ServingModule.forFeature has the option "distribution": an application is one node, by ' +
-          'the option of ServingModule.forRoot, and others may call all its servings',
-      );
-    }
     return {
       module: ServingModule,
       imports,
@@ -98,7 +84,6 @@ function withCore(
       ...providers,
       ServingRegistry,
       BatchedMethods,
-      clusterProvider,
       ServingService,
       ServingShutdown,
     ],

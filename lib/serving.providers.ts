@@ -1,9 +1,7 @@
 import type { Provider } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
-import type { Cluster } from './distribution/cluster.js';
 import { InvalidServingError } from './errors.js';
 import type { ServingHandler } from './partitions/handler.partition.js';
-import { CLUSTER, remoteNamesIn } from './serving.cluster.js';
 import { getServingToken } from './serving.decorator.js';
 import { SERVING_MODULE_OPTIONS, type ServingModuleOptions } from './serving.module-definition.js';
 import { createServing } from './serving/create-serving.js';
@@ -51,20 +49,13 @@ export function asyncServingProviders(names: readonly string[]): Provider[] {
   const definitions: Provider = {
     provide: DEFINITIONS,
     inject: [SERVING_MODULE_OPTIONS],
-    useFactory: ({ servings = [], distribution }: ServingModuleOptions) =>
-      definitionsByName(names, servings, remoteNamesIn(distribution)),
+    useFactory: ({ servings = [] }: ServingModuleOptions) => definitionsByName(names, servings),
   };
   const servings = names.map((name) => ({
     provide: getServingToken(name),
-    inject: [DEFINITIONS, ModuleRef, CLUSTER],
-    useFactory: (
-      byName: ReadonlyMap<string, ServingDefinition | undefined>,
-      moduleRef: ModuleRef,
-      cluster?: Cluster,
-    ) => {
-      const definition = byName.get(name);
-      return definition ? servingOf(definition, moduleRef) : cluster!.serving(name);
-    },
+    inject: [DEFINITIONS, ModuleRef],
+    useFactory: (byName: ReadonlyMap<string, ServingDefinition>, moduleRef: ModuleRef) =>
+      servingOf(byName.get(name)!, moduleRef),
   }));
   return [definitions, ...servings];
 }
@@ -74,13 +65,9 @@ const DEFINITIONS = Symbol('serving definitions');
 function definitionsByName(
   names: readonly string[],
   definitions: readonly ServingDefinition[],
-  remotes: readonly string[],
-): ReadonlyMap<string, ServingDefinition | undefined> {
-  checkNames([...definitions, ...remotes.map((name) => ({ name }))]);
-  const byName = new Map<string, ServingDefinition | undefined>([
-    ...definitions.map((definition) => [definition.name, definition] as const),
-    ...remotes.map((name) => [name, undefined] as const),
-  ]);
+): ReadonlyMap<string, ServingDefinition> {
+  checkNames(definitions);
+  const byName = new Map(definitions.map((definition) => [definition.name, definition]));
   if (byName.size !== names.length || names.some((name) => !byName.has(name))) {
     throw new InvalidServingError(
       `The factory of ServingModule.forRootAsync defines [${[...byName.keys()].join(', ')}], ` +
@@ -130,8 +117,8 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
   };
 }
 
-/** What names a serving twice cannot be. */
-export function checkNames(definitions: readonly { readonly name: string }[]): void {
+/** @throws InvalidServingError when two definitions have one name */
+export function checkNames(definitions: readonly ServingDefinition[]): void {
   const names = definitions.map(({ name }) => name);
   const twice = names.find((name, i) => names.indexOf(name) !== i);
   if (twice !== undefined) {

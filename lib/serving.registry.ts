@@ -3,20 +3,28 @@ import { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
 import type { Serving } from './serving/serving.js';
+import { SERVING_ROUTER, type ServingRouter } from './serving/serving-router.js';
 import { formatValue } from './format.js';
 
 /**
  * Finds the handles of all servings of the application, whichever module registers them and
- * whatever overrides them.
+ * whatever overrides them, and the router to servings of other nodes.
  */
 @Injectable()
 export class ServingRegistry implements OnModuleInit {
   private servings: ReadonlyMap<string, Serving> | undefined;
+  private routers: readonly ServingRouter[] | undefined;
 
   constructor(private readonly discovery: DiscoveryService) {}
 
   onModuleInit(): void {
     this.servings = this.discover();
+    this.routers = this.discoverRouters();
+    if (this.routers.length > 1) {
+      throw new InvalidServingError(
+        'ServingClusterModule is imported more than once; an application is one node',
+      );
+    }
   }
 
   find(name: string): Serving | undefined {
@@ -43,6 +51,16 @@ export class ServingRegistry implements OnModuleInit {
   /** Those that were found at start; none where the application did not come that far. */
   get started(): readonly Serving[] {
     return [...(this.servings?.values() ?? [])];
+  }
+
+  /** Undefined where the application is no node of a cluster. */
+  get router(): ServingRouter | undefined {
+    return (this.routers ?? this.discoverRouters())[0];
+  }
+
+  private discoverRouters(): readonly ServingRouter[] {
+    const wrappers = this.discovery.getProviders().filter(({ token }) => token === SERVING_ROUTER);
+    return wrappers.map(({ instance }) => instance as ServingRouter);
   }
 
   private discover(): ReadonlyMap<string, Serving> {

@@ -1,11 +1,8 @@
-import { Inject, Injectable, type OnModuleInit } from '@nestjs/common';
+import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
-import type { Cluster } from './distribution/cluster.js';
-import type { ClusterNode } from './distribution/membership/member.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import type { PartitionStatus } from './partitions/partition.js';
-import { CLUSTER } from './serving.cluster.js';
 import { readReference, type ServingReference } from './definition/serving-reference.js';
 import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from './context/call-options.js';
@@ -35,7 +32,6 @@ export class ServingService implements OnModuleInit {
   constructor(
     private readonly registry: ServingRegistry,
     private readonly methods: BatchedMethods,
-    @Inject(CLUSTER) private readonly cluster: Cluster | undefined,
   ) {}
 
   onModuleInit(): void {
@@ -81,14 +77,6 @@ export class ServingService implements OnModuleInit {
     );
   }
 
-  /**
-   * The nodes of the cluster that this one knows, itself included, with their servings and weights,
-   * as their last heartbeats say. None without the option `distribution`.
-   */
-  nodes(): readonly ClusterNode[] {
-    return this.cluster?.known ?? [];
-  }
-
   /** Whether every serving answers calls: what a readiness probe asks. */
   get isReady(): boolean {
     return this.health().every(({ isReady }) => isReady);
@@ -106,8 +94,8 @@ export class ServingService implements OnModuleInit {
    * The handle of a serving, or of a `@Batched()` method by `Class.method`: its settings and its
    * status, while calls go to the method itself.
    *
-   * @throws UnknownServingError when there is none of that name; where there are other nodes, not
-   * before it is called
+   * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
+   * throw it
    */
   get<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
@@ -151,19 +139,20 @@ export class ServingService implements OnModuleInit {
   }
 
   private find(reference: unknown): Serving {
-    const { registry, cluster } = this;
+    const { registry } = this;
+    const { router } = registry;
     const { name, side, preprocess } = readReference(reference);
     const method = side === undefined && !registry.find(name) && this.methods.servings.get(name);
     if (method) {
       return method;
     }
     if (side === 'local') {
-      return cluster?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
+      return router?.isRemote(registry.find(name)) ? unknownHere(name) : registry.get(name);
     }
     if (side === 'distributed') {
-      return cluster ? cluster.serving(name, preprocess) : noCluster(name);
+      return router ? router.remote(name, preprocess) : noCluster(name);
     }
-    return cluster ? cluster.route(name, registry.find(name), preprocess) : registry.get(name);
+    return router ? router.route(name, registry.find(name), preprocess) : registry.get(name);
   }
 
   /**
@@ -202,13 +191,13 @@ export class ServingService implements OnModuleInit {
 
 function unknownHere(name: string): never {
   throw new UnknownServingError(
-    `There is no serving ${formatValue(name)} in this application; other nodes own it`,
+    `There is no serving ${formatValue(name)} in this application; other nodes have it`,
   );
 }
 
 function noCluster(name: string): never {
   throw new InvalidServingError(
-    `Serving ${formatValue(name)} was called with { distributed }, and ServingModule.forRoot has ` +
-      'no option "distribution"',
+    `Serving ${formatValue(name)} was called with { distributed }, and the application ` +
+      'does not import ServingClusterModule',
   );
 }

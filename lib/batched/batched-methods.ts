@@ -181,7 +181,7 @@ export class BatchedMethods
       throw cause instanceof UnknownServingError
         ? new UnknownServingError(
             `${method} is @Batched(${formatValue(serving)}). ${cause.message}; those of other ` +
-              'nodes are named in "remotes" of the option "distribution"',
+              'nodes are named in "remotes" of ServingClusterModule',
             { cause },
           )
         : cause;

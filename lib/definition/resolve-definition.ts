@@ -27,7 +27,12 @@ import {
 } from './option-rules.js';
 import { rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
-import type { KeyServingOptions, ServingDefinition, WorkerOptions } from './serving-definition.js';
+import type {
+  KeyServingOptions,
+  ServingDefinition,
+  ServingDistributionOptions,
+  WorkerOptions,
+} from './serving-definition.js';
 import {
   type KeyOptions,
   type RetryOptions,
@@ -121,13 +126,10 @@ const common: Rules = {
   },
   drainOnShutdown: flag,
   drainTimeout: delay,
-  distributed: flag,
-  distributionWeight: {
-    check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
-    allowed: 'a number from 0 to 1000000',
+  distribution: {
+    check: isRecord,
+    allowed: 'an object of enabled, weight, preprocess and postprocess',
   },
-  distributedPreprocessing: aFunction,
-  distributedPostprocessing: aFunction,
   preprocess: aFunction,
   postprocess: aFunction,
   postprocessStream: aFunction,
@@ -152,6 +154,16 @@ const worker: Rules = {
 const noWorker: Rules = Object.fromEntries(
   Object.keys(worker).map((option) => [option, onlyOfWorkers]),
 );
+const ofDistribution: Rules = {
+  enabled: flag,
+  weight: {
+    check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
+    allowed: 'a number from 0 to 1000000',
+  },
+  preprocess: aFunction,
+  postprocess: aFunction,
+};
+
 const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
 
 const kinds: Readonly<Record<string, Rules>> = {
@@ -235,7 +247,12 @@ export function resolveDefinition(definition: ServingDefinition): ResolvedServin
     timeout,
     order: orderOf(definition),
     ...recovery,
-    distribution: distributionOf(definition, recovery, 2 * otherKeys.batchSize * partitions.length),
+    distribution: distributionOf(
+      owner,
+      definition.distribution,
+      recovery,
+      2 * otherKeys.batchSize * partitions.length,
+    ),
     maxRows,
     maxBytes,
     keys: new Map(keys),
@@ -274,22 +291,20 @@ function recoveryOf(owner: string, kind: string, definition: ServingDefinition):
 }
 
 function distributionOf(
-  definition: ServingDefinition,
+  owner: string,
+  options: ServingDistributionOptions = {},
   { idempotent }: RetryOptions,
   saturation: number,
 ): ServingDistribution {
-  const { distributed = true, distributionWeight = 1 } = definition;
+  checkOptions(`${owner}, distribution`, options, ofDistribution);
+  const { enabled = true, weight = 1 } = options;
   return {
-    isShared: distributed,
-    weight: distributionWeight,
+    enabled,
+    weight,
     idempotent,
     saturation,
-    preprocess:
-      definition.distributedPreprocessing &&
-      ((input) => definition.distributedPreprocessing!(input)),
-    postprocess:
-      definition.distributedPostprocessing &&
-      ((output) => definition.distributedPostprocessing!(output)),
+    preprocess: options.preprocess && ((input) => options.preprocess!(input)),
+    postprocess: options.postprocess && ((output) => options.postprocess!(output)),
   };
 }
 

@@ -67,7 +67,7 @@ export interface ResolvedServing extends Supervision {
 
 /** The options for calls from other nodes. */
 export interface ServingDistribution {
-  readonly isShared: boolean;
+  readonly enabled: boolean;
   readonly weight: number;
   readonly idempotent: boolean;
   /** The queued rows beyond which it is saturated: two batches for each partition. */

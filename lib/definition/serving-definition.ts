@@ -23,6 +23,30 @@ export interface PreprocessResult<Info = unknown> {
 /** The second argument of `postprocess`. */
 export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
 
+/** How other nodes of a cluster call a serving. */
+export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
+  /**
+   * Whether other nodes may call the serving.
+   *
+   * @default true
+   */
+  readonly enabled?: boolean;
+  /**
+   * The node's share of the cluster's calls, in proportion to other nodes, is this times its
+   * working partitions. 0 for no calls.
+   *
+   * @default 1
+   */
+  readonly weight?: number;
+  /** Changes the input of a call to another node, on the caller's side, before it is sent. */
+  preprocess?(input: Input): unknown;
+  /**
+   * Changes the output for a caller on another node, after `postprocess` of the serving and before
+   * it is sent; of a stream, each output.
+   */
+  postprocess?(output: Output): unknown;
+}
+
 /** Options of a single key. The serving's own option holds where one is omitted. */
 export interface KeyServingOptions {
   /** The largest number of rows of the key in a batch. */
@@ -234,29 +258,8 @@ export interface ServingOptions<
    * @default 30000
    */
   readonly drainTimeout?: number;
-  /**
-   * Whether other nodes may call the serving, where the module has the option `distribution`.
-   *
-   * @default true
-   */
-  readonly distributed?: boolean;
-  /**
-   * How many calls of the cluster come here, in proportion to other nodes: this times the
-   * partitions that work. 0 for none.
-   *
-   * @default 1
-   */
-  readonly distributionWeight?: number;
-  /**
-   * Makes of a caller's input what is sent to another node: on the caller's side, before
-   * `preprocess` there.
-   */
-  distributedPreprocessing?(input: Input): unknown;
-  /**
-   * Makes of the output what is sent to a caller on another node: on this side, after
-   * `postprocess`; of a stream, each output.
-   */
-  distributedPostprocessing?(output: Output): unknown;
+  /** Calls of other nodes, with `ServingClusterModule`. */
+  readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
    * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
    * alone.

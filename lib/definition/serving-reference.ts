@@ -6,24 +6,24 @@ import { formatValue } from '../format.js';
 export type NamedServing<Input, Output> = string | ServingOptions<Input, Output>;
 
 /**
- * A serving: that of this application if it has one, else that of another node; `local`: only that
- * of this application; `distributed`: by way of the cluster, which may lead back here.
+ * A serving of this application, or else of another node. `local`: only of this application;
+ * `distributed`: of any node of the cluster, this one included.
  */
 export type ServingReference<Input, Output> =
   | NamedServing<Input, Output>
   | { readonly local: NamedServing<Input, Output> }
   | { readonly distributed: NamedServing<Input, Output> };
 
-/** What a reference says. */
+/** A reference, read. */
 export interface Reference {
   readonly name: string;
   readonly side: 'local' | 'distributed' | undefined;
-  /** What a definition does to an input before it is sent to another node. */
+  /** `distribution.preprocess` of a definition. */
   readonly preprocess: ((input: unknown) => unknown) | undefined;
 }
 
 /**
- * Reads what is to name a serving, which may come from anywhere.
+ * Reads the reference of a serving, which may come from a client.
  *
  * @throws UnknownServingError when it cannot be read
  */
@@ -52,9 +52,8 @@ function named(serving: unknown, side: Reference['side']): Reference {
   if (typeof serving !== 'object' || serving === null) {
     return { name: serving as string, side, preprocess: undefined };
   }
-  const definition = serving as ServingOptions;
+  const { name, distribution } = serving as ServingOptions;
   const preprocess =
-    definition.distributedPreprocessing &&
-    ((input: unknown) => definition.distributedPreprocessing!(input));
-  return { name: definition.name, side, preprocess };
+    distribution?.preprocess && ((input: unknown) => distribution.preprocess!(input));
+  return { name, side, preprocess };
 }

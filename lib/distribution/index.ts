@@ -1,3 +1,5 @@
+export { ServingCluster } from './serving-cluster.js';
+export { ServingClusterModule, type ServingClusterModuleExtras } from './serving-cluster.module.js';
 export type { Balance, BalanceContext, ChooseNode } from './membership/balancer.js';
 export type { ClusterNode } from './membership/member.js';
 export type { ServingStatus } from './membership/node-info.js';

@@ -1,85 +1,69 @@
 import type { Observable } from 'rxjs';
 
-/**
- * Where packets for one incarnation of a node go: its id, and an epoch that is new with every
- * start. Made of letters, digits, `_` and `-`.
- */
+/** Identifies one start of a node. Consists of letters, digits, `_` and `-`. */
 export type Address = string;
 
-/** Whom a transport tells what it hears. */
+/** Receives packets and events of a transport. */
 export interface Receiver {
-  /** A packet has come. Who sent it stands in it. */
+  /** A packet was received; it names its sender. */
   receive(packet: Uint8Array): void;
-  /**
-   * There is a way to this node now. Only from transports that know, as those with connections do.
-   */
+  /** A node is connected. Only transports with connections between nodes call this. */
   nodeConnected(address: Address): void;
-  /**
-   * There is no way to this node any more: it ended, or its connection did. What it was sent may
-   * not have come there.
-   */
+  /** The connection to a node ended. Packets to it may be lost. */
   nodeDisconnected(address: Address): void;
-  /**
-   * Whether the transport can reach anybody: false while its broker is away. Without news it can.
-   */
+  /** The transport went offline, because its broker is away, or online again. Starts online. */
   online(isOnline: boolean): void;
 }
 
-/**
- * Answers the message of a client that speaks no frames, only Nest's own messages: with one value,
- * or with one after the other.
- */
+/** Answers the JSON message of a client of Nest, or of another language, with values. */
 export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unknown>;
 
-/** What a node brings to its transport. */
+/** The node that starts a transport. */
 export interface TransportContext {
   readonly namespace: string;
   readonly address: Address;
-  /** A client listens for answers alone: nobody connects to it. */
+  /** No node connects to a client. */
   readonly role: 'node' | 'client';
   readonly receiver: Receiver;
-  /** By the name of the serving; for Nest's own clients, and those of other languages. */
+  /** By the name of the serving. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
 }
 
 /**
- * Carries packets between nodes. They come in the order in which they were sent from one node to
- * another, each whole and once, or not at all.
+ * Carries packets between nodes. Packets from one node to another arrive in order, each whole and
+ * at most once.
  *
- * It knows nothing of what is in a packet but its length, see `packetLength`.
+ * Of a packet it may read only the length, by `packetLength`.
  */
 export interface ServingTransport {
-  /** The bytes of the largest packet that it carries; known from the start on. */
+  /** The bytes of the largest packet that it carries; set once it has started. */
   readonly maxPacket: number;
-  /** Resolves when packets can come and go. */
-  start(station: TransportContext): Promise<void>;
+  /** Resolves when packets can be sent and received. */
+  start(context: TransportContext): Promise<void>;
   /**
-   * Sends to one node. The packet may be sent later: its bytes must not change any more.
+   * Sends to one node. The packet may be sent later, so its bytes must not change.
    *
-   * @throws NodeGoneError, at once or by rejecting, when it is known that nobody is there
+   * @throws NodeGoneError, at once or by rejecting, when the node is known to be gone
    */
   send(to: Address, packet: Uint8Array): void | Promise<void>;
-  /** Sends to all nodes and clients that can be reached. */
+  /** Sends to all reachable nodes and clients. */
   broadcast(packet: Uint8Array): void | Promise<void>;
-  /**
-   * Ends the connection with a node that has been silent for too long: should there be a way again,
-   * another one finds it sooner.
-   */
+  /** Ends the connection to a silent node, so that a new one can replace it. */
   drop?(address: Address): void;
   /**
-   * Whether the node is there, for transports that would not be told of its end; rejects when that
-   * cannot be said.
+   * Whether the node is connected, for transports that do not call `nodeDisconnected`; rejects when
+   * that is unknown.
    */
   probe?(address: Address): Promise<boolean>;
   /**
-   * Ends all connections, once what was sent has left.
+   * Ends all connections after the last packets have left, or after so many milliseconds.
    *
-   * @param patience the milliseconds after which it does so in any case; 5000 where there is none
+   * @param timeout 5000 by default
    */
-  stop(patience?: number): Promise<void>;
+  stop(timeout?: number): Promise<void>;
 }
 
-/** It is known that nobody is at the address: the packet was not delivered. */
+/** The node is known to be gone: the packet was not delivered. */
 export class NodeGoneError extends Error {
   override readonly name = 'NodeGoneError';
 

@@ -114,12 +114,12 @@ describe('The packed package', () => {
     ]);
 
     const imports =
-      "import { ServingModule } from 'nestjs-serving'; import type {} from 'nestjs-serving/distribution';";
+      "import { ServingModule } from 'nestjs-serving'; import { ServingClusterModule } from 'nestjs-serving/distribution';";
     expect(await compile(without, `${imports} ServingModule.forRoot({ servings: [] });`)).toBe('');
 
     const nodeWith = (options: string) =>
       `${imports} import { Transport } from '@nestjs/microservices';
-      ServingModule.forRoot({ distribution: { transport: Transport.TCP, options: { ${options} } } });`;
+      ServingClusterModule.forRoot({ transport: Transport.TCP, options: { ${options} } });`;
     expect(await compile(full, nodeWith('port: 1'))).toBe('');
     expect(await compile(full, nodeWith('port: "1"'))).toContain(
       "Type 'string' is not assignable to type 'number'",

@@ -4,7 +4,8 @@ import { type INestApplicationContext } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import * as fc from 'fast-check';
-import { ServingModule, ServingService } from 'nestjs-serving';
+import { type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import { freePort } from '../fixtures/http/free-port.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
@@ -38,11 +39,8 @@ export async function handshakes(): Promise<Entry & { close(): Promise<unknown> 
   const parts = await nodeParts();
   const port = await freePort();
   const peers = [`127.0.0.1:${port}`];
-  const node = await open({
-    servings: [echo],
-    distribution: { transport: Transport.TCP, secret, options: { port } },
-  });
-  const client = await open({ distribution: { transport: Transport.TCP, secret, peers } });
+  const node = await open({ transport: Transport.TCP, secret, options: { port } }, [echo]);
+  const client = await open({ transport: Transport.TCP, secret, peers });
   const servings = client.get(ServingService);
   return {
     name: 'cluster, handshake',
@@ -228,10 +226,9 @@ function call(servings: ServingService, value: unknown): Attack {
 }
 
 function open(
-  options: Parameters<typeof ServingModule.forRoot>[0],
+  distribution: DistributionOptions,
+  servings: readonly ServingDefinition[] = [],
 ): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext(
-    { module: class {}, imports: [ServingModule.forRoot(options)] },
-    { logger: false },
-  );
+  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
+  return NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false });
 }

@@ -1,7 +1,8 @@
 import { type INestApplicationContext } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import * as fc from 'fast-check';
-import { Batch, ServingModule, ServingService } from 'nestjs-serving';
+import { Batch, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import { MemoryNetwork } from 'nestjs-serving/testing';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
@@ -35,8 +36,8 @@ interface Streamed {
 export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
-  const node = await open({ servings: [echo], distribution: { transport: network.transport() } });
-  const client = await open({ distribution: { transport: network.transport() } });
+  const node = await open({ transport: network.transport() }, [echo]);
+  const client = await open({ transport: network.transport() });
   const servings = client.get(ServingService);
   const peer = await Peer.join(network, parts);
   return {
@@ -143,7 +144,7 @@ function outcomeOf(word: string, isRefused: boolean): Outcome {
 
 const inputs = (count: number, bytes: number): Step[] =>
   Array.from({ length: count }, (_, index) => ({ kind: 'input', header: { index }, bytes }));
-const lazy = { method: 'batchedRun', open: true };
+const lazy = { method: 'batchedRun', lazyInput: true };
 const numbers = fc.oneof(
   fc.integer(),
   fc.double(),
@@ -196,7 +197,7 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   })),
   fc.array(numbers, { minLength: 1, maxLength: 20 }).map((all) => ({
     words: `credits of ${all.map(String).join(', ')}`,
-    request: { method: 'stream', open: true },
+    request: { method: 'stream', lazyInput: true },
     steps: [
       ...all.map((taken): Step => ({ kind: 'credit', header: { taken }, bytes: 0 })),
       ...inputs(WINDOW.messages + 1, 1),
@@ -205,7 +206,7 @@ const hostileStreams: fc.Arbitrary<Streamed> = fc.oneof(
   })),
   fc.record({ messages: numbers, bytes: numbers }).map((window) => ({
     words: `a grant of ${JSON.stringify(window)}`,
-    request: { method: 'stream', open: true, window },
+    request: { method: 'stream', lazyInput: true, window },
     steps: inputs(WINDOW.messages + 1, 1),
     isRefused: true,
   })),
@@ -232,10 +233,9 @@ function validStream(servings: ServingService, rows: readonly number[]): Attack 
 }
 
 function open(
-  options: Parameters<typeof ServingModule.forRoot>[0],
+  distribution: DistributionOptions,
+  servings: readonly ServingDefinition[] = [],
 ): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext(
-    { module: class {}, imports: [ServingModule.forRoot(options)] },
-    { logger: false },
-  );
+  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
+  return NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false });
 }

@@ -1,4 +1,5 @@
 import { expect, it } from '@jest/globals';
+import * as distribution from '../../lib/distribution/index.js';
 import * as api from '../../lib/index.js';
 import * as testing from '../../lib/testing/index.js';
 
@@ -60,6 +61,17 @@ it('The testing entry point exports exactly the documented names', () => {
      "overrideServing",
      "recordBatches",
      "settle",
+   ]
+  `);
+});
+
+it('exports for clusters exactly what the manual names', () => {
+  expect(Object.keys(distribution).toSorted()).toMatchInlineSnapshot(`
+   [
+     "NodeGoneError",
+     "ServingCluster",
+     "ServingClusterModule",
+     "packetLength",
    ]
   `);
 });

@@ -18,52 +18,49 @@ import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
 import { isWireError, wireError } from '../wire/wire-error.js';
 
-/** Whether rows of a call that failed may have run: what decides where it may be made again. */
+/** Whether rows of a failed call may have run, which decides whether another node may run them. */
 export type MayHaveRun = 'no' | 'unknown' | 'yes';
 
-/**
- * So much of each message crosses, in characters: an error and its causes are to fit into the
- * header of a frame.
- */
+/** The most characters of a message, so that an error with its causes fits into a header. */
 const LONGEST_MESSAGE = 1000;
 
-/** Why one node did not answer a call. */
+/** The failure of one attempt. */
 export class AttemptError extends Error {
-  override readonly name = 'Fault';
+  override readonly name = 'AttemptError';
 
   constructor(
-    /** What the caller is told, if no other node does better. */
+    /** The error for the caller, when no other node answers. */
     readonly error: Error,
     readonly mayHaveRun: MayHaveRun,
-    /** The node is not there any more, or was not when the call came. */
+    /** Whether the node was unreachable before or during the call. */
     readonly isUnreachable = false,
   ) {
     super(error.message, { cause: error });
   }
 }
 
-/** What became of a call whose node is gone. */
+/** The failure of a call whose node is lost. */
 export function nodeLostError(
   serving: string,
   address: Address,
   mayHaveRun: 'no' | 'unknown',
 ): AttemptError {
-  const what =
-    mayHaveRun === 'no' ? 'did not get the call' : 'was lost with the call; its rows may have run';
+  const outcome =
+    mayHaveRun === 'no' ? 'before it got the call' : 'during the call; its rows may have run';
   return new AttemptError(
-    new NodeLostError(`Node ${address} ${what} to serving "${serving}"`),
+    new NodeLostError(`Serving "${serving}": node ${address} was lost ${outcome}`),
     mayHaveRun,
     true,
   );
 }
 
-/** What became of a call that could not be sent. */
+/** The failure of a call that could not be sent. */
 export function notSentError(serving: string, address: Address, cause: unknown): AttemptError {
   if (cause instanceof NodeGoneError) {
     return nodeLostError(serving, address, 'no');
   }
   if (cause instanceof RequestTooLargeError) {
-    // So it would be for any other node.
+    // It is too large for any other node, too.
     return new AttemptError(cause, 'yes');
   }
   const message =
@@ -71,17 +68,17 @@ export function notSentError(serving: string, address: Address, cause: unknown):
   return new AttemptError(new NodeLostError(message, { cause }), 'no', true);
 }
 
-/** What became of a call whose answer makes no sense. */
+/** The failure of a call whose answer cannot be read. */
 export function invalidAnswerError(address: Address, cause: FrameError): AttemptError {
   return new AttemptError(
-    new NodeLostError(`Node ${address} gave an answer that cannot be read: ${cause.message}`, {
+    new NodeLostError(`Node ${address} sent an answer that cannot be read: ${cause.message}`, {
       cause,
     }),
     'unknown',
   );
 }
 
-/** A fault as it crosses the wire. */
+/** An error in the header of a frame. */
 export function errorHeader(
   error: unknown,
   mayHaveRun: MayHaveRun = mayHaveRunAfter(error),
@@ -89,30 +86,27 @@ export function errorHeader(
   return { error: truncateError(wireError(error)), mayHaveRun };
 }
 
-/** What a node says of a call whose caller it takes for lost. */
+/** The answer to a caller that seemed to be lost. */
 export function lostCallerHeader(): object {
   const error = new NodeLostError(
-    'The node of the call took its caller for lost; its rows may have run',
+    'The node of the call counted its caller as lost; its rows may have run',
   );
-  return { ...errorHeader(error), gone: true };
+  return { ...errorHeader(error), isUnreachable: true };
 }
 
 /** @throws FrameError when there is none */
-export function errorIn({ error, mayHaveRun, gone }: Header): AttemptError {
+export function errorIn({ error, mayHaveRun, isUnreachable }: Header): AttemptError {
   if (!isWireError(error)) {
-    throw new FrameError('The header has no error');
+    throw new FrameError('The header of an error frame has no error');
   }
   return new AttemptError(
     fromWire(error),
     mayHaveRun === 'no' || mayHaveRun === 'unknown' ? mayHaveRun : 'yes',
-    gone === true,
+    isUnreachable === true,
   );
 }
 
-/**
- * Whether the rows of a call that failed so may have run: one that was refused at the door has not,
- * one that lost its partition may have.
- */
+/** Rows that were refused have not run; rows that lost their partition may have. */
 function mayHaveRunAfter(error: unknown): MayHaveRun {
   if (!isServingError(error)) {
     return 'yes';

@@ -20,42 +20,42 @@ import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError, Kind } from '../wire/prelude.js';
 import type { EncodedValue } from '../wire/values.js';
 
-/** What one node is asked. */
+/** The request of a call, the same for every node. */
 export interface RemoteRequest {
   readonly serving: string;
   readonly method: Method;
-  /** The header of the request of this number, at the moment when it is sent. */
+  /** The header for the attempt of this number, made when it is sent. */
   readonly header: (call: number) => object;
   readonly input: EncodedValue | undefined;
-  /** The input goes on: a lazy sequence, and what makes frames of its elements. */
+  /** A lazy input, whose elements are sent one by one. */
   readonly more?:
     | { readonly source: Source<unknown>; readonly encode: (element: unknown) => EncodedValue }
     | undefined;
 }
 
-/** One call to one node: what it was asked, and what it has answered. */
+/** One request to one node, and its answer. */
 export class Attempt {
   /**
-   * The only answer of a call, or that of a stream when it ends. Rejects with a
-   * {@link AttemptError}, or with the reason of the caller's.
+   * The output, or undefined at the end of a stream. Rejects with an {@link AttemptError}, or with
+   * the reason for which the caller has cancelled.
    */
   readonly answer: Promise<unknown>;
-  /** What comes before the end of a stream; of a call that is none, nothing. */
+  /** The events of a stream; undefined for other calls. */
   readonly events: ReceiveWindow<unknown> | undefined;
   isOver = false;
-  /** For a lazy input. */
+  /** Limits the elements of a lazy input that are in flight. */
   private window: SendWindow | undefined;
   private resolve!: (value: unknown) => void;
   private reject!: (error: unknown) => void;
-  private request: Promise<unknown> = Promise.resolve();
-  /** Something of a lazy input was taken, and cannot be taken again. */
-  private hasTakenInput = false;
+  private sent: Promise<unknown> = Promise.resolve();
+  /** A lazy input cannot be read a second time for another node. */
+  private hasReadInput = false;
 
   constructor(
     private readonly id: number,
-    private readonly post: Messenger,
+    private readonly messenger: Messenger,
     readonly node: Address,
-    private readonly question: RemoteRequest,
+    private readonly request: RemoteRequest,
     private readonly limits: FlowControlOptions,
     private readonly ended: (attempt: Attempt) => void,
   ) {
@@ -63,22 +63,22 @@ export class Attempt {
       this.resolve = resolve;
       this.reject = reject;
     });
-    if (question.method === 'stream') {
+    if (request.method === 'stream') {
       this.events = new ReceiveWindow(limits, (taken) => this.sendFrame(Kind.credit, { taken }));
-      // Who reads the events hears of it there.
+      // The reader of the events gets the same error.
       this.answer.catch(() => {});
     }
   }
 
   send(): void {
-    const { node, question, post, id } = this;
-    const header = question.header(id);
+    const { node, request, messenger, id } = this;
+    const header = request.header(id);
     const granting = this.events ? { ...header, window: this.limits } : header;
-    this.request = post.send(node, Kind.request, granting, question.input);
-    this.request.catch((cause: unknown) => this.fail(notSentError(question.serving, node, cause)));
+    this.sent = messenger.send(node, Kind.request, granting, request.input);
+    this.sent.catch((cause: unknown) => this.fail(notSentError(request.serving, node, cause)));
   }
 
-  /** The call is over, for whatever reason: the node need not go on. */
+  /** Ends the attempt with the error, and cancels the call on the node. */
   fail(error: unknown): void {
     if (this.isOver) {
       return;
@@ -91,19 +91,26 @@ export class Attempt {
     }
   }
 
-  /** The node has gone. */
+  /** Ends the attempt when nobody reads its answer any more. */
+  leave(): void {
+    if (!this.isOver) {
+      this.fail(new DOMException('The stream is not read any more', 'AbortError'));
+    }
+  }
+
+  /** The node is lost. */
   lose(mayHaveRun: 'no' | 'unknown'): void {
     if (!this.isOver) {
-      this.fail(this.withoutRetry(nodeLostError(this.question.serving, this.node, mayHaveRun)));
-      // It may only have been silent for long, and would go on with what nobody waits for.
+      this.fail(this.withoutRetry(nodeLostError(this.request.serving, this.node, mayHaveRun)));
+      // The node may only have been silent, and would go on with a call that nobody waits for.
       this.sendFrame(Kind.cancel, {});
     }
   }
 
-  /** @throws FrameError when it makes no sense; the call has failed then */
-  hear(letter: Message): void {
+  /** @throws FrameError for a malformed answer, which fails the attempt */
+  receive(message: Message): void {
     try {
-      this.read(letter);
+      this.read(message);
     } catch (error) {
       if (error instanceof FrameError) {
         this.refuse(error);
@@ -112,7 +119,7 @@ export class Attempt {
     }
   }
 
-  /** What the node has answered cannot be taken. */
+  /** Fails the attempt for an answer that cannot be read. */
   refuse(error: FrameError): void {
     this.sendFrame(Kind.cancel, {});
     this.fail(invalidAnswerError(this.node, error));
@@ -149,59 +156,64 @@ export class Attempt {
     this.ended(this);
   }
 
-  /** The first credit asks for the lazy input. One without a number says that no more is wanted. */
+  /** The first credit requests the lazy input; one without a number ends it. */
   private receiveInputCredit(header: Header): void {
-    const { more } = this.question;
+    const { more } = this.request;
     if (header['taken'] === undefined) {
       this.window?.close();
     } else if (more && !this.window) {
-      this.hasTakenInput = true;
+      this.hasReadInput = true;
       this.window = new SendWindow(grantedWindow(header, this.limits));
       void this.sendInput(more, this.window);
     } else {
-      this.window?.take(wholeIn(header, 'taken'));
+      this.window?.acknowledge(wholeIn(header, 'taken'));
     }
   }
 
-  /** A lazy input is asked for no more than the node has room for. */
+  /** Reads no more of a lazy input than the node has room for. */
   private async sendInput(
     { source, encode }: NonNullable<RemoteRequest['more']>,
     window: SendWindow,
   ): Promise<void> {
-    const { question, node, post, id } = this;
+    const { request, node, messenger, id } = this;
     try {
       while (await window.room()) {
         const next = await source.next();
         if (next.done) {
-          await post.send(node, Kind.inputEnd, { call: id, count: window.sent });
+          await messenger.send(node, Kind.inputEnd, { call: id, count: window.sent });
           return;
         }
         window.add(
-          await post.send(node, Kind.input, { call: id, index: window.sent }, encode(next.value)),
+          await messenger.send(
+            node,
+            Kind.input,
+            { call: id, index: window.sent },
+            encode(next.value),
+          ),
         );
       }
     } catch (error) {
       this.fail(
         error instanceof NodeGoneError
-          ? this.withoutRetry(notSentError(question.serving, node, error))
+          ? this.withoutRetry(notSentError(request.serving, node, error))
           : error,
       );
     }
     leave(source);
   }
 
-  /** What was taken of a lazy input cannot be given to another node. */
-  private withoutRetry(fault: AttemptError): AttemptError {
-    return this.hasTakenInput ? new AttemptError(fault.error, 'yes', fault.isUnreachable) : fault;
+  private withoutRetry(failure: AttemptError): AttemptError {
+    const { error, isUnreachable } = failure;
+    return this.hasReadInput ? new AttemptError(error, 'yes', isUnreachable) : failure;
   }
 
   /**
-   * After the request, which may still be on its way out. What cannot be said need not be: the node
-   * has gone, and that is heard elsewhere.
+   * Sends after the request, which may still be leaving. An error means that the node is gone,
+   * which the membership notices.
    */
   private sendFrame(kind: Kind, header: object): void {
-    this.request
-      .then(() => this.post.send(this.node, kind, { call: this.id, ...header }))
+    this.sent
+      .then(() => this.messenger.send(this.node, kind, { call: this.id, ...header }))
       .catch(() => {});
   }
 }

@@ -3,23 +3,23 @@ import type { Serving } from '../../serving/serving.js';
 import type { StreamEvent } from '../../definition/reply.js';
 import type { InternalCallOptions } from '../../execution/resolved-call-options.js';
 
-/** A serving of this node, as others may call it. */
+/** A serving of this node that other nodes may call. */
 export interface ExportedServing {
   readonly serving: Serving;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
 
-/** What others may ask of a serving. */
+/** The methods that other nodes may call. */
 export type Method = 'batchedRun' | 'run' | 'stream';
 
-/** The answer of a call as others get it. */
+/** The output of a call, as it is sent. */
 export async function outputOf(
   { serving, postprocess }: ExportedServing,
   method: Exclude<Method, 'stream'>,
   input: unknown,
   options: InternalCallOptions,
 ): Promise<unknown> {
-  // It is on its way before anything else happens, unless somebody has a look at it first.
+  // The output is encoded at once, unless `postprocess` reads it.
   const own: InternalCallOptions = { ...options, zeroCopy: !postprocess };
   const output = await (method === 'run'
     ? serving.run(input, own)
@@ -27,7 +27,7 @@ export async function outputOf(
   return postprocess ? postprocess(output) : output;
 }
 
-/** The events of a streamed call as others get them. */
+/** The events of a streamed call, as they are sent. */
 export async function* eventsOf(
   { serving, postprocess }: ExportedServing,
   input: unknown,

@@ -2,7 +2,7 @@ import { type Header, wholeIn } from '../wire/record-reader.js';
 import { Queue } from '../../streaming/queue.js';
 import { FrameError } from '../wire/prelude.js';
 
-/** How much may be on its way before the other side has taken some of it. */
+/** How much of one stream may be in flight before the receiver acknowledges some of it. */
 export interface FlowControlOptions {
   readonly messages: number;
   readonly bytes: number;
@@ -25,87 +25,87 @@ export function grantedWindow(header: Header, own: FlowControlOptions): FlowCont
   };
 }
 
-/** Whether a sender must wait. One message may always be on its way, however large it is. */
+/** Whether a sender must wait. One message may always be in flight, however large it is. */
 export function isFull(messages: number, bytes: number, window: FlowControlOptions): boolean {
   return messages >= window.messages || (messages > 0 && bytes >= window.bytes);
 }
 
 /**
- * The sending end of a sequence of messages: lets no more of them leave than the other side has
- * room for.
+ * The sending end of a sequence of messages. It delays a message until the receiver has room for
+ * it.
  */
 export class SendWindow {
-  /** The bytes of those on their way, the oldest first; no more than a window of them. */
-  private readonly underWay: number[] = [];
+  /** The bytes of each message in flight, oldest first. */
+  private readonly inFlight: number[] = [];
   private bytes = 0;
   private taken = 0;
-  /** How many the other side says that it has taken. */
+  /** How many messages the receiver has acknowledged. */
   private credited = 0;
   private isClosed = false;
   private wake = (): void => {};
 
   constructor(private readonly limits: FlowControlOptions) {}
 
-  /** How many have left. */
+  /** How many messages were sent. */
   get sent(): number {
-    return this.taken + this.underWay.length;
+    return this.taken + this.inFlight.length;
   }
 
-  /** Resolves with true when another message may leave; with false when none may any more. */
+  /** Resolves with true when another message may be sent, and with false after {@link close}. */
   async room(): Promise<boolean> {
-    while (!this.isClosed && isFull(this.underWay.length, this.bytes, this.limits)) {
+    while (!this.isClosed && isFull(this.inFlight.length, this.bytes, this.limits)) {
       await new Promise<void>((resolve) => (this.wake = resolve));
     }
     return !this.isClosed;
   }
 
-  /** A message of so many bytes has left. */
+  /** A message of so many bytes was sent. */
   add(bytes: number): void {
-    this.underWay.push(bytes);
+    this.inFlight.push(bytes);
     this.bytes += bytes;
     this.release();
   }
 
-  /** The other side has taken so many, from the first one on. */
-  take(count: number): void {
-    // The credit for a message can come before `add`, where sending it takes long.
+  /** The receiver has acknowledged so many messages in all. */
+  acknowledge(count: number): void {
+    // The credit for a message can arrive before `add`, when sending it takes long.
     this.credited = Math.min(count, this.sent + 1);
     this.release();
     this.wake();
   }
 
-  /** Nothing more is to leave. */
+  /** No more messages are sent. */
   close(): void {
     this.isClosed = true;
     this.wake();
   }
 
   private release(): void {
-    while (this.taken < this.credited && this.underWay.length > 0) {
+    while (this.taken < this.credited && this.inFlight.length > 0) {
       this.taken++;
-      this.bytes -= this.underWay.shift()!;
+      this.bytes -= this.inFlight.shift()!;
     }
   }
 }
 
-/** So many messages may be taken before the other side hears of it, and so many bytes. */
-const UNACKNOWLEDGED = { messages: 16, bytes: 1 << 18 };
+/** A receiver acknowledges after so many messages or bytes. */
+const ACKNOWLEDGE_AFTER = { messages: 16, bytes: 1 << 18 };
 
 /**
  * The receiving end of a sequence of messages. It refuses a message that is out of order or beyond
- * the window, and tells the sender how many were taken.
+ * the window, and acknowledges those that were read.
  */
 export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   private readonly queue = new Queue<{ readonly value: T; readonly bytes: number }>();
   private received = 0;
   private taken = 0;
   private acknowledged = 0;
-  /** Bytes that were taken since the sender was told. */
+  /** The bytes that were read since the last acknowledgement. */
   private bytes = 0;
-  /** Bytes that the sender must count as under way: it was not told yet that they were taken. */
-  private underWay = 0;
+  /** The bytes that are not acknowledged yet. */
+  private unacknowledged = 0;
 
-  /** `tell` is called with how many have been taken in all. */
+  /** `acknowledge` is called with how many messages were read in all. */
   constructor(
     private readonly window: FlowControlOptions,
     private readonly acknowledge: (taken: number) => void,
@@ -119,18 +119,18 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
   push(index: number, value: () => T, bytes: number): void {
     this.expect(index);
     const { messages, bytes: most } = this.window;
-    if (isFull(this.received - this.acknowledged, this.underWay, this.window)) {
+    if (isFull(this.received - this.acknowledged, this.unacknowledged, this.window)) {
       throw new FrameError(
         `Message ${index} of a stream exceeds the window of ${messages} messages and ${most} bytes`,
       );
     }
     this.queue.push({ value: value(), bytes });
     this.received++;
-    this.underWay += bytes;
+    this.unacknowledged += bytes;
   }
 
   /**
-   * All have come, so many there are.
+   * Ends the sequence after so many messages.
    *
    * @throws FrameError when some are missing
    */
@@ -151,14 +151,14 @@ export class ReceiveWindow<T> implements AsyncIterator<T, undefined> {
     const { value, bytes } = next.value;
     this.taken++;
     this.bytes += bytes;
-    // Who has taken all that came must say so: the other side may be waiting for just that.
+    // With an empty queue the sender may be waiting for this acknowledgement.
     if (
       this.queue.size === 0 ||
-      this.taken - this.acknowledged >= UNACKNOWLEDGED.messages ||
-      this.bytes >= UNACKNOWLEDGED.bytes
+      this.taken - this.acknowledged >= ACKNOWLEDGE_AFTER.messages ||
+      this.bytes >= ACKNOWLEDGE_AFTER.bytes
     ) {
       this.acknowledged = this.taken;
-      this.underWay -= this.bytes;
+      this.unacknowledged -= this.bytes;
       this.bytes = 0;
       this.acknowledge(this.taken);
     }

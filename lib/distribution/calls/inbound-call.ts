@@ -1,7 +1,13 @@
 import { InvalidInputError, InvalidOutputError, messageOf } from '../../errors.js';
 import type { AbortSignalLike, CallOptions, StreamOptions } from '../../context/call-options.js';
 import { errorHeader, lostCallerHeader } from './attempt-error.js';
-import { amountIn, type Header, textIn, textsIn, wholeIn } from '../wire/record-reader.js';
+import {
+  type Header,
+  optionalNumberIn,
+  optionalStringIn,
+  optionalStringsIn,
+  wholeIn,
+} from '../wire/record-reader.js';
 import {
   ReceiveWindow,
   grantedWindow,
@@ -14,129 +20,128 @@ import { FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
 
-/** One call of another node, while it is under way. */
+/** One call of another node, until it is answered. */
 export class InboundCall {
-  private readonly left = new CallerSignal();
-  /** Of the output of a streamed call. */
+  private readonly signal = new CallerSignal();
+  /** Limits the events of a stream that are in flight. */
   private window: SendWindow | undefined;
-  /** Of a lazy input. */
+  /** The elements of a lazy input. */
   private readonly inputs: ReceiveWindow<unknown> | undefined;
 
   constructor(
-    private readonly post: Messenger,
+    private readonly messenger: Messenger,
     private readonly id: number,
     private readonly request: Message,
     private readonly limits: WireLimits,
     private readonly windowLimits: FlowControlOptions,
   ) {
     this.inputs =
-      request.header['open'] === true
-        ? new ReceiveWindow(windowLimits, (taken) => void this.tell(Kind.inputCredit, { taken }))
+      request.header['lazyInput'] === true
+        ? new ReceiveWindow(windowLimits, (taken) => void this.send(Kind.inputCredit, { taken }))
         : undefined;
   }
 
-  /** Runs the call and says how it ended; resolves when that is said, and never rejects. */
-  async serve(offer: ExportedServing): Promise<void> {
-    const { inputs, left } = this;
+  /** Runs the call and sends its answer; resolves when that is sent, and never rejects. */
+  async run(exported: ExportedServing): Promise<void> {
+    const { inputs, signal } = this;
     const { header, value } = this.request;
     try {
-      const method = textIn(header, 'method');
+      const method = optionalStringIn(header, 'method');
       const window =
         method === 'stream' ? new SendWindow(grantedWindow(header, this.windowLimits)) : undefined;
       this.window = window;
       const input = inputs ? this.openInput(inputs) : inputIn(value);
-      const options = optionsIn(header, left);
+      const options = optionsIn(header, signal);
       if (window) {
         await this.stream(
-          eventsOf(offer, input, { ...options, ...streamOptionsIn(header) }),
+          eventsOf(exported, input, { ...options, ...streamOptionsIn(header) }),
           window,
         );
       } else {
         await this.sendOutput(
           Kind.reply,
           {},
-          await outputOf(offer, method === 'run' ? 'run' : 'batchedRun', input, options),
+          await outputOf(exported, method === 'run' ? 'run' : 'batchedRun', input, options),
         );
       }
     } catch (error) {
-      await this.tell(
-        Kind.error,
-        errorHeader(error instanceof FrameError ? invalid(error) : error),
-      );
+      const failure = error instanceof FrameError ? invalidInputError(error) : error;
+      await this.send(Kind.error, errorHeader(failure));
     } finally {
       this.window?.close();
     }
   }
 
   /**
-   * @throws FrameError when it makes no sense or exceeds the window. The call has ended then, and
-   * its caller is answered with an error.
+   * @throws FrameError for a message that is malformed or exceeds the window; the call then ends,
+   * and its caller gets the error
    */
-  hear(letter: Message): void {
-    if (this.left.aborted) {
+  receive(message: Message): void {
+    if (this.signal.aborted) {
       return;
     }
     try {
-      this.read(letter);
+      this.read(message);
     } catch (error) {
-      this.fail(invalid(error));
+      this.fail(invalidInputError(error));
       throw error;
     }
   }
 
-  /** An element of its input cannot be taken. */
+  /** Fails the lazy input for an element that cannot be read. */
   refuse(error: unknown): void {
-    this.inputs?.fail(invalid(error));
+    this.inputs?.fail(invalidInputError(error));
   }
 
-  /** Answers its caller with the error, and ends the call. */
+  /** Sends the error to the caller, and ends the call. */
   fail(error: unknown): void {
-    void this.tell(Kind.error, errorHeader(error));
-    this.leave();
+    void this.send(Kind.error, errorHeader(error));
+    this.cancel();
   }
 
-  /** Its caller waits no more. */
-  leave(): void {
-    this.left.abort();
+  /** Ends the call without an answer. */
+  cancel(): void {
+    this.signal.abort();
     this.window?.close();
-    this.inputs?.fail(this.left.reason);
+    this.inputs?.fail(this.signal.reason);
   }
 
   /**
-   * Its caller seems to be lost. Should it only have been silent, or cut off for a moment, it is to
-   * hear that it waits in vain.
+   * Ends the call of a node that seems to be lost. The error is sent in case it was only silent or
+   * cut off for a moment.
    */
   lose(): void {
-    void this.tell(Kind.error, lostCallerHeader());
-    this.leave();
+    void this.send(Kind.error, lostCallerHeader());
+    this.cancel();
   }
 
   private read({ kind, header, bytes, value }: Message): void {
     const { window, inputs } = this;
     if (kind === Kind.credit && window) {
-      window.take(wholeIn(header, 'taken'));
+      window.acknowledge(wholeIn(header, 'taken'));
     } else if (kind === Kind.cancel) {
-      this.leave();
+      this.cancel();
     } else if (kind === Kind.input && inputs) {
       inputs.push(wholeIn(header, 'index'), value, bytes);
     } else if (kind === Kind.inputEnd && inputs) {
       inputs.end(wholeIn(header, 'count'));
     } else {
-      throw new FrameError(`A frame of kind ${kind} is no part of such a call`);
+      throw new FrameError(`A frame of kind ${kind} does not belong to such a call`);
     }
   }
 
-  /** The caller is asked for no more than is read of it. */
+  /** The lazy input, which the caller sends as fast as it is read here. */
   private openInput(inputs: ReceiveWindow<unknown>): AsyncIterable<unknown> {
-    // The first says that it is wanted at all, and the last that no more is.
-    const sendFrame = (header: object): void => void this.tell(Kind.inputCredit, header);
+    const sendCredit = (header: object): void => void this.send(Kind.inputCredit, header);
     return {
       [Symbol.asyncIterator]: () => {
-        sendFrame({ taken: 0, window: this.windowLimits });
+        // The first credit requests the input.
+        sendCredit({ taken: 0, window: this.windowLimits });
         return {
           next: () => inputs.next(),
           return: () => {
-            sendFrame({});
+            // A credit without a number ends it.
+            sendCredit({});
             return Promise.resolve({ done: true, value: undefined });
           },
         };
@@ -144,7 +149,7 @@ export class InboundCall {
     };
   }
 
-  /** The serving is asked for no more than the caller has room for. */
+  /** Reads no more events than the caller has room for. */
   private async stream(events: AsyncIterable<unknown>, window: SendWindow): Promise<void> {
     for await (const event of events) {
       if (!(await window.room())) {
@@ -152,17 +157,17 @@ export class InboundCall {
       }
       window.add(await this.sendOutput(Kind.chunk, { index: window.sent }, event));
     }
-    await this.tell(Kind.end, { count: window.sent });
+    await this.send(Kind.end, { count: window.sent });
   }
 
   /**
-   * Sends an output; gives the bytes that were sent.
+   * Sends an output; resolves with the bytes sent.
    *
-   * @throws InvalidOutputError when it cannot be sent
+   * @throws InvalidOutputError for an output that cannot be sent
    */
   private async sendOutput(kind: Kind, header: object, output: unknown): Promise<number> {
     try {
-      return await this.post.send(
+      return await this.messenger.send(
         this.request.from,
         kind,
         { call: this.id, ...header },
@@ -176,16 +181,16 @@ export class InboundCall {
     }
   }
 
-  /** Nobody hears it where the caller has gone, and that is known elsewhere. */
-  private async tell(kind: Kind, header: object): Promise<void> {
-    if (!this.left.aborted) {
-      await this.post.send(this.request.from, kind, { call: this.id, ...header }).catch(() => {});
+  /** An error means that the caller is gone, which the membership notices. */
+  private async send(kind: Kind, header: object): Promise<void> {
+    if (!this.signal.aborted) {
+      const { messenger, request, id } = this;
+      await messenger.send(request.from, kind, { call: id, ...header }).catch(() => {});
     }
   }
 }
 
-/** What the caller has sent makes no sense. */
-function invalid(cause: unknown): InvalidInputError {
+function invalidInputError(cause: unknown): InvalidInputError {
   return new InvalidInputError(messageOf(cause), { cause });
 }
 
@@ -198,21 +203,21 @@ function inputIn(value: () => unknown): unknown {
 }
 
 function streamOptionsIn(header: Header): Pick<StreamOptions<string>, 'hooks' | 'inline'> {
-  return { hooks: textsIn(header, 'hooks') ?? [], inline: header['inline'] === true };
+  return { hooks: optionalStringsIn(header, 'hooks') ?? [], inline: header['inline'] === true };
 }
 
 function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
-  const timeout = amountIn(header, 'timeout');
+  const timeout = optionalNumberIn(header, 'timeout');
   const priority = header['priority'] as number | undefined;
-  const tenant = textIn(header, 'tenant');
-  const key = textIn(header, 'key');
-  const origin = textIn(header, 'origin') ?? 'rpc';
+  const tenant = optionalStringIn(header, 'tenant');
+  const key = optionalStringIn(header, 'key');
+  const origin = optionalStringIn(header, 'origin') ?? 'rpc';
   return { timeout, priority, tenant, key, origin, signal };
 }
 
 /**
- * Says that the caller of one call waits no more. Making a real AbortSignal for each would cost
- * more than to read its frame.
+ * The signal of one call of another node. A real AbortSignal for each call costs more than reading
+ * its frame.
  */
 export class CallerSignal implements AbortSignalLike {
   aborted = false;
@@ -224,7 +229,10 @@ export class CallerSignal implements AbortSignalLike {
       return;
     }
     this.aborted = true;
-    this.reason = new DOMException('The caller on the other node waits no more', 'AbortError');
+    this.reason = new DOMException(
+      'The caller on the other node has cancelled the call',
+      'AbortError',
+    );
     this.listeners.forEach((listener) => listener());
     this.listeners.clear();
   }

@@ -6,50 +6,47 @@ import {
 } from '../../errors.js';
 import { formatValue } from '../../format.js';
 import { type MayHaveRun, errorHeader } from './attempt-error.js';
-import { textIn, wholeIn } from '../wire/record-reader.js';
+import { optionalStringIn, wholeIn } from '../wire/record-reader.js';
 import type { ExportedServing } from './exported-serving.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
-import { UntilClosed } from '../until-closed.js';
+import { Waits } from '../../execution/waits.js';
 import type { FlowControlOptions } from './flow-control.js';
 
 export interface InboundCallsOptions {
-  readonly post: Messenger;
+  readonly messenger: Messenger;
   readonly limits: WireLimits;
   readonly window: FlowControlOptions;
   /** The most calls at a time. */
-  readonly most: number;
-  /** What this node offers under that name. */
-  readonly offer: (serving: string) => ExportedServing | undefined;
+  readonly maxCalls: number;
+  /** The serving of that name, when other nodes may call it. */
+  readonly find: (serving: string) => ExportedServing | undefined;
 }
 
-/** The calls of others that are under way here: of nodes, and of clients that are none. */
+/** The calls of other nodes, and of clients with JSON messages, that have no answer yet. */
 export class InboundCalls {
   private readonly calls = new Map<Address, Map<number, InboundCall>>();
   private readonly counts = new Map<string, number>();
   private readonly runs = new Set<Promise<void>>();
-  /** The calls that have come by another way than frames. */
-  private readonly plain = new UntilClosed();
+  private readonly jsonCalls = new Waits();
   private isDraining = false;
 
   constructor(private readonly options: InboundCallsOptions) {}
 
-  /** The calls of the serving that are under way here. */
+  /** The calls of the serving that have no answer yet. */
   count(serving: string): number {
     return this.counts.get(serving) ?? 0;
   }
 
-  /** Whether every call that was taken has its answer, and none will be taken any more. */
+  /** Whether every call is answered, and new ones are refused. */
   get isDrained(): boolean {
     return this.isDraining && this.runs.size === 0;
   }
 
-  /**
-   * Calls that come from now on are to go elsewhere; resolves when those that are here have ended.
-   */
+  /** Refuses new calls; resolves when all others are answered. */
   async drain(): Promise<void> {
     this.isDraining = true;
     while (this.runs.size > 0) {
@@ -57,28 +54,25 @@ export class InboundCalls {
     }
   }
 
-  hear(letter: Message): void {
-    const { kind, from, header } = letter;
+  receive(message: Message): void {
+    const { kind, from, header } = message;
     const id = wholeIn(header, 'call');
     if (kind === Kind.request) {
-      this.begin(id, letter);
+      this.begin(id, message);
     } else {
-      // Of a call that is over nothing more is to be heard.
-      this.calls.get(from)?.get(id)?.hear(letter);
+      // Messages of a call that is over are ignored.
+      this.calls.get(from)?.get(id)?.receive(message);
     }
   }
 
-  /**
-   * A call, or an element of its input, has come that cannot be taken here; a call perhaps
-   * elsewhere.
-   */
+  /** Refuses a message that cannot be read; another node may take such a request. */
   refuse(
     { kind, from, header }: Pick<Message, 'kind' | 'from' | 'header'>,
     error: FrameError,
   ): void {
     const id = wholeIn(header, 'call');
     if (kind === Kind.request) {
-      this.answerNo(
+      this.refuseRequest(
         from,
         id,
         new RequestTooLargeError(`A node cannot take the call: ${error.message}`, { cause: error }),
@@ -88,14 +82,14 @@ export class InboundCalls {
     }
   }
 
-  /** Nobody seems to wait there for anything any more. */
+  /** The node seems to be lost. */
   lose(address: Address): void {
     this.calls.get(address)?.forEach((call) => call.lose());
   }
 
-  /** Answers all calls that are left with the error. */
+  /** Answers all calls with the error. */
   close(error: Error): void {
-    this.plain.close(error);
+    this.jsonCalls.end(error);
     this.calls.forEach((ofCaller) => ofCaller.forEach((call) => call.fail(error)));
   }
 
@@ -104,35 +98,35 @@ export class InboundCalls {
   }
 
   /**
-   * Makes a call that has come by another way than frames.
+   * Runs a call with a JSON message.
    *
-   * @throws what refuses it, or what the call rejects with
+   * @throws the refusal, or the error of the call
    */
-  async take<T>(name: string, call: (offer: ExportedServing) => Promise<T>): Promise<T> {
-    const offer = this.options.offer(name);
-    const refusal = this.refusal(name, offer);
-    if (refusal || !offer) {
+  async take<T>(name: string, call: (exported: ExportedServing) => Promise<T>): Promise<T> {
+    const exported = this.options.find(name);
+    const refusal = this.refusal(name, exported);
+    if (refusal || !exported) {
       throw refusal;
     }
-    const answer = this.plain.add(call(offer));
+    const answer = this.jsonCalls.for(call(exported));
     this.follow(name, answer);
     return answer;
   }
 
-  private begin(id: number, letter: Message): void {
-    const { post, limits, window } = this.options;
-    const { from, header } = letter;
-    const name = textIn(header, 'serving') ?? '';
-    const offer = this.options.offer(name);
-    const refusal = this.refusal(name, offer);
-    if (refusal || !offer) {
-      this.answerNo(from, id, refusal);
+  private begin(id: number, message: Message): void {
+    const { messenger, limits, window, find } = this.options;
+    const { from, header } = message;
+    const name = optionalStringIn(header, 'serving') ?? '';
+    const exported = find(name);
+    const refusal = this.refusal(name, exported);
+    if (refusal || !exported) {
+      this.refuseRequest(from, id, refusal);
       return;
     }
-    const call = new InboundCall(post, id, letter, limits, window);
+    const call = new InboundCall(messenger, id, message, limits, window);
     const ofCaller = this.calls.get(from) ?? new Map<number, InboundCall>();
     this.calls.set(from, ofCaller.set(id, call));
-    this.follow(name, call.serve(offer), () => {
+    this.follow(name, call.run(exported), () => {
       ofCaller.delete(id);
       if (ofCaller.size === 0) {
         this.calls.delete(from);
@@ -140,7 +134,7 @@ export class InboundCalls {
     });
   }
 
-  /** Counts the call until it has been answered, however that may be. */
+  /** Counts the call until it is answered. */
   private follow(name: string, answer: Promise<unknown>, ended?: () => void): void {
     const end = (): void => {
       this.runs.delete(run);
@@ -152,28 +146,28 @@ export class InboundCalls {
     this.counts.set(name, this.count(name) + 1);
   }
 
-  /** The call did not run here. */
-  private answerNo(to: Address, id: number, refusal: Error | undefined): void {
-    void this.options.post
+  private refuseRequest(to: Address, id: number, refusal: Error | undefined): void {
+    void this.options.messenger
       .send(to, Kind.error, { call: id, ...errorHeader(refusal, 'no' satisfies MayHaveRun) })
       .catch(() => {});
   }
 
-  private refusal(name: string, offer: ExportedServing | undefined): Error | undefined {
-    const { most } = this.options;
-    if (!offer) {
+  private refusal(name: string, exported: ExportedServing | undefined): Error | undefined {
+    const { maxCalls } = this.options;
+    if (!exported) {
       return new UnknownServingError(`This node has no serving ${formatValue(name)}`);
     }
     if (this.isDraining) {
-      return new ServingClosedError('This node shuts down and takes no more calls');
+      return new ServingClosedError('This node is shutting down and takes no more calls');
     }
-    if (offer.serving.state !== 'ready') {
-      return new ServingClosedError(`Serving "${name}" is ${offer.serving.state} on this node`);
+    const { state } = exported.serving;
+    if (state !== 'ready') {
+      return new ServingClosedError(`Serving "${name}" is ${state} on this node`);
     }
-    return this.runs.size >= most
+    return this.runs.size >= maxCalls
       ? new OverloadedError(
-          `${most} calls of others are under way here, and "limits.calls" of the option ` +
-            '"distribution" allows no more',
+          `${maxCalls} calls of other nodes have no answer yet, and "limits.calls" of ` +
+            'ServingClusterModule allows no more',
           { retryAfter: 1 },
         )
       : undefined;

@@ -4,27 +4,27 @@ import { wholeIn } from '../wire/record-reader.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import type { FrameError } from '../wire/prelude.js';
-import { UntilClosed } from '../until-closed.js';
+import { Waits } from '../../execution/waits.js';
 import type { FlowControlOptions } from './flow-control.js';
 
-/** The calls to other nodes that are under way. */
+/** The calls to other nodes that have no answer yet. */
 export class OutboundCalls {
   private readonly attempts = new Map<number, Attempt>();
   private readonly byNode = new Map<Address, Set<Attempt>>();
-  /** What calls wait for before they are sent. */
-  readonly preparing = new UntilClosed();
-  private last = 0;
+  /** The preprocessing of calls that are not sent yet. */
+  readonly preparing = new Waits();
+  private lastId = 0;
   private calls = 0;
-  private idleNow: (() => void) | undefined;
+  private notifyIdle: (() => void) | undefined;
   private closed: Error | undefined;
 
   constructor(
-    private readonly post: Messenger,
+    private readonly messenger: Messenger,
     private readonly window: FlowControlOptions,
-    private readonly most: number,
+    private readonly maxCalls: number,
   ) {}
 
-  /** The nodes that have calls. */
+  /** The nodes that have not answered a call yet. */
   get nodes(): Iterable<Address> {
     return this.byNode.keys();
   }
@@ -33,14 +33,14 @@ export class OutboundCalls {
     return this.attempts.size;
   }
 
-  underWay(node: Address): number {
+  countOf(node: Address): number {
     return this.byNode.get(node)?.size ?? 0;
   }
 
   /**
-   * Counts a call, on its way to whichever nodes, until it says that it is over.
+   * Counts a call, with all its attempts, until the returned function is called.
    *
-   * @throws what {@link close} was given, once that is so
+   * @throws the error of {@link close}
    */
   enter(): () => void {
     if (this.closed) {
@@ -49,44 +49,44 @@ export class OutboundCalls {
     this.calls++;
     return () => {
       if (--this.calls === 0) {
-        this.idleNow?.();
+        this.notifyIdle?.();
       }
     };
   }
 
-  /** Resolves when there are no calls. */
+  /** Resolves when every call is answered. */
   async idle(): Promise<void> {
     if (this.calls > 0) {
-      await new Promise<void>((resolve) => (this.idleNow = resolve));
+      await new Promise<void>((resolve) => (this.notifyIdle = resolve));
     }
   }
 
-  /** Takes no more calls, and fails those that there are. */
+  /** Refuses new calls, and fails the others with the error. */
   close(error: Error): void {
     this.closed ??= error;
-    this.preparing.close(error);
+    this.preparing.end(error);
     this.attempts.forEach((attempt) => attempt.fail(error));
   }
 
   /**
-   * A call to the node that is not sent yet.
+   * An attempt to call the node, not sent yet.
    *
-   * @throws OverloadedError when too many are under way
-   * @throws what {@link close} was given, once that is so
+   * @throws OverloadedError at the limit of calls
+   * @throws the error of {@link close}
    */
-  begin(node: Address, question: RemoteRequest): Attempt {
+  begin(node: Address, request: RemoteRequest): Attempt {
     if (this.closed) {
       throw this.closed;
     }
-    if (this.attempts.size >= this.most) {
+    if (this.attempts.size >= this.maxCalls) {
       throw new OverloadedError(
-        `${this.most} calls to other nodes are under way, and "limits.calls" of the option ` +
-          '"distribution" allows no more',
+        `${this.maxCalls} calls to other nodes have no answer yet, and "limits.calls" of ` +
+          'ServingClusterModule allows no more',
         { retryAfter: 1 },
       );
     }
-    const id = ++this.last;
-    const attempt = new Attempt(id, this.post, node, question, this.window, (over) =>
+    const id = ++this.lastId;
+    const attempt = new Attempt(id, this.messenger, node, request, this.window, (over) =>
       this.end(id, over),
     );
     this.attempts.set(id, attempt);
@@ -95,23 +95,23 @@ export class OutboundCalls {
     return attempt;
   }
 
-  /** Answers to calls that are over are nobody's any more. */
-  hear(letter: Message): void {
-    this.answeredBy(letter)?.hear(letter);
+  /** Passes an answer on; that of a call that is over is ignored. */
+  receive(message: Message): void {
+    this.attemptOf(message)?.receive(message);
   }
 
-  /** An answer has come that cannot be taken. */
-  refuse(letter: Pick<Message, 'from' | 'header'>, error: FrameError): void {
-    this.answeredBy(letter)?.refuse(error);
+  /** Fails the call of an answer that cannot be read. */
+  refuse(message: Pick<Message, 'from' | 'header'>, error: FrameError): void {
+    this.attemptOf(message)?.refuse(error);
   }
 
-  /** The node has gone; `mayHaveRun`: whether it may have run what it has not answered. */
+  /** The node is lost; `mayHaveRun`: whether it may have run the calls without an answer. */
   lose(node: Address, mayHaveRun: 'no' | 'unknown'): void {
     this.byNode.get(node)?.forEach((attempt) => attempt.lose(mayHaveRun));
   }
 
-  /** Nobody answers for somebody else. */
-  private answeredBy({ from, header }: Pick<Message, 'from' | 'header'>): Attempt | undefined {
+  /** Only the node of a call may answer it. */
+  private attemptOf({ from, header }: Pick<Message, 'from' | 'header'>): Attempt | undefined {
     const attempt = this.attempts.get(wholeIn(header, 'call'));
     return attempt?.node === from ? attempt : undefined;
   }

@@ -3,54 +3,51 @@ import { InvalidServingError } from '../../errors.js';
 import { type CallOptions, onAbort, type StreamOptions } from '../../context/call-options.js';
 import {
   type ResolvedCallOptions,
-  orCancelled,
   onCancel,
   resolveCallOptions,
-  untilCancelled,
 } from '../../execution/resolved-call-options.js';
 import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
 import { Serving, type ServingState } from '../../serving/serving.js';
+import type { RemotePreprocess } from '../../serving/serving-router.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';
 import type { StreamEvent } from '../../definition/reply.js';
 import { ServingStream } from '../../streaming/serving-stream.js';
 import { leave, readOnce, sourceOf } from '../../streaming/source.js';
-import type { Attempt, RemoteRequest } from './attempt.js';
+import type { RemoteRequest } from './attempt.js';
 import type { Method } from './exported-serving.js';
+import type { Address } from '../transport.js';
 import type { OutboundCalls } from './outbound-calls.js';
-import { type Routes, Failover, type FailoverOptions } from './failover.js';
+import { Failover, type FailoverOptions } from './failover.js';
 import type { WireLimits } from '../wire/limits.js';
 import { encodeValue } from '../wire/values.js';
 
-/** What is done to an input before it leaves this machine. */
-export type DistributedPreprocessing = (input: unknown) => unknown;
-
-/** What a remote serving works with. */
 export interface RemoteCallOptions extends FailoverOptions {
-  readonly routes: Routes;
-  readonly outgoing: OutboundCalls;
+  readonly outbound: OutboundCalls;
   readonly limits: WireLimits;
-  /** Milliseconds in which a call must be answered that names none itself. */
+  /** The deadline of a call that has no `timeout`, in milliseconds. */
   readonly requestTimeout: number;
 }
 
-/** A serving that other nodes own: each call goes, unbatched, to one of them. */
+/** A serving on other nodes: each call goes, unbatched, to one of them. */
 export class RemoteServing<Input = unknown, Output = unknown> extends Serving<Input, Output> {
   private readonly events = new EventHub();
   readonly events$: Observable<ServingEvent> = this.events.all$;
 
   constructor(
     readonly name: string,
-    private readonly way: RemoteCallOptions,
-    private readonly preprocess?: DistributedPreprocessing,
+    private readonly options: RemoteCallOptions,
+    private readonly preprocess?: RemotePreprocess,
+    /** A node that must not get the calls. */
+    private readonly avoided?: Address,
   ) {
     super();
   }
 
-  /** `ready` when a node is known that answers calls. */
+  /** `ready` while a node takes calls of the serving. */
   get state(): ServingState {
-    return this.way.routes.owners(this.name).length > 0 ? 'ready' : 'starting';
+    return this.options.selector.candidates(this.name).length > 0 ? 'ready' : 'starting';
   }
 
   override get reason(): string | undefined {
@@ -62,11 +59,11 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
   }
 
   override batchedRun(input: Input, options: CallOptions = {}): Promise<Output> {
-    return callInRequest(options, (inside) => this.watched('batchedRun', input, inside));
+    return callInRequest(options, (inside) => this.call('batchedRun', input, inside));
   }
 
   override run(input: Input, options: CallOptions = {}): Promise<Output> {
-    return callInRequest(options, (inside) => this.watched('run', input, inside));
+    return callInRequest(options, (inside) => this.call('run', input, inside));
   }
 
   override stream<Hook extends string = never>(
@@ -79,68 +76,42 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     );
   }
 
-  /** @throws InvalidServingError always: what its batches are like is for its owners to say */
+  /** @throws InvalidServingError always: the nodes that run the batches set their size */
   override setBatchSize(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch size there`,
     );
   }
 
-  /** @throws InvalidServingError always: what its batches are like is for its owners to say */
+  /** @throws InvalidServingError always: the nodes that run the batches set their timeout */
   override setBatchTimeout(): never {
     throw new InvalidServingError(
       `Serving "${this.name}" runs on other nodes; set its batch timeout there`,
     );
   }
 
-  /** Nothing more happens here. */
+  /** Completes the events. */
   end(): void {
     this.events.complete();
   }
 
-  private watched(
+  private call(method: 'batchedRun' | 'run', input: Input, options: CallOptions): Promise<Output> {
+    const mode = method === 'run' ? 'inline' : 'batched';
+    const recorder = CallRecorder.start(this.events, this.name, mode, options.signal);
+    const reply = this.replyTo(method, input, options, recorder);
+    return recorder ? recorder.follow(reply) : reply;
+  }
+
+  private async replyTo(
     method: 'batchedRun' | 'run',
     input: Input,
     options: CallOptions,
+    recorder: CallRecorder | undefined,
   ): Promise<Output> {
-    const watch = CallRecorder.start(
-      this.events,
-      this.name,
-      method === 'run' ? 'inline' : 'batched',
-      options.signal,
-    );
-    const answer = this.answer(method, input, options, watch);
-    return watch ? watch.follow(answer) : answer;
-  }
-
-  private async answer(
-    method: Method,
-    input: Input,
-    options: CallOptions,
-    watch?: CallRecorder,
-  ): Promise<Output> {
-    const terms = resolveCallOptions({ name: this.name }, input, options, this.way.requestTimeout);
-    const { question, done } = await this.question(method, input, terms, options);
-    watch?.running();
-    try {
-      const tries = this.tries(terms);
-      for (;;) {
-        const owner = await tries.next();
-        const attempt = this.way.outgoing.begin(owner.address, question);
-        try {
-          return (await untilCancelled(
-            terms,
-            attempt,
-            () => attempt.send(),
-            attempt.answer,
-          )) as Output;
-        } catch (error) {
-          tries.failed(owner, error);
-        }
-      }
-    } finally {
-      done();
-    }
+    const { name } = this;
+    const terms = resolveCallOptions({ name }, input, options, this.options.requestTimeout);
+    const { value } = await this.attempts(method, input, options, terms, recorder).next();
+    return value as Output;
   }
 
   private async *streamFrom(
@@ -148,88 +119,97 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
     options: StreamOptions<string>,
     left: AbortSignal,
   ): AsyncGenerator<unknown, undefined> {
+    const { name } = this;
     const stop = new AbortController();
-    const watch = CallRecorder.start(this.events, this.name, 'stream', stop.signal);
-    const unheard = [left, options.signal].map((signal) =>
+    const recorder = CallRecorder.start(this.events, name, 'stream', stop.signal);
+    const unsubscribers = [left, options.signal].map((signal) =>
       onAbort(signal, (reason) => stop.abort(reason)),
     );
     let outcome: { readonly error?: unknown } = {};
     try {
-      const terms = {
-        ...resolveCallOptions({ name: this.name }, input, options, undefined, true),
-        signal: stop.signal,
-      };
-      yield* this.eventsFrom(input, options, terms, watch);
+      const resolved = resolveCallOptions({ name }, input, options, undefined, true);
+      const terms = { ...resolved, signal: stop.signal };
+      yield* this.attempts('stream', input, options, terms, recorder);
       return undefined;
     } catch (error) {
-      // Whoever leaves early has what he wanted.
+      // An early return by the consumer is not an error.
       outcome = left.aborted ? {} : { error };
       throw error;
     } finally {
-      unheard.forEach((end) => end());
-      watch?.ended(outcome);
+      unsubscribers.forEach((unsubscribe) => unsubscribe());
+      recorder?.ended(outcome);
     }
   }
 
-  private async *eventsFrom(
+  /**
+   * Sends the request to one node after the other until one answers: yields the events of a stream,
+   * and returns the answer of any other call.
+   */
+  private async *attempts(
+    method: Method,
     input: Input,
     options: StreamOptions<string>,
     terms: ResolvedCallOptions,
-    watch: CallRecorder | undefined,
-  ): AsyncGenerator<unknown, void> {
-    const { question, done } = await this.question('stream', input, terms, options);
-    watch?.running();
+    recorder: CallRecorder | undefined,
+  ): AsyncGenerator<unknown, unknown> {
+    const { request, release } = await this.prepare(method, input, terms, options);
+    recorder?.running();
     try {
-      const tries = this.tries(terms);
+      const failover = new Failover(this.name, terms, this.options, this.avoided);
       for (;;) {
-        const owner = await tries.next();
-        const attempt = this.way.outgoing.begin(owner.address, question);
+        const candidate = await failover.next();
+        const attempt = this.options.outbound.begin(candidate.address, request);
+        const unsubscribe = onCancel(terms, (reason) => attempt.fail(reason));
         try {
-          for await (const event of eventsOf(attempt, terms)) {
-            tries.delivered();
-            yield event;
+          if (!attempt.isOver) {
+            attempt.send();
           }
-          return;
+          if (attempt.events) {
+            for await (const event of attempt.events) {
+              failover.delivered();
+              yield event;
+            }
+          }
+          return await attempt.answer;
         } catch (error) {
-          tries.failed(owner, error);
+          failover.failed(candidate, error);
+        } finally {
+          unsubscribe();
+          attempt.leave();
         }
       }
     } finally {
-      done();
+      release();
     }
   }
 
-  private tries(terms: ResolvedCallOptions): Failover {
-    return new Failover(this.name, terms, this.way.routes, this.way);
-  }
-
-  /** What each node is asked, the same for all; `done` when none will be any more. */
-  private async question(
+  /** The request, the same for every node; `release` when no node gets it any more. */
+  private async prepare(
     method: Method,
     input: Input,
     terms: ResolvedCallOptions,
     { hooks, inline, origin = currentOrigin() }: StreamOptions<string>,
-  ): Promise<{ readonly question: RemoteRequest; readonly done: () => void }> {
-    const { name, preprocess, way } = this;
+  ): Promise<{ readonly request: RemoteRequest; readonly release: () => void }> {
+    const { name, preprocess } = this;
+    const { outbound, limits } = this.options;
     terms.signal?.throwIfAborted();
     readOnce(input);
-    const { preparing } = way.outgoing;
     const prepared = preprocess
-      ? await orCancelled(terms, preparing.add((async () => preprocess(input))()))
+      ? await outbound.preparing.for((async () => preprocess(input))(), terms)
       : input;
-    const encode = (value: unknown) => encodeValue(value, way.limits);
-    // An array of batches can be sent as it is, and again.
+    const encode = (value: unknown) => encodeValue(value, limits);
+    // An array of batches is sent whole, so that it can be sent again.
     const source = Array.isArray(prepared) ? undefined : sourceOf(prepared);
     const encoded = source ? undefined : encode(prepared);
     const { priority, tenant, key, deadline } = terms;
-    const exit = way.outgoing.enter();
+    const exit = outbound.enter();
     const timeout = () =>
       deadline === Infinity ? undefined : Math.max(0, Math.ceil(deadline - performance.now()));
     return {
-      question: {
+      request: {
         serving: name,
         method,
-        // What goes without saying is not said: the owner may know better whose call it is.
+        // Defaults are omitted; the node that runs the call applies its own.
         header: (call) => ({
           call,
           serving: name,
@@ -241,34 +221,17 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
           origin,
           hooks,
           inline,
-          open: source && true,
+          lazyInput: source && true,
         }),
         input: encoded,
         more: source && { source, encode },
       },
-      done: () => {
+      release: () => {
         exit();
         if (source) {
           leave(source);
         }
       },
     };
-  }
-}
-
-/** What the node gives, until the call is to end. Who leaves early ends it there, too. */
-async function* eventsOf(
-  attempt: Attempt,
-  terms: ResolvedCallOptions,
-): AsyncGenerator<unknown, void> {
-  const stop = onCancel(terms, (reason) => attempt.fail(reason));
-  try {
-    if (!attempt.isOver) {
-      attempt.send();
-    }
-    yield* attempt.events!;
-  } finally {
-    stop();
-    attempt.fail(new DOMException('The stream is not read any more', 'AbortError'));
   }
 }

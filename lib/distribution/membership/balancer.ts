@@ -4,95 +4,93 @@ import type { Address } from '../transport.js';
 import type { ServingStatus } from './node-info.js';
 
 /**
- * How the node for a call is picked: `weighted` at random, by weight × partitions; `least-loaded`
- * the better of two that are picked so, by the calls that this process has under way there and the
- * time of a batch; or a function of one's own.
+ * How the node for a call is picked. `weighted`: at random, by weight × partitions. `least-loaded`:
+ * the better of two such picks, by the active calls of this process and the time of a batch. Or a
+ * function.
  */
 export type Balance = 'weighted' | 'least-loaded' | ChooseNode;
 
-/** One of the candidates, of which there is one at least; or none, when none will do. */
+/** Returns one of the candidates, at least one of which is given, or undefined for none. */
 export type ChooseNode = (
   candidates: readonly Candidate[],
   context: BalanceContext,
 ) => Candidate | undefined;
 
-/** What is known of a call that is to be balanced. */
+/** The call that a node is picked for. */
 export interface BalanceContext {
   /** The name of the serving. */
   readonly serving: string;
-  /** The calls that this process has under way at a node, of whichever serving. */
-  readonly underWay: (address: Address) => number;
+  /** The calls of this process to a node that have no answer yet, of all servings. */
+  readonly activeCalls: (address: Address) => number;
 }
 
-/** Picks the node for a call, but none of those that are excluded; none when nobody is left. */
+/** Picks the node for a call, except excluded ones, or undefined when no other is left. */
 export type Balancer = (
-  owners: Candidates,
+  candidates: Candidates,
   excluded: ReadonlySet<Address>,
   context: BalanceContext,
 ) => Candidate | undefined;
 
 export function balancerOf(balance: Balance, random: () => number = Math.random): Balancer {
   if (balance === 'weighted') {
-    return (owners, excluded) => pickWeighted(owners, excluded, random);
+    return (candidates, excluded) => pickWeighted(candidates, excluded, random);
   }
   if (balance === 'least-loaded') {
-    return (owners, excluded, { underWay }) => leastLoaded(owners, excluded, random, underWay);
+    return (candidates, excluded, { activeCalls }) =>
+      leastLoaded(candidates, excluded, random, activeCalls);
   }
-  return (owners, excluded, context) => pickBy(balance, owners, excluded, context);
+  return (candidates, excluded, context) => pickBy(balance, candidates, excluded, context);
 }
 
-/**
- * At random: who has twice the share is picked twice as often, also among those that an exclusion
- * leaves.
- */
+/** Picks at random, in proportion to the shares of the candidates that are not excluded. */
 export function pickWeighted(
-  owners: Candidates,
+  candidates: Candidates,
   excluded: ReadonlySet<Address>,
   random: () => number,
 ): Candidate | undefined {
-  return draw(owners, ({ address }) => excluded.has(address), random);
+  return draw(candidates, ({ address }) => excluded.has(address), random);
 }
 
-/**
- * So many times as loaded must one be for another to be better: less is noise, by which all callers
- * would run to the same node.
- */
+/** The factor by which a load must differ; smaller differences are noise. */
 const CLEARLY = 1.25;
 
 /**
- * One who is picked at random by the shares, or another one picked so who is clearly less loaded.
- * After Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
+ * Picks two candidates at random by their shares, and returns the second if its load is clearly
+ * lower. After Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing".
  *
- * The load is the calls under way from here, times the time of a batch, by partition. What others
- * have waiting there is known only as of the last beat, and so to all at once: those who went by
- * that would all take turns at the same nodes.
+ * The load is this process's active calls × the time of a batch, per partition. The queues in the
+ * heartbeats are no measure: all callers see the same old number and would turn to the same node.
  */
 export function leastLoaded(
-  owners: Candidates,
+  candidates: Candidates,
   excluded: ReadonlySet<Address>,
   random: () => number,
-  underWay: (address: Address) => number,
+  activeCalls: (address: Address) => number,
 ): Candidate | undefined {
-  const one = pickWeighted(owners, excluded, random);
-  const other = draw(owners, (owner) => owner === one || excluded.has(owner.address), random);
+  const one = pickWeighted(candidates, excluded, random);
+  const other = draw(
+    candidates,
+    (candidate) => candidate === one || excluded.has(candidate.address),
+    random,
+  );
   if (!one || !other) {
     return one;
   }
-  // The time of one who has run no batch says nothing: then the calls alone count.
-  const isTimed = one.served.ewmaMs > 0 && other.served.ewmaMs > 0;
-  const load = ({ address, served }: Candidate): number =>
-    ((underWay(address) + 1) * (isTimed ? served.ewmaMs : 1)) / served.partitions;
+  // Without a batch time of both, only the calls count.
+  const isTimed = one.status.batchTime > 0 && other.status.batchTime > 0;
+  const load = ({ address, status }: Candidate): number =>
+    ((activeCalls(address) + 1) * (isTimed ? status.batchTime : 1)) / status.partitions;
   return load(other) * CLEARLY < load(one) ? other : one;
 }
 
 function pickBy(
   choose: ChooseNode,
-  owners: Candidates,
+  candidates: Candidates,
   excluded: ReadonlySet<Address>,
   context: BalanceContext,
 ): Candidate | undefined {
   const { list } =
-    excluded.size > 0 ? owners.without(({ address }) => excluded.has(address)) : owners;
+    excluded.size > 0 ? candidates.without(({ address }) => excluded.has(address)) : candidates;
   const chosen = list.length > 0 ? choose(list, context) : undefined;
   if (chosen && !list.includes(chosen)) {
     throw new InvalidServingError(
@@ -103,25 +101,22 @@ function pickBy(
   return chosen;
 }
 
-/** Draws that may hit one who is excluded, before these are sorted out. */
+/** Draws that may hit an excluded candidate before these are filtered out. */
 const BLIND_DRAWS = 4;
 
-/**
- * A draw that hits one who is excluded does not count, which leaves the chances of the others to
- * each other as they are.
- */
+/** Repeats a draw that hits an excluded candidate, which keeps the proportions of the others. */
 function draw(
-  owners: Candidates,
-  isExcluded: (owner: Candidate) => boolean,
+  candidates: Candidates,
+  isExcluded: (candidate: Candidate) => boolean,
   random: () => number,
 ): Candidate | undefined {
   for (let draws = 0; draws < BLIND_DRAWS; draws++) {
-    const owner = owners.at(random());
-    if (!owner || !isExcluded(owner)) {
-      return owner;
+    const candidate = candidates.at(random());
+    if (!candidate || !isExcluded(candidate)) {
+      return candidate;
     }
   }
-  return owners.without(isExcluded).at(random());
+  return candidates.without(isExcluded).at(random());
 }
 
 /** A node that answers calls of a serving. */
@@ -129,18 +124,15 @@ export interface Candidate {
   /** The id of the node. */
   readonly id: string;
   readonly address: Address;
-  /** Weight × partitions: twice as much is twice as many calls. Always more than 0. */
+  /** Weight × partitions: in proportion to it the node gets calls. Always more than 0. */
   readonly share: number;
-  /** What the last beat of the node says; the next one may say something else. */
-  readonly served: ServingStatus;
+  /** The status in the node's last heartbeat; it changes with the next one. */
+  readonly status: ServingStatus;
 }
 
-/**
- * Who may be picked for the calls of a serving. That never changes: when others may be picked,
- * there are other `Owners`.
- */
+/** The candidates for the calls of a serving; immutable. */
 export class Candidates {
-  /** Ends of the parts of all shares that are the owners', one after the other. */
+  /** Cumulative shares. */
   private readonly ends: Float64Array;
   private readonly total: number;
 
@@ -151,12 +143,12 @@ export class Candidates {
     this.total = total;
   }
 
-  /** The one in whose part of all shares the point lies, which is from 0 up to 1. */
+  /** The candidate at a point from 0 up to 1 of all shares, one after the other. */
   at(point: number): Candidate | undefined {
     const { ends } = this;
     const place = point * this.total;
     let from = 0;
-    // Rounding may bring the place to the very end, which is the last one's.
+    // Rounding may bring the place to the very end, which belongs to the last one.
     let to = ends.length - 1;
     while (from < to) {
       const middle = (from + to) >>> 1;
@@ -169,7 +161,7 @@ export class Candidates {
     return this.list[from];
   }
 
-  without(isExcluded: (owner: Candidate) => boolean): Candidates {
-    return new Candidates(this.list.filter((owner) => !isExcluded(owner)));
+  without(isExcluded: (candidate: Candidate) => boolean): Candidates {
+    return new Candidates(this.list.filter((candidate) => !isExcluded(candidate)));
   }
 }

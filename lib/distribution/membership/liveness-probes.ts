@@ -1,16 +1,16 @@
 import type { OutboundCalls } from '../calls/outbound-calls.js';
 import type { Address, ServingTransport } from '../transport.js';
 
-/** Asks after nodes that have calls, where the transport would not tell of their end. */
+/** Probes nodes that have calls, over transports that do not notice the end of a node. */
 export class LivenessProbes {
   private timer: NodeJS.Timeout | undefined;
-  private readonly asked = new Set<Address>();
+  private readonly probed = new Set<Address>();
 
   constructor(
     private readonly transport: ServingTransport,
     private readonly period: number,
-    private readonly outgoing: OutboundCalls,
-    private readonly gone: (address: Address) => void,
+    private readonly outbound: OutboundCalls,
+    private readonly onGone: (address: Address) => void,
   ) {}
 
   begin(): void {
@@ -24,24 +24,24 @@ export class LivenessProbes {
   }
 
   private probeAll(): void {
-    for (const node of this.outgoing.nodes) {
+    for (const node of this.outbound.nodes) {
       void this.probe(node);
     }
   }
 
   private async probe(node: Address): Promise<void> {
-    if (this.asked.has(node)) {
+    if (this.probed.has(node)) {
       return;
     }
-    this.asked.add(node);
+    this.probed.add(node);
     try {
       if (!(await this.transport.probe!(node))) {
-        this.gone(node);
+        this.onGone(node);
       }
     } catch {
-      // It cannot be said: its beats will tell.
+      // The probe failed: only heartbeats show whether the node is there.
     } finally {
-      this.asked.delete(node);
+      this.probed.delete(node);
     }
   }
 }

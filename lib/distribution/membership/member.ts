@@ -2,92 +2,92 @@ import type { NodeInfo, ServingStatus } from './node-info.js';
 import type { Candidate } from './balancer.js';
 import type { Address } from '../transport.js';
 
-/** One incarnation of a node, as its last beat tells. */
+/** One incarnation of a node, as of its last heartbeat. */
 export class Member {
   /**
-   * Whether it may not be there: it has been silent for long, or was not heard since there was no
-   * way to anybody. Nothing is sent there.
+   * Whether it may be gone: it has been silent for long, or has sent no heartbeat since the
+   * transport was offline. It gets no calls.
    */
   isSuspect = false;
-  /** Whether another node has been heard that goes by the same id. */
+  /** Whether another node has sent heartbeats with the same id. */
   hasDuplicate = false;
-  /** When it was last sent the state of this node, as an answer to what it has sent. */
-  answeredAt = -Infinity;
-  private owned: readonly OwnedServing[];
+  /** The time of the last heartbeat in reply to this node. */
+  repliedAt = -Infinity;
+  private servings: readonly MemberServing[];
 
   constructor(
     public info: NodeInfo,
-    /** When it was heard last. */
+    /** The time of its last heartbeat. */
     public lastSeenAt: number,
-    /** When it was heard first. */
+    /** The time of its first heartbeat. */
     readonly since = lastSeenAt,
   ) {
-    this.owned = ownedBy(info);
+    this.servings = servingsOf(info);
   }
 
-  /** What it may be picked for. */
-  get candidacies(): readonly (Candidate & { readonly served: ServingStatus })[] {
+  /** Its servings that take calls. */
+  get candidates(): readonly Candidate[] {
     return this.isSuspect || this.info.state === 'draining'
       ? []
-      : this.owned.filter(({ share }) => share > 0);
+      : this.servings.filter(({ share }) => share > 0);
   }
 
-  /** Whether it would be picked for the same servings as often as now, and treated alike. */
-  isAlike({ state, servings }: NodeInfo): boolean {
-    const { info, owned } = this;
+  /** Whether a heartbeat changes nothing but the load. */
+  isAlike({ state, servings: statuses }: NodeInfo): boolean {
+    const { info, servings } = this;
     return (
       !this.isSuspect &&
       state === info.state &&
-      servings.length === owned.length &&
-      servings.every((served, index) => owned[index]!.isAlike(served))
+      statuses.length === servings.length &&
+      statuses.every((status, index) => servings[index]!.isAlike(status))
     );
   }
 
-  /** Takes a beat of which only the load is new. */
+  /** Takes a heartbeat that changes nothing but the load. */
   updateLoad(info: NodeInfo): void {
     this.info = info;
-    info.servings.forEach((served, index) => (this.owned[index]!.served = served));
+    info.servings.forEach((status, index) => (this.servings[index]!.status = status));
   }
 
   update(info: NodeInfo): void {
     this.info = info;
     this.isSuspect = false;
-    this.owned = ownedBy(info);
+    this.servings = servingsOf(info);
   }
 }
 
-/** A serving of a node. Those who hold it see the load as the last beat tells it. */
-class OwnedServing implements Candidate {
+/** A serving of a node. Its status changes with each heartbeat. */
+class MemberServing implements Candidate {
   readonly id: string;
   readonly address: string;
   readonly share: number;
 
   constructor(
     { id, address }: NodeInfo,
-    public served: ServingStatus,
+    public status: ServingStatus,
   ) {
     this.id = id;
     this.address = address;
-    this.share = shareOf(served);
+    this.share = shareOf(status);
   }
 
-  isAlike(served: ServingStatus): boolean {
-    const { name, idempotent } = this.served;
+  isAlike(status: ServingStatus): boolean {
+    const { name, idempotent } = this.status;
     return (
-      served.name === name && served.idempotent === idempotent && shareOf(served) === this.share
+      status.name === name && status.idempotent === idempotent && shareOf(status) === this.share
     );
   }
 }
 
-function ownedBy(info: NodeInfo): readonly OwnedServing[] {
-  return info.servings.map((served) => new OwnedServing(info, served));
+function servingsOf(info: NodeInfo): readonly MemberServing[] {
+  return info.servings.map((status) => new MemberServing(info, status));
 }
 
 function shareOf({ weight, partitions, isReady }: ServingStatus): number {
   return isReady ? weight * partitions : 0;
 }
 
-/** A node or client that this node knows, as its last heartbeat says. */
+/** A node or client of the cluster, as of its last heartbeat. */
 export interface ClusterNode {
   /** Its `nodeId`. */
   readonly id: string;
@@ -95,13 +95,11 @@ export interface ClusterNode {
   readonly address: Address;
   /** A client calls and serves nothing. */
   readonly role: NodeInfo['role'];
-  /**
-   * `draining`: it shuts down. `silent`: it may be gone, and gets no calls until it beats again.
-   */
+  /** `draining`: it shuts down. `silent`: it gets no calls until its next heartbeat. */
   readonly state: NodeInfo['state'] | 'silent';
   /** Whether it is this node. */
   readonly isSelf: boolean;
-  /** What it serves, with the weight and the load of each serving. */
+  /** Its servings, each with weight and load. */
   readonly servings: readonly ServingStatus[];
 }
 

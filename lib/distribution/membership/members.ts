@@ -11,27 +11,24 @@ export interface MembersOptions {
   readonly suspectAfter: number;
   /** Milliseconds of silence after which a node has left. */
   readonly downAfter: number;
-  /** The nodes that are kept; the beats of others are ignored. */
+  /** The most nodes; heartbeats of further ones are ignored. */
   readonly maxNodes: number;
 }
 
-/**
- * What has become of a node: `changed` when it may be picked for something else, or more or less
- * often.
- */
+/** `changed`: other servings of the node take calls, or with another share. */
 export interface MemberChange {
   readonly type: 'joined' | 'changed' | 'left';
   readonly address: Address;
-  /** What it said last. */
+  /** Its last heartbeat. */
   readonly info: NodeInfo;
 }
 
-const nobody = new Candidates([]);
+const none = new Candidates([]);
 
 /**
- * The nodes of the cluster, by their beats. All times are milliseconds of one clock; `check` is to
- * be called more often than every `suspectAfter`, or else takes it that nobody has listened
- * meanwhile.
+ * The nodes of the cluster, by their heartbeats. All times are milliseconds of one clock. After a
+ * pause of `suspectAfter` without a call of `checkSilence`, this process itself counts as the one
+ * that was silent.
  */
 export class Members {
   readonly changes$: Observable<MemberChange>;
@@ -39,7 +36,7 @@ export class Members {
   private readonly changes = new Subject<MemberChange>();
   private readonly byId = new Map<string, Member>();
   private readonly byAddress = new Map<Address, Member>();
-  private readonly candidateLists = new Map<string, Set<Candidate>>();
+  private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
   private checkedAt: number | undefined;
   private isFrozen = false;
@@ -57,22 +54,22 @@ export class Members {
     return this.byAddress.get(address);
   }
 
-  /** Who may be picked for the calls of a serving; the same object until that changes. */
+  /** The candidates for calls of a serving; the same object until they change. */
   candidates(serving: string): Candidates {
-    const candidates = this.candidateLists.get(serving);
+    const candidates = this.candidatesByServing.get(serving);
     if (!candidates) {
-      return nobody;
+      return none;
     }
-    const owners = this.built.get(serving) ?? new Candidates([...candidates]);
-    this.built.set(serving, owners);
-    return owners;
+    const built = this.built.get(serving) ?? new Candidates([...candidates]);
+    this.built.set(serving, built);
+    return built;
   }
 
   /**
-   * A beat has come. One that is older than what is known is ignored. That of a later epoch ends
-   * the incarnation before it, and one after an outage ends what was under way before that.
+   * Takes a heartbeat, and ignores an outdated one. A later epoch replaces the incarnation before
+   * it; a later outage makes the node leave and join again, since its calls may be lost.
    */
-  hear(info: NodeInfo, now: number): void {
+  receive(info: NodeInfo, now: number): void {
     const known = this.byId.get(info.id);
     const holder = this.byAddress.get(info.address);
     if (holder !== undefined && holder !== known) {
@@ -82,7 +79,7 @@ export class Members {
       if (this.hasRoom(info)) {
         this.join(new Member(info, now));
       }
-    } else if (isAnew(info, known.info)) {
+    } else if (isNewIncarnation(info, known.info)) {
       this.join(new Member(info, now), known);
     } else if (known !== holder) {
       this.checkForDuplicate(known, info, now);
@@ -91,17 +88,17 @@ export class Members {
     }
   }
 
-  /** There is no way to the node any more. */
-  gone(address: Address): void {
+  /** The node cannot be reached any more. */
+  disconnect(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
       this.remove(member);
-      this.tell('left', member);
+      this.notify('left', member);
     }
   }
 
-  /** Finds those who have been silent for too long, and gives their addresses. */
-  check(now: number): readonly Address[] {
+  /** Removes the nodes that were silent for too long, and returns their addresses. */
+  checkSilence(now: number): readonly Address[] {
     const { suspectAfter, downAfter } = this.options;
     const hasPaused = this.checkedAt !== undefined && now - this.checkedAt > suspectAfter;
     this.checkedAt = now;
@@ -117,7 +114,7 @@ export class Members {
       if (silence >= downAfter) {
         silent.push(member.info.address);
         this.remove(member);
-        this.tell('left', member);
+        this.notify('left', member);
       } else if (silence >= suspectAfter) {
         this.suspect(member);
       }
@@ -126,9 +123,8 @@ export class Members {
   }
 
   /**
-   * While nobody can be heard, since the broker is away, nobody's silence counts. Afterwards it
-   * begins anew, and nobody is picked before it has been heard: others may not have found the
-   * broker yet, which would lose what they are sent.
+   * While the transport is offline, silence does not count. Afterwards no node gets calls before
+   * its next heartbeat, since it may not be back at the broker yet.
    */
   freeze(isFrozen: boolean, now: number): void {
     if (this.isFrozen && !isFrozen) {
@@ -146,11 +142,11 @@ export class Members {
     }
     this.byId.set(member.info.id, member);
     this.byAddress.set(member.info.address, member);
-    this.propose(member);
+    this.addCandidates(member);
     if (former) {
-      this.tell('left', former);
+      this.notify('left', former);
     }
-    this.tell('joined', member);
+    this.notify('joined', member);
   }
 
   private update(member: Member, info: NodeInfo, now: number): void {
@@ -159,16 +155,13 @@ export class Members {
       member.updateLoad(info);
       return;
     }
-    this.withdraw(member);
+    this.removeCandidates(member);
     member.update(info);
-    this.propose(member);
-    this.tell('changed', member);
+    this.addCandidates(member);
+    this.notify('changed', member);
   }
 
-  /**
-   * What the incarnation before it has said last may still come, and it may be about to end; but
-   * not for long.
-   */
+  /** After a restart, heartbeats of both incarnations may arrive, but not for long. */
   private checkForDuplicate(member: Member, other: NodeInfo, now: number): void {
     if (
       other.state === 'up' &&
@@ -178,17 +171,17 @@ export class Members {
       member.hasDuplicate = true;
       this.logger.error(
         `Two nodes have the nodeId ${formatValue(other.id)}: ${member.info.address} and ` +
-          `${other.address}. The latter gets no calls, as it started before the other. ` +
-          'Each node needs a nodeId of its own, or none, which makes one up',
+          `${other.address}. The latter started first and gets no calls. ` +
+          'Give each node a nodeId of its own, or none',
       );
     }
   }
 
   private suspect(member: Member): void {
     if (!member.isSuspect) {
-      this.withdraw(member);
+      this.removeCandidates(member);
       member.isSuspect = true;
-      this.tell('changed', member);
+      this.notify('changed', member);
     }
   }
 
@@ -197,8 +190,8 @@ export class Members {
       member.lastSeenAt = now;
       if (member.isSuspect) {
         member.isSuspect = false;
-        this.propose(member);
-        this.tell('changed', member);
+        this.addCandidates(member);
+        this.notify('changed', member);
       }
     }
   }
@@ -206,25 +199,25 @@ export class Members {
   private remove(member: Member): void {
     this.byId.delete(member.info.id);
     this.byAddress.delete(member.info.address);
-    this.withdraw(member);
+    this.removeCandidates(member);
   }
 
-  private propose({ candidacies }: Member): void {
-    for (const owner of candidacies) {
-      const { name } = owner.served;
-      const candidates = this.candidateLists.get(name) ?? new Set();
-      this.candidateLists.set(name, candidates.add(owner));
+  private addCandidates({ candidates }: Member): void {
+    for (const candidate of candidates) {
+      const { name } = candidate.status;
+      const all = this.candidatesByServing.get(name) ?? new Set();
+      this.candidatesByServing.set(name, all.add(candidate));
       this.built.delete(name);
     }
   }
 
-  private withdraw({ candidacies }: Member): void {
-    for (const owner of candidacies) {
-      const { name } = owner.served;
-      const candidates = this.candidateLists.get(name);
-      candidates?.delete(owner);
-      if (candidates?.size === 0) {
-        this.candidateLists.delete(name);
+  private removeCandidates({ candidates }: Member): void {
+    for (const candidate of candidates) {
+      const { name } = candidate.status;
+      const all = this.candidatesByServing.get(name);
+      all?.delete(candidate);
+      if (all?.size === 0) {
+        this.candidatesByServing.delete(name);
       }
       this.built.delete(name);
     }
@@ -236,20 +229,20 @@ export class Members {
     if (!hasRoom && !this.hasRefused) {
       this.hasRefused = true;
       this.logger.warn(
-        `Node ${formatValue(id)} (${address}) is ignored, as will be others: there are ` +
-          `${maxNodes} nodes already, which is the limit`,
+        `Node ${formatValue(id)} (${address}) and further ones are ignored: ` +
+          `${maxNodes} nodes are the limit`,
       );
     }
     return hasRoom;
   }
 
-  private tell(type: MemberChange['type'], { info }: Member): void {
+  private notify(type: MemberChange['type'], { info }: Member): void {
     this.changes.next({ type, address: info.address, info });
   }
 }
 
-/** Whether the node has started anew, or comes back from an outage. */
-function isAnew({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
+/** Whether the node has restarted, or comes back from an outage. */
+function isNewIncarnation({ epoch, address, outages }: NodeInfo, known: NodeInfo): boolean {
   return (
     epoch > known.epoch ||
     (epoch === known.epoch && address === known.address && outages > known.outages)

@@ -4,29 +4,26 @@ import type { MemberChange } from './members.js';
 import type { NodeInfo } from './node-info.js';
 import type { Address } from '../transport.js';
 
-/** Says in the log who comes and goes. */
+/** Logs which nodes join and leave. */
 export class MembershipLog {
-  private readonly there = new Set<Address>();
+  private readonly joined = new Set<Address>();
 
   constructor(
-    private readonly own: Address,
+    private readonly self: Address,
     private readonly logger: Pick<LoggerService, 'log' | 'warn'>,
   ) {}
 
-  /**
-   * @param isKnown whether a node of this address is still known: who comes back from an outage has
-   * never been away
-   */
-  note({ type, address, info }: MemberChange, isKnown: boolean): void {
-    if (type === 'joined' && address !== this.own && !this.there.has(address)) {
-      this.there.add(address);
-      this.logger.log(`${nameOf(info)} has joined${offerOf(info)}`);
-    } else if (type === 'left' && !isKnown && this.there.delete(address)) {
+  /** `isKnown`: the address is still a member, so that a node after an outage has not left. */
+  log({ type, address, info }: MemberChange, isKnown: boolean): void {
+    if (type === 'joined' && address !== this.self && !this.joined.has(address)) {
+      this.joined.add(address);
+      this.logger.log(`${nameOf(info)} has joined${servingsOf(info)}`);
+    } else if (type === 'left' && !isKnown && this.joined.delete(address)) {
       if (info.state === 'draining') {
         this.logger.log(`${nameOf(info)} has left`);
       } else {
         this.logger.warn(
-          `${nameOf(info)} is lost: it was not shutting down, and cannot be reached any more`,
+          `${nameOf(info)} is lost: it cannot be reached any more and was not shutting down`,
         );
       }
     }
@@ -37,36 +34,33 @@ function nameOf({ role, id }: NodeInfo): string {
   return `${role === 'client' ? 'Client' : 'Node'} ${formatValue(id)}`;
 }
 
-function offerOf({ role, servings }: NodeInfo): string {
+function servingsOf({ role, servings }: NodeInfo): string {
   const names = servings.map(({ name }) => formatValue(name)).join(', ');
   return role === 'client' ? '' : ` and serves ${truncate(names) || 'nothing'}`;
 }
 
-/** Milliseconds between two lines. */
+/** Milliseconds between two warnings. */
 const PAUSE = 10_000;
 
-/**
- * Says in the log what is wrong with that which comes; not each time, as who sends it does so again
- * and again.
- */
+/** Logs warnings about messages of other nodes, which repeat them, at a limited rate. */
 export class RateLimitedLogger {
-  private toldAt = -Infinity;
-  private untold = 0;
+  private loggedAt = -Infinity;
+  private suppressed = 0;
 
   constructor(private readonly logger: Pick<LoggerService, 'warn'>) {}
 
   warn(message: string): void {
     const now = performance.now();
-    if (now - this.toldAt < PAUSE) {
-      this.untold++;
+    if (now - this.loggedAt < PAUSE) {
+      this.suppressed++;
       return;
     }
     this.logger.warn(
-      this.untold === 0
+      this.suppressed === 0
         ? message
-        : `${message} (and ${this.untold} more since the last line about that)`,
+        : `${message} (and ${this.suppressed} more since the last warning)`,
     );
-    this.toldAt = now;
-    this.untold = 0;
+    this.loggedAt = now;
+    this.suppressed = 0;
   }
 }

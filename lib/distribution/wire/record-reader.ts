@@ -1,43 +1,90 @@
+import { formatValue } from '../../format.js';
 import { FrameError } from './prelude.js';
 
-/** The header of a frame that a stranger may have written. */
+/** The fields that another node has sent: the header of a frame, or a record in it. */
 export type Header = Readonly<Record<string, unknown>>;
 
-/** @throws FrameError when it is no whole number of 0 or more */
-export function wholeIn(header: Header, name: string): number {
-  const value = header[name];
-  if (!Number.isSafeInteger(value) || (value as number) < 0) {
-    throw new FrameError(`The header has no whole number "${name}"`);
+/** @throws FrameError unless the value is an object and no list */
+export function recordOf(value: unknown, what: string): Header {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new FrameError(`${what} is ${formatValue(value)}, not an object`);
   }
-  return value as number;
+  return value as Header;
 }
 
-/** @throws FrameError when it is there and no number of 0 or more */
-export function amountIn(header: Header, name: string): number | undefined {
-  const value = header[name];
-  if (value !== undefined && !(typeof value === 'number' && value >= 0 && value < Infinity)) {
-    throw new FrameError(`"${name}" in the header is no number of 0 or more`);
-  }
-  return value;
+/** @throws FrameError unless the field is a list of at most so many */
+export function listIn(record: Header, name: string, most: number): readonly unknown[] {
+  const value = record[name];
+  return Array.isArray(value) && value.length <= most
+    ? value
+    : malformed(name, value, `a list of at most ${most}`);
 }
 
-/** @throws FrameError when it is there and no text */
-export function textIn(header: Header, name: string): string | undefined {
-  const value = header[name];
-  if (value !== undefined && typeof value !== 'string') {
-    throw new FrameError(`"${name}" in the header is no text`);
-  }
-  return value;
+/** @throws FrameError unless the field is a whole number of 0 or more */
+export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
+  const value = record[name];
+  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most
+    ? (value as number)
+    : malformed(name, value, 'a whole number of 0 or more');
 }
 
-/** @throws FrameError when it is there and no list of texts */
-export function textsIn(header: Header, name: string): readonly string[] | undefined {
-  const value = header[name];
-  if (
-    value !== undefined &&
-    !(Array.isArray(value) && value.every((each) => typeof each === 'string'))
-  ) {
-    throw new FrameError(`"${name}" in the header is no list of texts`);
-  }
-  return value;
+/** @throws FrameError unless the field is a number of 0 or more */
+export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_INTEGER): number {
+  const value = record[name];
+  return typeof value === 'number' && value >= 0 && value <= most
+    ? value
+    : malformed(name, value, 'a number of 0 or more');
+}
+
+/** @throws FrameError unless the field is missing or a finite number of 0 or more */
+export function optionalNumberIn(record: Header, name: string): number | undefined {
+  return record[name] === undefined ? undefined : numberIn(record, name, Number.MAX_VALUE);
+}
+
+/** @throws FrameError unless the field is true or false */
+export function flagIn(record: Header, name: string): boolean {
+  const value = record[name];
+  return typeof value === 'boolean' ? value : malformed(name, value, 'true or false');
+}
+
+/** @throws FrameError unless the field is a string that matches the pattern */
+export function stringIn(record: Header, name: string, pattern: RegExp): string {
+  const value = record[name];
+  return typeof value === 'string' && pattern.test(value)
+    ? value
+    : malformed(name, value, `a string that matches ${String(pattern)}`);
+}
+
+/** @throws FrameError unless the field is missing or a string */
+export function optionalStringIn(record: Header, name: string): string | undefined {
+  const value = record[name];
+  return value === undefined || typeof value === 'string'
+    ? value
+    : malformed(name, value, 'a string');
+}
+
+/** @throws FrameError unless the field is missing or a list of strings */
+export function optionalStringsIn(record: Header, name: string): readonly string[] | undefined {
+  const value = record[name];
+  return value === undefined ||
+    (Array.isArray(value) && value.every((each) => typeof each === 'string'))
+    ? value
+    : malformed(name, value, 'a list of strings');
+}
+
+/** @throws FrameError unless the field is one of these strings */
+export function oneOfIn<Value extends string>(
+  record: Header,
+  name: string,
+  allowed: readonly Value[],
+): Value {
+  const value = record[name];
+  return (
+    allowed.find((each) => each === value) ??
+    malformed(name, value, allowed.map((each) => `"${each}"`).join(' or '))
+  );
+}
+
+function malformed(name: string, value: unknown, allowed: string): never {
+  throw new FrameError(`Field "${name}" is ${formatValue(value)}; allowed is ${allowed}`);
 }

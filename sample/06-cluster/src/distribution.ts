@@ -1,5 +1,5 @@
 import { Transport } from '@nestjs/microservices';
-import type { DistributionOptions } from 'nestjs-serving';
+import type { DistributionOptions } from 'nestjs-serving/distribution';
 
 /**
  * How the nodes of this sample find each other: over NATS where `NATS_URL` says where it is, else

@@ -1,6 +1,7 @@
 import { Body, Controller, Module, Post } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Batched, ServingModule } from 'nestjs-serving';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { distribution } from './distribution.js';
 
 @Controller()
@@ -15,7 +16,10 @@ class DigitsController {
 
 /** No model, and no runtime for models. */
 @Module({
-  imports: [ServingModule.forRoot({ distribution: { ...distribution(), remotes: ['digits'] } })],
+  imports: [
+    ServingModule.forRoot(),
+    ServingClusterModule.forRoot({ ...distribution(), remotes: ['digits'] }),
+  ],
   controllers: [DigitsController],
 })
 class WebNode {}

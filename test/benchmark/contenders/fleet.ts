@@ -24,14 +24,14 @@ export class Fleet {
 
   /** All of them are heard. */
   tell(members: Members, changed = 0): void {
-    this.beats(changed).forEach((info) => members.hear(info, this.seq));
+    this.beats(changed).forEach((info) => members.receive(info, this.seq));
   }
 
   private beat(id: string, weight: number): NodeInfo {
     const load = {
-      inflight: 32,
+      activeCalls: 32,
       queued: Math.floor(100 * this.random()),
-      ewmaMs: 5 + 10 * this.random(),
+      batchTime: 5 + 10 * this.random(),
     };
     const served = {
       name: this.serving,

@@ -7,7 +7,7 @@ import { interleave } from '../harness/rounds.js';
 
 const nodes = 1000;
 const nobody: ReadonlySet<string> = new Set();
-const context = { serving: 'm', underWay: () => 1 };
+const context = { serving: 'm', activeCalls: () => 1 };
 
 /**
  * P10: what it costs to know a thousand nodes and to pick one of them for each of a million calls,
@@ -95,7 +95,7 @@ async function costOfBeats({ rounds }: Plan): Promise<Measurement> {
     }
     return time / repeats;
   };
-  const hear = (header: string): void => members.hear(readNodeInfo(JSON.parse(header)), 0);
+  const hear = (header: string): void => members.receive(readNodeInfo(JSON.parse(header)), 0);
   const sides = await interleave(rounds, {
     'another load': async () => cost(0, hear),
     'JSON alone': async () => cost(0, (header) => JSON.parse(header)),

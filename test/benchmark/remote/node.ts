@@ -3,7 +3,8 @@ import { setTimeout } from 'node:timers/promises';
 import type { INestApplicationContext } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
-import { defineServing, ServingModule } from 'nestjs-serving';
+import { defineServing, type ServingDefinition, ServingModule } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import type { Way } from './way.js';
 
 /** Gives its rows back, to all who call it in one turn at once. */
@@ -25,7 +26,7 @@ const busy = defineServing({
 });
 
 export function startOwner({ transport, options }: Way): Promise<INestApplicationContext> {
-  return start({ servings: [echo, busy], distribution: { transport, options } as Way });
+  return start({ transport, options } as Way, [echo, busy]);
 }
 
 /** A node without servings. */
@@ -33,13 +34,16 @@ export function startCaller(ways: readonly Way[]): Promise<INestApplicationConte
   const peers = ways.flatMap((way) =>
     way.transport === Transport.TCP ? `127.0.0.1:${way.options.port}` : [],
   );
-  return start({ distribution: peers.length > 0 ? { transport: Transport.TCP, peers } : ways[0]! });
+  return start(peers.length > 0 ? { transport: Transport.TCP, peers } : ways[0]!);
 }
 
 function start(
-  options: Parameters<typeof ServingModule.forRoot>[0],
+  distribution: DistributionOptions,
+  servings: readonly ServingDefinition[] = [],
 ): Promise<INestApplicationContext> {
-  return NestFactory.createApplicationContext(ServingModule.forRoot(options), {
-    logger: ['error', 'warn'],
-  });
+  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
+  return NestFactory.createApplicationContext(
+    { module: class {}, imports },
+    { logger: ['error', 'warn'] },
+  );
 }

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
+import { Messenger } from '../../../lib/distribution/wire/messenger.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -53,7 +54,7 @@ describe('The log of a node', () => {
     model.kill();
     await until(() => ofOthers().length > 0);
     expect(ofOthers()).toEqual([
-      'warning: Node "model" is lost: it was not shutting down, and cannot be reached any more',
+      'warning: Node "model" is lost: it cannot be reached any more and was not shutting down',
     ]);
     lines.length = 0;
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
@@ -74,9 +75,9 @@ describe('The log of a node', () => {
     lines.length = 0;
 
     network.broker(false);
-    await until(() => !web.cluster.isOnline);
+    await until(() => !web.cluster.selector.isOnline);
     network.broker(true);
-    await until(() => web.cluster.isOnline);
+    await until(() => web.cluster.selector.isOnline);
     await web.knows('a');
 
     expect(lines).toEqual([]);
@@ -90,10 +91,11 @@ describe('The log of a node', () => {
     const nodes = await Promise.all(
       secrets.map((secret) => cluster.node({ secret, heartbeat: 10, servings: [serving('a')] })),
     );
-    await until(() => nodes.every((node) => node.cluster.nodes[0]!.seq > 10));
+    const broadcasts = jest.spyOn(Messenger.prototype, 'broadcast');
+    await until(() => broadcasts.mock.calls.length > 10 * nodes.length);
 
     const complaint =
-      'Something came that this node cannot read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
+      'A message cannot be read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
     expect(told).toEqual([complaint, complaint]);
   });
 });

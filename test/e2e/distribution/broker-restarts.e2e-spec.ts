@@ -24,7 +24,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     await Promise.all(nodes.map((each) => each.hold()));
 
     await wiring.broker().kill();
-    await until(() => !web.cluster.isOnline);
+    await until(() => !web.cluster.selector.isOnline);
     const stranded = nodes.flatMap((each) => each.stranded);
     expect(stranded.length).toBeGreaterThan(0);
     nodes.forEach(({ process }) => process.tell('open'));
@@ -37,7 +37,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     const late = await failureOf(web.servings.batchedRun('m', row('late'), { timeout: 100 }));
     const patient = web.servings.batchedRun('m', row('patient'));
     await setTimeout(1.25 * distribution.downAfter);
-    const known = web.cluster.owners('m').length;
+    const known = web.cluster.selector.candidates('m').length;
     const answeredBefore = stranded.filter((id) => callers.answers.has(id));
     await wiring.broker().start();
     await Promise.all(nodes.map(({ pid }) => callers.answered(50, pid)));

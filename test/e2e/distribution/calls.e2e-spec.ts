@@ -221,13 +221,15 @@ describe('A call in a cluster', () => {
     const sides: string[] = [];
     const definition: FunctionServingDefinition<string, string> = {
       name: 'sides',
-      distributedPreprocessing: (input) => `${input} pre@`,
+      distribution: {
+        preprocess: (input) => `${input} pre@`,
+        postprocess: (output) => `${output} post`,
+      },
       preprocess: (input) => {
         sides.push('preprocess');
         return { batch: `${input} owner(` };
       },
       postprocess: (output) => `${String(output)})`,
-      distributedPostprocessing: (output) => `${output} post`,
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     await cluster.node({ servings: [definition] });
@@ -247,7 +249,7 @@ describe('A call in a cluster', () => {
     };
     const servings = [
       twice({ postprocess: look }),
-      twice({ distributedPostprocessing: look }),
+      twice({ distribution: { postprocess: look } }),
       twice({ batchTimeout: 1_000_000 }),
     ];
     await cluster.node({ servings });

@@ -41,7 +41,7 @@ describe('Nodes with one nodeId', () => {
     const first = await cluster.node({ nodeId: 'same', ...quick });
     await first.knows('m');
     const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow(
-      'took its caller for lost',
+      'counted its caller as lost',
     );
     await until(() => begun.mock.calls.length > 0);
 

@@ -60,7 +60,7 @@ describe('A call whose node is lost', () => {
   it('[11] A call of a serving that is not idempotent fails with the note that it may have run', async () => {
     const a = held('m');
     const nodeA = await cluster.node({ servings: [a.definition] });
-    await cluster.node({ servings: [held('m', { distributionWeight: 0 }).definition] });
+    await cluster.node({ servings: [held('m', { distribution: { weight: 0 } }).definition] });
     const web = await cluster.node();
     await web.knows('m', 1);
     const reply = failureOf(web.servings.batchedRun('m', 'row'));
@@ -169,7 +169,7 @@ describe('A call whose caller counts as lost by mistake', () => {
       const reply = web.servings.batchedRun('m', 'row');
       await until(() => m.batches.batches.length === 1);
 
-      node.cluster.nodeDisconnected(web.address);
+      node.cluster.receiver.nodeDisconnected(web.address);
       answer(m, 'nobody hears');
 
       if (idempotent) {
@@ -196,7 +196,7 @@ describe('While the broker is offline', () => {
     await until(() => m.batches.batches.length === 1);
 
     network.broker(false);
-    await until(() => !web.cluster.isOnline);
+    await until(() => !web.cluster.selector.isOnline);
     answer(m, 'nobody hears');
     const later = web.servings.batchedRun('m', 'later');
     for (let i = 0; i < 20; i++) {
@@ -223,10 +223,10 @@ describe('While the broker is offline', () => {
     await until(() => m.batches.batches.length === 1);
 
     network.hang(node.address);
-    node.cluster.online(false);
+    node.cluster.receiver.online(false);
     answer(m, 'nobody hears');
     network.resume(node.address);
-    node.cluster.online(true);
+    node.cluster.receiver.online(true);
     await until(() => m.batches.batches.length === 1);
     answer(m, 'm');
 
@@ -241,15 +241,18 @@ describe('While the broker is offline', () => {
     await web.knows('m');
 
     network.hang(node.address);
-    [web, node].forEach(({ cluster: each }) => each.online(false));
-    web.cluster.online(true);
+    [web, node].forEach(({ cluster: each }) => each.receiver.online(false));
+    web.cluster.receiver.online(true);
     const reply = web.servings.batchedRun('m', 1);
     await turn();
-    expect(web.cluster.nodes.map(({ address }) => address).toSorted()).toEqual(
-      [node.address, web.address].toSorted(),
-    );
+    expect(
+      web.cluster
+        .nodes()
+        .map(({ address }) => address)
+        .toSorted(),
+    ).toEqual([node.address, web.address].toSorted());
     network.resume(node.address);
-    node.cluster.online(true);
+    node.cluster.receiver.online(true);
 
     expect(await reply).toBe('1 by m');
   });

@@ -81,11 +81,11 @@ describe('An impostor at the port of a node', () => {
 describe('An impostor that can broadcast to all nodes', () => {
   const cluster = useCluster();
 
-  async function impostorOf(hear?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
+  async function impostorOf(receive?: (packet: Uint8Array) => void): Promise<MemoryTransport> {
     const transport = cluster.network({}).transport();
     const recorded = new RecordingReceiver();
     await transport.start(
-      contextOf(IMPOSTOR, hear ? Object.assign(recorded, { receive: hear }) : recorded, {
+      contextOf(IMPOSTOR, receive ? Object.assign(recorded, { receive }) : recorded, {
         namespace: 'default',
       }),
     );
@@ -125,7 +125,7 @@ describe('An impostor that can broadcast to all nodes', () => {
     await turn();
     await turn();
 
-    expect(web.cluster.owners('m')).toHaveLength(owners);
+    expect(web.cluster.selector.candidates('m')).toHaveLength(owners);
     await transport.stop();
   });
 

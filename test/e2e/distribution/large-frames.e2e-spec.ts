@@ -85,7 +85,7 @@ describeEach(
       expect(await call('before')).toMatchObject({ id: 'before', got: MIB / 4 });
 
       await wiring.broker().kill();
-      await until(() => !web.cluster.isOnline);
+      await until(() => !web.cluster.selector.isOnline);
       await wiring.broker().start('max_payload: 8192');
 
       expect(await call('after')).toMatchObject({ id: 'after', got: MIB / 4 });

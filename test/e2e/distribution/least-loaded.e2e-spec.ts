@@ -3,11 +3,11 @@ import type { FunctionServingDefinition } from 'nestjs-serving';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
-/** Each partition answers a row in 10 ms, independent of its weight. */
-const serving = (distributionWeight: number, partitions: number): FunctionServingDefinition => ({
+/** Each partition answers a row in 10 ms, whatever its weight says. */
+const serving = (weight: number, partitions: number): FunctionServingDefinition => ({
   name: 'm',
   batchSize: 1,
-  distributionWeight,
+  distribution: { weight },
   partitions,
   useFactory: () => async (rows: readonly unknown[]) => {
     await new Promise((resolve) => setTimeout(resolve, 10));

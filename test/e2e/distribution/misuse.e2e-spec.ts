@@ -1,27 +1,21 @@
 import { describe, expect, it } from '@jest/globals';
-import { Injectable } from '@nestjs/common';
+import { Injectable, type ModuleMetadata } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
-import {
-  Batched,
-  type DistributionOptions,
-  InvalidServingError,
-  ServingModule,
-  UnknownServingError,
-} from 'nestjs-serving';
+import { Batched, InvalidServingError, ServingModule, UnknownServingError } from 'nestjs-serving';
+import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
+import { MemoryNetwork } from 'nestjs-serving/testing';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 const serving = (name: string) => ({ name, useFactory: () => (rows: readonly unknown[]) => rows });
 
-/** The error of an application with these options. */
-async function bootWith(options: object): Promise<unknown> {
+/** The error of an application that imports these modules. */
+function bootWith(imports: () => ModuleMetadata['imports']): Promise<unknown> {
   return failureOf(
     (async () => {
-      // Options from configuration files may violate the types.
-      const imports = [ServingModule.forRoot({ distribution: options as DistributionOptions })];
       await NestFactory.createApplicationContext(
-        { module: class {}, imports },
+        { module: class {}, imports: imports() ?? [] },
         { logger: false, abortOnError: false },
       );
     })(),
@@ -86,22 +80,22 @@ describe('The boot of a node', () => {
     [
       'a url over TCP',
       { transport: TCP, options: { url: 'a:1' } },
-      '"url" in its "options" means nothing to Transport.TCP',
+      '"url" in "options" means nothing to Transport.TCP',
     ],
     [
       'servers over TCP',
       { transport: TCP, options: { servers: [] } },
-      'whose place is told by "host" and "port"',
+      'whose address is set by "host" and "port"',
     ],
     [
       'host and port over gRPC',
       { transport: GRPC, options: { host: 'a', port: 1 } },
-      '"host" and "port" in its "options" means',
+      '"host" and "port" in "options" means',
     ],
     [
       'a url over NATS',
       { transport: NATS, options: { url: 'a' } },
-      'whose place is told by "servers" and "port"',
+      'whose address is set by "servers" and "port"',
     ],
     [
       'servers over Redis',
@@ -111,7 +105,7 @@ describe('The boot of a node', () => {
     [
       'peers over NATS',
       { transport: NATS, peers: ['a:1'] },
-      '"peers" means nothing to Transport.NATS, whose nodes meet at a server',
+      '"peers" means nothing to Transport.NATS, whose nodes connect to a broker',
     ],
     [
       'insecure over Redis',
@@ -119,19 +113,63 @@ describe('The boot of a node', () => {
       '"insecure" means nothing to Transport.REDIS',
     ],
   ])('[11] A node does not boot with %s', async (_, options, message) => {
-    const failure = await bootWith(options);
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      // Options from a configuration are not checked by TypeScript.
+      ServingClusterModule.forRoot(options as DistributionOptions),
+    ]);
 
     expect(failure).toBeInstanceOf(InvalidServingError);
     expect(String(failure)).toContain(message);
-    expect(String(failure)).toMatch(/option "distribution"|peer/);
+    expect(String(failure)).toMatch(/ServingClusterModule|peer/);
   });
 
-  it('[11] forFeature refuses the distribution, which belongs to the root', () => {
-    const options = { servings: [], distribution: { transport: TCP } };
+  it('[11] A ServingClusterModule without ServingModule.forRoot is refused at boot', async () => {
+    const transport = new MemoryNetwork().transport();
 
-    expect(() => ServingModule.forFeature(options)).toThrow(
-      'ServingModule.forFeature has the option "distribution"',
-    );
+    const failure = await bootWith(() => [ServingClusterModule.forRoot({ transport })]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('import ServingModule.forRoot next to it');
+  });
+
+  it('[11] A ServingClusterModule that is imported twice is refused at boot', async () => {
+    const network = new MemoryNetwork();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+    ]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('ServingClusterModule is imported more than once');
+  });
+
+  it('[11] A remote with the name of an own serving is refused at boot', async () => {
+    const transport = new MemoryNetwork().transport();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot({ servings: [serving('a')] }),
+      ServingClusterModule.forRoot({ transport, remotes: ['a'] }),
+    ]);
+
+    expect(String(failure)).toContain('Serving "a" is registered more than once');
+  });
+
+  it('[11] A factory of forRootAsync whose remotes differ from "names" is refused at boot', async () => {
+    const transport = new MemoryNetwork().transport();
+
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      ServingClusterModule.forRootAsync({
+        names: ['a'],
+        useFactory: () => ({ transport, remotes: ['a', 'b'] }),
+      }),
+    ]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain('returns the remotes [a, b], but "names" lists [a]');
   });
 });
 
@@ -146,12 +184,15 @@ describe('In a cluster', () => {
       'UnknownServingError: There is no serving "c" here, and namespace "default" has no node that could have it',
     );
     await cluster.node({ nodeId: 'one', servings: [serving('a')] });
-    await cluster.node({ nodeId: 'two', servings: [{ ...serving('b'), distributionWeight: 0 }] });
-    while (web.cluster.others.length < 2) {
-      await web.cluster.change(10);
+    await cluster.node({
+      nodeId: 'two',
+      servings: [{ ...serving('b'), distribution: { weight: 0 } }],
+    });
+    while (web.cluster.selector.others.length < 2) {
+      await web.cluster.selector.nextChange(10);
     }
     expect(await failed('c')).toMatch(
-      / "c" here, and no node that is known has it: "one", "two"\. They have "a", "b"$/,
+      / "c" here, and no known node has it: "one", "two"\. They have "a", "b"$/,
     );
     expect(await failed('b')).toMatch(
       /^ServingUnavailableError: There is no serving "b" here, and no node that has it takes calls now: "two"$/,
@@ -199,7 +240,7 @@ describe('In a cluster', () => {
 
     expect(failure).toBeInstanceOf(UnknownServingError);
     expect(String(failure)).toContain(
-      'Loud.loud is @Batched("shoutr"). There is no serving "shoutr"; registered are: shouter; those of other nodes are named in "remotes"',
+      'Loud.loud is @Batched("shoutr"). There is no serving "shoutr"; registered are: shouter; those of other nodes are named in "remotes" of ServingClusterModule',
     );
   });
 });

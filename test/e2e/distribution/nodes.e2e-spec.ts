@@ -1,19 +1,17 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import { NestFactory } from '@nestjs/core';
-import { ServingModule, ServingService } from 'nestjs-serving';
 import type { ClusterNode } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
-const echo = (name: string, distributionWeight: number) => ({
+const echo = (name: string, weight: number) => ({
   name,
-  distributionWeight,
+  distribution: { weight },
   partitions: 2,
   drainTimeout: 100,
   useFactory: () => (rows: readonly unknown[]) => rows,
 });
 
-describe('ServingService.nodes()', () => {
+describe('ServingCluster.nodes()', () => {
   const cluster = useCluster();
   let time: VirtualTime | undefined;
 
@@ -24,7 +22,7 @@ describe('ServingService.nodes()', () => {
     const web = await cluster.node({ nodeId: 'web' });
     await web.knows('n');
 
-    const nodes: readonly ClusterNode[] = web.servings.nodes();
+    const nodes: readonly ClusterNode[] = web.cluster.nodes();
 
     expect(nodes.toSorted((one, other) => one.id.localeCompare(other.id))).toEqual([
       {
@@ -48,7 +46,7 @@ describe('ServingService.nodes()', () => {
     const web = await cluster.node({ nodeId: 'web' });
     await time.advance(100);
     const states = () =>
-      web.servings.nodes().flatMap(({ id, state }) => (id === 'a' ? [state] : []));
+      web.cluster.nodes().flatMap(({ id, state }) => (id === 'a' ? [state] : []));
     expect(states()).toEqual(['up']);
 
     a.hang();
@@ -57,15 +55,5 @@ describe('ServingService.nodes()', () => {
     await time.advance(2000);
     expect(states()).toEqual([]);
     time.restore();
-  });
-
-  it('[M3] nodes() is empty without distribution', async () => {
-    const app = await NestFactory.createApplicationContext(
-      { module: class {}, imports: [ServingModule.forRoot({ servings: [echo('m', 1)] })] },
-      { logger: false },
-    );
-
-    expect(app.get(ServingService).nodes()).toEqual([]);
-    await app.close();
   });
 });

@@ -12,7 +12,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
-import type { ClusterOptions } from 'nestjs-serving/distribution';
+import { type ClusterOptions, ServingClusterModule } from 'nestjs-serving/distribution';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
@@ -154,7 +154,7 @@ describe('A client of Nest over TCP', () => {
 
   it("[11] A client of Nest receives outputs after the owner's postprocessing", async () => {
     const owner = await node({
-      servings: [{ ...echo, distributedPostprocessing: (output) => `${String(output)}!` }],
+      servings: [{ ...echo, distribution: { postprocess: (output) => `${String(output)}!` } }],
     });
     const client = clientOf(owner.port);
 
@@ -211,7 +211,7 @@ describe('A client of Nest over TCP', () => {
 
   it('[11] A serving that is not distributed is unknown to clients of Nest', async () => {
     const owner = await node({
-      servings: [echo, { ...echo, name: 'private', distributed: false }],
+      servings: [echo, { ...echo, name: 'private', distribution: { enabled: false } }],
     });
 
     expect(await failureOf(send(clientOf(owner.port), 'private', { input: 1 }))).toBe(
@@ -239,7 +239,10 @@ describe('A client of Nest over TCP', () => {
       const transport = new MemoryNetwork().transport();
       const root = {
         module: class {},
-        imports: [ServingModule.forRoot({ servings: [echo], distribution: { transport, role } })],
+        imports: [
+          ServingModule.forRoot({ servings: [echo] }),
+          ServingClusterModule.forRoot({ transport, role }),
+        ],
       };
       const app = await NestFactory.createApplicationContext(root, {
         logger: false,
@@ -378,10 +381,8 @@ describeUnless(natsMissing, 'A client of Nest over NATS', () => {
     const root = {
       module: class {},
       imports: [
-        ServingModule.forRoot({
-          servings: [norms(), counter],
-          distribution: { transport: Transport.NATS as const, options },
-        }),
+        ServingModule.forRoot({ servings: [norms(), counter] }),
+        ServingClusterModule.forRoot({ transport: Transport.NATS as const, options }),
       ],
     };
     const app = await NestFactory.createApplicationContext(root, {

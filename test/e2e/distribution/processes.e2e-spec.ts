@@ -14,9 +14,9 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const serving = { name: 'm', batchSize: 32 };
     const nodes = await Promise.all([
       node({ servings: [serving] }),
-      node({ servings: [{ ...serving, distributionWeight: 1.5, partitions: 2 }] }),
-      node({ servings: [{ ...serving, distributionWeight: 0.5, partitions: 2 }] }),
-      node({ servings: [{ ...serving, distributionWeight: 0 }] }),
+      node({ servings: [{ ...serving, distribution: { weight: 1.5 }, partitions: 2 }] }),
+      node({ servings: [{ ...serving, distribution: { weight: 0.5 }, partitions: 2 }] }),
+      node({ servings: [{ ...serving, distribution: { weight: 0 } }] }),
     ]);
     const web = await client();
     await web.knows('m', 3);
@@ -43,11 +43,13 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const definition = {
       name: 'sides',
       useFactory: () => (rows: readonly unknown[]) => rows,
-      distributedPreprocessing: ({ stages }: { stages: string[] }) => ({
-        stages: [...stages, `here in ${process.pid}`],
-      }),
+      distribution: {
+        preprocess: ({ stages }: { stages: string[] }) => ({
+          stages: [...stages, `here in ${process.pid}`],
+        }),
+      },
     };
-    const onOwner = ['preprocess', 'batch', 'postprocess', 'distributedPostprocessing'].map(
+    const onOwner = ['preprocess', 'batch', 'postprocess', 'distribution.postprocess'].map(
       (stage) => `${stage} in ${owner.pid}`,
     );
 
@@ -59,7 +61,10 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
 
   it('[11] Calls stay in a process that has the serving and leave it on request or when it lacks the serving', async () => {
     const far = await node({ servings: [{ name: 'both' }, { name: 'far' }] });
-    const near = await node({ kind: 'http', servings: [{ name: 'both', distributionWeight: 0 }] });
+    const near = await node({
+      kind: 'http',
+      servings: [{ name: 'both', distribution: { weight: 0 } }],
+    });
     const web = await client();
     await Promise.all([web.knows('both', 1), web.knows('far', 1)]);
     // From then on the two nodes have found each other.

@@ -8,6 +8,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
@@ -157,7 +158,7 @@ describe('A node that shuts down', () => {
       servings: [local],
       drainTimeout: undefined,
       discoveryTimeout: 60_000,
-      remotes: [{ name: 'prepared', distributedPreprocessing: never }],
+      remotes: [{ name: 'prepared', preprocess: never }],
     });
     await time.advance(100);
     const calls = [
@@ -189,8 +190,8 @@ describe('A node that shuts down', () => {
     const feature: Type = class Feature {};
     Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);
     const root: Type = class Root {};
-    const distribution = { transport: network.transport() };
-    Module({ imports: [feature, ServingModule.forRoot({ distribution })] })(root);
+    const node = ServingClusterModule.forRoot({ transport: network.transport() });
+    Module({ imports: [feature, ServingModule.forRoot(), node] })(root);
     const owner = await NestFactory.createApplicationContext(root, {
       logger: false,
       abortOnError: false,
@@ -198,7 +199,10 @@ describe('A node that shuts down', () => {
     const caller = await NestFactory.createApplicationContext(
       {
         module: class {},
-        imports: [ServingModule.forRoot({ distribution: { transport: network.transport() } })],
+        imports: [
+          ServingModule.forRoot(),
+          ServingClusterModule.forRoot({ transport: network.transport() }),
+        ],
       },
       { logger: false, abortOnError: false },
     );
@@ -229,10 +233,8 @@ describe('An application that shuts down', () => {
       {
         module: class {},
         imports: [
-          ServingModule.forRoot({
-            servings: [hung.definition],
-            distribution: { transport: network.transport() },
-          }),
+          ServingModule.forRoot({ servings: [hung.definition] }),
+          ServingClusterModule.forRoot({ transport: network.transport() }),
         ],
       },
       { logger: false, abortOnError: false },
@@ -248,9 +250,8 @@ describe('An application that shuts down', () => {
     }
     @Module({
       imports: [
-        ServingModule.forRoot({
-          distribution: { transport: network.transport(), drainTimeout: 300 },
-        }),
+        ServingModule.forRoot(),
+        ServingClusterModule.forRoot({ transport: network.transport(), drainTimeout: 300 }),
       ],
       controllers: [Front],
     })
@@ -275,10 +276,8 @@ describe('An application that shuts down', () => {
       {
         module: class {},
         imports: [
-          ServingModule.forRoot({
-            servings: [hung.definition],
-            distribution: { transport: Transport.TCP, options: { port } },
-          }),
+          ServingModule.forRoot({ servings: [hung.definition] }),
+          ServingClusterModule.forRoot({ transport: Transport.TCP, options: { port } }),
         ],
       },
       { logger: false, abortOnError: false },

@@ -102,11 +102,11 @@ describe('A stream of another node', () => {
     const events = web.servings.stream('counter', Infinity)[Symbol.asyncIterator]();
     await events.next();
 
-    owner.cluster.online(false);
+    owner.cluster.receiver.online(false);
     while (counter.ends === 0) {
       await new Promise(setImmediate);
     }
-    owner.cluster.online(true);
+    owner.cluster.receiver.online(true);
 
     expect(await failureOf(iterated({ [Symbol.asyncIterator]: () => events }))).toBeInstanceOf(
       NodeLostError,

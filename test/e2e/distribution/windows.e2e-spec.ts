@@ -19,15 +19,15 @@ describe('The flow control of a stream between two nodes', () => {
 
   afterEach(() => hostile?.stop());
 
-  /** A node that sends the frames of the test. Returns the frames that it receives. */
-  async function hostileNode(hear: (frame: Frame) => void = () => {}): Promise<Frame[]> {
+  /** A node that sends what the test says; gives the frames that come for it. */
+  async function hostileNode(receive: (frame: Frame) => void = () => {}): Promise<Frame[]> {
     const frames: Frame[] = [];
     hostile = cluster.network({}).transport();
     const receiver = Object.assign(new RecordingReceiver(), {
       receive(packet: Uint8Array) {
         const frame = decodeFrame(packet, defaultWireLimits);
         frames.push(frame);
-        hear(frame);
+        receive(frame);
       },
     });
     await hostile.start(contextOf(IMPOSTOR, receiver, { namespace: 'default' }));
@@ -60,7 +60,7 @@ describe('The flow control of a stream between two nodes', () => {
         call: 1,
         serving: 'never',
         method: 'batchedRun',
-        open: true,
+        lazyInput: true,
       });
       await until(() => frames.some(({ kind }) => kind === Kind.inputCredit));
       const element = new Uint8Array(bytes);

@@ -1,4 +1,4 @@
-import { type INestApplicationContext, Logger } from '@nestjs/common';
+import { type DynamicModule, type INestApplicationContext, Logger } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { createServer } from 'node:net';
 import { once } from 'node:events';
@@ -6,6 +6,7 @@ import { once } from 'node:events';
 import { Body, Controller, Get, Module, Post } from '@nestjs/common';
 import { Transport } from '@nestjs/microservices';
 import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
+import { ServingCluster, ServingClusterModule } from 'nestjs-serving/distribution';
 // #endregion
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
@@ -25,19 +26,16 @@ const shouter = defineServing({
 
 @Module({
   imports: [
-    ServingModule.forRoot({
-      servings: [shouter],
-      distribution: { transport: Transport.TCP, options: { port }, peers },
-    }),
+    ServingModule.forRoot({ servings: [shouter] }),
+    ServingClusterModule.forRoot({ transport: Transport.TCP, options: { port }, peers }),
   ],
 })
 export class ModelNode {}
 
 @Module({
   imports: [
-    ServingModule.forRoot({
-      distribution: { transport: Transport.TCP, peers, remotes: ['shouter'] },
-    }),
+    ServingModule.forRoot(),
+    ServingClusterModule.forRoot({ transport: Transport.TCP, peers, remotes: ['shouter'] }),
   ],
 })
 export class WebNode {}
@@ -80,11 +78,11 @@ export class Sides {
 // #region known
 @Controller('nodes')
 export class NodesController {
-  constructor(private readonly servings: ServingService) {}
+  constructor(private readonly cluster: ServingCluster) {}
 
   @Get()
   nodes() {
-    return this.servings.nodes().map(({ id, state, servings }) => ({
+    return this.cluster.nodes().map(({ id, state, servings }) => ({
       id,
       state, // 'up', 'draining' or 'silent'
       servings: servings.map(({ name, weight, partitions, queued }) => ({
@@ -110,10 +108,12 @@ export const overNats = {
 // #region shared
 export const thumbnails = defineServing({
   name: 'thumbnails',
-  // the caller: alpha need not travel
-  distributedPreprocessing: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
-  // the owner: only the best three travel
-  distributedPostprocessing: (output: Float32Array) => Array.from(output.subarray(0, 3)),
+  distribution: {
+    // on the caller's side: alpha need not travel
+    preprocess: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
+    // on the model's side: only the best three travel
+    postprocess: (output: Float32Array) => Array.from(output.subarray(0, 3)),
+  },
   useFactory: () => (images: Uint8ClampedArray[]) =>
     images.map((image) => Float32Array.from(image, (value) => value / 255)),
 });
@@ -167,7 +167,7 @@ describe('The chapter on distribution', () => {
     const web = await start(WebNode);
     await web.get(ServingService).batchedRun('shouter', 'a');
 
-    const nodes = new NodesController(web.get(ServingService)).nodes();
+    const nodes = new NodesController(web.get(ServingCluster)).nodes();
     const shouters = [{ name: 'shouter', weight: 1, partitions: 1, queued: 0 }];
     expect(nodes).toEqual(
       expect.arrayContaining([
@@ -178,20 +178,20 @@ describe('The chapter on distribution', () => {
     expect(nodes).toHaveLength(2);
     expect(
       web
-        .get(ServingService)
+        .get(ServingCluster)
         .nodes()
         .filter(({ isSelf }) => isSelf),
     ).toMatchObject([{ role: 'client' }]);
     expect(
       owner
-        .get(ServingService)
+        .get(ServingCluster)
         .nodes()
         .filter(({ isSelf }) => isSelf),
     ).toMatchObject([{ role: 'node' }]);
   });
 
   it("[11] The manual's serving preprocesses at the caller and postprocesses at the owner", async () => {
-    await start({ module: class {}, imports: [nodeWith(thumbnails)] });
+    await start({ module: class {}, imports: nodeWith(thumbnails) });
     const web = await start(WebNode);
 
     expect(
@@ -208,11 +208,14 @@ describe('A cluster in one process', () => {
   it("[11] The manual's test calls another node over the memory network", async () => {
     // #region memory
     const network = new MemoryNetwork();
-    const owner = await build({
-      servings: [shouter],
-      distribution: { transport: network.transport() },
-    });
-    const caller = await build({ distribution: { transport: network.transport() } });
+    const owner = await build(
+      ServingModule.forRoot({ servings: [shouter] }),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+    );
+    const caller = await build(
+      ServingModule.forRoot(),
+      ServingClusterModule.forRoot({ transport: network.transport() }),
+    );
     await Promise.all([owner.init(), caller.init()]);
 
     expect(await caller.get(ServingService).batchedRun('shouter', 'hello')).toBe('HELLO');
@@ -222,10 +225,10 @@ describe('A cluster in one process', () => {
 });
 
 function nodeWith(serving: typeof thumbnails) {
-  return ServingModule.forRoot({
-    servings: [serving],
-    distribution: { transport: Transport.TCP, options: { port }, peers },
-  });
+  return [
+    ServingModule.forRoot({ servings: [serving] }),
+    ServingClusterModule.forRoot({ transport: Transport.TCP, options: { port }, peers }),
+  ];
 }
 
 async function freePort(): Promise<number> {
@@ -237,6 +240,6 @@ async function freePort(): Promise<number> {
   return typeof address === 'object' && address ? address.port : 0;
 }
 
-function build(options: Parameters<typeof ServingModule.forRoot>[0]) {
-  return Test.createTestingModule({ imports: [ServingModule.forRoot(options)] }).compile();
+function build(...imports: DynamicModule[]) {
+  return Test.createTestingModule({ imports }).compile();
 }

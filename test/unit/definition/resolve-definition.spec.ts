@@ -22,12 +22,21 @@ circular['self'] = circular;
 const resolve = (definition: object) => resolveDefinition(definition as ServingDefinition);
 
 describe('resolveDefinition', () => {
+  it.each([
+    [{ wait: 1 }, 'unknown option "wait" (1); known are enabled, postprocess, preprocess, weight'],
+    [{ weight: -1 }, 'option "weight" is -1; allowed is a number from 0 to 1000000'],
+  ])('[1.9] The distribution options %j are refused', (distribution, message) => {
+    expect(() => resolve({ ...valid, distribution })).toThrow(
+      `Serving "embedder" with "useFactory", distribution: ${message}`,
+    );
+  });
+
   it('[4.12] A definition without options gets every default', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
       distribution: {
-        isShared: true,
+        enabled: true,
         weight: 1,
         idempotent: false,
         saturation: 64,
@@ -192,12 +201,13 @@ describe('resolveDefinition', () => {
     ],
     [{ batchKeys: [''] }, `option "batchKeys" is [ '' ]; allowed is a list of different strings`],
     [{ batchKeys: 'en' }, 'option "batchKeys" is "en"; allowed is a list of different strings'],
+    [{ distribution: true }, 'option "distribution" is true; allowed is an object of enabled,'],
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distributed,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distribution,',
     ],
     [
       { logger: circular },

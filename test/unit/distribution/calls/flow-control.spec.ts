@@ -82,14 +82,14 @@ describe('The receiver of a stream', () => {
               await inbox.next();
               waiting--;
             } else if (step === 'deliver' && credits.length > 0) {
-              window.take(credits.shift()!);
+              window.acknowledge(credits.shift()!);
             }
           }
           // All sent messages can be taken, and their credits restore the whole room.
           for (; waiting > 0; waiting--) {
             await inbox.next();
           }
-          credits.forEach((taken) => window.take(taken));
+          credits.forEach((taken) => window.acknowledge(taken));
           expect(await hasRoom(window)).toBe(true);
         },
       ),
@@ -100,7 +100,7 @@ describe('The receiver of a stream', () => {
 describe('The sender of a stream', () => {
   it('[L6] The sender counts a credit that arrives before its message counts as sent', async () => {
     const window = new SendWindow({ messages: 1, bytes: 1 });
-    window.take(1);
+    window.acknowledge(1);
     window.add(100);
 
     expect(await hasRoom(window)).toBe(true);
@@ -109,7 +109,7 @@ describe('The sender of a stream', () => {
   it('[L6] The sender gains no room from credit for messages that it has not sent', async () => {
     const window = new SendWindow({ messages: 1, bytes: 10 });
     window.add(1);
-    window.take(1e9);
+    window.acknowledge(1e9);
     window.add(1);
     window.add(1);
 

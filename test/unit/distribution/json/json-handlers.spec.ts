@@ -23,13 +23,13 @@ afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close()))
 
 const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
 
-/** The JSON handlers of a node with one serving of the name `m`. */
-async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most = 10) {
+/** The doors of a node with one serving of the name `m`. */
+async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCalls = 10) {
   const serving = createServing({ name: 'm', ...definition });
   started.push(serving);
   await serving.start();
   const limits = defaultWireLimits;
-  const post = new Messenger({
+  const messenger = new Messenger({
     address: 'a',
     transport: new MemoryNetwork().transport(),
     limits,
@@ -40,11 +40,11 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, most 
   });
   const offers = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
   const incoming = new InboundCalls({
-    post,
+    messenger,
     limits,
     window: { messages: 1, bytes: 1 },
-    most,
-    offer: (name) => offers.find(name),
+    maxCalls,
+    find: (name) => offers.find(name),
   });
   const handlers = jsonHandlersOf(offers, { incoming, limits });
   const call = (message: object): Observable<unknown> => from(handlers.get('m')!(message));
@@ -164,7 +164,9 @@ describe('The JSON handlers of a node', () => {
 
   it('[11] Only servings that are distributed have a JSON handler', async () => {
     expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
-    expect([...(await doorOf({ ...echo, distributed: false })).handlers.keys()]).toEqual([]);
+    expect([
+      ...(await doorOf({ ...echo, distribution: { enabled: false } })).handlers.keys(),
+    ]).toEqual([]);
   });
 
   it('[11] JSON calls have the origin RPC', async () => {

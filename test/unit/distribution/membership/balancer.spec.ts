@@ -11,16 +11,19 @@ import {
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
 import { randomFrom } from '../../../chaos/random.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const nobody = new Set<string>();
 const never = (): number => 0;
 
-/** The candidates for serving `m` on nodes a, b, c, ..., as the table of members makes them. */
-function ownersOf(...served: Partial<ServingStatus>[]): Candidates {
+/** The candidates of serving `m` among nodes a, b, c, ..., as the table of members makes them. */
+function candidatesOf(...status: Partial<ServingStatus>[]): Candidates {
   const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
-  served.forEach((one, index) => {
-    members.hear(nodeInfo({ id: String.fromCharCode(97 + index), servings: [servedInfo(one)] }), 0);
+  status.forEach((one, index) => {
+    members.receive(
+      nodeInfo({ id: String.fromCharCode(97 + index), servings: [servingStatus(one)] }),
+      0,
+    );
   });
   return members.candidates('m');
 }
@@ -35,20 +38,24 @@ function countsOf(pick: () => Candidate | undefined, draws: number): Record<stri
   return counts;
 }
 
-function weighted(owners: Candidates, excluded = nobody, draws = 100_000): Record<string, number> {
+function weighted(
+  candidates: Candidates,
+  excluded = nobody,
+  draws = 100_000,
+): Record<string, number> {
   const random = randomFrom(1);
-  return countsOf(() => pickWeighted(owners, excluded, random), draws);
+  return countsOf(() => pickWeighted(candidates, excluded, random), draws);
 }
 
 function least(
-  owners: Candidates,
-  underWay: Record<string, number>,
+  candidates: Candidates,
+  activeCalls: Record<string, number>,
   excluded = nobody,
   draws = 1000,
 ): Record<string, number> {
   const random = randomFrom(1);
   return countsOf(
-    () => leastLoaded(owners, excluded, random, (address) => underWay[address] ?? 0),
+    () => leastLoaded(candidates, excluded, random, (address) => activeCalls[address] ?? 0),
     draws,
   );
 }
@@ -86,16 +93,16 @@ describe('pickWeighted', () => {
     ],
     ['readiness', [{}, { isReady: false }, {}], { a: 0.5, c: 0.5 }],
   ] as [string, Partial<ServingStatus>[], Record<string, number>][])(
-    '[11] Nodes are drawn by %s',
-    (_, served, chances) => {
-      const counts = weighted(ownersOf(...served));
+    '[11] draws by %s',
+    (_, status, chances) => {
+      const counts = weighted(candidatesOf(...status));
 
       expect(chiSquared(counts, chances)).toBeLessThan(RARE[Object.keys(chances).length - 1]!);
     },
   );
 
   it("[11] Excluding nodes keeps the ratio of the others' chances", () => {
-    const owners = ownersOf(
+    const candidates = candidatesOf(
       { weight: 1 },
       { weight: 2 },
       { weight: 96 },
@@ -103,21 +110,21 @@ describe('pickWeighted', () => {
       { weight: 0.5 },
     );
 
-    const counts = weighted(owners, new Set(['c-1', 'd-1', 'stranger']));
+    const counts = weighted(candidates, new Set(['c-1', 'd-1', 'stranger']));
 
     expect(chiSquared(counts, { a: 1 / 3.5, b: 2 / 3.5, e: 0.5 / 3.5 })).toBeLessThan(RARE[2]!);
   });
 
   it('[11] The statistical bound of these tests detects a small deviation', () => {
-    const counts = weighted(ownersOf({ weight: 1.05 }, { weight: 2 }, { weight: 2 }));
+    const counts = weighted(candidatesOf({ weight: 1.05 }, { weight: 2 }, { weight: 2 }));
 
     expect(chiSquared(counts, { a: 0.2, b: 0.4, c: 0.4 })).toBeGreaterThan(RARE[2]!);
   });
 
   it('[11] No node is picked when there is none, or when all are excluded or have weight 0', () => {
-    expect(pickWeighted(ownersOf(), nobody, never)).toBeUndefined();
-    expect(pickWeighted(ownersOf({ weight: 0 }, { weight: 0 }), nobody, never)).toBeUndefined();
-    expect(pickWeighted(ownersOf({}, {}), new Set(['a-1', 'b-1']), never)).toBeUndefined();
+    expect(pickWeighted(candidatesOf(), nobody, never)).toBeUndefined();
+    expect(pickWeighted(candidatesOf({ weight: 0 }, { weight: 0 }), nobody, never)).toBeUndefined();
+    expect(pickWeighted(candidatesOf({}, {}), new Set(['a-1', 'b-1']), never)).toBeUndefined();
   });
 
   it('[11] A node that is not excluded is picked whenever there is one, with any weights and random numbers', () => {
@@ -135,11 +142,11 @@ describe('pickWeighted', () => {
         fc.subarray([0, 1, 2, 3, 4, 5, 6, 7]),
         number,
         (weights, indexes, drawn) => {
-          const owners = ownersOf(...weights.map((one) => ({ weight: one })));
+          const candidates = candidatesOf(...weights.map((one) => ({ weight: one })));
           const excluded = new Set(indexes.map((index) => `${String.fromCharCode(97 + index)}-1`));
-          const left = owners.list.filter(({ address }) => !excluded.has(address));
+          const left = candidates.list.filter(({ address }) => !excluded.has(address));
 
-          const picked = pickWeighted(owners, excluded, () => drawn);
+          const picked = pickWeighted(candidates, excluded, () => drawn);
 
           expect(picked === undefined).toBe(left.length === 0);
           expect(picked === undefined || left.includes(picked)).toBe(true);
@@ -151,16 +158,16 @@ describe('pickWeighted', () => {
   it('[11] No list is built when no node is excluded', () => {
     const without = jest.spyOn(Candidates.prototype, 'without');
 
-    weighted(ownersOf({}, {}, {}), nobody, 1000);
+    weighted(candidatesOf({}, {}, {}), nobody, 1000);
 
     expect(without).not.toHaveBeenCalled();
     without.mockRestore();
   });
 
   it('[11] The node is picked in whose share the random number lies', () => {
-    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
+    const candidates = candidatesOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
     const at = (number: number): string | undefined =>
-      pickWeighted(owners, nobody, () => number)?.id;
+      pickWeighted(candidates, nobody, () => number)?.id;
 
     expect([0, 0.124, 0.125, 0.374, 0.375, 0.999].map(at)).toEqual(['a', 'a', 'b', 'b', 'c', 'c']);
   });
@@ -168,35 +175,46 @@ describe('pickWeighted', () => {
 
 describe('leastLoaded', () => {
   it('[11] Of two nodes the one with fewer calls in progress is picked', () => {
-    expect(least(ownersOf({}, {}), { 'a-1': 1 })).toEqual({ b: 1000 });
-    expect(least(ownersOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
+    expect(least(candidatesOf({}, {}), { 'a-1': 1 })).toEqual({ b: 1000 });
+    expect(least(candidatesOf({}, {}), { 'b-1': 1 })).toEqual({ a: 1000 });
   });
 
   it('[11] Of two nodes the one whose calls will take less time is picked, by its partitions', () => {
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40 }), { 'a-1': 2 })).toEqual({ a: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 20 }), { 'a-1': 2 })).toEqual({ b: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 40, partitions: 2 }), { 'a-1': 2 })).toEqual({
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 40 }), { 'a-1': 2 })).toEqual({
+      a: 1000,
+    });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 20 }), { 'a-1': 2 })).toEqual({
+      b: 1000,
+    });
+    expect(
+      least(candidatesOf({ batchTime: 10 }, { batchTime: 40, partitions: 2 }), { 'a-1': 2 }),
+    ).toEqual({
       b: 1000,
     });
   });
 
   it('[11] A small difference in load counts as noise', () => {
-    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.4 }), {})).toSorted()).toEqual([
+    expect(
+      Object.keys(least(candidatesOf({ batchTime: 10 }, { batchTime: 12.4 }), {})).toSorted(),
+    ).toEqual(['a', 'b']);
+    expect(Object.keys(least(candidatesOf({ batchTime: 10 }, { batchTime: 12.6 }), {}))).toEqual([
       'a',
-      'b',
     ]);
-    expect(Object.keys(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 12.6 }), {}))).toEqual(['a']);
   });
 
   it('[11] Only the number of calls counts while one node has not answered any', () => {
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'b-1': 1 })).toEqual({ a: 1000 });
-    expect(least(ownersOf({ ewmaMs: 10 }, { ewmaMs: 0 }), { 'a-1': 1 })).toEqual({ b: 1000 });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 0 }), { 'b-1': 1 })).toEqual({
+      a: 1000,
+    });
+    expect(least(candidatesOf({ batchTime: 10 }, { batchTime: 0 }), { 'a-1': 1 })).toEqual({
+      b: 1000,
+    });
   });
 
   it('[11] Two different nodes are drawn by weight, so that the worst of three is never picked', () => {
-    const owners = ownersOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
+    const candidates = candidatesOf({ weight: 1 }, { weight: 2 }, { weight: 5 });
 
-    const counts = least(owners, { 'a-1': 1, 'b-1': 2, 'c-1': 3 }, nobody, 100_000);
+    const counts = least(candidates, { 'a-1': 1, 'b-1': 2, 'c-1': 3 }, nobody, 100_000);
 
     // a is one of the two unless b and c are: first b, then c, or the other way.
     const both = (2 / 8) * (5 / 6) + (5 / 8) * (2 / 3);
@@ -204,40 +222,40 @@ describe('leastLoaded', () => {
   });
 
   it('[11] Nodes with equal load are drawn by weight', () => {
-    const counts = least(ownersOf({ weight: 1 }, { weight: 3 }), {}, nobody, 100_000);
+    const counts = least(candidatesOf({ weight: 1 }, { weight: 3 }), {}, nobody, 100_000);
 
     expect(chiSquared(counts, { a: 0.25, b: 0.75 })).toBeLessThan(RARE[1]!);
   });
 
   it('[11] Excluded nodes and nodes of weight 0 are never picked, and a single remaining node always', () => {
-    const owners = ownersOf({}, { weight: 0 }, {});
+    const candidates = candidatesOf({}, { weight: 0 }, {});
 
-    expect(least(owners, { 'c-1': 9 }, new Set(['a-1']))).toEqual({ c: 1000 });
-    expect(least(owners, {}, new Set(['a-1', 'c-1']))).toEqual({ nobody: 1000 });
+    expect(least(candidates, { 'c-1': 9 }, new Set(['a-1']))).toEqual({ c: 1000 });
+    expect(least(candidates, {}, new Set(['a-1', 'c-1']))).toEqual({ nobody: 1000 });
   });
 
   it('[11] The load of the last heartbeat counts without a change of the candidates', () => {
     const members = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes: 8 });
-    const beat = (id: string, seq: number, ewmaMs: number): void =>
-      members.hear(nodeInfo({ id, seq, servings: [servedInfo({ ewmaMs })] }), 0);
+    const beat = (id: string, seq: number, batchTime: number): void =>
+      members.receive(nodeInfo({ id, seq, servings: [servingStatus({ batchTime })] }), 0);
     beat('a', 1, 10);
     beat('b', 1, 20);
-    const owners = members.candidates('m');
-    expect(least(owners, {})).toEqual({ a: 1000 });
+    const candidates = members.candidates('m');
+    expect(least(candidates, {})).toEqual({ a: 1000 });
 
     beat('a', 2, 30);
 
-    expect(members.candidates('m')).toBe(owners);
-    expect(least(owners, {})).toEqual({ b: 1000 });
+    expect(members.candidates('m')).toBe(candidates);
+    expect(least(candidates, {})).toEqual({ b: 1000 });
   });
 });
 
 describe('balancerOf', () => {
-  const context = { serving: 'm', underWay: (address: string) => (address === 'a-1' ? 1 : 0) };
+  const context = { serving: 'm', activeCalls: (address: string) => (address === 'a-1' ? 1 : 0) };
   const picksOf = (balance: Balance): Record<string, number> => {
     const pick = balancerOf(balance, randomFrom(1));
-    const owners = ownersOf({ weight: 3 }, { weight: 1 });
-    return countsOf(() => pick(owners, nobody, context), 10_000);
+    const candidates = candidatesOf({ weight: 3 }, { weight: 1 });
+    return countsOf(() => pick(candidates, nobody, context), 10_000);
   };
 
   it('[11] The balancer picks by weight or by load, as configured', () => {
@@ -248,36 +266,36 @@ describe('balancerOf', () => {
   it('[11] A custom function receives the candidates that are not excluded', () => {
     const choose = jest.fn((candidates: readonly Candidate[]) => candidates.at(-1));
     const pick = balancerOf(choose);
-    const owners = ownersOf({}, { weight: 0 }, { ewmaMs: 7, partitions: 2 }, {});
+    const candidates = candidatesOf({}, { weight: 0 }, { batchTime: 7, partitions: 2 }, {});
 
-    expect(pick(owners, nobody, context)).toMatchObject({ id: 'd', address: 'd-1', share: 1 });
-    expect(pick(owners, new Set(['d-1']), context)).toMatchObject({
+    expect(pick(candidates, nobody, context)).toMatchObject({ id: 'd', address: 'd-1', share: 1 });
+    expect(pick(candidates, new Set(['d-1']), context)).toMatchObject({
       id: 'c',
       share: 2,
-      served: { ewmaMs: 7 },
+      status: { batchTime: 7 },
     });
     expect(choose.mock.calls).toEqual([
-      [[owners.list[0], owners.list[1], owners.list[2]], context],
-      [[owners.list[0], owners.list[1]], context],
+      [[candidates.list[0], candidates.list[1], candidates.list[2]], context],
+      [[candidates.list[0], candidates.list[1]], context],
     ]);
   });
 
   it('[11] No node is picked when a custom function returns none, and it is not called without candidates', () => {
     const choose = jest.fn(() => undefined);
 
-    expect(balancerOf(choose)(ownersOf({}), nobody, context)).toBeUndefined();
-    expect(balancerOf(choose)(ownersOf(), nobody, context)).toBeUndefined();
+    expect(balancerOf(choose)(candidatesOf({}), nobody, context)).toBeUndefined();
+    expect(balancerOf(choose)(candidatesOf(), nobody, context)).toBeUndefined();
     expect(choose).toHaveBeenCalledTimes(1);
   });
 
   it('[11] A custom function that returns no candidate is refused', () => {
-    const other = ownersOf({}).list[0]!;
+    const other = candidatesOf({}).list[0]!;
 
-    expect(() => balancerOf(() => other)(ownersOf({}, {}), nobody, context)).toThrow(
+    expect(() => balancerOf(() => other)(candidatesOf({}, {}), nobody, context)).toThrow(
       /^Serving "m": the function in option "balance" returned .*; allowed is one of its candidates$/,
     );
     expect(() =>
-      balancerOf(([first]) => first && { ...first })(ownersOf({}), nobody, context),
+      balancerOf(([first]) => first && { ...first })(candidatesOf({}), nobody, context),
     ).toThrow('allowed is one of');
   });
 });

@@ -3,9 +3,10 @@ import { leastLoaded, pickWeighted } from '../../../../lib/distribution/membersh
 import { simulate, type Simulation } from '../../../fixtures/cluster/simulated-cluster.js';
 
 const nobody = new Set<string>();
-const weighted: Simulation['pick'] = (owners, random) => pickWeighted(owners, nobody, random);
-const least: Simulation['pick'] = (owners, random, underWay) =>
-  leastLoaded(owners, nobody, random, underWay);
+const weighted: Simulation['pick'] = (candidates, random) =>
+  pickWeighted(candidates, nobody, random);
+const least: Simulation['pick'] = (candidates, random, activeCalls) =>
+  leastLoaded(candidates, nobody, random, activeCalls);
 
 /** The second node has twice the weight that its one partition deserves. */
 const misweighted = [

@@ -3,11 +3,11 @@ import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { NodeInfo } from '../../../../lib/distribution/membership/node-info.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const options = { suspectAfter: 2000, downAfter: 3000, maxNodes: 3 };
 
-const served = fc
+const status = fc
   .record({
     name: fc.constantFrom('m', 'n'),
     weight: fc.constantFrom(0, 0.5, 1),
@@ -15,7 +15,7 @@ const served = fc
     isReady: fc.constantFrom(true, true, true, false),
     queued: fc.nat({ max: 3 }),
   })
-  .map(servedInfo);
+  .map(servingStatus);
 
 const beat = fc
   .record({
@@ -24,7 +24,7 @@ const beat = fc
     outages: fc.constantFrom(0, 0, 0, 1),
     seq: fc.integer({ min: 1, max: 20 }),
     state: fc.constantFrom('up' as const, 'up' as const, 'draining' as const),
-    servings: fc.uniqueArray(served, { maxLength: 2, selector: ({ name }) => name }),
+    servings: fc.uniqueArray(status, { maxLength: 2, selector: ({ name }) => name }),
     misplaced: fc.constantFrom(...Array.from({ length: 9 }, () => undefined), 'a-1'),
   })
   .map(({ misplaced, ...rest }) =>
@@ -97,27 +97,26 @@ class History {
   }
 
   play(happening: Happening): void {
-    const owners = ['m', 'n'].map((name) => this.members.candidates(name));
+    const candidates = ['m', 'n'].map((name) => this.members.candidates(name));
     const { changed } = this;
     if (happening.what === 'hear') {
-      this.members.hear(happening.info, this.now);
+      this.members.receive(happening.info, this.now);
       this.hear(happening.info);
     } else if (happening.what === 'gone') {
-      this.members.gone(happening.info.address);
+      this.members.disconnect(happening.info.address);
       this.list = this.list.filter(({ info }) => info.address !== happening.info.address);
     } else if (happening.what === 'freeze') {
       this.members.freeze(happening.isFrozen, this.now);
       this.freeze(happening.isFrozen);
     } else {
       this.now += happening.after;
-      this.members.check(this.now);
+      this.members.checkSilence(this.now);
       this.check();
     }
     if (changed === this.changed) {
-      expect(['m', 'n'].map((name) => this.members.candidates(name) === owners.shift())).toEqual([
-        true,
-        true,
-      ]);
+      expect(
+        ['m', 'n'].map((name) => this.members.candidates(name) === candidates.shift()),
+      ).toEqual([true, true]);
     }
     this.compare();
   }
@@ -186,12 +185,12 @@ class History {
         .flatMap(({ info: { id, address, servings } }) =>
           servings
             .filter((one) => one.name === name && one.isReady && one.weight > 0)
-            .map((one) => ({ id, address, share: one.weight * one.partitions, served: one })),
+            .map((one) => ({ id, address, share: one.weight * one.partitions, status: one })),
         );
-      const owners = members
+      const candidates = members
         .candidates(name)
-        .list.map(({ id, address, share, served: now }) => ({ id, address, share, served: now }));
-      expect(owners.toSorted(byAddress)).toEqual(picked.toSorted(byAddress));
+        .list.map(({ id, address, share, status: now }) => ({ id, address, share, status: now }));
+      expect(candidates.toSorted(byAddress)).toEqual(picked.toSorted(byAddress));
     }
   }
 }

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals
 import { Logger } from '@nestjs/common';
 import { Members } from '../../../../lib/distribution/membership/members.js';
 import type { NodeInfo, ServingStatus } from '../../../../lib/distribution/membership/node-info.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 let members: Members;
 let changes: string[];
@@ -20,29 +20,29 @@ function watched(maxNodes: number): { members: Members; changes: string[] } {
 
 /** A heartbeat of a node that serves `m`. */
 function beat(id: string, seq: number, now: number, rest: Partial<NodeInfo> = {}): void {
-  members.hear(nodeInfo({ id, seq, servings: [servedInfo()], ...rest }), now);
+  members.receive(nodeInfo({ id, seq, servings: [servingStatus()], ...rest }), now);
 }
 
 /** Checks repeatedly up to a time. */
 function checkUntil(now: number, from = now - 1500): void {
   for (let time = from; time < now; time += 500) {
-    members.check(time);
+    members.checkSilence(time);
   }
-  members.check(now);
+  members.checkSilence(now);
 }
 
 const picked = (serving = 'm'): string[] =>
   members.candidates(serving).list.map(({ id, share }) => `${id} ${share}`);
 const known = (): string[] => members.all.map(({ info }) => info.address);
 const serving = (rest: Partial<ServingStatus>): Partial<NodeInfo> => ({
-  servings: [servedInfo(rest)],
+  servings: [servingStatus(rest)],
 });
 
 describe('Members', () => {
   it('[11] Nodes with a heartbeat are known, and those that serve are picked', () => {
     beat('a', 1, 0);
     beat('b', 1, 0, {
-      servings: [servedInfo({ weight: 0.5, partitions: 3 }), servedInfo({ name: 'n' })],
+      servings: [servingStatus({ weight: 0.5, partitions: 3 }), servingStatus({ name: 'n' })],
     });
     beat('c', 1, 0, { role: 'client', servings: [] });
 
@@ -59,7 +59,7 @@ describe('Members', () => {
     beat('a', 1, 0);
     beat('a', 2, 0, serving({ weight: 2 }));
     beat('a', 3, 0, serving({ weight: 2, queued: 5 }));
-    members.gone('a-1');
+    members.disconnect('a-1');
 
     expect(infos).toEqual([
       ['joined', 1],
@@ -92,14 +92,18 @@ describe('Members', () => {
 
   it('[11] Heartbeats with nothing but another load, or for other servings, rebuild nothing', () => {
     beat('a', 1, 0);
-    const owners = members.candidates('m');
+    const candidates = members.candidates('m');
 
-    beat('a', 2, 0, serving({ inflight: 8, queued: 100, ewmaMs: 12 }));
+    beat('a', 2, 0, serving({ activeCalls: 8, queued: 100, batchTime: 12 }));
     beat('b', 1, 0, serving({ name: 'n' }));
-    members.gone('b-1');
+    members.disconnect('b-1');
 
-    expect(members.candidates('m')).toBe(owners);
-    expect(owners.list[0]?.served).toMatchObject({ inflight: 8, queued: 100, ewmaMs: 12 });
+    expect(members.candidates('m')).toBe(candidates);
+    expect(candidates.list[0]?.status).toMatchObject({
+      activeCalls: 8,
+      queued: 100,
+      batchTime: 12,
+    });
     expect(members.get('a-1')?.info.seq).toBe(2);
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'b-1 left']);
   });
@@ -109,7 +113,7 @@ describe('Members', () => {
     beat('a', 2, 0, serving({ name: 'n' }));
 
     expect(picked('m')).toEqual([]);
-    expect(members.candidates('m')).toBe(members.candidates('never served'));
+    expect(members.candidates('m')).toBe(members.candidates('never status'));
   });
 
   it('[11] Heartbeats that are older than the last or equal to it are ignored and prove nothing', () => {
@@ -132,7 +136,7 @@ describe('Members', () => {
     expect(known()).toEqual(['a-2']);
     expect(members.get('a-1')).toBeUndefined();
     expect(members.candidates('m').list.map(({ address }) => address)).toEqual(['a-2']);
-    members.gone('a-1');
+    members.disconnect('a-1');
     expect(known()).toEqual(['a-2']);
   });
 
@@ -161,12 +165,12 @@ describe('Members', () => {
     checkUntil(1999);
     expect(picked()).toEqual(['a 1']);
 
-    members.check(2000);
+    members.checkSilence(2000);
     expect([picked(), members.get('a-1')?.isSuspect]).toEqual([[], true]);
-    members.check(2999);
+    members.checkSilence(2999);
     expect(changes).toEqual(['a-1 joined', 'b-1 joined', 'a-1 changed', 'b-1 changed']);
 
-    members.check(3000);
+    members.checkSilence(3000);
     expect(changes.slice(4)).toEqual(['a-1 left', 'b-1 left']);
     expect(known()).toEqual([]);
   });
@@ -185,9 +189,9 @@ describe('Members', () => {
 
   it('[11] A node that is gone is removed at once and returns with its next heartbeat', () => {
     beat('a', 1, 0);
-    members.gone('a-1');
-    members.gone('a-1');
-    members.gone('stranger');
+    members.disconnect('a-1');
+    members.disconnect('a-1');
+    members.disconnect('stranger');
     expect([picked(), known()]).toEqual([[], []]);
 
     beat('a', 2, 10);
@@ -221,7 +225,7 @@ describe('Members', () => {
       'b-1 changed',
     ]);
     expect(known()).toEqual(['a-1', 'b-1']);
-    members.check(63_100);
+    members.checkSilence(63_100);
     expect(known()).toEqual(['b-1']);
   });
 
@@ -242,15 +246,15 @@ describe('Members', () => {
     beat('a', 1, 0);
     members.freeze(true, 10);
     beat('b', 1, 20);
-    members.gone('a-1');
+    members.disconnect('a-1');
 
     expect(picked()).toEqual(['b 1']);
   });
 
   it('[11] A long pause of the checks themselves gives every node fresh time', () => {
     beat('a', 1, 0);
-    members.check(500);
-    members.check(10_000);
+    members.checkSilence(500);
+    members.checkSilence(10_000);
     expect(picked()).toEqual(['a 1']);
 
     checkUntil(12_000);
@@ -265,7 +269,7 @@ describe('Members', () => {
     beat('c', 1, 0);
     members.changes$.subscribe(({ type, address }) => {
       if (type === 'left' && address === 'a-1') {
-        members.gone('b-1');
+        members.disconnect('b-1');
         beat('d', 1, 3000);
       }
     });
@@ -306,8 +310,8 @@ describe('Members with one id', () => {
 
     expect(error.mock.calls).toEqual([
       [
-        'Two nodes have the nodeId "a": a-2 and a-1. The latter gets no calls, as it started before the other. ' +
-          'Each node needs a nodeId of its own, or none, which makes one up',
+        'Two nodes have the nodeId "a": a-2 and a-1. The latter started first and gets no calls. ' +
+          'Give each node a nodeId of its own, or none',
       ],
     ]);
     expect(known()).toEqual(['a-2']);
@@ -354,11 +358,9 @@ describe('Too many members', () => {
 
     expect(known()).toEqual(['a-1', 'b-2']);
     expect(warn.mock.calls).toEqual([
-      [
-        'Node "c" (c-1) is ignored, as will be others: there are 2 nodes already, which is the limit',
-      ],
+      ['Node "c" (c-1) and further ones are ignored: 2 nodes are the limit'],
     ]);
-    members.gone('a-1');
+    members.disconnect('a-1');
     beat('d', 2, 0);
     expect(known()).toEqual(['b-2', 'd-1']);
   });

@@ -17,7 +17,7 @@ it('[11] A repeated warning is logged every ten seconds with the number of repet
 
     expect(lines).toEqual([
       'A packet without a signature',
-      'A packet without a signature (and 9 more since the last line about that)',
+      'A packet without a signature (and 9 more since the last warning)',
       'A packet of 7 bytes',
     ]);
   } finally {

@@ -6,7 +6,7 @@ import {
   type ServingStatus,
 } from '../../../../lib/distribution/membership/node-info.js';
 import { FrameError } from '../../../../lib/distribution/wire/prelude.js';
-import { nodeInfo, servedInfo } from '../../../fixtures/cluster/nodes.js';
+import { nodeInfo, servingStatus } from '../../../fixtures/cluster/nodes.js';
 
 const long = 'x'.repeat(257);
 const numbers: unknown[] = [-1, NaN, Infinity, '1', null, undefined, 2 ** 60];
@@ -29,7 +29,7 @@ const oddInNode: Record<keyof NodeInfo, unknown[]> = {
     [null],
     [[]],
     ['m'],
-    Array.from({ length: 1025 }, (_, i) => servedInfo({ name: `${i}` })),
+    Array.from({ length: 1025 }, (_, i) => servingStatus({ name: `${i}` })),
   ],
 };
 
@@ -37,9 +37,9 @@ const oddInServing: Record<keyof ServingStatus, unknown[]> = {
   name: ['', long, 1, undefined],
   weight: [...numbers, 1e6 + 1],
   partitions: [...wholes, 2 ** 16 + 1],
-  inflight: wholes,
+  activeCalls: wholes,
   queued: wholes,
-  ewmaMs: numbers,
+  batchTime: numbers,
   idempotent: flags,
   isReady: flags,
 };
@@ -58,12 +58,14 @@ function readAll(values: readonly unknown[], beatWith: (value: unknown) => unkno
 
 describe('readNodeInfo', () => {
   it('[11] A heartbeat is read, also at its limits, and unknown fields are dropped', () => {
-    const servings = Array.from({ length: 1023 }, (_, i) => servedInfo({ name: `serving ${i}` }));
+    const servings = Array.from({ length: 1023 }, (_, i) =>
+      servingStatus({ name: `serving ${i}` }),
+    );
     const limits = {
       weight: 1e6,
       partitions: 2 ** 16,
       queued: Number.MAX_SAFE_INTEGER,
-      ewmaMs: 0.125,
+      batchTime: 0.125,
       idempotent: false,
     };
     const info = nodeInfo({
@@ -71,7 +73,7 @@ describe('readNodeInfo', () => {
       address: `${'Az09_-'.repeat(42)}abcd`,
       epoch: Number.MAX_SAFE_INTEGER,
       state: 'draining',
-      servings: [...servings, servedInfo({ name: 'ä.*>', ...limits, isReady: false })],
+      servings: [...servings, servingStatus({ name: 'ä.*>', ...limits, isReady: false })],
     });
 
     const header: unknown = JSON.parse(
@@ -92,26 +94,28 @@ describe('readNodeInfo', () => {
     '[11] A heartbeat of a serving with an invalid field "%s" is refused',
     (name, values) => {
       expect(
-        readAll(values, (value) => nodeInfo({ servings: [{ ...servedInfo(), [name]: value }] })),
+        readAll(values, (value) => nodeInfo({ servings: [{ ...servingStatus(), [name]: value }] })),
       ).toEqual([]);
     },
   );
 
   it('[11] A heartbeat with a name twice, or of a client that serves, is refused', () => {
-    const servings = [servedInfo(), servedInfo()];
+    const servings = [servingStatus(), servingStatus()];
 
-    expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A beat that names a serving twice');
-    expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servedInfo()] }))).toThrow(
+    expect(() => readNodeInfo(nodeInfo({ servings }))).toThrow('A heartbeat names a serving twice');
+    expect(() => readNodeInfo(nodeInfo({ role: 'client', servings: [servingStatus()] }))).toThrow(
       FrameError,
     );
   });
 
   it('[11] The refusal of a heartbeat is short and names the invalid field', () => {
-    expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow('A beat with -1 for its seq');
-    expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
-      /^A beat with "x{200}\.\.\. \(1000000 characters\)" for its id$/,
+    expect(() => readNodeInfo(nodeInfo({ seq: -1 }))).toThrow(
+      'Field "seq" is -1; allowed is a whole number of 0 or more',
     );
-    expect(() => readNodeInfo([])).toThrow('[] is not a beat');
+    expect(() => readNodeInfo(nodeInfo({ id: 'x'.repeat(1e6), address: 'a' }))).toThrow(
+      /^Field "id" is "x{200}\.\.\. \(1000000 characters\)"; allowed is/,
+    );
+    expect(() => readNodeInfo([])).toThrow('A heartbeat is [], not an object');
   });
 
   it('[11] Any heartbeat is read or refused with a FrameError', () => {
@@ -124,7 +128,7 @@ describe('readNodeInfo', () => {
       fc
         .dictionary(fc.constantFrom(...Object.keys(whole)), odd, { maxKeys: 2 })
         .map((changes) => ({ ...whole, ...changes }));
-    const servings = fc.array(fc.oneof(partly(servedInfo()), odd), { maxLength: 3 });
+    const servings = fc.array(fc.oneof(partly(servingStatus()), odd), { maxLength: 3 });
     const header = fc.oneof(
       odd,
       partly(nodeInfo()),

@@ -1,0 +1,85 @@
+import { UnknownServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import { LocalServing } from '../serving/local-serving.js';
+import type { Serving } from '../serving/serving.js';
+import type { RemotePreprocess, ServingRouter } from '../serving/serving-router.js';
+import type { ExportedServings } from './calls/exported-servings.js';
+import { type RemoteCallOptions, RemoteServing } from './calls/remote-serving.js';
+import type { ClusterShutdown } from './cluster-shutdown.js';
+import type { ResolvedDistribution } from './resolve-options.js';
+import type { Address } from './transport.js';
+
+export interface ClusterRouterOptions extends RemoteCallOptions {
+  /** The address of this node. */
+  readonly self: Address;
+  readonly localFirst: ResolvedDistribution['localFirst'];
+  readonly remotes: ResolvedDistribution['remotes'];
+  readonly exported: ExportedServings;
+  readonly shutdown: ClusterShutdown;
+}
+
+/** Routes calls by name to servings of this node or of others. */
+export class ClusterRouter implements ServingRouter {
+  private readonly handles = new Map<string, RemoteServing>();
+
+  constructor(private readonly options: ClusterRouterOptions) {}
+
+  remote(name: string, preprocess?: RemotePreprocess): Serving {
+    if (typeof name !== 'string') {
+      throw new UnknownServingError(`There is no serving ${formatValue(name)}`);
+    }
+    const { handles, options } = this;
+    const { exported, remotes, selector } = options;
+    if (preprocess) {
+      return new RemoteServing(name, options, preprocess);
+    }
+    const known = handles.get(name);
+    if (known) {
+      return known;
+    }
+    const handle = new RemoteServing(
+      name,
+      options,
+      remotes.get(name) ?? exported.preprocessOf(name),
+    );
+    // Unknown names may come from clients in any number, so they are not kept.
+    if (selector.candidates(name).length > 0 || remotes.has(name)) {
+      handles.set(name, handle);
+    }
+    return handle;
+  }
+
+  isRemote(serving: Serving | undefined): boolean {
+    return serving instanceof RemoteServing;
+  }
+
+  /** The local serving while its queue is short, else a handle of the other nodes. */
+  route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving {
+    if (!local) {
+      return this.remote(name, preprocess);
+    }
+    return this.isSaturated(local)
+      ? new RemoteServing(name, this.options, preprocess, this.options.self)
+      : local;
+  }
+
+  answered(): Promise<void> {
+    return this.options.shutdown.answered();
+  }
+
+  /** Completes the events of all handles. */
+  end(): void {
+    this.handles.forEach((handle) => handle.end());
+  }
+
+  /** Whether a call should go to another node, since the queue here is long. */
+  private isSaturated(local: Serving): boolean {
+    const { localFirst, selector, self } = this.options;
+    return (
+      localFirst === 'unless-saturated' &&
+      local instanceof LocalServing &&
+      (local.queueDepths().get(local.name) ?? 0) >= local.distribution.saturation &&
+      selector.candidates(local.name).some(({ address }) => address !== self)
+    );
+  }
+}

@@ -1,0 +1,115 @@
+import type { Address, ServingTransport } from '../transport.js';
+import type { Messenger } from '../wire/messenger.js';
+import { Kind } from '../wire/prelude.js';
+import type { Members } from './members.js';
+import type { NodeInfo } from './node-info.js';
+import type { NodeSelector } from './node-selector.js';
+
+export interface HeartbeatsOptions {
+  readonly nodeId: string;
+  readonly address: Address;
+  /** Milliseconds between two heartbeats, give or take a tenth. */
+  readonly heartbeat: number;
+  readonly maxNodes: number;
+  /** The role and the servings of this node, measured for each heartbeat. */
+  readonly describe: () => Pick<NodeInfo, 'role' | 'servings'>;
+  readonly messenger: Messenger;
+  readonly members: Members;
+  readonly selector: NodeSelector;
+  readonly transport: ServingTransport;
+}
+
+/** Sends the heartbeats of this node, and drops the connections of nodes that are silent. */
+export class Heartbeats {
+  private readonly epoch = Date.now();
+  private state: NodeInfo['state'] = 'up';
+  private isEnded = false;
+  private outages = 0;
+  private seq = 0;
+  /** Replies since the last heartbeat. */
+  private replies = 0;
+  private next: NodeJS.Timeout | undefined;
+  private checks: NodeJS.Timeout | undefined;
+
+  constructor(private readonly options: HeartbeatsOptions) {}
+
+  async begin(): Promise<void> {
+    const { heartbeat, messenger } = this.options;
+    this.checks = setInterval(() => this.dropSilentNodes(), heartbeat / 4).unref();
+    await messenger.broadcast(Kind.hello, {});
+    this.send();
+  }
+
+  /** Sends a heartbeat to all nodes now, and then regularly. */
+  send(): void {
+    const { heartbeat, members, messenger, selector } = this.options;
+    if (this.isEnded || !selector.isOnline) {
+      return;
+    }
+    const jitter = 0.9 + Math.random() / 5;
+    clearTimeout(this.next);
+    this.next = setTimeout(() => this.send(), heartbeat * jitter).unref();
+    this.replies = 0;
+    const info = this.info();
+    members.receive(info, performance.now());
+    messenger.broadcast(Kind.heartbeat, { info }).catch(() => {});
+  }
+
+  sendTo(address: Address): void {
+    if (address !== this.options.address && !this.isEnded) {
+      const { messenger } = this.options;
+      messenger.send(address, Kind.heartbeat, { info: this.info() }).catch(() => {});
+    }
+  }
+
+  /**
+   * Replies to a node that has said hello or has joined. Without a `secret` anybody can forge a
+   * sender, so unknown nodes get no reply, and the rate is limited.
+   */
+  replyTo(address: Address): void {
+    const { heartbeat, maxNodes, members } = this.options;
+    const member = members.get(address);
+    const now = performance.now();
+    if (member && now - member.repliedAt >= heartbeat / 10 && this.replies < maxNodes) {
+      member.repliedAt = now;
+      this.replies++;
+      this.sendTo(address);
+    }
+  }
+
+  /** The transport reaches other nodes again. */
+  resume(): void {
+    this.options.messenger.broadcast(Kind.hello, {}).catch(() => {});
+    this.send();
+  }
+
+  /** Tells other nodes, from the next heartbeat on, that calls before now may be lost. */
+  countOutage(): void {
+    this.outages++;
+  }
+
+  /** From now on other nodes send no calls here. */
+  drain(): void {
+    this.state = 'draining';
+    this.send();
+  }
+
+  end(): void {
+    this.isEnded = true;
+    clearTimeout(this.next);
+    clearInterval(this.checks);
+  }
+
+  private info(): NodeInfo {
+    const { nodeId: id, address, describe } = this.options;
+    const { epoch, outages, state } = this;
+    return { id, epoch, address, outages, seq: ++this.seq, state, ...describe() };
+  }
+
+  private dropSilentNodes(): void {
+    const { members, transport } = this.options;
+    for (const address of members.checkSilence(performance.now())) {
+      transport.drop?.(address);
+    }
+  }
+}

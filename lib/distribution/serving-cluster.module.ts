@@ -1,0 +1,170 @@
+import {
+  ConfigurableModuleBuilder,
+  type DynamicModule,
+  Module,
+  type ModuleMetadata,
+  type Provider,
+} from '@nestjs/common';
+import { ModuleRef } from '@nestjs/core';
+import { InvalidServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import { getServingToken } from '../serving.decorator.js';
+import { ServingRegistry } from '../serving.registry.js';
+import { SERVING_ROUTER } from '../serving/serving-router.js';
+import { ExportedServings } from './calls/exported-servings.js';
+import type { DistributionOptions } from './options.js';
+import { resolveDistribution } from './resolve-options.js';
+import { ServingCluster } from './serving-cluster.js';
+import type { ServingTransport } from './transport.js';
+
+/** Options that say how the module stands among others. */
+export interface ServingClusterModuleExtras {
+  /**
+   * Whether `ServingCluster` and the servings of `remotes` can be injected in every module without
+   * importing this one.
+   *
+   * @default true
+   */
+  readonly isGlobal?: boolean;
+  /** For `forRootAsync`: modules that export what the factory injects. */
+  readonly imports?: ModuleMetadata['imports'];
+  /**
+   * For `forRootAsync` alone: the names in the `remotes` that its factory returns. Nest must know
+   * all injectable servings before the factory runs.
+   */
+  readonly names?: readonly string[];
+}
+
+const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIONS_TYPE } =
+  new ConfigurableModuleBuilder<DistributionOptions>({ moduleName: 'ServingCluster' })
+    .setClassMethodName('forRoot')
+    .setExtras<ServingClusterModuleExtras>(
+      { isGlobal: true, imports: [], names: [] },
+      (module, { isGlobal, imports }) => ({
+        ...module,
+        global: isGlobal ?? true,
+        imports: [...(module.imports ?? []), ...(imports ?? [])],
+      }),
+    )
+    .build();
+
+/**
+ * Makes the application a node of a cluster, whose nodes call each other's servings. Import it
+ * once, next to `ServingModule`.
+ */
+@Module({})
+export class ServingClusterModule extends ConfigurableModuleClass {
+  static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
+    return withCluster(super.forRoot(options), remoteNamesIn(options));
+  }
+
+  /** As {@link forRoot}, with options from a factory, for example from a configuration service. */
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    return withCluster(super.forRootAsync(options), options.names ?? []);
+  }
+}
+
+function withCluster(module: DynamicModule, remotes: readonly string[]): DynamicModule {
+  return {
+    ...module,
+    providers: [
+      ...(module.providers ?? []),
+      clusterProvider(remotes),
+      routerProvider,
+      ...remotes.map(remoteProvider),
+    ],
+    exports: [...(module.exports ?? []), ServingCluster, ...remotes.map(getServingToken)],
+  };
+}
+
+function clusterProvider(remotes: readonly string[]): Provider {
+  return {
+    provide: ServingCluster,
+    inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
+    useFactory: async (options: DistributionOptions, moduleRef: ModuleRef) => {
+      checkNames(remotes, remoteNamesIn(options));
+      // Looked up again when it is used: its instance may not exist yet.
+      registryOf(moduleRef);
+      let registry: ServingRegistry | undefined;
+      const exported = new ExportedServings(() => (registry ??= registryOf(moduleRef)).all);
+      const resolved = resolveDistribution(options);
+      return new ServingCluster(resolved, await transportOf(options), exported);
+    },
+  };
+}
+
+/** The registry of the core discovers it by its token. */
+const routerProvider: Provider = {
+  provide: SERVING_ROUTER,
+  inject: [ServingCluster],
+  useFactory: ({ router }: ServingCluster) => router,
+};
+
+/** The handle of a serving on other nodes, injectable by its name. */
+function remoteProvider(name: string): Provider {
+  return {
+    provide: getServingToken(name),
+    inject: [ServingCluster],
+    useFactory: ({ router }: ServingCluster) => router.remote(name),
+  };
+}
+
+function registryOf(moduleRef: ModuleRef): ServingRegistry {
+  try {
+    // Not injected, since a ServingModule need not be global.
+    return moduleRef.get(ServingRegistry, { strict: false });
+  } catch (cause) {
+    throw new InvalidServingError(
+      'ServingClusterModule needs the servings of the application; import ServingModule.forRoot ' +
+        'next to it',
+      { cause },
+    );
+  }
+}
+
+/** Loads the transport, with its packages, only here. */
+async function transportOf(options: DistributionOptions): Promise<ServingTransport> {
+  try {
+    const { openTransport } = await import('./open-transport.js');
+    return await openTransport(options);
+  } catch (cause) {
+    throw isMissing(cause)
+      ? new InvalidServingError(
+          `ServingClusterModule: a package that it needs is not installed. ${cause.message}`,
+          { cause },
+        )
+      : cause;
+  }
+}
+
+function isMissing(error: unknown): error is Error {
+  return error instanceof Error && 'code' in error && error.code === 'ERR_MODULE_NOT_FOUND';
+}
+
+/** @throws InvalidServingError for a remote without a name */
+function remoteNamesIn(options: DistributionOptions): readonly string[] {
+  const remotes: unknown = options.remotes ?? [];
+  return Array.isArray(remotes) ? remotes.map(nameOf) : refuse(remotes);
+}
+
+function nameOf(remote: unknown): string {
+  const name: unknown =
+    typeof remote === 'object' && remote !== null && 'name' in remote ? remote.name : remote;
+  return typeof name === 'string' && name !== '' ? name : refuse(remote);
+}
+
+function refuse(remote: unknown): never {
+  throw new InvalidServingError(
+    'ServingClusterModule: option "remotes" is a list of names, or of objects with a name, not ' +
+      formatValue(remote),
+  );
+}
+
+function checkNames(names: readonly string[], remotes: readonly string[]): void {
+  if (names.length !== remotes.length || remotes.some((remote) => !names.includes(remote))) {
+    throw new InvalidServingError(
+      `The factory of ServingClusterModule.forRootAsync returns the remotes ` +
+        `[${remotes.join(', ')}], but "names" lists [${names.join(', ')}]; they must be the same`,
+    );
+  }
+}

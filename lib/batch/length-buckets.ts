@@ -1,7 +1,8 @@
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from './batch.js';
-import { type Container, type Leaf, withLeaves } from './container.js';
+import type { Container, Leaf } from './container.js';
 import { type Fill, resize } from './resize.js';
+import type { Template } from './template.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 
@@ -85,7 +86,8 @@ export class LengthBuckets {
    * @throws InvalidInputError when they are too long, unless that is to be truncated
    */
   batch(item: Container, { axis = -1, fill = {} }: PaddingOptions = {}): Batch {
-    const leaves = leavesIn(item);
+    const template = templateOf(item);
+    const { leaves } = template;
     const fills = new Map(Object.entries(fill));
     const axes = leaves.map(({ tensor }) => axisIn(tensor, axis));
     const { key, length } = this.fit(commonLength(leaves, axes, axis));
@@ -95,7 +97,7 @@ export class LengthBuckets {
       const at = axes[i];
       return at === undefined ? leaf.tensor : resize(leaf, at, length, fills.get(leaf.path));
     });
-    return Batch.concatenate([withLeaves(item, padded)]).withKey(key);
+    return Batch.ofContainer(template.with(padded)).withKey(key);
   }
 }
 
@@ -127,15 +129,14 @@ export function lengthBuckets(
   return new LengthBuckets(lengths, tooLong);
 }
 
-/** The leaves, once they are known to hold rows that can be copied. */
-function leavesIn(item: Container): readonly Leaf[] {
+function templateOf(item: Container): Template {
   const { template } = Batch.concatenate([item]);
   if (!template) {
     throw new InvalidBatchError(
       'Plain values have no length to pad; give a tensor or a container of tensors',
     );
   }
-  return template.leaves;
+  return template;
 }
 
 /** Where the leaf has its length: never on axis 0, which counts rows. */

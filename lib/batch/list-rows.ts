@@ -1,4 +1,4 @@
-import type { Container } from './container.js';
+import type { FlatContainer } from './container.js';
 
 /** Rows that are plain values of any kind. */
 export class ListRows implements Rows {
@@ -26,7 +26,7 @@ export class ListRows implements Rows {
     return new ListRows(values);
   }
 
-  consume(): unknown[] {
+  gather(): unknown[] {
     return [...this.values];
   }
 
@@ -43,15 +43,18 @@ export class ListRows implements Rows {
   }
 }
 
+/** The rows of a batch in one value: tensors with rows on their batch axes, or plain values. */
+export type FlatRows = FlatContainer | unknown[];
+
 /**
  * The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are
- * consumed.
+ * gathered.
  */
 export interface Rows {
   readonly size: number;
   /** Equal for rows that can share a batch, and readable. */
   readonly signature: string;
-  /** False when memory that the rows lie in has been taken away since. */
+  /** False when a buffer of the rows was transferred or has shrunk since. */
   readonly isIntact: boolean;
   /** The bytes of the tensors; plain values are not counted. */
   readonly bytes: number;
@@ -60,14 +63,11 @@ export interface Rows {
   /** These rows followed by those of the others, which have the same signature. */
   concat(others: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
-  consume(padding: number): Container | unknown[];
+  gather(padding: number): FlatRows;
   /** The same rows; those that are tensors in storage of their own. */
   copy(): Rows;
-  /** All rows, handed over without a copy where they are the whole of one source. */
-  release(): Container | unknown[];
-  /**
-   * All rows to be read at once, by whom copies them elsewhere: views of their source where they
-   * lie together in one.
-   */
-  view(): Container | unknown[];
+  /** All rows, without a copy where they are the whole of one item. */
+  release(): FlatRows;
+  /** All rows, as views where they lie together in one item: to be copied before the next tick. */
+  view(): FlatRows;
 }

@@ -32,57 +32,62 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
-/** What has more axes is no tensor that anybody made in earnest. */
-const MOST_AXES = 32;
+const MAX_AXES = 32;
 
 /**
- * The tensor as it is now: a view of the same numbers, and a copy of strings, that is known to be
- * what it says. Nothing that becomes of the object of the caller changes it.
+ * A tensor with the present type, shape and elements of the given one: a view of its numbers, a
+ * copy of its strings. Later changes of the given object do not reach it.
  *
- * @throws InvalidBatchError when type, shape and data do not belong together; `name` is that of the
- * tensor
+ * @param path the path of the tensor in its container, for messages
+ * @throws InvalidBatchError when type, shape and data do not belong together
  */
-export function soundTensor({ type, data, dims }: Tensor, name: string): Tensor {
-  const shape = shapeOf(dims, name);
+export function checkTensor({ type, data, dims }: Tensor, path = ''): Tensor {
+  const shape = checkShape(dims, path);
   const size = product(shape, 0, shape.length);
-  // What went to another thread, or packs two elements into a byte, has no rows that could be
-  // copied.
   if (data.length !== size) {
     throw new InvalidBatchError(
-      `${name} holds ${data.length} elements and its shape [${shape.join(', ')}] needs ${size}; ` +
-        'was its buffer transferred, or does it pack several elements into a byte?',
+      `${describePath(path)} holds ${data.length} elements and its shape [${shape.join(', ')}] ` +
+        `needs ${size}; was its buffer transferred (a tensor that is returned moves to the ` +
+        'caller: to return it again, return a copy), or does a byte hold several elements?',
     );
   }
   return new Tensor(
     type,
-    Array.isArray(data) ? stringsOf(data, name) : viewOf(type, data, name),
+    Array.isArray(data) ? checkStrings(data, path) : checkNumbers(type, data, path),
     shape,
   );
 }
 
-function shapeOf(dims: readonly number[], name: string): number[] {
-  if (dims.length > MOST_AXES) {
+/** The tensor at that path of a container, as error messages name it. */
+export function describePath(path: string): string {
+  return path === '' ? 'The tensor' : `"${truncate(path)}"`;
+}
+
+function checkShape(dims: readonly number[], path: string): number[] {
+  if (dims.length > MAX_AXES) {
     throw new InvalidBatchError(
-      `${name} has ${dims.length} axes; at most ${MOST_AXES} are allowed`,
+      `${describePath(path)} has ${dims.length} axes; at most ${MAX_AXES} are allowed`,
     );
   }
   const shape = [...dims];
   if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
     throw new InvalidBatchError(
-      `${name} has the shape ${formatValue(shape)}; its axes must be whole numbers of 0 or more`,
+      `${describePath(path)} has the shape ${formatValue(shape)}; its axes must be ` +
+        'whole numbers of 0 or more',
     );
   }
   return shape;
 }
 
-/** One element that is no string would fail the whole batch. */
-function stringsOf(data: readonly string[], name: string): string[] {
+/** Checked here, since one element of another type would fail the whole batch. */
+function checkStrings(data: readonly string[], path: string): string[] {
   const strings: string[] = [];
   for (let i = 0; i < data.length; i++) {
     const element: unknown = data[i];
     if (typeof element !== 'string') {
       throw new InvalidBatchError(
-        `${name} is a string tensor and holds ${formatValue(element)} at ${i}; give strings`,
+        `${describePath(path)} is a string tensor and holds ${formatValue(element)} at ` +
+          `${i}; give strings`,
       );
     }
     strings.push(element);
@@ -90,16 +95,16 @@ function stringsOf(data: readonly string[], name: string): string[] {
   return strings;
 }
 
-function viewOf(type: Tensor.Type, data: TypedData, name: string): TypedData {
+function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedData {
   const storage = storageClasses.get(type);
-  // Half floats may be there as their bits.
+  // A half float may be given as its 16 bits.
   if (
     !storage ||
     !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))
   ) {
     throw new InvalidBatchError(
-      `${name} is a ${truncate(type)} tensor and its data is ${formatValue(data)}; make it with ` +
-        'new Tensor()',
+      `${describePath(path)} is a ${truncate(type)} tensor and its data is ` +
+        `${formatValue(data)}; make it with new Tensor()`,
     );
   }
   return new storage(data.buffer, data.byteOffset, data.length);
@@ -118,7 +123,7 @@ export function bytesOf({ data }: Tensor): number {
 }
 
 /** The tensor with an axis of length 1 in front; the data is shared. */
-export function asRow(tensor: Tensor): Tensor {
+export function rowOf(tensor: Tensor): Tensor {
   return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
 }
 

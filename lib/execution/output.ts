@@ -1,10 +1,8 @@
 import { Batch } from '../batch/batch.js';
-import { isContainer, leavesOf } from '../batch/container.js';
 import { axisOf, type BatchAxes } from '../batch/template.js';
-import { InvalidBatchError, InvalidOutputError, isError } from '../errors.js';
-import { isRowList } from '../partitions/worker/transfer.js';
+import { InvalidOutputError, isError } from '../errors.js';
 import { deepCopy } from '../batch/deep-copy.js';
-import type { BatchOutput } from '../partitions/batch-function.js';
+import { asOutput, type BatchOutput, rowsIn } from '../partitions/batch-function.js';
 
 /**
  * The output of a batch as rows that can be shared out, the results of padding cut off.
@@ -13,23 +11,24 @@ import type { BatchOutput } from '../partitions/batch-function.js';
  */
 export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
   const expected = input.size + input.padding;
-  if (isRowList(output, input.isPlain)) {
-    if (output.length !== expected) {
-      throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
-          `${output.length}`,
-      );
-    }
-    return Batch.ofValues(output).slice(0, input.size);
-  }
-  if (!isContainer(output)) {
+  const results = asOutput(() => rowsIn(output, input.isPlain));
+  if (!results) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
       `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
         `${expected} rows; the batch function returned ${got}`,
     );
   }
-  for (const { path, tensor } of leavesOf(output)) {
+  if (Array.isArray(results)) {
+    if (results.length !== expected) {
+      throw new InvalidOutputError(
+        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+          `${results.length}`,
+      );
+    }
+    return Batch.ofValues(results).slice(0, input.size);
+  }
+  for (const { path, tensor } of results.leaves) {
     const axis = axisOf(path, axes);
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
@@ -39,7 +38,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  const rows = asOutput(() => Batch.ofOutput(output, axes));
+  const rows = asOutput(() => Batch.ofOutput(results, axes));
   if (rows.size !== expected) {
     throw new InvalidOutputError(
       `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
@@ -53,17 +52,6 @@ function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
     ? `. Where its rows lie on another axis, say so: outputs: { ${path}: { batchAxis: ... } }`
     : '';
-}
-
-/** What makes a batch invalid is the caller's fault, unless it is an output that is to make one. */
-export function asOutput(make: () => Batch): Batch {
-  try {
-    return make();
-  } catch (cause) {
-    throw cause instanceof InvalidBatchError
-      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
-      : cause;
-  }
 }
 
 /**

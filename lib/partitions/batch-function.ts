@@ -1,4 +1,6 @@
-import type { Container } from '../batch/container.js';
+import { type Container, flatten } from '../batch/container.js';
+import type { FlatRows } from '../batch/list-rows.js';
+import { InvalidBatchError, InvalidOutputError } from '../errors.js';
 import { type Origin } from '../context/caller-context.js';
 
 /**
@@ -6,6 +8,28 @@ import { type Origin } from '../context/caller-context.js';
  * their batch axis.
  */
 export type BatchOutput = Container | readonly unknown[];
+
+/**
+ * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
+ * tuple, unless the rows are plain values. Undefined for any other value.
+ *
+ * @throws InvalidBatchError for tensors that cannot be used
+ */
+export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined {
+  const list = Array.isArray(value) ? (value as unknown[]) : undefined;
+  return plainRows && list ? list : (flatten(value) ?? list);
+}
+
+/** An invalid batch is the caller's fault, an invalid output that of the batch function. */
+export function asOutput<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (cause) {
+    throw cause instanceof InvalidBatchError
+      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
+      : cause;
+  }
+}
 
 /** The output of a batch and what the server has to say beside it. */
 export interface BatchResult<Output = BatchOutput> {
@@ -136,7 +160,7 @@ export function withMetadata<Output>(output: Output, metadata: unknown): WithMet
   return new WithMetadata(output, metadata);
 }
 
-/** Hears what a batch says before it ends. */
+/** Receives what a batch sends before it ends. */
 export interface BatchListener {
   /** The hooks whose values somebody waits for. */
   readonly hooks: readonly string[];

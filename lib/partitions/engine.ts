@@ -1,21 +1,14 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { BatchFunctions } from './batch-functions.js';
+import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import { ModelSource } from './onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
-import type { Partition, STEPPED } from './partition.js';
+import type { Partition } from './partition.js';
 import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
 import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
-import type { Batch } from '../batch/batch.js';
-import type {
-  BatchFunctionFactory,
-  PartitionOptions,
-  BatchInfo,
-  BatchResult,
-  BatchListener,
-} from './batch-function.js';
+import type { BatchFunctionFactory, PartitionOptions } from './batch-function.js';
 
 /** What an engine has opened. */
 export interface OpenedEngine {
@@ -45,9 +38,13 @@ export function functionEngine(factory: BatchFunctionFactory): Engine {
   return async (_kind, options, keys) => ({
     partitions: await Promise.all(
       options.map(async (own, index) => {
-        const functions = new BatchFunctions(factory as BatchFunctionFactory<unknown>, index, own);
-        await functions.declare(keys);
-        return new FunctionPartition(functions);
+        const partition = new FunctionPartition(
+          factory as BatchFunctionFactory<unknown>,
+          index,
+          own,
+        );
+        await partition.declare(keys);
+        return partition;
       }),
     ),
   });
@@ -194,21 +191,4 @@ async function openWorkers(
     signature: workers[0]?.loaded.signature,
     providers: workers.map(({ loaded }) => loaded.providers),
   };
-}
-
-/** Runs batches in the application's own thread. */
-export class FunctionPartition implements Partition {
-  readonly prefetch = 0;
-
-  constructor(private readonly functions: BatchFunctions) {}
-
-  run(
-    batch: Batch,
-    info: BatchInfo,
-    listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
-    return this.functions.run(batch.consume(), info, listener);
-  }
-
-  async close(): Promise<void> {}
 }

@@ -1,8 +1,8 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { lateLoad, resultOf, settledResult } from './batch-functions.js';
-import { type Partition, STEPPED } from './partition.js';
+import { loadForBatch, resultOf, settleResult } from './function.partition.js';
+import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import {
   type BatchContext,
   type BatchInfo,
@@ -57,11 +57,11 @@ export class HandlerPartition implements Partition {
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
-    const handler = await lateLoad(() => this.handlerFor(info.key));
+  ): Promise<PartitionResult | typeof STEPPED> {
+    const handler = await loadForBatch(() => this.handlerFor(info.key));
     const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
     const result = await resultOf(handled, info.size, listener);
-    return result === STEPPED ? result : settledResult(checked(result.output, handler));
+    return result === STEPPED ? result : settleResult(checked(result.output, handler));
   }
 
   async close(): Promise<void> {}

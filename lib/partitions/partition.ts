@@ -1,20 +1,25 @@
 import type { Batch } from '../batch/batch.js';
+import type { FlatRows } from '../batch/list-rows.js';
 import { PartitionLostError, RequestTooLargeError } from '../errors.js';
-import { type BatchResult, type BatchInfo, type BatchListener } from './batch-function.js';
+import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
-/** The result of a batch as a partition gives it. */
-export interface PartitionResult extends BatchResult {
-  /**
-   * Whether nothing else refers to the memory of the output. If not, its tensors are copied at
-   * once.
-   */
+/** The result of a batch: what its function returned, or the same as a FlatContainer. */
+export interface PartitionResult extends BatchResult<unknown> {
+  /** True when nothing else refers to the memory of the output; else its tensors are copied. */
   readonly own?: boolean;
 }
 
-/**
- * In place of a result: the batch function was a generator, and has yielded all of it step by step.
- */
+/** Replaces the result when a generator has yielded all of it step by step. */
 export const STEPPED = Symbol('stepped');
+
+/**
+ * Runs the rows of one batch where its session lives. The steps of a generator go to the listener.
+ */
+export type RunRows = (
+  rows: FlatRows,
+  info: BatchInfo,
+  listener: BatchListener,
+) => Promise<PartitionResult | typeof STEPPED>;
 
 /**
  * The partition was lost before it had begun the batch: another can run it, and nothing runs twice.

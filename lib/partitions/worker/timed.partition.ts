@@ -130,7 +130,7 @@ export class TimedPartition implements Partition {
 
   private giveUp(run: TimedRun): void {
     const { index, timeout } = this;
-    const facts = `Partition ${index} has run a batch of ${run.rows} rows over ${timeout} ms`;
+    const facts = `Partition ${index} has run a batch of ${run.rows} rows for over ${timeout} ms`;
     if (this.kill) {
       run.expire(
         new RunTimeoutError(

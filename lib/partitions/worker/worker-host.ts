@@ -1,13 +1,14 @@
 import { InvalidServingError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
-import { BatchFunctions } from '../batch-functions.js';
+import { FunctionPartition } from '../function.partition.js';
 import { openModel } from '../onnx/onnx-model.js';
-import { NotStartedError, STEPPED } from '../partition.js';
-import { readableRows, pack, unpack } from './transfer.js';
+import { NotStartedError, type RunRows, STEPPED } from '../partition.js';
+import { packOutput, unpackRows } from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
   STEPS_AHEAD,
+  type Loaded,
   type LoadResult,
   type WorkerReply,
   type WorkerRequest,
@@ -22,6 +23,8 @@ type BatchRequest = Extract<
   WorkerRequest,
   { readonly rows: unknown } | { readonly unreadable: unknown }
 >;
+
+type FileTask = Extract<WorkerTask, { readonly file: string }>;
 
 /** The way from a worker to the application and back. */
 export interface Port {
@@ -57,8 +60,8 @@ export class WorkerHost {
   async run(): Promise<void> {
     // Listening before anything is awaited, so that no batch is missed.
     this.port.listen((request) => this.hear(request));
-    const opened = await this.open();
-    if (!opened) {
+    const runRows = await this.open();
+    if (!runRows) {
       return;
     }
     // A batch that was handed ahead waits in the queue.
@@ -67,7 +70,7 @@ export class WorkerHost {
       this.over = new Set();
       this.unacknowledged = 0;
       const [end, transfer] = this.port.begin(this.batch)
-        ? await this.answer(opened, request)
+        ? await this.answer(runRows, request)
         : [TAKEN_BACK];
       this.end(end, transfer);
     }
@@ -90,15 +93,12 @@ export class WorkerHost {
     }
   }
 
-  private async open(): Promise<BatchFunctions | undefined> {
+  private async open(): Promise<RunRows | undefined> {
     const { task } = this;
     try {
-      const [factory, loaded] =
-        'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
-      const functions = new BatchFunctions(factory, task.partition, task.options);
-      await functions.declare(task.keys);
+      const [runRows, loaded] = 'model' in task ? await openModel(task) : await openFile(task);
       this.port.post(loaded, []);
-      return functions;
+      return runRows;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);
       return undefined;
@@ -106,7 +106,7 @@ export class WorkerHost {
   }
 
   private async answer(
-    functions: BatchFunctions,
+    runRows: RunRows,
     request: BatchRequest,
   ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
@@ -115,11 +115,11 @@ export class WorkerHost {
     const { rows, info } = request;
     const plainRows = 'list' in rows;
     try {
-      const result = await functions.run(unpack(rows), info, this.listener(info.hooks, plainRows));
+      const result = await runRows(unpackRows(rows), info, this.listener(info.hooks, plainRows));
       if (result === STEPPED) {
         return [{ stepped: true }];
       }
-      const [output, transfer] = pack(readableRows(result.output), plainRows);
+      const [output, transfer] = packOutput(result.output, plainRows);
       return [{ output, metadata: result.metadata }, transfer];
     } catch (error) {
       return [{ error: toWire(error) }];
@@ -131,9 +131,9 @@ export class WorkerHost {
     return {
       hooks,
       // What is said before the end is copied, since the function may go on with it.
-      hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
+      hook: (name, value) => tell({ hook: name, value: packOutput(value, plainRows)[0] }),
       step: (output, metadata) => {
-        tell({ step: pack(readableRows(output), true)[0], metadata });
+        tell({ step: packOutput(output, true)[0], metadata });
         this.unacknowledged++;
         endedRows(output).forEach((row) => this.over.add(row));
       },
@@ -156,6 +156,13 @@ export class WorkerHost {
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }
+}
+
+async function openFile(task: FileTask): Promise<[RunRows, Loaded]> {
+  const factory = await importFactory(task.file);
+  const partition = new FunctionPartition(factory, task.partition, task.options);
+  await partition.declare(task.keys);
+  return [(...batch) => partition.runRows(...batch), {}];
 }
 
 async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {

@@ -1,7 +1,7 @@
 import type { WireError } from '../../errors.js';
 import type { ModelContent } from '../onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from '../onnx/model-signature.js';
-import type { WireValue } from './transfer.js';
+import type { WireOutput, WireRows } from './transfer.js';
 import type { BatchInfo, PartitionOptions } from '../batch-function.js';
 
 /** What a worker is for; given to it at start. */
@@ -23,7 +23,7 @@ export type WorkerTask = {
  * more of its steps were heard; or no more will come.
  */
 export type WorkerRequest =
-  | { readonly rows: WireValue; readonly info: BatchInfo }
+  | { readonly rows: WireRows; readonly info: BatchInfo }
   | { readonly batch: number; readonly over: readonly number[] }
   | { readonly batch: number; readonly heard: number }
   | { readonly end: true }
@@ -71,11 +71,11 @@ export type LoadResult = Loaded | { readonly error: WireError };
 export type WorkerReply = { readonly batch: number } & (BatchProgress | BatchEnd);
 
 export type BatchProgress =
-  | { readonly hook: string; readonly value: WireValue }
-  | { readonly step: WireValue; readonly metadata: unknown };
+  | { readonly hook: string; readonly value: WireOutput }
+  | { readonly step: WireOutput; readonly metadata: unknown };
 
 export type BatchEnd =
-  | { readonly output: WireValue; readonly metadata: unknown }
+  | { readonly output: WireOutput; readonly metadata: unknown }
   | { readonly stepped: true }
   | { readonly error: WireError };
 

@@ -28,8 +28,8 @@ import {
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
-import { sendRows, unpack } from './transfer.js';
-import type { BatchInfo, BatchOutput, BatchListener } from '../batch-function.js';
+import { sendRows, unpackOutput } from './transfer.js';
+import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /**
  * Where the session of a partition lives: in a thread of the application's process, or in a process
@@ -135,7 +135,7 @@ export class WorkerPartition implements Worker {
     }
     return 'stepped' in end
       ? STEPPED
-      : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
+      : { output: unpackOutput(end.output), metadata: end.metadata, own: true };
   }
 
   revokePending(): void {
@@ -229,13 +229,13 @@ export class WorkerPartition implements Worker {
     const { listener, over } = running;
     try {
       if ('hook' in news) {
-        listener.hook(news.hook, unpack(news.value), true);
+        listener.hook(news.hook, unpackOutput(news.value), true);
         return;
       }
       if (++running.steps % STEPS_PER_ACKNOWLEDGEMENT === 0) {
         this.channel.post({ batch: this.settled, heard: STEPS_PER_ACKNOWLEDGEMENT }, []);
       }
-      listener.step(unpack(news.step), news.metadata);
+      listener.step(unpackOutput(news.step), news.metadata);
     } catch (error) {
       running.reject(error);
     }

@@ -201,12 +201,12 @@ describe('A thread that hangs', () => {
     const replies = Promise.allSettled([hanging, ahead, queued]);
     await expect(hanging).rejects.toThrow(
       new RunTimeoutError(
-        'Partition 0 has run a batch of 1 rows for more than 50 ms; raise runTimeout if batches may take so long',
+        'Partition 0 has run a batch of 1 rows for over 50 ms; raise runTimeout if batches may take so long',
       ),
     );
 
     const reason =
-      'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
+      'Partition 0 has run a batch of 1 rows for over 50 ms, and takes no other until that returns';
     expect(await hung).toMatchObject({ reason });
     expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
     expect((await replies).slice(1)).toEqual([
@@ -315,7 +315,7 @@ describe('A process that ends', () => {
 
     expect(await lost).toMatchObject({
       restarts: 1,
-      reason: expect.stringContaining('Partition 0 was not ready 1 ms after it was started again'),
+      reason: expect.stringContaining('Partition 0 was not ready 1 ms after its restart'),
     });
     await expect(serving.batchedRun('which')).rejects.toThrow(ServingUnavailableError);
   });
@@ -329,7 +329,7 @@ describe('A process that ends', () => {
     const ahead = serving.batchedRun('which');
 
     await expect(hanging).rejects.toThrow(
-      'Partition 0 has run a batch of 1 rows for more than 200 ms, and is restarted; raise runTimeout if batches may take so long',
+      'Partition 0 has run a batch of 1 rows for over 200 ms, and is restarted; raise runTimeout if batches may take so long',
     );
     expect(await ahead).not.toBe(pid);
     expect(() => process.kill(pid, 0)).toThrow('ESRCH');

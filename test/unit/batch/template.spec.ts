@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
-import { templateOf } from '../../../lib/batch/template.js';
+import { type Container, flatten } from '../../../lib/batch/container.js';
+import { type BatchAxes, templateOf } from '../../../lib/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
+
+const templateFor = (container: Container, axes?: BatchAxes) =>
+  templateOf(flatten(container)!, axes);
 
 describe('templateOf', () => {
   it('[2.3] puts into words what the rows share', () => {
@@ -12,7 +16,7 @@ describe('templateOf', () => {
       tags: new Tensor('string', ['a b', 'c'], [2]),
     };
 
-    const { template, rows } = templateOf(container, { state: 1, rate: null, tags: null });
+    const { template, rows } = templateFor(container, { state: 1, rate: null, tags: null });
 
     expect(rows).toBe(2);
     expect(template.axes).toEqual([null, 1, null, 0]);
@@ -22,13 +26,13 @@ describe('templateOf', () => {
   });
 
   it('[2.2] is the same for rows in any number, any order of names and any values', () => {
-    const one = templateOf({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
-    const two = templateOf({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
+    const one = templateFor({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
+    const two = templateFor({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
 
     expect(one.template.signature).toBe(two.template.signature);
   });
 
   it('[1.8] takes a leaf by the name of what every object has for one without declared axis', () => {
-    expect(templateOf({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
+    expect(templateFor({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
   });
 });

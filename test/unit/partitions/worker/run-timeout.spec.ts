@@ -65,7 +65,7 @@ describe('runTimeout', () => {
         { status: 'rejected', reason: expect.any(ServingUnavailableError) },
       ]);
       const reason =
-        'Partition 0 has run a batch of 1 rows for more than 50 ms, and takes no other until that returns';
+        'Partition 0 has run a batch of 1 rows for over 50 ms, and takes no other until that returns';
       expect(serving.partitions()).toEqual([{ state: 'hung', restarts: 0, reason }]);
       expect(warnings.mock.calls).toEqual([[`Serving "held": ${reason}`]]);
       await expect(serving.batchedRun('early')).rejects.toThrow(reason);
@@ -157,7 +157,7 @@ describe('runTimeout', () => {
       restarts: 0,
     };
     expect(seen).toEqual([
-      { ...about, state: 'hung', reason: expect.stringContaining('for more than 50 ms') },
+      { ...about, state: 'hung', reason: expect.stringContaining('for over 50 ms') },
       { ...about, state: 'up' },
     ]);
     expect(published).toEqual(seen);

@@ -66,7 +66,7 @@ const hanging = (end: AbortSignal) =>
     end.addEventListener('abort', () => reject(new Error('killed'))),
   );
 
-const tooLate = 'Partition 3 was not ready 5000 ms after it was started again';
+const tooLate = 'Partition 3 was not ready 5000 ms after its restart';
 
 describe('A supervised partition', () => {
   useVirtualTime();

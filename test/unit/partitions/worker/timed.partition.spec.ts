@@ -101,7 +101,7 @@ describe('A partition with a time for each batch', () => {
     expect([outcomes, seen]).toEqual([[{}, {}], []]);
     await later(1);
 
-    const facts = 'Partition 1 has run a batch of 3 rows for more than 50 ms';
+    const facts = 'Partition 1 has run a batch of 3 rows for over 50 ms';
     expect(outcomes).toEqual([
       { error: new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`) },
       { error: expect.any(NotStartedError) },
@@ -172,7 +172,7 @@ describe('A partition with a time for each batch', () => {
       [
         {
           error: new RunTimeoutError(
-            'Partition 1 has run a batch of 1 rows for more than 50 ms, and is restarted; raise runTimeout if batches may take so long',
+            'Partition 1 has run a batch of 1 rows for over 50 ms, and is restarted; raise runTimeout if batches may take so long',
           ),
         },
         { error: expect.any(NotStartedError) },

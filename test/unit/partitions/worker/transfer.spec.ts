@@ -1,16 +1,28 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
-import { isRowList, pack, unpack } from '../../../../lib/partitions/worker/transfer.js';
+import { FlatContainer } from '../../../../lib/batch/container.js';
+import { rowsIn } from '../../../../lib/partitions/batch-function.js';
+import {
+  packOutput,
+  unpackOutput,
+  type WireOutput,
+} from '../../../../lib/partitions/worker/transfer.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
+
+/** The output that was packed, as a caller gets it. */
+function received(wire: WireOutput): unknown {
+  const output = unpackOutput(wire);
+  return output instanceof FlatContainer ? output.toContainer() : output;
+}
 
 /** The value as it comes out of another thread. */
 function cross(value: unknown, plainRows = true): unknown {
-  const [wire, transfer] = pack(value, plainRows);
-  return unpack(structuredClone(wire, { transfer }));
+  const [wire, transfer] = packOutput(value, plainRows);
+  return received(structuredClone(wire, { transfer }));
 }
 
-describe('pack and unpack', () => {
+describe('packOutput and unpackOutput', () => {
   it.each(sixOfEachType)('[5.4] move a tensor and its buffer: $type', (tensor) => {
     const { type, dims, data } = tensor;
     const moving = new Tensor(type, data.slice(), dims);
@@ -48,15 +60,15 @@ describe('pack and unpack', () => {
     ['what is no list and no tensor', { rows: 1 }, true],
     ['nothing', undefined, true],
   ])('[1.7] bring over %s', (_, value, plainRows) => {
-    const [wire] = pack(value, plainRows);
+    const [wire] = packOutput(value, plainRows);
 
-    expect(unpack(structuredClone(wire))).toEqual(value);
+    expect(received(structuredClone(wire))).toEqual(value);
   });
 
   it('[1.7] leave tensors what they are where they stand beside other things', () => {
     const row = { image: floats([2], [1, 2]), label: 'a' };
 
-    const [moved] = unpack(structuredClone(pack([row], true)[0])) as [typeof row];
+    const [moved] = received(structuredClone(packOutput([row], true)[0])) as [typeof row];
 
     expect(moved.image).toBeInstanceOf(Tensor);
     expect(moved).toEqual(row);
@@ -127,17 +139,19 @@ describe('pack and unpack', () => {
     cross({ scores: tensor });
 
     expect(() => cross({ scores: tensor })).toThrow(InvalidOutputError);
-    expect(() => cross({ scores: tensor })).toThrow('"scores" of shape [2] holds 0 elements');
+    expect(() => cross({ scores: tensor })).toThrow(
+      '"scores" holds 0 elements and its shape [2] needs 2',
+    );
   });
 });
 
-describe('isRowList', () => {
+describe('rowsIn', () => {
   it.each<[string, unknown, boolean, boolean]>([
     ['a list', ['a'], false, true],
     ['a tuple of tensors for rows that are tensors', [floats([1], [1])], false, false],
     ['a tensor per row for plain rows', [floats([1], [1])], true, true],
     ['a map', { x: 1 }, true, false],
   ])('[1.7] tells results row by row from a container: %s', (_, value, plainRows, expected) => {
-    expect(isRowList(value, plainRows)).toBe(expected);
+    expect(Array.isArray(rowsIn(value, plainRows))).toBe(expected);
   });
 });

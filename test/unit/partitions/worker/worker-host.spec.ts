@@ -2,7 +2,7 @@ import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { describe, expect, it } from '@jest/globals';
 import { type Port, WorkerHost } from '../../../../lib/partitions/worker/worker-host.js';
 import type { WorkerRequest } from '../../../../lib/partitions/worker/worker-protocol.js';
-import { pack } from '../../../../lib/partitions/worker/transfer.js';
+import { packRows } from '../../../../lib/partitions/worker/transfer.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
 describe('WorkerHost', () => {
@@ -67,7 +67,7 @@ class Application implements Port {
 
   give(rows: string[]): void {
     const info = { key: 'default', size: rows.length, padding: 0, partition: 0, hooks: [] };
-    this.say({ rows: pack(rows, true)[0], info });
+    this.say({ rows: packRows(rows)[0], info });
   }
 
   async turns(count: number): Promise<void> {

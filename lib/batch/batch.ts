@@ -6,7 +6,7 @@ import { rowOf } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template } from './template.js';
 
-/** The key of rows that name none. */
+/** The key of rows without a key of their own. */
 export const DEFAULT_KEY = 'default';
 
 /** A sparse list may be longer than any memory. */
@@ -27,9 +27,7 @@ export class Batch {
     readonly padding: number = 0,
   ) {
     if (padding > 0 && this.isPlain) {
-      throw new InvalidBatchError(
-        'Cannot pad plain values: there is no zero row of an unknown kind; pad tensors',
-      );
+      throw new InvalidBatchError('Cannot pad plain values, which have no zero row; pad tensors');
     }
   }
 
@@ -46,7 +44,7 @@ export class Batch {
   }
 
   /**
-   * The rows of each item count: axis 0 of its tensors (`axes` for others), or the elements of a
+   * The rows of each item, counted on axis 0 of its tensors (or on `axes`), or the elements of a
    * list of plain values.
    */
   static concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
@@ -54,14 +52,14 @@ export class Batch {
   }
 
   /**
-   * The rows of one container; `axes` may name leaves that it has not. Without a batch axis in any
-   * leaf it is one row.
+   * The rows of one container; `axes` may name leaves that it does not have. A container without a
+   * batch axis is one row.
    */
   static ofContainer(item: Container | FlatContainer, axes?: BatchAxes): Batch {
     return new Batch(TensorRows.of(flattened(item), axes));
   }
 
-  /** Each value becomes one row as it is, also where it is a tensor. */
+  /** Each value becomes one row without a change, even a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
@@ -171,8 +169,7 @@ export class Batch {
   /**
    * The first `count` rows and the rest.
    *
-   * All padding goes with the rest; but when the rows do not reach `count`, padding fills the first
-   * half up to it.
+   * The padding goes with the rest, except for what fills the first part up to `count`.
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
@@ -238,13 +235,13 @@ export class Batch {
    * All rows in storage of their own: a container with `size + padding` rows on its batch axes, or
    * a list of plain values.
    *
-   * This is the one copy that a row makes on its way into a batch, and the one on its way out.
+   * Rows are copied here only: once on the way into a batch, and once on the way out.
    */
   consume(): Container | unknown[] {
     return valueOf(this.gather());
   }
 
-  /** Like {@link consume}, with containers taken apart: for what sends the rows on. */
+  /** Like {@link consume}, as a FlatContainer: for code that sends the rows on. */
   gather(): FlatRows {
     return this.filled().gather(this.padding);
   }

@@ -13,8 +13,8 @@ export type Container = Tensor | readonly Container[] | { readonly [name: string
 export interface Leaf {
   readonly path: string;
   /**
-   * Like the path, but unique for each structure: names that could be mistaken for more than a name
-   * are quoted.
+   * Like the path, but different for each structure: names that look like a path or an index are
+   * quoted.
    */
   readonly label: string;
   readonly tensor: Tensor;
@@ -62,13 +62,13 @@ export class FlatContainer {
   }
 }
 
-/** Levels of nesting at most. The main thread can still read a value of so many from a worker. */
+/** Limit for levels of nesting: the main thread can still read such a value from a worker. */
 export const MAX_DEPTH = 500;
 
 const MAX_LEAVES = 1024;
 const MAX_LABEL_LENGTH = 32_768;
 
-/** With more parts than this, and nothing but containers in them, a value holds itself. */
+/** Limit for the parts of a container, to end with cyclic values. */
 const MAX_PARTS = 16_384;
 
 /**
@@ -164,10 +164,10 @@ function takeApart(value: object): FlatContainer | undefined {
   );
 }
 
-/** A name that no path and no index of a tuple looks like. */
+/** A name that looks neither like a path nor like the index of a tuple. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** The parts of a list or plain object; undefined where the first glance finds other values. */
+/** The parts of a list or plain object; undefined if it is empty or holds a primitive by name. */
 function partsOf(
   value: unknown,
 ): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {

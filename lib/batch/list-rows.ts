@@ -1,6 +1,6 @@
 import type { FlatContainer } from './container.js';
 
-/** Rows that are plain values of any kind. */
+/** Rows that are plain values. */
 export class ListRows implements Rows {
   readonly signature = 'plain values';
   readonly isIntact = true;
@@ -52,7 +52,7 @@ export type FlatRows = FlatContainer | unknown[];
  */
 export interface Rows {
   readonly size: number;
-  /** Equal for rows that can share a batch, and readable. */
+  /** Equal for rows that can share a batch; readable. */
   readonly signature: string;
   /** False when a buffer of the rows was transferred or has shrunk since. */
   readonly isIntact: boolean;
@@ -68,6 +68,6 @@ export interface Rows {
   copy(): Rows;
   /** All rows, without a copy where they are the whole of one item. */
   release(): FlatRows;
-  /** All rows, as views where they lie together in one item: to be copied before the next tick. */
+  /** Like release, but may return views of shared memory; copy before the next tick. */
   view(): FlatRows;
 }

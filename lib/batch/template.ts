@@ -4,8 +4,8 @@ import { FlatContainer, type Leaf, type Structure } from './container.js';
 import { describePath } from './tensor.js';
 
 /**
- * On which axis of each leaf the rows lie, by path; `null`: the leaf has no rows and is shared by
- * the batch. Default 0.
+ * The batch axis of each leaf, by path; 0 by default. `null`: the leaf has no rows, and the rows of
+ * the batch share it.
  */
 export type BatchAxes = Readonly<Record<string, number | null>>;
 
@@ -27,13 +27,13 @@ export class Template extends FlatContainer {
   }
 }
 
-/** Elements of a shared leaf at most: every request compares them, as part of the signature. */
+/** Limit for the elements of a shared leaf: they are part of the signature of each request. */
 const MAX_SHARED_ELEMENTS = 1024;
 
-/** Rows without elements cost their caller no memory, and the serving time for each. */
+/** Limit for rows without elements, which cost the caller nothing and the serving time. */
 const MAX_EMPTY_ROWS = 65_536;
 
-/** Characters of a signature at most: callers choose them, and servings keep them. */
+/** Limit for the characters of a signature: callers choose it, and servings keep it. */
 const MAX_SIGNATURE_LENGTH = 32_768;
 
 /** Whether a leaf without rows must have the same value in all items, or only type and shape. */

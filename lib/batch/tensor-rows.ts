@@ -12,7 +12,7 @@ interface Chunk {
   readonly count: number;
 }
 
-/** Rows that are tensors or containers of tensors: references into the items they came in. */
+/** Rows that are tensors or containers of tensors: references to rows of the given items. */
 export class TensorRows implements Rows {
   readonly size: number;
   /** The first row of each chunk; made for the first slice. */
@@ -25,7 +25,7 @@ export class TensorRows implements Rows {
     this.size = chunks.reduce((size, { count }) => size + count, 0);
   }
 
-  /** The rows that lie on the batch axes of one item. */
+  /** The rows on the batch axes of one item. */
   static of(item: FlatContainer, axes?: BatchAxes, shared?: SharedLeaves): TensorRows {
     const { template, rows } = templateOf(item, axes, shared);
     const leaves = template.leaves.map(({ tensor }) => tensor);
@@ -120,8 +120,8 @@ export class TensorRows implements Rows {
   }
 
   /**
-   * The index of the chunk with the row, by bisection: a batch of many items has many chunks, and
-   * may be cut into as many slices.
+   * The index of the chunk with the row, by binary search: a batch of many items has many chunks,
+   * and may be cut into as many slices.
    */
   private chunkAt(row: number): number {
     const starts = (this.starts ??= startsOf(this.chunks));

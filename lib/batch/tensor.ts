@@ -110,12 +110,12 @@ function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedDa
   return new storage(data.buffer, data.byteOffset, data.length);
 }
 
-/** False when the storage has become another since: its buffer was transferred, or has shrunk. */
+/** False once the buffer was transferred or has shrunk. */
 export function isIntact({ data, size }: Tensor): boolean {
   return data.length === size;
 }
 
-/** How many bytes the elements take, strings as UTF-8. */
+/** The bytes of the elements, strings as UTF-8. */
 export function bytesOf({ data }: Tensor): number {
   return Array.isArray(data)
     ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
@@ -132,7 +132,7 @@ export function copyOf({ type, data, dims }: Tensor): Tensor {
   return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
-/** The elements in a buffer of their own, of just their size. */
+/** The elements in a new buffer of exactly their size. */
 export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
@@ -148,17 +148,14 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
   );
 }
 
-/**
- * A tensor like `like` of which every element is still to be written: until then it holds whatever
- * was in that memory before.
- */
+/** A tensor like `like` with arbitrary old memory as its elements: write every one of them. */
 export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
   const storage = storageClasses.get(like.type);
   if (!storage) {
     return zerosLike(like, dims);
   }
   const length = product(dims, 0, dims.length);
-  // Memory that is cleared first costs twice as much.
+  // Cleared memory would cost twice as much.
   const { buffer } = Buffer.allocUnsafeSlow(length * storage.BYTES_PER_ELEMENT);
   return new Tensor(like.type, new storage(buffer, 0, length), dims);
 }
@@ -177,8 +174,8 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
 }
 
 /**
- * What the elements of each type lie in. Where there is no class for it, as for floats of 16 bits
- * before Node 24, onnxruntime takes another.
+ * The array class of each element type, as onnxruntime chooses it: Node has none for floats of 16
+ * bits before version 24.
  */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
@@ -197,10 +194,7 @@ export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Stor
   ['int4', Uint8Array],
 ]);
 
-/**
- * The class of the typed array; a Buffer, which can share its memory with others, is for this an
- * Uint8Array.
- */
+/** The class of the typed array, for a copy. A new Buffer would share the memory of a pool. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
@@ -208,8 +202,8 @@ function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
 /**
  * Copies `count` rows, counted on `axis`, from `source` to `target`.
  *
- * Rows on axis 0 lie together and are one block; on a later axis each step of the axes before it
- * holds a block of its own.
+ * Rows on axis 0 are one block in memory. On a later axis there is a block for each index of the
+ * axes before it.
  */
 export function copyRows(
   target: Tensor,

@@ -17,7 +17,7 @@ import {
   WithMetadata,
 } from './batch-function.js';
 
-/** Limit of functions for undeclared keys; the oldest is dropped, and built anew on its next use. */
+/** Functions for undeclared keys; beyond it the oldest is dropped, and built anew if used again. */
 const MAX_UNDECLARED = 1024;
 
 /** Batch functions, one for each key, built and called in the thread of this object. */

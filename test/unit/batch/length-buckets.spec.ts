@@ -233,7 +233,7 @@ describe('LengthBuckets', () => {
         buckets.batch({ x: new Tensor(type, data, [2, 3]) }, { fill: { x: fill } });
 
       expect(make).toThrow(InvalidBatchError);
-      expect(make).toThrow(`it is no element of a ${type} tensor`);
+      expect(make).toThrow(`which is no element of a ${type} tensor`);
     });
 
     it.each([

@@ -10,24 +10,21 @@ import { outputRows } from './output.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 
-/**
- * One batch on its way through a partition: gives the requests with rows in it what it says, each
- * its own.
- */
+/** One batch in a partition: passes its results, steps and hooks on to the requests of its rows. */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
   private hooked = false;
-  /** The request of each row and its index there; made for the batches that need it. */
+  /** The request of each row and its index there; built on first use. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
     private readonly parts: readonly Part<BatchRequest>[],
     private readonly outputAxes: BatchAxes,
-    /** The most rows of the batch, padding included. */
+    /** Limit for the rows of the batch, padding included. */
     largest: number,
-    /** Why its steps are not wanted any more. */
+    /** The reason to end a generator at its next step. */
     private readonly cut: () => Error | undefined = () => undefined,
   ) {
     const batch = Batch.merge(
@@ -53,7 +50,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** @throws UnfitRows when memory that rows lie in has been taken away while they waited */
+  /** @throws RejectedRowsError when buffers of rows were transferred or have shrunk meanwhile */
   checkRows(): void {
     if (this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
@@ -73,18 +70,18 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Answers those with rows that are unfit, and gives the parts of the others. */
+  /** Fails the requests with rejected rows, and returns the parts of the others. */
   without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
-    const unfit = new Set<BatchRequest>();
+    const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
       for (let row = start; row < end; row++) {
         if (faults.has(row)) {
-          unfit.add(request);
+          rejected.add(request);
           request.fail(faults.get(row));
         }
       }
     });
-    return this.parts.filter(({ request }) => !unfit.has(request));
+    return this.parts.filter(({ request }) => !rejected.has(request));
   }
 
   hook(name: string, value: unknown, own = false): void {
@@ -126,12 +123,12 @@ export class BatchRun implements BatchListener {
     return owner !== undefined && owner.request.isWaiting(owner.index);
   }
 
-  /** Whether callers have heard of it already: then it cannot run again. */
-  get hasSpoken(): boolean {
+  /** True when callers have received hooks or steps: then the batch cannot run again. */
+  get hasEmitted(): boolean {
     return this.hooked || this.steps > 0;
   }
 
-  /** Gives each request its rows of the output. */
+  /** Answers each request with its rows of the output. */
   end(result: PartitionResult | typeof STEPPED): void {
     if (result === STEPPED) {
       this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
@@ -150,8 +147,8 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  /** It has failed so, and its rows are to run again. */
-  runsAgain(error: unknown): void {
+  /** The batch has failed, and its rows will run again. */
+  retryAfter(error: unknown): void {
     if (error instanceof RunTimeoutError) {
       this.parts.forEach(({ request }) => (request.overrun = error));
     }
@@ -172,10 +169,10 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  private forEachPart(tell: (part: Part<BatchRequest>, start: number, end: number) => void): void {
+  private forEachPart(visit: (part: Part<BatchRequest>, start: number, end: number) => void): void {
     let start = 0;
     for (const part of this.parts) {
-      tell(part, start, start + part.count);
+      visit(part, start, start + part.count);
       start += part.count;
     }
   }

@@ -5,9 +5,9 @@ import { deepCopy } from '../batch/deep-copy.js';
 import { asOutput, type BatchOutput, rowsIn } from '../partitions/batch-function.js';
 
 /**
- * The output of a batch as rows that can be shared out, the results of padding cut off.
+ * The output of a batch as rows, without the results of padding.
  *
- * @throws InvalidOutputError when it has not one result per row
+ * @throws InvalidOutputError for an output without one result per row
  */
 export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
   const expected = input.size + input.padding;
@@ -47,19 +47,19 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   return rows.slice(0, input.size);
 }
 
-/** Only a model has the option. */
+/** Only models have the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
-    ? `. Where its rows lie on another axis, say so: outputs: { ${path}: { batchAxis: ... } }`
+    ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`
     : '';
 }
 
 /**
- * The rows in storage of their own, or lent to who copies them at once elsewhere; throws the error
- * that a batch function put in place of a row's result.
+ * The rows in storage of their own; with `zeroCopy` possibly as views, for a caller that copies
+ * them before the next tick. Throws the error that a batch function returned for a row.
  */
-export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
-  const output = isLent ? rows.view() : rows.release();
+export function releaseOutput(rows: Batch, zeroCopy = false): BatchOutput {
+  const output = zeroCopy ? rows.view() : rows.release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;
@@ -67,7 +67,7 @@ export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
   return output;
 }
 
-/** As {@link releaseOutput}, for one of several callers: no other sees what he does with it. */
+/** Like {@link releaseOutput}, with a copy for each of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

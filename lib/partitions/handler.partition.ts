@@ -17,16 +17,13 @@ import {
  */
 export type ServingKind = 'inline' | 'process';
 
-/** The options of a partition of a class serving, with what its class must know to load for it. */
+/** The options of a partition of a class serving, and its keys. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /**
-   * The keys that batches will have; of an inline serving the key of its first batch, others may
-   * follow.
-   */
+  /** The keys of its batches; for `run` the key of the first batch, and others may follow. */
   readonly batchKeys: readonly string[];
 };
 
-/** What {@link ServingHandler.handleBatch} returns, or a generator that yields a list per step. */
+/** The result of {@link ServingHandler.handleBatch}, or a generator that yields a list per step. */
 export type HandlerResult<Output = unknown> =
   | BatchResult<Output>
   | Promise<BatchResult<Output>>
@@ -35,16 +32,13 @@ export type HandlerResult<Output = unknown> =
 
 /** A serving as a Nest provider: loads once, then runs every batch. */
 export interface ServingHandler<Output = unknown> {
-  /**
-   * Loads and compiles, before the first batch; `partitions` has one entry of options per
-   * partition.
-   */
+  /** Loads and compiles before the first batch; `partitions` has the options of each partition. */
   init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
 }
 
-/** One of the partitions that a handler serves. */
+/** One partition of a handler. */
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
 

@@ -15,7 +15,7 @@ import type { RunRows } from '../partition.js';
 type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/** Loads an ONNX model: what runs its batches, and what is to be known of it. */
+/** Loads an ONNX model: the function that runs its batches, and its properties. */
 export async function openModel(task: ModelTask): Promise<[RunRows, Loaded]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
@@ -42,10 +42,7 @@ function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
   return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
-/**
- * Sessions on WebGPU in one process take turns, from now until their threads have ended; all others
- * work side by side.
- */
+/** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
 function exclusivelyFor({
   options,
   webgpuTurn,
@@ -65,14 +62,12 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
     throw new ServingLoadError(
       'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +
         'onnxruntime-node',
-      {
-        cause,
-      },
+      { cause },
     );
   }
 }
 
-/** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
+/** Whether the model contains the word. Reads the file as a stream: 100 MB take about 50 ms. */
 async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
   const [path] = files.keys();
   const pieces =
@@ -119,7 +114,7 @@ function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch
   if (batch.size !== size) {
     throw new InvalidOutputError(
       `A run of ${size} rows gave ${batch.size}: ${batch.signature}; ` +
-        'where the rows lie on another axis, say so: outputs: { name: { batchAxis: ... } }',
+        'if the rows lie on another axis, declare it: outputs: { name: { batchAxis: ... } }',
     );
   }
   return batch;
@@ -143,8 +138,8 @@ function tensorsIn(rows: FlatRows): FlatContainer {
 }
 
 /**
- * The tensor as onnxruntime-node reads it: half floats by their bits. Of a Float16Array, in which
- * Node keeps them from 24 on, it reads nothing.
+ * The tensor as onnxruntime-node reads it: half floats as their bits. It cannot read a
+ * Float16Array, which holds them from Node 24 on.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {
@@ -152,6 +147,6 @@ export function feedOf(tensor: Tensor): Tensor {
   }
   const { buffer, byteOffset, length } = tensor.data as Uint16Array;
   const bits = new Uint16Array(buffer, byteOffset, length);
-  // The constructor makes a Float16Array of them.
+  // The constructor would convert the bits to a Float16Array.
   return Object.defineProperty(new Tensor('float16', bits, tensor.dims), 'data', { value: bits });
 }

@@ -21,7 +21,7 @@ import {
 } from '../../errors.js';
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
-import { asOutput, DONE, endedRows, rowsIn } from '../batch-function.js';
+import { asOutput, DONE, endedRowsOf, rowsIn } from '../batch-function.js';
 
 /** A container on its way: without the class of its tensors, which would be lost. */
 interface WireContainer {
@@ -41,7 +41,7 @@ export type WireRows =
       readonly errors: readonly number[];
       /** The indices of objects with packed containers beside other values, and their names. */
       readonly mixed: readonly (readonly [index: number, names: readonly string[]])[];
-      /** The indices of rows that are over. */
+      /** The indices of rows that have ended. */
       readonly done: readonly number[];
     };
 
@@ -61,8 +61,8 @@ export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
 /**
  * Sends the rows of a batch to where they run.
  *
- * @throws UnfitRows for plain values that cannot be sent, such as functions
- * @throws TooLargeToSendError when the rows are too much for one message
+ * @throws RejectedRowsError for plain values that cannot be sent, such as functions
+ * @throws TooLargeToSendError when the rows are too large for one message
  */
 export function sendRows(
   batch: Batch,
@@ -70,20 +70,17 @@ export function sendRows(
 ): void {
   try {
     const [rows, transfer] = packRows(batch.gather());
-    // Plain values still belong to the caller, also where they are tensors.
+    // Plain values still belong to the caller, even if they are tensors.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
     throw batch.isPlain && !(cause instanceof TooLargeToSendError)
-      ? (unfitRows(batch) ?? cause)
+      ? (rejectedRows(batch) ?? cause)
       : cause;
   }
 }
 
-/**
- * Which of the rows it is: each is tried by itself, as would cost too much for those that can be
- * sent.
- */
-function unfitRows(batch: Batch): RejectedRowsError | undefined {
+/** The rows that cannot be sent. Each is tried by itself, which is too slow to do beforehand. */
+function rejectedRows(batch: Batch): RejectedRowsError | undefined {
   const faults = new Map<number, Error>();
   for (const [index, row] of (batch.consume() as unknown[]).entries()) {
     try {
@@ -134,7 +131,7 @@ function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireRow
   const containers: number[] = [];
   const errors: number[] = [];
   const mixed: [number, string[]][] = [];
-  const done = endedRows(rows);
+  const done = endedRowsOf(rows);
   const list = rows.map((row, index) => {
     const container = flatten(row);
     if (container) {
@@ -192,7 +189,7 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
   );
 }
 
-/** A view of a part would move, or clone, all the rest of its buffer with it. */
+/** False for a view of a part: the whole buffer would move, or be copied, with it. */
 function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
   return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }

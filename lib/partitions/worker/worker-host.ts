@@ -14,10 +14,10 @@ import {
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
-import { type BatchFunctionFactory, endedRows, type BatchListener } from '../batch-function.js';
+import { type BatchFunctionFactory, endedRowsOf, type BatchListener } from '../batch-function.js';
 
-/** Its callers have been told already. */
-const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
+/** The end of a revoked batch, whose callers have been answered. */
+const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
 
 type BatchRequest = Extract<
   WorkerRequest,
@@ -26,31 +26,28 @@ type BatchRequest = Extract<
 
 type FileTask = Extract<WorkerTask, { readonly file: string }>;
 
-/** The way from a worker to the application and back. */
+/** The channel of a worker to the application and back. */
 export interface Port {
-  listen(hear: (request: WorkerRequest) => void): void;
+  listen(onRequest: (request: WorkerRequest) => void): void;
   /** @throws when the message cannot be cloned */
   post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
-  /** Says that the batch of that number begins; false where it was taken back, and must not. */
+  /** Reports that the batch of that number begins; false when it was revoked, and must not run. */
   begin(batch: number): boolean;
   /** Ends the worker. */
   exit(): void;
 }
 
-/**
- * The work of a partition, where its session lives: opens it and runs batches, one after the other,
- * until no more will come.
- */
+/** Opens the session of a partition in its worker, and runs its batches one after the other. */
 export class WorkerHost {
   private readonly requests = new Queue<BatchRequest>();
-  /** Counts the batches, as the other side does. */
+  /** The number of the batch that runs; the application counts in the same way. */
   private batch = -1;
-  /** The rows of the batch that nobody waits for. */
-  private over = new Set<number>();
-  /** The steps of the batch that were sent, and not heard yet. */
+  /** The rows of the batch for which no caller waits. */
+  private endedRows = new Set<number>();
+  /** The steps of the batch that were sent, and not acknowledged yet. */
   private unacknowledged = 0;
-  /** Has the generator look again whether it may go on. */
-  private wake = (): void => {};
+  /** Resumes a generator that waits for an acknowledgement. */
+  private resume = (): void => {};
 
   constructor(
     private readonly task: WorkerTask,
@@ -58,25 +55,25 @@ export class WorkerHost {
   ) {}
 
   async run(): Promise<void> {
-    // Listening before anything is awaited, so that no batch is missed.
-    this.port.listen((request) => this.hear(request));
+    // Before the first await, so that no batch is missed.
+    this.port.listen((request) => this.receive(request));
     const runRows = await this.open();
     if (!runRows) {
       return;
     }
-    // A batch that was handed ahead waits in the queue.
+    // A batch that was sent ahead waits in the queue.
     for await (const request of this.requests) {
       this.batch++;
-      this.over = new Set();
+      this.endedRows = new Set();
       this.unacknowledged = 0;
       const [end, transfer] = this.port.begin(this.batch)
         ? await this.answer(runRows, request)
-        : [TAKEN_BACK];
+        : [REVOKED];
       this.end(end, transfer);
     }
   }
 
-  private hear(request: WorkerRequest): void {
+  private receive(request: WorkerRequest): void {
     if ('rows' in request || 'unreadable' in request) {
       this.requests.push(request);
     } else if ('end' in request) {
@@ -84,12 +81,12 @@ export class WorkerHost {
     } else if ('halt' in request) {
       this.port.exit();
     } else if (request.batch === this.batch) {
-      if ('over' in request) {
-        request.over.forEach((row) => this.over.add(row));
+      if ('endedRows' in request) {
+        request.endedRows.forEach((row) => this.endedRows.add(row));
       } else {
-        this.unacknowledged -= request.heard;
+        this.unacknowledged -= request.acknowledged;
       }
-      this.wake();
+      this.resume();
     }
   }
 
@@ -127,21 +124,22 @@ export class WorkerHost {
   }
 
   private listener(hooks: readonly string[], plainRows: boolean): BatchListener {
-    const tell = (news: BatchProgress): void => this.port.post({ batch: this.batch, ...news }, []);
+    const report = (progress: BatchProgress): void =>
+      this.port.post({ batch: this.batch, ...progress }, []);
     return {
       hooks,
-      // What is said before the end is copied, since the function may go on with it.
-      hook: (name, value) => tell({ hook: name, value: packOutput(value, plainRows)[0] }),
+      // Copied, not moved: the function may go on with the value.
+      hook: (name, value) => report({ hook: name, value: packOutput(value, plainRows)[0] }),
       step: (output, metadata) => {
-        tell({ step: packOutput(output, true)[0], metadata });
+        report({ step: packOutput(output, true)[0], metadata });
         this.unacknowledged++;
-        endedRows(output).forEach((row) => this.over.add(row));
+        endedRowsOf(output).forEach((row) => this.endedRows.add(row));
       },
-      isWaiting: (row) => !this.over.has(row),
+      isWaiting: (row) => !this.endedRows.has(row),
       room: async () => {
-        // Who leaves may be the last: whether anybody still waits is for the generator to see.
+        // Not in a loop: the message may be that the last row has ended, and the generator with it.
         if (this.unacknowledged >= STEPS_AHEAD) {
-          await new Promise<void>((resolve) => (this.wake = resolve));
+          await new Promise<void>((resolve) => (this.resume = resolve));
         }
       },
     };
@@ -152,7 +150,7 @@ export class WorkerHost {
     try {
       this.port.post({ batch, ...end }, transfer);
     } catch (error) {
-      // It cannot be cloned, and that is how the batch ends.
+      // The end cannot be cloned.
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }
@@ -169,7 +167,7 @@ async function importFactory(file: string): Promise<BatchFunctionFactory<unknown
   const { default: factory } = (await import(file)) as { default?: unknown };
   if (typeof factory !== 'function') {
     throw new InvalidServingError(
-      `${file} must export as its default a function that returns the batch function, it exports ` +
+      `${file} must have a default export: a function that returns the batch function; it has ` +
         typeof factory,
     );
   }

@@ -99,7 +99,7 @@ describe('signatureOf', () => {
     [
       'inputs disagree on the rows',
       [{ x: [1, 9], state: [2, 1, 64] }, {}, { inputs: { state: { batchAxis: 0 } } }],
-      'The inputs of the model disagree on the number of rows: x: float32[1, 9] on axis 0, state: float32[2, 1, 64] on axis 0; say where they lie',
+      'The inputs of the model disagree on the number of rows: x: float32[1, 9] on axis 0, state: float32[2, 1, 64] on axis 0; declare their axes',
     ],
     [
       'one input is fixed to one row',

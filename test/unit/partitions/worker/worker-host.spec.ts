@@ -13,11 +13,11 @@ describe('WorkerHost', () => {
     await application.turns(200);
     expect(application.steps).toBe(64);
 
-    application.say({ batch: 0, heard: 16 });
+    application.say({ batch: 0, acknowledged: 16 });
     await application.turns(200);
     expect(application.steps).toBe(80);
 
-    application.say({ batch: 0, over: [0] });
+    application.say({ batch: 0, endedRows: [0] });
     application.say({ end: true });
     await run;
     expect(application.steps).toBe(80);
@@ -28,13 +28,13 @@ describe('WorkerHost', () => {
     const application = new Application(worker('endless').href);
     const run = application.run(['a']);
     await application.turns(200);
-    application.say({ batch: 0, over: [0] });
+    application.say({ batch: 0, endedRows: [0] });
     application.give(['b']);
 
     await application.turns(200);
     expect(application.steps).toBe(128);
 
-    application.say({ batch: 1, over: [0] });
+    application.say({ batch: 1, endedRows: [0] });
     application.say({ end: true });
     await run;
   });

@@ -47,8 +47,8 @@ export function checkTensor({ type, data, dims }: Tensor, path = ''): Tensor {
   if (data.length !== size) {
     throw new InvalidBatchError(
       `${describePath(path)} holds ${data.length} elements and its shape [${shape.join(', ')}] ` +
-        `needs ${size}; was its buffer transferred (a tensor that is returned moves to the ` +
-        'caller: to return it again, return a copy), or does a byte hold several elements?',
+        `needs ${size}; was its buffer transferred (a returned tensor moves to the caller: to ` +
+        'return it again, keep it and return a copy), or does a byte hold several elements?',
     );
   }
   return new Tensor(

@@ -130,7 +130,7 @@ export function modelEngine(
 /** The models of the whole process that are loading. */
 const loading = new Set<Promise<OpenedEngine>>();
 
-/** Resolves when no model is loading: an exit meanwhile aborts the process, without its exit code. */
+/** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
 export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }

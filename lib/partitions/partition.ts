@@ -129,9 +129,9 @@ export abstract class PartitionDecorator implements Partition {
   readonly kill: Partition['kill'];
   private readonly listeners: (() => void)[] = [];
 
-  constructor({ prefetch, kill }: Partition) {
-    this.prefetch = prefetch;
-    this.kill = kill && (() => this.killInner());
+  constructor(inner: Partition) {
+    this.prefetch = inner.prefetch;
+    this.kill = inner.kill && (() => this.killInner());
   }
 
   /** The other partition; undefined while there is none. */

@@ -1,7 +1,7 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
-import { type Container, FlatContainer, flatten } from './container.js';
-import { type FlatRows, ListRows, type Rows } from './list-rows.js';
+import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
+import { ListRows, type Rows } from './list-rows.js';
 import { rowOf } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template } from './template.js';

@@ -1,5 +1,5 @@
 import type { Tensor } from 'onnxruntime-common';
-import { InvalidBatchError, isServingError, messageOf } from '../errors.js';
+import { InvalidBatchError, InvalidOutputError, isServingError, messageOf } from '../errors.js';
 import { truncate } from '../format.js';
 import { checkTensor, isTensor } from './tensor.js';
 
@@ -82,6 +82,20 @@ export function flatten(value: unknown): FlatContainer | undefined {
   return typeof value === 'object' && value !== null ? read(() => takeApart(value)) : undefined;
 }
 
+/** The rows of a batch in one value: tensors with rows on their batch axes, or plain values. */
+export type FlatRows = FlatContainer | unknown[];
+
+/**
+ * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
+ * tuple, unless the rows are plain values. Undefined for any other value.
+ *
+ * @throws InvalidBatchError for tensors that cannot be used
+ */
+export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined {
+  const list = Array.isArray(value) ? (value as unknown[]) : undefined;
+  return plainRows && list ? list : (flatten(value) ?? list);
+}
+
 /** Reads a caller's value; an exception becomes an InvalidBatchError. */
 export function read<T>(of: () => T): T {
   try {
@@ -90,6 +104,17 @@ export function read<T>(of: () => T): T {
     throw isServingError(cause)
       ? cause
       : new InvalidBatchError(`A value cannot be read: ${truncate(messageOf(cause))}`, { cause });
+  }
+}
+
+/** An invalid batch is the caller's fault, an invalid output that of the batch function. */
+export function asOutput<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (cause) {
+    throw cause instanceof InvalidBatchError
+      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
+      : cause;
   }
 }
 
@@ -167,12 +192,12 @@ function takeApart(value: object): FlatContainer | undefined {
 /** A name that looks neither like a path nor like the index of a tuple. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-/** The parts of a list or plain object; undefined if it is empty or holds a primitive by name. */
+/** The parts of a list or plain object; undefined if it is empty or obviously holds others. */
 function partsOf(
   value: unknown,
 ): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {
   if (Array.isArray(value)) {
-    return value.length > 0 ? { values: value } : undefined;
+    return typeof value[0] === 'object' ? { values: value } : undefined;
   }
   const entries = isPlainObject(value) ? Object.entries(value as object) : [];
   if (entries.length === 0 || entries.some(([, part]) => typeof part !== 'object')) {

@@ -1,4 +1,4 @@
-import type { FlatContainer } from './container.js';
+import type { FlatRows } from './container.js';
 
 /** Rows that are plain values. */
 export class ListRows implements Rows {
@@ -42,9 +42,6 @@ export class ListRows implements Rows {
     return this.release();
   }
 }
-
-/** The rows of a batch in one value: tensors with rows on their batch axes, or plain values. */
-export type FlatRows = FlatContainer | unknown[];
 
 /**
  * The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are

@@ -1,8 +1,9 @@
 import { Batch } from '../batch/batch.js';
+import { asOutput, rowsIn } from '../batch/container.js';
 import { axisOf, type BatchAxes } from '../batch/template.js';
 import { InvalidOutputError, isError } from '../errors.js';
 import { deepCopy } from '../batch/deep-copy.js';
-import { asOutput, type BatchOutput, rowsIn } from '../partitions/batch-function.js';
+import type { BatchOutput } from '../partitions/batch-function.js';
 
 /**
  * The output of a batch as rows, without the results of padding.

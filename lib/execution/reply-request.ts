@@ -3,7 +3,7 @@ import type { ResolvedCallOptions } from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import type { CallMetadata } from '../definition/reply.js';
-import { asOutput } from '../partitions/batch-function.js';
+import { asOutput } from '../batch/container.js';
 import { BatchRequest } from './request.js';
 
 /** The output rows of a request, and what was said of the batches in which it ran. */

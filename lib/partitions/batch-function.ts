@@ -1,32 +1,8 @@
-import { type Container, flatten } from '../batch/container.js';
-import type { FlatRows } from '../batch/list-rows.js';
-import { InvalidBatchError, InvalidOutputError } from '../errors.js';
+import type { Container } from '../batch/container.js';
 import { type Origin } from '../context/caller-context.js';
 
 /** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
-
-/**
- * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
- * tuple, unless the rows are plain values. Undefined for any other value.
- *
- * @throws InvalidBatchError for tensors that cannot be used
- */
-export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined {
-  const list = Array.isArray(value) ? (value as unknown[]) : undefined;
-  return plainRows && list ? list : (flatten(value) ?? list);
-}
-
-/** An invalid batch is the caller's fault, an invalid output that of the batch function. */
-export function asOutput<T>(make: () => T): T {
-  try {
-    return make();
-  } catch (cause) {
-    throw cause instanceof InvalidBatchError
-      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
-      : cause;
-  }
-}
 
 /** The output of a batch, and metadata of the server. */
 export interface BatchResult<Output = BatchOutput> {

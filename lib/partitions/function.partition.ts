@@ -1,7 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Batch } from '../batch/batch.js';
-import { FlatContainer } from '../batch/container.js';
-import type { FlatRows } from '../batch/list-rows.js';
+import { FlatContainer, type FlatRows } from '../batch/container.js';
 import { InvalidServingError, isServingError, messageOf, ServingLoadError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';

@@ -1,5 +1,5 @@
 import type { Batch } from '../batch/batch.js';
-import type { FlatRows } from '../batch/list-rows.js';
+import type { FlatRows } from '../batch/container.js';
 import { PartitionLostError, RequestTooLargeError } from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 

@@ -1,8 +1,7 @@
 import { createReadStream } from 'node:fs';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
-import { FlatContainer } from '../../batch/container.js';
-import type { FlatRows } from '../../batch/list-rows.js';
+import { FlatContainer, type FlatRows } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';
 import { InvalidInputError, InvalidOutputError, ServingLoadError } from '../../errors.js';
 import { type ModelContent, sessionOf } from './model-content.js';

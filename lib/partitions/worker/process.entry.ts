@@ -2,8 +2,8 @@ import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { InvalidOutputError, toWire, type WireError } from '../../errors.js';
 import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
+import { BatchClaims } from './thread-channel.js';
 import {
-  BatchClaims,
   type ExitMessage,
   MARKS,
   type RevokeRequest,

@@ -2,7 +2,6 @@ import { Worker } from 'node:worker_threads';
 import {
   type Channel,
   type OnMessage,
-  BatchClaims,
   type WorkerExit,
   type WorkerRequest,
   type WorkerTask,
@@ -44,4 +43,28 @@ export function openThread(task: WorkerTask): Channel {
     ref: () => worker.ref(),
     unref: () => worker.unref(),
   };
+}
+
+/**
+ * Decides whether a batch begins, between the thread that would run it and the thread that sent it:
+ * a revoked batch never begins, and a batch that has begun is never revoked. The number of batches
+ * that have begun or were revoked is in memory that both threads share.
+ */
+export class BatchClaims {
+  private readonly begun: Int32Array;
+
+  constructor(readonly memory = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)) {
+    this.begun = new Int32Array(memory);
+  }
+
+  /** Called by the worker for each batch in turn, counted from 0: whether it may begin. */
+  tryBegin(batch: number): boolean {
+    // The count has 32 bits, and overflows.
+    return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
+  }
+
+  /** Called by the sender: revokes what has not begun of the batches sent so far; their number. */
+  revoke(sent: number): number {
+    return (sent - Atomics.exchange(this.begun, 0, sent)) | 0;
+  }
 }

@@ -1,5 +1,6 @@
 import { parentPort, workerData } from 'node:worker_threads';
-import { BatchClaims, type WorkerTask } from './worker-protocol.js';
+import { BatchClaims } from './thread-channel.js';
+import type { WorkerTask } from './worker-protocol.js';
 import { WorkerHost } from './worker-host.js';
 
 const port = parentPort!;

@@ -1,12 +1,14 @@
 import { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
-import type { FlatRows } from '../../batch/list-rows.js';
 import {
+  asOutput,
   FlatContainer,
+  type FlatRows,
   flatten,
   isPlainObject,
   type Leaf,
   MAX_DEPTH,
+  rowsIn,
   type Structure,
 } from '../../batch/container.js';
 import { copyOfData, type TypedData } from '../../batch/tensor.js';
@@ -21,7 +23,7 @@ import {
 } from '../../errors.js';
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
-import { asOutput, DONE, endedRowsOf, rowsIn } from '../batch-function.js';
+import { DONE, endedRowsOf } from '../batch-function.js';
 
 /** A container on its way: without the class of its tensors, which would be lost. */
 interface WireContainer {
@@ -33,7 +35,7 @@ type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'd
 
 /** Rows on their way to a worker, or results on their way back. */
 export type WireRows =
-  | { readonly container: WireContainer }
+  | WireContainer
   | {
       readonly list: readonly unknown[];
       /** The indices in `list` of packed containers and errors. */
@@ -52,9 +54,7 @@ export type WireOutput = WireRows | { readonly other: unknown };
 export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
   const wire =
-    rows instanceof FlatContainer
-      ? { container: packContainer(rows, transfer) }
-      : packList(rows, transfer);
+    rows instanceof FlatContainer ? packContainer(rows, transfer) : packList(rows, transfer);
   return [wire, [...transfer]];
 }
 
@@ -100,8 +100,8 @@ function rejectedRows(batch: Batch): RejectedRowsError | undefined {
 }
 
 export function unpackRows(wire: WireRows): FlatRows {
-  if ('container' in wire) {
-    return unpackContainer(wire.container);
+  if ('structure' in wire) {
+    return unpackContainer(wire);
   }
   const list = [...wire.list];
   for (const index of wire.containers) {

@@ -1,8 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
-import { FlatContainer } from '../../../../lib/batch/container.js';
-import { rowsIn } from '../../../../lib/partitions/batch-function.js';
+import { FlatContainer, rowsIn } from '../../../../lib/batch/container.js';
 import {
   packOutput,
   unpackOutput,

@@ -254,7 +254,7 @@ function portsOf(
     const entries = (axis: string): string =>
       open.map(({ name }) => `${quoted(name)}: { batchAxis: ${axis} }`).join(', ');
     throw new InvalidServingError(
-      `The model's file does not say which axis of the ${kind} ` +
+      `The model's file does not define which axis of the ${kind} ` +
         `${open.map(describePort).join(' and of ')} counts rows. ` +
         `Declare it: ${kind}s: { ${entries('0')} } if axis 0 does, the number of another axis if ` +
         `that does, or ${kind}s: { ${entries('null')} } if none does` +

@@ -155,13 +155,13 @@ describe('signatureOf', () => {
   ])('[W1] a model is refused at boot, with advice, where an input %s', (_, inputs) => {
     expect(() => read(inputs)).toThrow(InvalidServingError);
     expect(() => read(inputs)).toThrow(
-      /does not say which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
+      /does not define which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
     );
   });
 
   it('[W1] the advice names every input that is open, and only these', () => {
     expect(() => read({ x: [4, 3], 'y.0': [4], rate: [] })).toThrow(
-      "The model's file does not say which axis of the input x: float32[4, 3] and of y.0: float32[4] counts rows. " +
+      "The model's file does not define which axis of the input x: float32[4, 3] and of y.0: float32[4] counts rows. " +
         "Declare it: inputs: { x: { batchAxis: 0 }, 'y.0': { batchAxis: 0 } } if axis 0 does",
     );
   });

@@ -122,8 +122,9 @@ export function asOutput<T>(make: () => T): T {
 interface OpenNode {
   readonly node: StructureNode & { readonly parts: Structure[] };
   readonly values: readonly unknown[];
-  readonly path: string | undefined;
-  readonly label: string | undefined;
+  /** The beginning of the paths and labels of its parts. */
+  readonly path: string;
+  readonly label: string;
 }
 
 /** Without recursion, since a value that is not a container may have any depth. */
@@ -131,48 +132,46 @@ function takeApart(value: object): FlatContainer | undefined {
   if (value instanceof FlatContainer) {
     return value;
   }
+  if (isTensor(value)) {
+    return new FlatContainer(0, [{ path: '', label: '', tensor: checkTensor(value) }]);
+  }
   const leaves: Leaf[] = [];
   const open: OpenNode[] = [];
   let [tensors, depth, labelLength] = [0, 0, 0];
 
-  /** The structure of a part; undefined if it is neither a tensor nor can hold some. */
-  const enter = (part: unknown, path?: string, label?: string): Structure | undefined => {
-    if (isTensor(part)) {
-      labelLength += label?.length ?? 0;
-      if (++tensors <= MAX_LEAVES && labelLength <= MAX_LABEL_LENGTH) {
-        leaves.push({ path: path ?? '', label: label ?? '', tensor: part });
-      }
-      return tensors - 1;
-    }
+  const enterNode = (part: unknown, path: string, label: string): Structure | undefined => {
     const inner = partsOf(part);
-    if (!inner) {
-      return undefined;
-    }
-    const node = { names: inner.names, parts: [] };
-    depth = Math.max(depth, open.push({ node, values: inner.values, path, label }));
+    const node = inner && { names: inner.names, parts: [] };
+    depth = node ? Math.max(depth, open.push({ node, values: inner.values, path, label })) : depth;
     return node;
   };
+  const enterLeaf = (tensor: Tensor, path: string, label: string): Structure => {
+    labelLength += label.length;
+    if (++tensors <= MAX_LEAVES && labelLength <= MAX_LABEL_LENGTH) {
+      leaves.push({ path, label, tensor });
+    }
+    return tensors - 1;
+  };
 
-  const structure = enter(value);
+  const structure = enterNode(value, '', '');
   for (let visited = 0, top = open.at(-1); top; top = open.at(-1)) {
-    const { node, values, path, label } = top;
-    const { names, parts } = node;
-    const index = parts.length;
+    const { node, values } = top;
+    const index = node.parts.length;
     if (index === values.length) {
       open.pop();
       continue;
     }
-    const name = names?.[index] ?? String(index);
-    const quoted = !names || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
-    const part = enter(
-      values[index],
-      path === undefined ? name : `${path}.${name}`,
-      label === undefined ? quoted : `${label}.${quoted}`,
-    );
-    if (part === undefined) {
+    const name = node.names?.[index] ?? String(index);
+    const path = top.path + name;
+    const label = top.label + (!node.names || PLAIN_NAME.test(name) ? name : JSON.stringify(name));
+    const part = values[index];
+    const inner = isTensor(part)
+      ? enterLeaf(part, path, label)
+      : enterNode(part, `${path}.`, `${label}.`);
+    if (inner === undefined) {
       return undefined;
     }
-    parts.push(part);
+    node.parts.push(inner);
     if (++visited > MAX_PARTS) {
       throw new InvalidBatchError(
         `A value has more than ${MAX_PARTS} parts and no end of them; does it hold itself?`,
@@ -199,14 +198,20 @@ function partsOf(
   if (Array.isArray(value)) {
     return typeof value[0] === 'object' ? { values: value } : undefined;
   }
-  const entries = isPlainObject(value) ? Object.entries(value as object) : [];
-  if (entries.length === 0 || entries.some(([, part]) => typeof part !== 'object')) {
-    return undefined;
+  const entries: [string, unknown][] = [];
+  for (const name of isPlainObject(value) ? Object.keys(value as object) : []) {
+    const part = (value as Record<string, unknown>)[name];
+    if (typeof part !== 'object') {
+      return undefined;
+    }
+    entries.push([name, part]);
   }
   if (entries.length > 1) {
     entries.sort(([a], [b]) => (a < b ? -1 : 1));
   }
-  return { names: entries.map(([name]) => name), values: entries.map(([, part]) => part) };
+  return entries.length > 0
+    ? { names: entries.map(([name]) => name), values: entries.map(([, part]) => part) }
+    : undefined;
 }
 
 function checkLimits(tensors: number, depth: number, labelLength: number): void {

@@ -61,11 +61,8 @@ export function copyLeaf(leaf: object): unknown {
   if (ArrayBuffer.isView(leaf)) {
     return copyOfData(leaf as TypedData);
   }
-  if (types.isArrayBuffer(leaf)) {
-    return leaf.slice(0);
-  }
-  if (types.isDate(leaf)) {
-    return new Date(leaf);
+  if (types.isArrayBuffer(leaf) || types.isDate(leaf)) {
+    return structuredClone(leaf);
   }
   throw notCopyable(typeName(leaf));
 }

@@ -23,7 +23,7 @@ import {
 } from '../../errors.js';
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
-import { DONE, endedRowsOf } from '../batch-function.js';
+import { DONE } from '../batch-function.js';
 
 /** A container on its way: without the class of its tensors, which would be lost. */
 interface WireContainer {
@@ -35,17 +35,13 @@ type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'd
 
 /** Rows on their way to a worker, or results on their way back. */
 export type WireRows =
-  | WireContainer
-  | {
-      readonly list: readonly unknown[];
-      /** The indices in `list` of packed containers and errors. */
-      readonly containers: readonly number[];
-      readonly errors: readonly number[];
-      /** The indices of objects with packed containers beside other values, and their names. */
-      readonly mixed: readonly (readonly [index: number, names: readonly string[]])[];
-      /** The indices of rows that have ended. */
-      readonly done: readonly number[];
-    };
+  WireContainer | { readonly list: readonly unknown[]; readonly packed: readonly PackedRow[] };
+
+/** A row of the list that differs from its wire form. */
+type PackedRow = readonly [index: number, form: PackedForm];
+
+/** By names: the containers that an object holds beside other values. */
+type PackedForm = 'container' | 'error' | 'done' | readonly string[];
 
 /** An output on its way: results, or any other value. */
 export type WireOutput = WireRows | { readonly other: unknown };
@@ -104,22 +100,28 @@ export function unpackRows(wire: WireRows): FlatRows {
     return unpackContainer(wire);
   }
   const list = [...wire.list];
-  for (const index of wire.containers) {
-    list[index] = unpackContainer(list[index] as WireContainer).toContainer();
-  }
-  for (const index of wire.errors) {
-    list[index] = fromWire(list[index] as WireError);
-  }
-  for (const [index, names] of wire.mixed) {
-    const row = list[index] as Record<string, unknown>;
-    for (const name of names) {
-      row[name] = unpackContainer(row[name] as WireContainer).toContainer();
-    }
-  }
-  for (const index of wire.done) {
-    list[index] = DONE;
+  for (const [index, form] of wire.packed) {
+    list[index] = unpackRow(list[index], form);
   }
   return list;
+}
+
+function unpackRow(row: unknown, form: PackedForm): unknown {
+  switch (form) {
+    case 'container':
+      return unpackContainer(row as WireContainer).toContainer();
+    case 'error':
+      return fromWire(row as WireError);
+    case 'done':
+      return DONE;
+    default: {
+      const object = row as Record<string, unknown>;
+      for (const name of form) {
+        object[name] = unpackContainer(object[name] as WireContainer).toContainer();
+      }
+      return object;
+    }
+  }
 }
 
 /** The output that was packed, with tensors as a FlatContainer unless they are rows of a list. */
@@ -128,39 +130,46 @@ export function unpackOutput(wire: WireOutput): unknown {
 }
 
 function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireRows {
-  const containers: number[] = [];
-  const errors: number[] = [];
-  const mixed: [number, string[]][] = [];
-  const done = endedRowsOf(rows);
+  const packed: PackedRow[] = [];
   const list = rows.map((row, index) => {
-    const container = flatten(row);
-    if (container) {
-      containers.push(index);
-      return packContainer(container, transfer);
+    const [value, form] = packRow(row, transfer);
+    if (form) {
+      packed.push([index, form]);
     }
-    if (isError(row)) {
-      errors.push(index);
-      return toWire(row);
-    }
-    const inner = containersIn(row);
-    if (inner.length > 0) {
-      mixed.push([index, inner.map(([name]) => name)]);
-      const packed = inner.map(([name, part]) => [name, packContainer(part, transfer)] as const);
-      return { ...(row as object), ...Object.fromEntries(packed) };
-    }
-    return row === DONE ? undefined : row;
+    return value;
   });
-  return { list, containers, errors, mixed, done };
+  return { list, packed };
+}
+
+function packRow(row: unknown, transfer: Set<ArrayBuffer>): [value: unknown, form?: PackedForm] {
+  if (row === DONE) {
+    return [undefined, 'done'];
+  }
+  const container = flatten(row);
+  if (container) {
+    return [packContainer(container, transfer), 'container'];
+  }
+  if (isError(row)) {
+    return [toWire(row), 'error'];
+  }
+  const parts = containersIn(row);
+  if (parts.length === 0) {
+    return [row];
+  }
+  const packed = parts.map(([name, part]) => [name, packContainer(part, transfer)] as const);
+  return [{ ...(row as object), ...Object.fromEntries(packed) }, parts.map(([name]) => name)];
 }
 
 /** The containers that an object holds by name beside other values; not those of inner objects. */
 function containersIn(row: unknown): [name: string, FlatContainer][] {
-  return isPlainObject(row)
-    ? Object.entries(row as object).flatMap(([name, part]) => {
-        const container = flatten(part);
-        return container ? [[name, container] as [string, FlatContainer]] : [];
-      })
-    : [];
+  const found: [string, FlatContainer][] = [];
+  for (const [name, part] of isPlainObject(row) ? Object.entries(row as object) : []) {
+    const container = flatten(part);
+    if (container) {
+      found.push([name, container]);
+    }
+  }
+  return found;
 }
 
 function packContainer(

@@ -1,36 +1,33 @@
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
-import { type Container, isContainer, leavesOf, mapLeaves, read } from './container.js';
+import { type Container, FlatContainer, type FlatRows, flatten } from './container.js';
 import { ListRows, type Rows } from './list-rows.js';
-import { asRow } from './tensor.js';
+import { rowOf } from './tensor.js';
 import { TensorRows } from './tensor-rows.js';
 import type { BatchAxes, Template } from './template.js';
 
-/** The key of rows that name none. */
+/** The key of rows without a key of their own. */
 export const DEFAULT_KEY = 'default';
 
-/** A list can say that it is longer than any memory. */
-const MOST_ITEMS = 2 ** 24;
-const LONGEST_KEY = 1024;
+/** A sparse list may be longer than any memory. */
+const MAX_ITEMS = 2 ** 24;
+const MAX_KEY_LENGTH = 1024;
 
 /**
  * Rows that run together: an immutable value, after Nx.Batch.
  *
- * Nothing is copied until {@link consume}: a batch only remembers which rows of which items it is
- * made of.
+ * Nothing is copied until {@link consume}: a batch only refers to rows of items.
  */
 export class Batch {
   private constructor(
     private readonly rows: Rows | null,
-    /** The lane the rows batch in. */
+    /** The lane of the rows. */
     readonly key: string = DEFAULT_KEY,
     /** The number of zero rows that {@link consume} adds at the end. */
     readonly padding: number = 0,
   ) {
     if (padding > 0 && this.isPlain) {
-      throw new InvalidBatchError(
-        'Cannot pad plain values: there is no zero row of an unknown kind; pad tensors',
-      );
+      throw new InvalidBatchError('Cannot pad plain values, which have no zero row; pad tensors');
     }
   }
 
@@ -47,7 +44,7 @@ export class Batch {
   }
 
   /**
-   * The rows of each item count: axis 0 of its tensors (`axes` for others), or the elements of a
+   * The rows of each item, counted on axis 0 of its tensors (or on `axes`), or the elements of a
    * list of plain values.
    */
   static concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
@@ -55,24 +52,21 @@ export class Batch {
   }
 
   /**
-   * The rows of one container; `axes` may name leaves that it has not. Without a batch axis in any
-   * leaf it is one row.
+   * The rows of one container; `axes` may name leaves that it does not have. A container without a
+   * batch axis is one row.
    */
-  static ofContainer(item: Container, axes?: BatchAxes): Batch {
-    return new Batch(TensorRows.of(item, axes));
+  static ofContainer(item: Container | FlatContainer, axes?: BatchAxes): Batch {
+    return new Batch(TensorRows.of(flattened(item), axes));
   }
 
-  /** Each value becomes one row as it is, also where it is a tensor. */
+  /** Each value becomes one row without a change, even a tensor. */
   static ofValues(values: readonly unknown[]): Batch {
     return new Batch(new ListRows(itemsOf(values)));
   }
 
-  /**
-   * The rows of what a batch function returned: a leaf without rows goes to every caller, whatever
-   * it holds.
-   */
-  static ofOutput(output: Container, axes?: BatchAxes): Batch {
-    return new Batch(TensorRows.of(output, axes, 'alike'));
+  /** The rows of an output: leaves without rows go to every caller, and may differ in value. */
+  static ofOutput(output: Container | FlatContainer, axes?: BatchAxes): Batch {
+    return new Batch(TensorRows.of(flattened(output), axes, 'alike'));
   }
 
   /**
@@ -115,20 +109,22 @@ export class Batch {
   /** This batch with each item as one more row. */
   stack(items: readonly unknown[]): Batch {
     const own = itemsOf(items);
-    if (own.length > 0 && !own.some(isContainer)) {
+    const containers = own.map(flatten);
+    if (own.length > 0 && containers.every((item) => item === undefined)) {
       return this.extend([new ListRows(own)]);
     }
     return this.extend(
-      own.map((item) => (isContainer(item) ? TensorRows.of(rowOf(item)) : new ListRows([item]))),
+      containers.map((item, i) => (item ? TensorRows.of(asRow(item)) : new ListRows([own[i]]))),
     );
   }
 
   /** This batch with the rows of each item added. */
   concatenate(items: readonly unknown[], axes?: BatchAxes): Batch {
     const rows = itemsOf(items).map((item) => {
-      if (isContainer(item)) {
-        checkNames(item, axes);
-        return withRows(TensorRows.of(item, axes));
+      const container = flatten(item);
+      if (container) {
+        checkNames(container, axes);
+        return withRows(TensorRows.of(container, axes));
       }
       if (Array.isArray(item)) {
         return new ListRows(itemsOf(item));
@@ -148,9 +144,9 @@ export class Batch {
 
   /** The same rows in another lane. */
   withKey(key: string): Batch {
-    if (typeof key !== 'string' || key.length > LONGEST_KEY) {
+    if (typeof key !== 'string' || key.length > MAX_KEY_LENGTH) {
       throw new InvalidBatchError(
-        `The key of a batch is a string of at most ${LONGEST_KEY} characters, and not ` +
+        `The key of a batch is a string of at most ${MAX_KEY_LENGTH} characters, and not ` +
           formatValue(key),
       );
     }
@@ -173,8 +169,7 @@ export class Batch {
   /**
    * The first `count` rows and the rest.
    *
-   * All padding goes with the rest; but when the rows do not reach `count`, padding fills the first
-   * half up to it.
+   * The padding goes with the rest, except for what fills the first part up to `count`.
    */
   split(count: number): [Batch, Batch] {
     if (!Number.isInteger(count) || count < 1) {
@@ -211,7 +206,7 @@ export class Batch {
     return pieces;
   }
 
-  /** What rows must share to run in one batch, in words: element types, inner shapes and names. */
+  /** What rows must share to run in one batch: names, element types and inner shapes, as text. */
   get signature(): string {
     return this.rows?.signature ?? 'no rows';
   }
@@ -221,10 +216,7 @@ export class Batch {
     return this.rows instanceof ListRows;
   }
 
-  /**
-   * False when memory that rows lie in has been taken away since the batch was made: a buffer was
-   * transferred, or has shrunk.
-   */
+  /** False when a buffer of the rows was transferred or has shrunk since the batch was made. */
   get isIntact(): boolean {
     return this.rows?.isIntact ?? true;
   }
@@ -243,10 +235,15 @@ export class Batch {
    * All rows in storage of their own: a container with `size + padding` rows on its batch axes, or
    * a list of plain values.
    *
-   * This is the one copy that a row makes on its way into a batch, and the one on its way out.
+   * Rows are copied here only: once on the way into a batch, and once on the way out.
    */
   consume(): Container | unknown[] {
-    return this.filled().consume(this.padding);
+    return valueOf(this.gather());
+  }
+
+  /** Like {@link consume}, as a FlatContainer: for code that sends the rows on. */
+  gather(): FlatRows {
+    return this.filled().gather(this.padding);
   }
 
   /** The same rows; those that are tensors in storage of their own. Plain values are shared. */
@@ -255,19 +252,16 @@ export class Batch {
   }
 
   /**
-   * As {@link consume} without padding, and without a copy where the batch is the whole of one
-   * item, which then belongs to the taker.
+   * Like {@link consume} without padding, and without a copy where the batch is the whole of one
+   * item, which then belongs to the receiver.
    */
   release(): Container | unknown[] {
-    return this.filled().release();
+    return valueOf(this.filled().release());
   }
 
-  /**
-   * As {@link release}, to be read at once by whom copies the rows elsewhere: they may be views of
-   * those of others.
-   */
+  /** Like {@link release}, but may return views of shared memory; copy before the next tick. */
   view(): Container | unknown[] {
-    return this.filled().view();
+    return valueOf(this.filled().view());
   }
 
   private filled(): Rows {
@@ -285,13 +279,25 @@ export class Batch {
   }
 }
 
-/** The item as one row: an axis of length 1 in front of every leaf. */
-function rowOf(item: Container): Container {
-  return read(() => mapLeaves(item, ({ tensor }) => asRow(tensor)));
+function flattened(item: Container | FlatContainer): FlatContainer {
+  const flat = flatten(item);
+  if (!flat) {
+    throw new InvalidBatchError(`${formatValue(item)} is no tensor or container of tensors`);
+  }
+  return flat;
 }
 
-function checkNames(item: Container, axes: BatchAxes = {}): void {
-  const paths = leavesOf(item).map(({ path }) => path);
+/** The item as one row: an axis of length 1 in front of every leaf. */
+function asRow(item: FlatContainer): FlatContainer {
+  return item.with(item.leaves.map(({ tensor }) => rowOf(tensor)));
+}
+
+function valueOf(rows: FlatRows): Container | unknown[] {
+  return rows instanceof FlatContainer ? rows.toContainer() : rows;
+}
+
+function checkNames({ leaves }: FlatContainer, axes: BatchAxes = {}): void {
+  const paths = leaves.map(({ path }) => path);
   const unknown = Object.keys(axes).find((path) => !paths.includes(path));
   if (unknown !== undefined) {
     throw new InvalidBatchError(
@@ -312,10 +318,10 @@ function withRows(rows: TensorRows): TensorRows {
 
 /** The items in a list of their own. */
 function itemsOf(items: readonly unknown[]): unknown[] {
-  if (!Array.isArray(items) || items.length > MOST_ITEMS) {
+  if (!Array.isArray(items) || items.length > MAX_ITEMS) {
     const given = Array.isArray(items) ? `a list of ${items.length}` : formatValue(items);
     throw new InvalidBatchError(
-      `A batch is made of a list of at most ${MOST_ITEMS} items, and not of ${given}`,
+      `A batch is made of a list of at most ${MAX_ITEMS} items, and not of ${given}`,
     );
   }
   return [...(items as unknown[])];

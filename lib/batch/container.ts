@@ -1,7 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
-import { InvalidBatchError, isServingError, messageOf } from '../errors.js';
+import { InvalidBatchError, InvalidOutputError, isServingError, messageOf } from '../errors.js';
 import { truncate } from '../format.js';
-import { isTensor } from './tensor.js';
+import { checkTensor, isTensor } from './tensor.js';
 
 /** A tensor, or a named map, tuple or nesting of tensors: batched leaf by leaf. */
 export type Container = Tensor | readonly Container[] | { readonly [name: string]: Container };
@@ -13,33 +13,90 @@ export type Container = Tensor | readonly Container[] | { readonly [name: string
 export interface Leaf {
   readonly path: string;
   /**
-   * As the path, but different where the structures are: names that could be mistaken for more than
-   * a name are quoted.
+   * Like the path, but different for each structure: names that look like a path or an index are
+   * quoted.
    */
   readonly label: string;
   readonly tensor: Tensor;
 }
 
-/**
- * Containers come from callers too, so there is an end to what is walked through for one of them.
- */
-const MOST_LEAVES = 1024;
-const DEEPEST = 32;
-const LONGEST_LABELS = 32_768;
+/** The structure of a container: the index of a leaf, or a tuple or map of such structures. */
+export type Structure = number | StructureNode;
 
-/** Who has shown so many parts, and none that is no container, has parts that hold one another. */
-const MOST_PARTS = 16_384;
-
-/**
- * True when the value holds tensors and nothing else.
- *
- * @throws InvalidBatchError when that cannot be read, or is more than a container may hold
- */
-export function isContainer(value: unknown): value is Container {
-  return typeof value === 'object' && value !== null && read(() => holdsTensors(value));
+interface StructureNode {
+  /** The names of a map; undefined for a tuple. */
+  readonly names: readonly string[] | undefined;
+  readonly parts: readonly Structure[];
 }
 
-/** What the function reads of a caller's value; where that throws, the value is at fault. */
+/**
+ * A container taken apart: its leaves as a list (names sorted, tuples in their order), and the
+ * structure that puts them together again. Rows have this form on the whole way from the caller to
+ * the session and back.
+ */
+export class FlatContainer {
+  constructor(
+    readonly structure: Structure,
+    readonly leaves: readonly Leaf[],
+  ) {}
+
+  /** The same structure with other tensors, in the order of the leaves. */
+  with(tensors: readonly Tensor[]): FlatContainer {
+    return new FlatContainer(
+      this.structure,
+      this.leaves.map(({ path, label }, i) => ({ path, label, tensor: tensors[i]! })),
+    );
+  }
+
+  toContainer(): Container {
+    return this.build(this.structure);
+  }
+
+  private build(structure: Structure): Container {
+    if (typeof structure === 'number') {
+      return this.leaves[structure]!.tensor;
+    }
+    const { names } = structure;
+    const parts = structure.parts.map((part) => this.build(part));
+    return names ? Object.fromEntries(parts.map((part, i) => [names[i]!, part])) : parts;
+  }
+}
+
+/** Limit for levels of nesting: the main thread can still read such a value from a worker. */
+export const MAX_DEPTH = 500;
+
+const MAX_LEAVES = 1024;
+const MAX_LABEL_LENGTH = 32_768;
+
+/** Limit for the parts of a container, to end with cyclic values. */
+const MAX_PARTS = 16_384;
+
+/**
+ * The value taken apart when it holds tensors and nothing else; undefined for any other value. Each
+ * part is read once.
+ *
+ * @throws InvalidBatchError when the value cannot be read, exceeds the limits of a container or
+ * holds an invalid tensor
+ */
+export function flatten(value: unknown): FlatContainer | undefined {
+  return typeof value === 'object' && value !== null ? read(() => takeApart(value)) : undefined;
+}
+
+/** The rows of a batch in one value: tensors with rows on their batch axes, or plain values. */
+export type FlatRows = FlatContainer | unknown[];
+
+/**
+ * Rows or results: tensors with rows, or a list with one entry per row. A list of tensors is a
+ * tuple, unless the rows are plain values. Undefined for any other value.
+ *
+ * @throws InvalidBatchError for tensors that cannot be used
+ */
+export function rowsIn(value: unknown, plainRows: boolean): FlatRows | undefined {
+  const list = Array.isArray(value) ? (value as unknown[]) : undefined;
+  return plainRows && list ? list : (flatten(value) ?? list);
+}
+
+/** Reads a caller's value; an exception becomes an InvalidBatchError. */
 export function read<T>(of: () => T): T {
   try {
     return of();
@@ -50,114 +107,129 @@ export function read<T>(of: () => T): T {
   }
 }
 
-/** Without recursion: values that are no containers may be as deep as they like. */
-function holdsTensors(value: object): boolean {
+/** An invalid batch is the caller's fault, an invalid output that of the batch function. */
+export function asOutput<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (cause) {
+    throw cause instanceof InvalidBatchError
+      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
+      : cause;
+  }
+}
+
+/** A tuple or map whose parts are being visited. */
+interface OpenNode {
+  readonly node: StructureNode & { readonly parts: Structure[] };
+  readonly values: readonly unknown[];
+  /** The beginning of the paths and labels of its parts. */
+  readonly path: string;
+  readonly label: string;
+}
+
+/** Without recursion, since a value that is not a container may have any depth. */
+function takeApart(value: object): FlatContainer | undefined {
+  if (value instanceof FlatContainer) {
+    return value;
+  }
   if (isTensor(value)) {
-    return true;
+    return new FlatContainer(0, [{ path: '', label: '', tensor: checkTensor(value) }]);
   }
-  const outer = partsIn(value);
-  // Most plain values show by their first part that they are none.
-  if (typeof outer[0] !== 'object' || outer[0] === null) {
-    return false;
-  }
-  const open: Iterator<unknown>[] = [outer.values()];
-  let leaves = 0;
-  let deepest = 1;
-  for (let parts = 0; open.length > 0; parts++) {
-    const { done, value: part } = open.at(-1)!.next() as IteratorResult<unknown, undefined>;
-    if (done) {
-      open.pop();
-    } else if (isTensor(part)) {
-      leaves++;
-    } else {
-      const inner = partsIn(part);
-      if (inner.length === 0) {
-        return false;
-      }
-      open.push(inner.values());
-      deepest = Math.max(deepest, open.length);
+  const leaves: Leaf[] = [];
+  const open: OpenNode[] = [];
+  let [tensors, depth, labelLength] = [0, 0, 0];
+
+  const enterNode = (part: unknown, path: string, label: string): Structure | undefined => {
+    const inner = partsOf(part);
+    const node = inner && { names: inner.names, parts: [] };
+    depth = node ? Math.max(depth, open.push({ node, values: inner.values, path, label })) : depth;
+    return node;
+  };
+  const enterLeaf = (tensor: Tensor, path: string, label: string): Structure => {
+    labelLength += label.length;
+    if (++tensors <= MAX_LEAVES && labelLength <= MAX_LABEL_LENGTH) {
+      leaves.push({ path, label, tensor });
     }
-    if (parts > MOST_PARTS) {
+    return tensors - 1;
+  };
+
+  const structure = enterNode(value, '', '');
+  for (let visited = 0, top = open.at(-1); top; top = open.at(-1)) {
+    const { node, values } = top;
+    const index = node.parts.length;
+    if (index === values.length) {
+      open.pop();
+      continue;
+    }
+    const name = node.names?.[index] ?? String(index);
+    const path = top.path + name;
+    const label = top.label + (!node.names || PLAIN_NAME.test(name) ? name : JSON.stringify(name));
+    const part = values[index];
+    const inner = isTensor(part)
+      ? enterLeaf(part, path, label)
+      : enterNode(part, `${path}.`, `${label}.`);
+    if (inner === undefined) {
+      return undefined;
+    }
+    node.parts.push(inner);
+    if (++visited > MAX_PARTS) {
       throw new InvalidBatchError(
-        `A value has more than ${MOST_PARTS} parts and no end of them; does it hold itself?`,
+        `A value has more than ${MAX_PARTS} parts and no end of them; does it hold itself?`,
       );
     }
   }
-  if (leaves > MOST_LEAVES || deepest > DEEPEST) {
-    throw new InvalidBatchError(
-      `${leaves} tensors, ${deepest} levels deep, are more than one item may hold: at most ` +
-        `${MOST_LEAVES} and ${DEEPEST}; ` +
-        'stack or concatenate the rows of many items to a Batch',
-    );
+  if (structure === undefined) {
+    return undefined;
   }
-  return true;
+  checkLimits(tensors, depth, labelLength);
+  return new FlatContainer(
+    structure,
+    leaves.map(({ path, label, tensor }) => ({ path, label, tensor: checkTensor(tensor, path) })),
+  );
 }
 
-/** What a list or a plain object holds; nothing of anything else. */
-function partsIn(value: unknown): readonly unknown[] {
-  return Array.isArray(value) ? value : isPlainObject(value) ? Object.values(value as object) : [];
-}
-
-/** The leaves in a stable order: names sorted, tuples as they stand. */
-export function leavesOf(container: Container): Leaf[] {
-  const leaves: Leaf[] = [];
-  mapLeaves(container, (leaf) => {
-    leaves.push(leaf);
-    return leaf.tensor;
-  });
-  return leaves;
-}
-
-/** The same structure with other leaves, given in the order of {@link leavesOf}. */
-export function withLeaves(structure: Container, leaves: readonly unknown[]): Container {
-  const next = leaves.values();
-  return mapLeaves(structure, () => next.next().value);
-}
-
-/** The same structure with what the function makes of each leaf; every part is read once. */
-export function mapLeaves(container: Container, map: (leaf: Leaf) => unknown): Container {
-  let characters = 0;
-  const mapped = (
-    part: Container,
-    path: string | undefined,
-    label: string | undefined,
-  ): unknown => {
-    if (isTensor(part)) {
-      characters += label?.length ?? 0;
-      if (characters > LONGEST_LABELS) {
-        throw new InvalidBatchError(
-          `The names of an item's tensors are too long: together at most ${LONGEST_LABELS} ` +
-            'characters',
-        );
-      }
-      return map({ path: path ?? '', label: label ?? '', tensor: part });
-    }
-    const isTuple = Array.isArray(part);
-    const parts = partsOf(part).map(([name, inner]) => {
-      const quoted = isTuple || PLAIN_NAME.test(name) ? name : JSON.stringify(name);
-      const innerPath = path === undefined ? name : `${path}.${name}`;
-      return [
-        name,
-        mapped(inner, innerPath, label === undefined ? quoted : `${label}.${quoted}`),
-      ] as const;
-    });
-    return isTuple ? parts.map(([, inner]) => inner) : Object.fromEntries(parts);
-  };
-  return mapped(container, undefined, undefined) as Container;
-}
-
-/** A name that no path and no index of a tuple looks like. */
+/** A name that looks neither like a path nor like the index of a tuple. */
 const PLAIN_NAME = /^[\p{L}_$][\p{L}\p{N}_$-]*$/u;
 
-function partsOf(container: Exclude<Container, Tensor>): [string, Container][] {
-  if (Array.isArray(container)) {
-    return Array.from(container as readonly Container[], (part, i) => [String(i), part]);
+/** The parts of a list or plain object; undefined if it is empty or obviously holds others. */
+function partsOf(
+  value: unknown,
+): { readonly names?: readonly string[]; readonly values: readonly unknown[] } | undefined {
+  if (Array.isArray(value)) {
+    return typeof value[0] === 'object' ? { values: value } : undefined;
   }
-  const parts: [string, Container][] = Object.entries(container);
-  return parts.length < 2 ? parts : parts.toSorted(([a], [b]) => (a < b ? -1 : 1));
+  const entries: [string, unknown][] = [];
+  for (const name of isPlainObject(value) ? Object.keys(value as object) : []) {
+    const part = (value as Record<string, unknown>)[name];
+    if (typeof part !== 'object') {
+      return undefined;
+    }
+    entries.push([name, part]);
+  }
+  if (entries.length > 1) {
+    entries.sort(([a], [b]) => (a < b ? -1 : 1));
+  }
+  return entries.length > 0
+    ? { names: entries.map(([name]) => name), values: entries.map(([, part]) => part) }
+    : undefined;
 }
 
-/** True for what `{}` makes, in whatever realm. */
+function checkLimits(tensors: number, depth: number, labelLength: number): void {
+  if (tensors > MAX_LEAVES || depth > MAX_DEPTH) {
+    throw new InvalidBatchError(
+      `${tensors} tensors, ${depth} levels deep, are more than one item may hold: at most ` +
+        `${MAX_LEAVES} and ${MAX_DEPTH}; stack or concatenate the rows of many items to a Batch`,
+    );
+  }
+  if (labelLength > MAX_LABEL_LENGTH) {
+    throw new InvalidBatchError(
+      `The names of an item's tensors are too long: together at most ${MAX_LABEL_LENGTH} ` +
+        'characters',
+    );
+  }
+}
+
+/** True for an object literal, of any realm. */
 export function isPlainObject(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) {
     return false;

@@ -2,33 +2,29 @@ import { createHash } from 'node:crypto';
 import { types } from 'node:util';
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from './batch.js';
-import { isPlainObject } from './container.js';
+import { isPlainObject, MAX_DEPTH } from './container.js';
 import { isTensor } from './tensor.js';
 import { InvalidInputError } from '../errors.js';
 import { typeName } from '../format.js';
 
-/** With more levels than this a value is taken for one that holds itself. */
-export const DEEPEST = 200;
-
 /**
- * A hash (SHA-256) of what a value holds, equal for equal values: tensors (type, shape, elements),
- * typed arrays, batches (rows, key, padding), lists, plain objects, Map, Set, Date and primitives
- * of every kind. In objects, Map and Set the order does not count.
+ * A hash (SHA-256) of a value, equal for equal values: tensors (type, shape, elements), typed
+ * arrays, batches (rows, key, padding), lists, plain objects, Map, Set, Date and all primitives.
+ * The order in objects, Map and Set does not count.
  *
- * @throws InvalidInputError for what has no content that could be compared: functions, symbols,
- * instances of other classes; and for what holds itself
+ * @throws InvalidInputError for functions, symbols, instances of other classes and cyclic values
  */
 export function contentHash(input: unknown): string {
   return new Content().add(input, 0).digest();
 }
 
 /**
- * Feeds the hash with a text in which every value says where it ends, and with bytes, whose number
- * is in the text before them: so no two values that differ can feed it the same.
+ * Writes values to the hash. Each one carries its length or an end mark, so different values never
+ * write the same bytes.
  */
 class Content {
   private readonly hash = createHash('sha256');
-  /** One large update costs much less than many small ones. */
+  /** Collected, since one large update costs much less than many small ones. */
   private text = '';
 
   digest(): string {
@@ -50,13 +46,13 @@ class Content {
       case 'object':
         return value === null ? this.write('null;') : this.addObject(value, depth + 1);
       default:
-        throw notComparable(typeName(value));
+        throw cannotCompare(typeName(value));
     }
   }
 
   private addObject(value: object, depth: number): this {
-    if (depth > DEEPEST) {
-      throw refusal(`is nested deeper than ${DEEPEST} levels, or holds itself`);
+    if (depth > MAX_DEPTH) {
+      throw refusal(`is nested deeper than ${MAX_DEPTH} levels, or holds itself`);
     }
     if (Array.isArray(value)) {
       return this.addList(value, depth);
@@ -85,7 +81,7 @@ class Content {
         `${types.isMap(value) ? 'map' : 'set'}${entries.length}:${entries.toSorted().join('')}`,
       );
     }
-    throw notComparable(typeName(value));
+    throw cannotCompare(typeName(value));
   }
 
   private addList(list: readonly unknown[], depth: number): this {
@@ -105,7 +101,7 @@ class Content {
 
   private addEntries(object: object, depth: number): this {
     if (Object.getOwnPropertySymbols(object).length > 0) {
-      throw notComparable('an entry named by a symbol');
+      throw cannotCompare('an entry named by a symbol');
     }
     const entries = Object.entries(object).toSorted(([a], [b]) => (a < b ? -1 : 1));
     this.write(`object${entries.length}:`);
@@ -122,7 +118,7 @@ class Content {
 
   private addBatch(batch: Batch, depth: number): this {
     this.write('batch').add(batch.key, depth).add(batch.padding, depth).add(batch.signature, depth);
-    // Only read: where the batch is the whole of one item, nothing is copied.
+    // Not consume(): a batch that is the whole of one item needs no copy to be read.
     return batch.size === 0 ? this : this.add(batch.release(), depth);
   }
 
@@ -138,16 +134,13 @@ class Content {
   }
 
   private flush(): void {
-    // As UTF-8, halves of surrogate pairs would all be the same.
+    // Not UTF-8, which has the same bytes for all lone surrogates.
     this.hash.update(this.text, 'utf16le');
     this.text = '';
   }
 }
 
-/**
- * A list of thousands of numbers is hashed by its bytes: their texts would take longer than many a
- * model.
- */
+/** Lists of numbers are hashed by their bytes, much faster than by their text. */
 function isOfNumbers(list: readonly unknown[]): list is readonly number[] {
   for (let i = 0; i < list.length; i++) {
     if (typeof list[i] !== 'number') {
@@ -157,12 +150,13 @@ function isOfNumbers(list: readonly unknown[]): list is readonly number[] {
   return true;
 }
 
-function notComparable(part: string): Error {
+function cannotCompare(part: string): Error {
   return refusal(`holds ${part}, which has no content to compare by`);
 }
 
 function refusal(fault: string): Error {
   return new InvalidInputError(
-    `The input ${fault}; say what tells it from others: identify: (input) => contentHash(...)`,
+    `The input ${fault}; give the serving a key to compare by: identify: (input) => ` +
+      'contentHash(...)',
   );
 }

@@ -1,18 +1,19 @@
 import { types } from 'node:util';
-import { isPlainObject } from './container.js';
+import { isPlainObject, MAX_DEPTH } from './container.js';
 import { copyOf, copyOfData, isTensor, type TypedData } from './tensor.js';
 import { InvalidOutputError } from '../errors.js';
 import { typeName } from '../format.js';
-import { DEEPEST } from './content-hash.js';
 import { Batch } from './batch.js';
 
 /**
- * A copy of data that shares nothing with it: lists, plain objects, Map and Set, and in these
- * primitives, tensors, typed arrays, buffers and dates; or what `leafOf` makes of the objects that
- * are none of the first four.
+ * A copy of data that shares no memory with it: of lists, plain objects, Map and Set, and of
+ * primitives, tensors, typed arrays, buffers and dates in them. `leafOf` copies the objects that
+ * have no parts.
  *
- * @throws InvalidOutputError for what may have a part that no copy would have: functions, symbols,
- * instances of other classes; and for what holds itself
+ * Unlike structuredClone it keeps the class of tensors, and refuses objects whose copy would lack
+ * something.
+ *
+ * @throws InvalidOutputError for functions, symbols, instances of other classes and cyclic values
  */
 export function deepCopy(
   value: unknown,
@@ -25,9 +26,9 @@ export function deepCopy(
   if (typeof value !== 'object' || value === null) {
     return value;
   }
-  if (depth === DEEPEST) {
+  if (depth === MAX_DEPTH) {
     throw new InvalidOutputError(
-      `The reply is nested deeper than ${DEEPEST} levels, or holds itself`,
+      `The reply is nested deeper than ${MAX_DEPTH} levels, or holds itself`,
     );
   }
   const copied = (part: unknown): unknown => deepCopy(part, leafOf, depth + 1);
@@ -46,7 +47,7 @@ export function deepCopy(
   return types.isSet(value) ? new Set([...value].map(copied)) : leafOf(value);
 }
 
-/** A copy of what has no parts of its own. */
+/** A copy of an object that has no parts. */
 export function copyLeaf(leaf: object): unknown {
   if (isTensor(leaf)) {
     return copyOf(leaf);
@@ -60,28 +61,22 @@ export function copyLeaf(leaf: object): unknown {
   if (ArrayBuffer.isView(leaf)) {
     return copyOfData(leaf as TypedData);
   }
-  if (types.isArrayBuffer(leaf)) {
-    return leaf.slice(0);
-  }
-  if (types.isDate(leaf)) {
-    return new Date(leaf);
+  if (types.isArrayBuffer(leaf) || types.isDate(leaf)) {
+    return structuredClone(leaf);
   }
   throw notCopyable(typeName(leaf));
 }
 
 function notCopyable(part: string): Error {
   return new InvalidOutputError(
-    `The reply holds ${part}, of which there can be no copy for each of its callers; return ` +
-      'plain data, such as { ...instance }',
+    `The reply holds ${part}, which cannot be copied for each of its callers; return plain data, ` +
+      'such as { ...instance }',
   );
 }
 
 /**
- * A copy of a caller's input that shares no memory with it, so that nothing that the caller does
- * later changes what is asked.
- *
- * An input with a part that cannot be copied, such as an instance of a class, is given back as it
- * is.
+ * A copy of a caller's input, which later changes by the caller do not reach. An input with a part
+ * that cannot be copied, such as an instance of a class, is returned as it is.
  */
 export function copyInput(input: unknown): unknown {
   try {

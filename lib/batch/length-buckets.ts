@@ -1,39 +1,39 @@
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from './batch.js';
-import { type Container, type Leaf, withLeaves } from './container.js';
+import type { Container, Leaf } from './container.js';
 import { type Fill, resize } from './resize.js';
+import type { Template } from './template.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 
 export interface LengthBucketsOptions {
   /**
-   * What becomes of rows longer than the largest bucket: they are refused, or lose what is beyond
-   * it.
+   * Rows longer than the largest bucket are refused, or truncated to its length.
    *
    * @default 'refuse'
    */
   readonly tooLong?: 'refuse' | 'truncate';
 }
 
-/** Where the length of an item lies, and what fills it up. */
+/** The axis that counts as length, and the padding elements. */
 export interface PaddingOptions {
   /**
-   * The axis of the length; a negative one counts from the end. Leaves that have no such axis
-   * behind the rows stay as they are.
+   * The axis of the length; a negative one counts from the end. Leaves without this axis, and those
+   * where it is axis 0, are not padded.
    *
    * @default -1
    */
   readonly axis?: number;
   /**
-   * The element that fills up a leaf, as the tensor's data holds it; by path, which of a bare
-   * tensor is empty.
+   * The padding element of each leaf, as the data of the tensor stores it, by path; the path of a
+   * bare tensor is empty.
    *
    * @default {} zeros, or empty strings
    */
   readonly fill?: Readonly<Record<string, Fill>>;
 }
 
-/** A length that rows are padded to, and the batch key of the rows that have it. */
+/** A length that rows are padded to, and the batch key of rows of this length. */
 export interface LengthBucket {
   readonly key: string;
   readonly length: number;
@@ -41,7 +41,7 @@ export interface LengthBucket {
 
 /** Lanes for rows of similar length: each row is padded to the smallest bucket that holds it. */
 export class LengthBuckets {
-  /** What `batchKeys` of the serving must be. */
+  /** The keys of the buckets, for `batchKeys` of the serving. */
   readonly keys: readonly string[];
   private readonly buckets: readonly LengthBucket[];
   private readonly largest: LengthBucket;
@@ -56,10 +56,10 @@ export class LengthBuckets {
   }
 
   /**
-   * The smallest bucket for rows of that length: for callers who make the tensor in its final
-   * length at once.
+   * The smallest bucket for rows of that length, for callers that make tensors in their final
+   * length.
    *
-   * @throws InvalidInputError when they are too long, unless that is to be truncated
+   * @throws InvalidInputError when they are too long and `tooLong` is 'refuse'
    */
   fit(length: number): LengthBucket {
     if (!Number.isInteger(length) || length < 0) {
@@ -71,21 +71,22 @@ export class LengthBuckets {
     if (!bucket && this.tooLong === 'refuse') {
       throw new InvalidInputError(
         `A length of ${length} is more than the largest bucket, ${this.largest.length}; ` +
-          `shorten the input, add a larger bucket, or have it cut with tooLong: 'truncate'`,
+          `shorten the input, add a larger bucket, or set tooLong: 'truncate'`,
       );
     }
     return bucket ?? this.largest;
   }
 
   /**
-   * The rows of the item, which lie on axis 0, padded or truncated to their bucket and with its
-   * key.
+   * The rows of the item, on axis 0, padded or truncated to the length of their bucket, with the
+   * key of the bucket.
    *
    * @throws InvalidBatchError when the leaves differ in length
-   * @throws InvalidInputError when they are too long, unless that is to be truncated
+   * @throws InvalidInputError when they are too long and `tooLong` is 'refuse'
    */
   batch(item: Container, { axis = -1, fill = {} }: PaddingOptions = {}): Batch {
-    const leaves = leavesIn(item);
+    const template = templateOf(item);
+    const { leaves } = template;
     const fills = new Map(Object.entries(fill));
     const axes = leaves.map(({ tensor }) => axisIn(tensor, axis));
     const { key, length } = this.fit(commonLength(leaves, axes, axis));
@@ -95,14 +96,14 @@ export class LengthBuckets {
       const at = axes[i];
       return at === undefined ? leaf.tensor : resize(leaf, at, length, fills.get(leaf.path));
     });
-    return Batch.concatenate([withLeaves(item, padded)]).withKey(key);
+    return Batch.ofContainer(template.with(padded)).withKey(key);
   }
 }
 
 /**
  * Buckets of these lengths, the smallest first.
  *
- * @throws InvalidServingError naming the value that cannot be
+ * @throws InvalidServingError for a length that is not allowed
  */
 export function lengthBuckets(
   lengths: readonly number[],
@@ -127,18 +128,17 @@ export function lengthBuckets(
   return new LengthBuckets(lengths, tooLong);
 }
 
-/** The leaves, once they are known to hold rows that can be copied. */
-function leavesIn(item: Container): readonly Leaf[] {
+function templateOf(item: Container): Template {
   const { template } = Batch.concatenate([item]);
   if (!template) {
     throw new InvalidBatchError(
       'Plain values have no length to pad; give a tensor or a container of tensors',
     );
   }
-  return template.leaves;
+  return template;
 }
 
-/** Where the leaf has its length: never on axis 0, which counts rows. */
+/** The axis of the length in this leaf, if it has one; axis 0 counts rows. */
 function axisIn({ dims }: Tensor, axis: number): number | undefined {
   const index = axis < 0 ? dims.length + axis : axis;
   return index > 0 && dims[index] !== undefined ? index : undefined;

@@ -1,6 +1,6 @@
-import type { Container } from './container.js';
+import type { FlatRows } from './container.js';
 
-/** Rows that are plain values of any kind. */
+/** Rows that are plain values. */
 export class ListRows implements Rows {
   readonly signature = 'plain values';
   readonly isIntact = true;
@@ -26,7 +26,7 @@ export class ListRows implements Rows {
     return new ListRows(values);
   }
 
-  consume(): unknown[] {
+  gather(): unknown[] {
     return [...this.values];
   }
 
@@ -45,13 +45,13 @@ export class ListRows implements Rows {
 
 /**
  * The rows of a batch, in their order: plain values, or tensors. Nothing is copied before they are
- * consumed.
+ * gathered.
  */
 export interface Rows {
   readonly size: number;
-  /** Equal for rows that can share a batch, and readable. */
+  /** Equal for rows that can share a batch; readable. */
   readonly signature: string;
-  /** False when memory that the rows lie in has been taken away since. */
+  /** False when a buffer of the rows was transferred or has shrunk since. */
   readonly isIntact: boolean;
   /** The bytes of the tensors; plain values are not counted. */
   readonly bytes: number;
@@ -60,14 +60,11 @@ export interface Rows {
   /** These rows followed by those of the others, which have the same signature. */
   concat(others: readonly Rows[]): Rows;
   /** All rows and `padding` zero rows, in storage of their own. */
-  consume(padding: number): Container | unknown[];
+  gather(padding: number): FlatRows;
   /** The same rows; those that are tensors in storage of their own. */
   copy(): Rows;
-  /** All rows, handed over without a copy where they are the whole of one source. */
-  release(): Container | unknown[];
-  /**
-   * All rows to be read at once, by whom copies them elsewhere: views of their source where they
-   * lie together in one.
-   */
-  view(): Container | unknown[];
+  /** All rows, without a copy where they are the whole of one item. */
+  release(): FlatRows;
+  /** Like release, but may return views of shared memory; copy before the next tick. */
+  view(): FlatRows;
 }

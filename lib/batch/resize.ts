@@ -5,14 +5,14 @@ import type { Leaf } from './container.js';
 import { copyRows, zerosLike } from './tensor.js';
 
 /**
- * An element as the data of a tensor holds it: of 64 bits a bigint, a truth value as 0 or 1, a half
- * float maybe as its bits.
+ * An element as the data of a tensor stores it: 64-bit integers as bigint, booleans as 0 or 1, half
+ * floats possibly as their 16 bits.
  */
 export type Fill = number | bigint | string;
 
 /**
- * The leaf's tensor with another length on the axis: cut at its end, or filled up there, with zeros
- * or empty strings by default.
+ * The tensor of the leaf with another length on the axis: truncated, or filled up at the end, by
+ * default with zeros or empty strings.
  */
 export function resize({ path, tensor }: Leaf, axis: number, length: number, fill?: Fill): Tensor {
   const present = tensor.dims[axis]!;
@@ -22,7 +22,7 @@ export function resize({ path, tensor }: Leaf, axis: number, length: number, fil
   const target = zerosLike(tensor, tensor.dims.with(axis, length));
   if (fill !== undefined && target.size > 0 && !filled(target, fill)) {
     throw new InvalidBatchError(
-      `"${path}" cannot be filled with ${formatValue(fill)}: it is no element of a ` +
+      `"${path}" cannot be filled with ${formatValue(fill)}, which is no element of a ` +
         `${tensor.type} tensor`,
     );
   }
@@ -30,10 +30,7 @@ export function resize({ path, tensor }: Leaf, axis: number, length: number, fil
   return target;
 }
 
-/**
- * False when the elements cannot hold the value: arrays of integers take any number, and keep what
- * is left of it.
- */
+/** False when the elements cannot hold the value: integer arrays would truncate it silently. */
 function filled(target: Tensor, fill: Fill): boolean {
   const data = target.data as { [index: number]: unknown; fill(element: unknown): unknown };
   const element = typeof data[0] === 'bigint' && Number.isInteger(fill) ? BigInt(fill) : fill;

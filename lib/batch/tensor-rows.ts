@@ -1,21 +1,21 @@
 import type { Tensor } from 'onnxruntime-common';
 import { InvalidBatchError } from '../errors.js';
-import { type Container, withLeaves } from './container.js';
+import type { FlatContainer } from './container.js';
 import type { Rows } from './list-rows.js';
-import { type BatchAxes, type SharedLeaves, type Template, templateOf } from './template.js';
+import { type BatchAxes, type SharedLeaves, Template, templateOf } from './template.js';
 import { blankLike, bytesOf, copyOf, copyRows, isIntact, rowsOf, zerosLike } from './tensor.js';
 
-/** A run of consecutive rows inside the leaves of one item. */
+/** Consecutive rows in the leaves of one item. */
 interface Chunk {
   readonly leaves: readonly Tensor[];
   readonly start: number;
   readonly count: number;
 }
 
-/** Rows that are tensors or containers of tensors: references into the items they came in. */
+/** Rows that are tensors or containers of tensors: references to rows of the given items. */
 export class TensorRows implements Rows {
   readonly size: number;
-  /** Where each chunk starts; made when a part is first asked for. */
+  /** The first row of each chunk; made for the first slice. */
   private starts: Uint32Array | undefined;
 
   private constructor(
@@ -25,8 +25,8 @@ export class TensorRows implements Rows {
     this.size = chunks.reduce((size, { count }) => size + count, 0);
   }
 
-  /** The rows that lie on the batch axes of one item. */
-  static of(item: Container, axes?: BatchAxes, shared?: SharedLeaves): TensorRows {
+  /** The rows on the batch axes of one item. */
+  static of(item: FlatContainer, axes?: BatchAxes, shared?: SharedLeaves): TensorRows {
     const { template, rows } = templateOf(item, axes, shared);
     const leaves = template.leaves.map(({ tensor }) => tensor);
     return new TensorRows(template, [{ leaves, start: 0, count: rows }]);
@@ -86,47 +86,42 @@ export class TensorRows implements Rows {
     return new TensorRows(this.template, chunks);
   }
 
-  consume(padding: number): Container {
-    const { structure, leaves, axes } = this.template;
-    const gathered = leaves.map(({ tensor }, leaf) =>
-      this.gather(leaf, tensor, axes[leaf]!, padding),
+  gather(padding: number): FlatContainer {
+    const { leaves, axes } = this.template;
+    return this.template.with(
+      leaves.map(({ tensor }, leaf) => this.gatherLeaf(leaf, tensor, axes[leaf]!, padding)),
     );
-    return withLeaves(structure, gathered);
   }
 
   copy(): TensorRows {
-    const { template } = this;
-    const leaves = template.leaves.map((leaf, i) => ({
-      ...leaf,
-      tensor: this.gather(i, leaf.tensor, template.axes[i]!, 0),
-    }));
+    const { structure, signature, axes } = this.template;
+    const { leaves } = this.gather(0);
     const chunk = { leaves: leaves.map(({ tensor }) => tensor), start: 0, count: this.size };
-    return new TensorRows({ ...template, leaves }, [chunk]);
+    return new TensorRows(new Template(structure, leaves, signature, axes), [chunk]);
   }
 
-  release(): Container {
+  release(): FlatContainer {
     const [chunk, ...others] = this.chunks;
-    const whole =
+    const isWholeItem =
       chunk && others.length === 0 && chunk.start === 0 && chunk.count === this.rowsIn(chunk);
-    return whole ? withLeaves(this.template.structure, chunk.leaves) : this.consume(0);
+    return isWholeItem ? this.template.with(chunk.leaves) : this.gather(0);
   }
 
-  view(): Container {
+  view(): FlatContainer {
     const [chunk, ...others] = this.chunks;
-    const { structure, axes } = this.template;
+    const { axes } = this.template;
     if (!chunk || others.length > 0 || axes.some((axis) => axis !== 0 && axis !== null)) {
       return this.release();
     }
     const { leaves, start, count } = chunk;
-    return withLeaves(
-      structure,
+    return this.template.with(
       leaves.map((tensor, leaf) => (axes[leaf] === 0 ? rowsOf(tensor, start, count) : tensor)),
     );
   }
 
   /**
-   * The chunk that holds the row, found by bisection: a batch of many items is cut into many
-   * pieces.
+   * The index of the chunk with the row, by binary search: a batch of many items has many chunks,
+   * and may be cut into as many slices.
    */
   private chunkAt(row: number): number {
     const starts = (this.starts ??= startsOf(this.chunks));
@@ -142,7 +137,7 @@ export class TensorRows implements Rows {
     return low;
   }
 
-  private gather(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
+  private gatherLeaf(leaf: number, like: Tensor, axis: number | null, padding: number): Tensor {
     if (axis === null) {
       return copyOf(like);
     }
@@ -157,7 +152,7 @@ export class TensorRows implements Rows {
     return target;
   }
 
-  /** Whether its one row is an item without a batch axis. */
+  /** True when its one row is an item without a batch axis. */
   get isWhole(): boolean {
     return this.template.axes.every((axis) => axis === null);
   }

@@ -32,57 +32,62 @@ export function isTensor(value: unknown): value is Tensor {
   );
 }
 
-/** What has more axes is no tensor that anybody made in earnest. */
-const MOST_AXES = 32;
+const MAX_AXES = 32;
 
 /**
- * The tensor as it is now: a view of the same numbers, and a copy of strings, that is known to be
- * what it says. Nothing that becomes of the object of the caller changes it.
+ * A tensor with the present type, shape and elements of the given one: a view of its numbers, a
+ * copy of its strings. Later changes of the given object do not reach it.
  *
- * @throws InvalidBatchError when type, shape and data do not belong together; `name` is that of the
- * tensor
+ * @param path the path of the tensor in its container, for messages
+ * @throws InvalidBatchError when type, shape and data do not belong together
  */
-export function soundTensor({ type, data, dims }: Tensor, name: string): Tensor {
-  const shape = shapeOf(dims, name);
+export function checkTensor({ type, data, dims }: Tensor, path = ''): Tensor {
+  const shape = checkShape(dims, path);
   const size = product(shape, 0, shape.length);
-  // What went to another thread, or packs two elements into a byte, has no rows that could be
-  // copied.
   if (data.length !== size) {
     throw new InvalidBatchError(
-      `${name} holds ${data.length} elements and its shape [${shape.join(', ')}] needs ${size}; ` +
-        'was its buffer transferred, or does it pack several elements into a byte?',
+      `${describePath(path)} holds ${data.length} elements and its shape [${shape.join(', ')}] ` +
+        `needs ${size}; was its buffer transferred (a returned tensor moves to the caller: to ` +
+        'return it again, keep it and return a copy), or does a byte hold several elements?',
     );
   }
   return new Tensor(
     type,
-    Array.isArray(data) ? stringsOf(data, name) : viewOf(type, data, name),
+    Array.isArray(data) ? checkStrings(data, path) : checkNumbers(type, data, path),
     shape,
   );
 }
 
-function shapeOf(dims: readonly number[], name: string): number[] {
-  if (dims.length > MOST_AXES) {
+/** The tensor at that path of a container, as error messages name it. */
+export function describePath(path: string): string {
+  return path === '' ? 'The tensor' : `"${truncate(path)}"`;
+}
+
+function checkShape(dims: readonly number[], path: string): number[] {
+  if (dims.length > MAX_AXES) {
     throw new InvalidBatchError(
-      `${name} has ${dims.length} axes; at most ${MOST_AXES} are allowed`,
+      `${describePath(path)} has ${dims.length} axes; at most ${MAX_AXES} are allowed`,
     );
   }
   const shape = [...dims];
   if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0)) {
     throw new InvalidBatchError(
-      `${name} has the shape ${formatValue(shape)}; its axes must be whole numbers of 0 or more`,
+      `${describePath(path)} has the shape ${formatValue(shape)}; its axes must be ` +
+        'whole numbers of 0 or more',
     );
   }
   return shape;
 }
 
-/** One element that is no string would fail the whole batch. */
-function stringsOf(data: readonly string[], name: string): string[] {
+/** Checked here, since one element of another type would fail the whole batch. */
+function checkStrings(data: readonly string[], path: string): string[] {
   const strings: string[] = [];
   for (let i = 0; i < data.length; i++) {
     const element: unknown = data[i];
     if (typeof element !== 'string') {
       throw new InvalidBatchError(
-        `${name} is a string tensor and holds ${formatValue(element)} at ${i}; give strings`,
+        `${describePath(path)} is a string tensor and holds ${formatValue(element)} at ` +
+          `${i}; give strings`,
       );
     }
     strings.push(element);
@@ -90,27 +95,27 @@ function stringsOf(data: readonly string[], name: string): string[] {
   return strings;
 }
 
-function viewOf(type: Tensor.Type, data: TypedData, name: string): TypedData {
+function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedData {
   const storage = storageClasses.get(type);
-  // Half floats may be there as their bits.
+  // A half float may be given as its 16 bits.
   if (
     !storage ||
     !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))
   ) {
     throw new InvalidBatchError(
-      `${name} is a ${truncate(type)} tensor and its data is ${formatValue(data)}; make it with ` +
-        'new Tensor()',
+      `${describePath(path)} is a ${truncate(type)} tensor and its data is ` +
+        `${formatValue(data)}; make it with new Tensor()`,
     );
   }
   return new storage(data.buffer, data.byteOffset, data.length);
 }
 
-/** False when the storage has become another since: its buffer was transferred, or has shrunk. */
+/** False once the buffer was transferred or has shrunk. */
 export function isIntact({ data, size }: Tensor): boolean {
   return data.length === size;
 }
 
-/** How many bytes the elements take, strings as UTF-8. */
+/** The bytes of the elements, strings as UTF-8. */
 export function bytesOf({ data }: Tensor): number {
   return Array.isArray(data)
     ? data.reduce((sum, text) => sum + Buffer.byteLength(text), 0)
@@ -118,7 +123,7 @@ export function bytesOf({ data }: Tensor): number {
 }
 
 /** The tensor with an axis of length 1 in front; the data is shared. */
-export function asRow(tensor: Tensor): Tensor {
+export function rowOf(tensor: Tensor): Tensor {
   return new Tensor(tensor.type, tensor.data, [1, ...tensor.dims]);
 }
 
@@ -127,7 +132,7 @@ export function copyOf({ type, data, dims }: Tensor): Tensor {
   return new Tensor(type, Array.isArray(data) ? [...data] : copyOfData(data), [...dims]);
 }
 
-/** The elements in a buffer of their own, of just their size. */
+/** The elements in a new buffer of exactly their size. */
 export function copyOfData<T extends TypedData>(data: T): T {
   return new (storageOf(data))(data);
 }
@@ -143,17 +148,14 @@ export function rowsOf({ type, data, dims }: Tensor, start: number, count: numbe
   );
 }
 
-/**
- * A tensor like `like` of which every element is still to be written: until then it holds whatever
- * was in that memory before.
- */
+/** A tensor like `like` with arbitrary old memory as its elements: write every one of them. */
 export function blankLike(like: Tensor, dims: readonly number[]): Tensor {
   const storage = storageClasses.get(like.type);
   if (!storage) {
     return zerosLike(like, dims);
   }
   const length = product(dims, 0, dims.length);
-  // Memory that is cleared first costs twice as much.
+  // Cleared memory would cost twice as much.
   const { buffer } = Buffer.allocUnsafeSlow(length * storage.BYTES_PER_ELEMENT);
   return new Tensor(like.type, new storage(buffer, 0, length), dims);
 }
@@ -172,8 +174,8 @@ export function zerosOf(type: Tensor.Type, dims: readonly number[]): TensorData 
 }
 
 /**
- * What the elements of each type lie in. Where there is no class for it, as for floats of 16 bits
- * before Node 24, onnxruntime takes another.
+ * The array class of each element type, as onnxruntime chooses it: Node has none for floats of 16
+ * bits before version 24.
  */
 export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Storage>([
   ['float32', Float32Array],
@@ -192,10 +194,7 @@ export const storageClasses: ReadonlyMap<string, Storage> = new Map<string, Stor
   ['int4', Uint8Array],
 ]);
 
-/**
- * The class of the typed array; a Buffer, which can share its memory with others, is for this an
- * Uint8Array.
- */
+/** The class of the typed array, for a copy. A new Buffer would share the memory of a pool. */
 function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
   return (Buffer.isBuffer(data) ? Uint8Array : data.constructor) as new (from: number | T) => T;
 }
@@ -203,8 +202,8 @@ function storageOf<T extends TypedData>(data: T): new (from: number | T) => T {
 /**
  * Copies `count` rows, counted on `axis`, from `source` to `target`.
  *
- * Rows on axis 0 lie together and are one block; on a later axis each step of the axes before it
- * holds a block of its own.
+ * Rows on axis 0 are one block in memory. On a later axis there is a block for each index of the
+ * axes before it.
  */
 export function copyRows(
   target: Tensor,

@@ -4,14 +4,13 @@ import { Tensor } from 'onnxruntime-common';
 import { isTensor } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 
-/** A tensor as V8 writes it. */
+/** The parts of a tensor, whose class V8 does not keep. */
 type Parts = Pick<Tensor, 'type' | 'data' | 'dims'>;
 
 /**
- * A reply as a text, which every store gives back as it was, in memory or elsewhere. JSON would
- * turn typed arrays, tensors, dates and NaN into something else.
+ * A reply as text, for any store. JSON would not keep typed arrays, tensors, dates and NaN.
  *
- * @throws InvalidOutputError for what cannot be copied
+ * @throws InvalidOutputError for a reply that cannot be copied
  */
 export function encodeReply(reply: unknown): string {
   const tensors: Parts[] = [];
@@ -21,13 +20,13 @@ export function encodeReply(reply: unknown): string {
     }
     const { type, data, dims } = leaf;
     tensors.push({ type, data, dims });
-    // Numbers in boxes are copied, and no reply has any: they stand for the tensors.
+    // A Number object marks the place of a tensor: V8 keeps it, and no reply holds one.
     return Object(tensors.length - 1);
   });
   return serialize({ packed, tensors }).toString('base64');
 }
 
-/** The reply of a text, in storage of its own. */
+/** The encoded reply, in storage of its own. */
 export function decodeReply(text: string): unknown {
   const { packed, tensors } = deserialize(Buffer.from(text, 'base64')) as {
     packed: unknown;
@@ -35,7 +34,7 @@ export function decodeReply(text: string): unknown {
   };
   return deepCopy(packed, (leaf) => {
     if (!types.isNumberObject(leaf)) {
-      // V8 has read it as a view of the whole text.
+      // V8 returns views of the whole text.
       return copyLeaf(leaf);
     }
     const { type, data, dims } = tensors[Number(leaf)]!;

@@ -10,26 +10,21 @@ import { outputRows } from './output.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 
-/**
- * One run of a batch on a partition. Gives each request its own rows of what the batch function
- * returns and emits.
- */
+/** One batch in a partition: passes its results, steps and hooks on to the requests of its rows. */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
   private hooked = false;
-  /**
-   * The request of each row and the index of the row there; computed only for batches that need it.
-   */
+  /** The request of each row and its index there; built on first use. */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
     private readonly parts: readonly Part<BatchRequest>[],
     private readonly outputAxes: BatchAxes,
-    /** The largest number of rows of the batch, padding included. */
+    /** Limit for the rows of the batch, padding included. */
     largest: number,
-    /** The reason why its further steps are not wanted, if there is one. */
+    /** The reason to end a generator at its next step. */
     private readonly cut: () => Error | undefined = () => undefined,
   ) {
     const batch = Batch.merge(
@@ -55,7 +50,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** @throws RejectedRowsError when the memory of rows was transferred away while they waited */
+  /** @throws RejectedRowsError when buffers of rows were transferred or have shrunk meanwhile */
   checkRows(): void {
     if (this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
@@ -75,18 +70,18 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Fails the requests whose rows were rejected, and returns the parts of the others. */
+  /** Fails the requests with rejected rows, and returns the parts of the others. */
   without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
-    const unfit = new Set<BatchRequest>();
+    const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
       for (let row = start; row < end; row++) {
         if (faults.has(row)) {
-          unfit.add(request);
+          rejected.add(request);
           request.fail(faults.get(row));
         }
       }
     });
-    return this.parts.filter(({ request }) => !unfit.has(request));
+    return this.parts.filter(({ request }) => !rejected.has(request));
   }
 
   hook(name: string, value: unknown, own = false): void {
@@ -128,12 +123,12 @@ export class BatchRun implements BatchListener {
     return owner !== undefined && owner.request.isWaiting(owner.index);
   }
 
-  /** Whether callers have received output of the batch: then it cannot run again. */
-  get hasSpoken(): boolean {
+  /** True when callers have received hooks or steps: then the batch cannot run again. */
+  get hasEmitted(): boolean {
     return this.hooked || this.steps > 0;
   }
 
-  /** Gives each request its rows of the output. */
+  /** Answers each request with its rows of the output. */
   end(result: PartitionResult | typeof STEPPED): void {
     if (result === STEPPED) {
       this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
@@ -152,8 +147,8 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  /** Notes that the batch failed and that its rows run again. */
-  runsAgain(error: unknown): void {
+  /** The batch has failed, and its rows will run again. */
+  retryAfter(error: unknown): void {
     if (error instanceof RunTimeoutError) {
       this.parts.forEach(({ request }) => (request.overrun = error));
     }
@@ -174,10 +169,10 @@ export class BatchRun implements BatchListener {
     }
   }
 
-  private forEachPart(tell: (part: Part<BatchRequest>, start: number, end: number) => void): void {
+  private forEachPart(visit: (part: Part<BatchRequest>, start: number, end: number) => void): void {
     let start = 0;
     for (const part of this.parts) {
-      tell(part, start, start + part.count);
+      visit(part, start, start + part.count);
       start += part.count;
     }
   }

@@ -111,9 +111,9 @@ export class BatchRunner {
       }
       const error = this.batchError(cause, run.batch.size);
       const retries =
-        run.hasSpoken || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
+        run.hasEmitted || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
       if (retries.length > 0) {
-        run.runsAgain(error);
+        run.retryAfter(error);
         return { ...run.outcome, error, retries };
       }
       run.fail(error);

@@ -1,5 +1,5 @@
 import { Batch, DEFAULT_KEY } from '../batch/batch.js';
-import { isContainer, read } from '../batch/container.js';
+import { flatten, read } from '../batch/container.js';
 import type { BatchAxes } from '../batch/template.js';
 import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
@@ -193,7 +193,8 @@ function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
   if (read(() => rows instanceof Batch)) {
     return rows as Batch;
   }
-  return isContainer(rows) ? Batch.ofContainer(rows, axes) : undefined;
+  const container = flatten(rows);
+  return container && Batch.ofContainer(container, axes);
 }
 
 function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {

@@ -1,35 +1,35 @@
 import { Batch } from '../batch/batch.js';
-import { isContainer, leavesOf } from '../batch/container.js';
+import { asOutput, rowsIn } from '../batch/container.js';
 import { axisOf, type BatchAxes } from '../batch/template.js';
-import { InvalidBatchError, InvalidOutputError, isError } from '../errors.js';
-import { isRowList } from '../partitions/worker/transfer.js';
+import { InvalidOutputError, isError } from '../errors.js';
 import { deepCopy } from '../batch/deep-copy.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 
 /**
  * The output of a batch as rows, without the results of padding.
  *
- * @throws InvalidOutputError when it does not have one result per row
+ * @throws InvalidOutputError for an output without one result per row
  */
 export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
   const expected = input.size + input.padding;
-  if (isRowList(output, input.isPlain)) {
-    if (output.length !== expected) {
-      throw new InvalidOutputError(
-        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
-          `${output.length}`,
-      );
-    }
-    return Batch.ofValues(output).slice(0, input.size);
-  }
-  if (!isContainer(output)) {
+  const results = asOutput(() => rowsIn(output, input.isPlain));
+  if (!results) {
     const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
       `A batch of ${expected} rows needs a list of ${expected} results, or tensors with ` +
         `${expected} rows; the batch function returned ${got}`,
     );
   }
-  for (const { path, tensor } of leavesOf(output)) {
+  if (Array.isArray(results)) {
+    if (results.length !== expected) {
+      throw new InvalidOutputError(
+        `A batch of ${expected} rows needs ${expected} results; the batch function returned ` +
+          `${results.length}`,
+      );
+    }
+    return Batch.ofValues(results).slice(0, input.size);
+  }
+  for (const { path, tensor } of results.leaves) {
     const axis = axisOf(path, axes);
     if (axis !== null && tensor.dims[axis] !== expected) {
       throw new InvalidOutputError(
@@ -39,7 +39,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
       );
     }
   }
-  const rows = asOutput(() => Batch.ofOutput(output, axes));
+  const rows = asOutput(() => Batch.ofOutput(results, axes));
   if (rows.size !== expected) {
     throw new InvalidOutputError(
       `Unusable output: no leaf of it carries the ${expected} rows of the batch`,
@@ -48,30 +48,19 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   return rows.slice(0, input.size);
 }
 
-/** Advice for the outputs of a model; nothing else has the option. */
+/** Only models have the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
-    ? `. Where its rows lie on another axis, say so: outputs: { ${path}: { batchAxis: ... } }`
+    ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`
     : '';
 }
 
-/** An InvalidBatchError is the caller's fault; for an output it becomes an InvalidOutputError. */
-export function asOutput(make: () => Batch): Batch {
-  try {
-    return make();
-  } catch (cause) {
-    throw cause instanceof InvalidBatchError
-      ? new InvalidOutputError(`Unusable output: ${cause.message}`, { cause })
-      : cause;
-  }
-}
-
 /**
- * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
- * Throws the Error that a batch function returned in place of a row's result.
+ * The rows in storage of their own; with `zeroCopy` possibly as views, for a caller that copies
+ * them before the next tick. Throws the error that a batch function returned for a row.
  */
-export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
-  const output = isLent ? rows.view() : rows.release();
+export function releaseOutput(rows: Batch, zeroCopy = false): BatchOutput {
+  const output = zeroCopy ? rows.view() : rows.release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;
@@ -79,7 +68,7 @@ export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
   return output;
 }
 
-/** Like {@link releaseOutput}, with a copy for one of several callers. */
+/** Like {@link releaseOutput}, with a copy for each of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

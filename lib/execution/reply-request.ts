@@ -3,7 +3,7 @@ import type { ResolvedCallOptions } from './resolved-call-options.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ServingLane } from './lanes.js';
 import type { CallMetadata } from '../definition/reply.js';
-import { asOutput } from './output.js';
+import { asOutput } from '../batch/container.js';
 import { BatchRequest } from './request.js';
 
 /** The output rows of a request, and the metadata of the batches in which they ran. */

@@ -3,7 +3,8 @@ import { SlowConsumerError, InvalidBatchError } from '../errors.js';
 import { Queue } from '../streaming/queue.js';
 import { BatchRequest } from './request.js';
 import { type Call, unwrap } from './call.js';
-import { asOutput, releaseOutput } from './output.js';
+import { asOutput } from '../batch/container.js';
+import { releaseOutput } from './output.js';
 import type { Reply, ReplyRequest } from './reply-request.js';
 import type { PartMetadata, StreamEvent } from '../definition/reply.js';
 

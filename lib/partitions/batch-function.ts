@@ -1,34 +1,28 @@
 import type { Container } from '../batch/container.js';
 import { type Origin } from '../context/caller-context.js';
 
-/**
- * What a batch function gives back: one result per row, as a list or as tensors with the rows on
- * their batch axis.
- */
+/** An output with one result per row: a list, or tensors with the rows on their batch axis. */
 export type BatchOutput = Container | readonly unknown[];
 
-/** The output of a batch and what the server has to say beside it. */
+/** The output of a batch, and metadata of the server. */
 export interface BatchResult<Output = BatchOutput> {
   readonly output: Output;
-  /** Handed to `postprocess` of every call with rows in the batch. */
+  /** Passed to `postprocess` of every call with rows in the batch. */
   readonly metadata?: unknown;
 }
 
-/** In a list that a generator yields: this row is over, the others go on. */
+/** Ends its row in a list that a generator yields; the other rows go on. */
 export const DONE: unique symbol = Symbol.for('nestjs-serving:done') as never;
 
-/** The rows that a step says to be over. */
-export function endedRows(step: unknown): number[] {
+/** The indices of the rows that end with a step. */
+export function endedRowsOf(step: unknown): number[] {
   return Array.isArray(step) ? step.flatMap((entry, row) => (entry === DONE ? [row] : [])) : [];
 }
 
-/**
- * The options of one partition: those of the serving's `session` with what is particular to this
- * one.
- */
+/** The options of one partition: the serving's `session`, and the partition's own. */
 export type PartitionOptions = Readonly<Record<string, unknown>>;
 
-/** What is to be known of a batch beside its rows. */
+/** The properties of a batch beside its rows. */
 export interface BatchInfo {
   readonly key: string;
   /** Rows, padding not counted. */
@@ -36,32 +30,28 @@ export interface BatchInfo {
   readonly padding: number;
   /** The index of the partition that runs it. */
   readonly partition: number;
-  /** Where its calls came from, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `separateOrigins`. */
   readonly origin?: Origin | undefined;
-  /** The hooks that somebody waits for; `emit` ignores all others. */
+  /** The hooks that calls ask for; `emit` ignores all others. */
   readonly hooks: readonly string[];
 }
 
-/** What a batch function is told about the batch, and what it can say before the batch ends. */
+/** The second parameter of a batch function: the batch, and messages to its calls. */
 export interface BatchContext extends BatchInfo {
   /**
-   * Sends a value of the hook to the calls that asked for it, each its own rows: a list with an
-   * entry per row, or tensors with the rows on axis 0. It is copied: the function can go on with
-   * it.
+   * Sends a value of the hook to the calls that ask for it, to each its own rows: a list with an
+   * entry per row, or tensors with the rows on axis 0. The value is copied, so the function can go
+   * on with it.
    *
-   * @throws InvalidOutputError when it has not one entry per row
+   * @throws InvalidOutputError for a value without one entry per row
    */
   readonly emit: (hook: string, value: unknown) => void;
-  /**
-   * False once the row has been `DONE`, or its caller has left: what is computed for it is lost.
-   */
+  /** False once the row has been `DONE` or its caller has left: its results are dropped. */
   readonly isWaiting: (row: number) => boolean;
 }
 
-/**
- * What a batch function can say: no part of what is cloned, where a context is sent on as metadata.
- */
-class BatchMessages {
+/** The methods of a context: getters, which are not cloned when the context is sent as metadata. */
+class ContextMethods {
   readonly #listener: BatchListener;
 
   constructor(listener: BatchListener) {
@@ -84,10 +74,10 @@ class BatchMessages {
 }
 
 export function contextOf(info: BatchInfo, listener: BatchListener): BatchContext {
-  return Object.assign(new BatchMessages(listener), info);
+  return Object.assign(new ContextMethods(listener), info);
 }
 
-/** What a generator yields and a function returns. */
+/** The result of a function, or a step of a generator. */
 type Result<Output> = Output | WithMetadata<Output>;
 
 /**
@@ -105,7 +95,7 @@ export type BatchFunction<Rows = never, Output = unknown> = (
   | AsyncGenerator<Result<Output>, void>
   | Generator<Result<Output>, void>;
 
-/** Where and for what a batch function is built. */
+/** The partition and key that a batch function is built for. */
 export interface BatchFunctionContext {
   readonly key: string;
   /** The index of the partition, and its own options. */
@@ -128,35 +118,29 @@ export class WithMetadata<Output> implements BatchResult<Output> {
   ) {}
 }
 
-/**
- * Returned by a batch function that has something to say beside its output, for `postprocess` to
- * read.
- */
+/** An output with metadata for `postprocess`, to be returned by a batch function. */
 export function withMetadata<Output>(output: Output, metadata: unknown): WithMetadata<Output> {
   return new WithMetadata(output, metadata);
 }
 
-/** Hears what a batch says before it ends. */
+/** Receives the hooks and steps of a batch before it ends. */
 export interface BatchListener {
-  /** The hooks whose values somebody waits for. */
+  /** The hooks that calls ask for. */
   readonly hooks: readonly string[];
   /**
-   * The value of a hook: one entry per row. It is copied, unless it is the listener's `own`.
+   * Receives the value of a hook. It is copied, unless nothing else refers to its memory (`own`).
    *
-   * @throws InvalidOutputError when it has not
+   * @throws InvalidOutputError for a value without one entry per row
    */
   hook(name: string, value: unknown, own?: boolean): void;
   /**
-   * What a generator has yielded: one entry per row, padding included.
+   * Receives a step of a generator: one entry per row, padding included.
    *
-   * @throws InvalidOutputError when it has not
+   * @throws InvalidOutputError for any other value
    */
   step(output: unknown, metadata: unknown): void;
-  /** Whether somebody still waits for the row. */
+  /** Whether a caller still waits for the row. */
   isWaiting(row: number): boolean;
-  /**
-   * Resolves when there is room for another step, or nobody waits for one; where none is to be
-   * waited for it is undefined.
-   */
+  /** Resolves once another step has room, or no caller waits; undefined without a limit. */
   room?(): Promise<void>;
 }

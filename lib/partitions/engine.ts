@@ -1,28 +1,21 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { BatchFunctions } from './batch-functions.js';
+import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
 import { ModelSource } from './onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
-import type { Partition, STEPPED } from './partition.js';
+import type { Partition } from './partition.js';
 import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
 import { type Isolation, WorkerPartition } from './worker/worker.partition.js';
 import type { SessionProviders, WorkerTask } from './worker/worker-protocol.js';
-import type { Batch } from '../batch/batch.js';
-import type {
-  BatchFunctionFactory,
-  PartitionOptions,
-  BatchInfo,
-  BatchResult,
-  BatchListener,
-} from './batch-function.js';
+import type { BatchFunctionFactory, PartitionOptions } from './batch-function.js';
 
-/** What an engine has opened. */
+/** The partitions of a serving, open. */
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
-  /** What the model says of itself, where there is one. */
+  /** Only for a model. */
   readonly signature?: ModelSignature | undefined;
-  /** What each partition of a model runs on. */
+  /** The execution providers of each partition; only for a model. */
   readonly providers?: readonly (SessionProviders | undefined)[];
   /**
    * Callers get what a batch function throws as it is, and not as the cause of a BatchFailedError.
@@ -32,15 +25,14 @@ export interface OpenedEngine {
 
 /**
  * Opens the partitions of a serving: one per entry of options, ready for batches of these keys.
- *
- * Batches of other keys are possible too, and pay for what is built for them when they come.
+ * Batches of other keys are possible too; their functions are built on first use.
  */
 export type Engine = (
   kind: ServingKind,
   partitions: readonly PartitionOptions[],
   keys: readonly string[],
   supervision: Supervision,
-  /** Ends what loads when it aborts. */
+  /** Ends workers that load. */
   end?: AbortSignal,
 ) => Promise<OpenedEngine>;
 
@@ -49,18 +41,19 @@ export function functionEngine(factory: BatchFunctionFactory): Engine {
   return async (_kind, options, keys) => ({
     partitions: await Promise.all(
       options.map(async (own, index) => {
-        const functions = new BatchFunctions(factory as BatchFunctionFactory<unknown>, index, own);
-        await functions.declare(keys);
-        return new FunctionPartition(functions);
+        const partition = new FunctionPartition(
+          factory as BatchFunctionFactory<unknown>,
+          index,
+          own,
+        );
+        await partition.declare(keys);
+        return partition;
       }),
     ),
   });
 }
 
-/**
- * A handler with state of its own: initialised once, however it is then called; inline when its
- * first batch comes.
- */
+/** A handler of its own state: initialised once, for `run` when the first batch comes. */
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   let known: ServingHandler | undefined;
   let initialised: Promise<void> | undefined;
@@ -76,7 +69,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
     }
     const handlerFor = async (key: string): Promise<ServingHandler> => {
       initialised ??= init([key]);
-      // A later batch may have better luck.
+      // Does not cache a failure.
       await initialised.catch((error: unknown) => {
         initialised = undefined;
         throw error;
@@ -87,10 +80,7 @@ export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   };
 }
 
-/**
- * @throws InvalidServingError for what is not a handler, as a class or a provider can be, whatever
- * its type says
- */
+/** @throws InvalidServingError for a class or provider without the methods of a handler */
 function checked(handler: ServingHandler): ServingHandler {
   const given: Partial<ServingHandler> | null | undefined = handler;
   const missing = (['init', 'handleBatch'] as const).filter(
@@ -106,10 +96,7 @@ function checked(handler: ServingHandler): ServingHandler {
   return handler;
 }
 
-/**
- * Sessions of one model: the bytes of its file are read once, and every session is made of these,
- * also after a restart.
- */
+/** Sessions of one model: its file is read once, for all sessions and restarts. */
 export function modelEngine(
   model: string | Uint8Array,
   ports: DeclaredPorts,
@@ -144,13 +131,10 @@ export function modelEngine(
   };
 }
 
-/** The models that load now, of the whole process. */
+/** The models of the whole process that are loading. */
 const loading = new Set<Promise<OpenedEngine>>();
 
-/**
- * Resolves when no model loads any more: a process that ends in the middle of one is aborted, and
- * not with its own exit code.
- */
+/** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
 export async function modelsLoaded(): Promise<void> {
   await Promise.allSettled(loading);
 }
@@ -165,15 +149,14 @@ export function fileEngine(file: string, isolation: Isolation): Engine {
     );
 }
 
-/** All workers at once; when one fails to load, the others end too. */
+/** Opens all workers at once; if one fails to load, the others end too. */
 async function openWorkers(
   tasks: readonly WorkerTask[],
   isolation: Isolation,
   supervision: Supervision,
   end?: AbortSignal,
 ): Promise<OpenedEngine> {
-  // Of their own, since the signal may abort once they are loaded, and they then end in another
-  // way.
+  // The signal may abort after loading too; workers that are loaded end in another way.
   const halt = new AbortController();
   const abort = (): void => halt.abort();
   end?.addEventListener('abort', abort);
@@ -198,21 +181,4 @@ async function openWorkers(
     signature: workers[0]?.loaded.signature,
     providers: workers.map(({ loaded }) => loaded.providers),
   };
-}
-
-/** Runs batches in the application's own thread. */
-export class FunctionPartition implements Partition {
-  readonly prefetch = 0;
-
-  constructor(private readonly functions: BatchFunctions) {}
-
-  run(
-    batch: Batch,
-    info: BatchInfo,
-    listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
-    return this.functions.run(batch.consume(), info, listener);
-  }
-
-  async close(): Promise<void> {}
 }

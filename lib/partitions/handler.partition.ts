@@ -1,8 +1,8 @@
 import type { Batch } from '../batch/batch.js';
 import { InvalidOutputError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { lateLoad, resultOf, settledResult } from './batch-functions.js';
-import { type Partition, STEPPED } from './partition.js';
+import { loadForBatch, resultOf, settleResult } from './function.partition.js';
+import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import {
   type BatchContext,
   type BatchInfo,
@@ -15,16 +15,13 @@ import {
 /** Which calls a partition serves: `inline` those of `run()`, `batched` those of `batchedRun()`. */
 export type ServingKind = 'inline' | 'batched';
 
-/** The options of a partition of a class serving, with what its class must know to load for it. */
+/** The options of a partition of a class serving, and its keys. */
 export type HandlerPartitionOptions = PartitionOptions & {
-  /**
-   * The keys that batches will have; of an inline serving the key of its first batch, others may
-   * follow.
-   */
+  /** The keys of its batches; for `run` the key of the first batch, and others may follow. */
   readonly batchKeys: readonly string[];
 };
 
-/** What {@link ServingHandler.handleBatch} returns, or a generator that yields a list per step. */
+/** The result of {@link ServingHandler.handleBatch}, or a generator that yields a list per step. */
 export type HandlerResult<Output = unknown> =
   | BatchResult<Output>
   | Promise<BatchResult<Output>>
@@ -33,16 +30,13 @@ export type HandlerResult<Output = unknown> =
 
 /** A serving as a Nest provider: loads once, then runs every batch. */
 export interface ServingHandler<Output = unknown> {
-  /**
-   * Loads and compiles, before the first batch; `partitions` has one entry of options per
-   * partition.
-   */
+  /** Loads and compiles before the first batch; `partitions` has the options of each partition. */
   init(kind: ServingKind, partitions: readonly HandlerPartitionOptions[]): void | Promise<void>;
   /** Runs one batch on the partition of that index; `batch.consume()` gives its rows. */
   handleBatch(batch: Batch, partition: number, context: BatchContext): HandlerResult<Output>;
 }
 
-/** One of the partitions that a handler serves. */
+/** One partition of a handler. */
 export class HandlerPartition implements Partition {
   readonly prefetch = 0;
 
@@ -55,11 +49,11 @@ export class HandlerPartition implements Partition {
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
-    const handler = await lateLoad(() => this.handlerFor(info.key));
+  ): Promise<PartitionResult | typeof STEPPED> {
+    const handler = await loadForBatch(() => this.handlerFor(info.key));
     const handled = handler.handleBatch(batch, this.index, contextOf(info, listener));
     const result = await resultOf(handled, info.size, listener);
-    return result === STEPPED ? result : settledResult(checked(result.output, handler));
+    return result === STEPPED ? result : settleResult(checked(result.output, handler));
   }
 
   async close(): Promise<void> {}

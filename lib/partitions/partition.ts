@@ -1,127 +1,118 @@
 import type { Batch } from '../batch/batch.js';
+import type { FlatRows } from '../batch/container.js';
 import { PartitionLostError, RequestTooLargeError } from '../errors.js';
-import { type BatchResult, type BatchInfo, type BatchListener } from './batch-function.js';
+import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
-/** The result of a batch as a partition gives it. */
-export interface PartitionResult extends BatchResult {
-  /**
-   * Whether nothing else refers to the memory of the output. If not, its tensors are copied at
-   * once.
-   */
+/** The result of a batch: what its function returned, or the same as a FlatContainer. */
+export interface PartitionResult extends BatchResult<unknown> {
+  /** True when nothing else refers to the memory of the output; else its tensors are copied. */
   readonly own?: boolean;
 }
 
-/**
- * In place of a result: the batch function was a generator, and has yielded all of it step by step.
- */
+/** Replaces the result when a generator has yielded all of it step by step. */
 export const STEPPED = Symbol('stepped');
 
 /**
- * The partition was lost before it had begun the batch: another can run it, and nothing runs twice.
+ * Runs the rows of one batch where its session lives. The steps of a generator go to the listener.
  */
+export type RunRows = (
+  rows: FlatRows,
+  info: BatchInfo,
+  listener: BatchListener,
+) => Promise<PartitionResult | typeof STEPPED>;
+
+/** The partition was lost before the batch began, so another partition can run it. */
 export class NotStartedError extends PartitionLostError {}
 
-/** The batch was taken back before it began, since another partition can run it now. */
+/** The batch was revoked before it began, because another partition can run it now. */
 export class RevokedError extends NotStartedError {}
 
 /**
- * As {@link NotStartedError}, while the batch was on its way to the partition: that may have died
- * of what it received.
+ * The partition was lost while the batch was in transit to it. The batch may be the reason, if
+ * reading it failed.
  */
 export class LostInTransitError extends NotStartedError {}
 
 /**
- * The rows of a batch are too much for one message to the partition. Nothing of it has run, and
- * half of it may fit.
+ * The rows of a batch are too large for one message to the partition. None of them has run, and
+ * half of them may fit.
  */
 export class TooLargeToSendError extends RequestTooLargeError {}
 
-/**
- * The partition was lost when it had ended the batch, and what that gave with it: whatever it died
- * of, it was not this batch.
- */
+/** The partition was lost after the batch had run, and its output with it. */
 export class OutputLostError extends PartitionLostError {}
 
-/**
- * Rows of a batch cannot be handed over to what would run it. Nothing of it has run, so the others
- * can run without them.
- */
+/** Some rows of a batch cannot be sent. None has run, so the others can run without them. */
 export class RejectedRowsError extends Error {
-  override readonly name = 'UnfitRows';
+  override readonly name = 'RejectedRowsError';
 
   constructor(
-    /** What is wrong with each of them, by its place in the batch. */
+    /** The error of each such row, by its index in the batch. */
     readonly faults: ReadonlyMap<number, Error>,
   ) {
-    super(`${faults.size} rows of a batch cannot be handed over`);
+    super(`${faults.size} rows of a batch cannot be sent to their partition`);
   }
 }
 
-/** One session: runs one batch at a time. */
+/** One session, which runs one batch at a time. */
 export interface Partition {
   /**
-   * How many full batches may be handed over while one runs: 1 where the transfer hides behind the
-   * run, else 0.
+   * Full batches that may be sent ahead while one runs: 1 where that hides the time of transfer,
+   * else 0.
    */
   readonly prefetch: number;
-  /** Why it takes no batch now; it soon comes back by itself. */
+  /** The reason why it takes no batch for a short time; it comes back without help. */
   readonly unavailable?: Error | undefined;
-  /** Why it can run nothing: nobody should wait for it, though it may come back. */
+  /** The reason why it takes no batch at all: rows do not wait for it, though it may come back. */
   readonly lost?: Error | undefined;
-  /** How it is; one that does not say is up until it is lost. */
+  /** Its state; a partition without one is up until it is lost. */
   readonly status?: PartitionStatus | undefined;
-  /** Calls the listener whenever `away`, `lost` or `status` has changed. */
+  /** Calls the listener after each change of `unavailable`, `lost` or `status`. */
   onChange?(listener: () => void): void;
   /**
-   * Rejects when the batch fails; the partition then goes on with the next.
+   * Rejects when the batch fails; the partition then runs the next one.
    *
-   * @throws UnfitRows when it could run without some of its rows
+   * @throws RejectedRowsError when the batch could run without some of its rows
    */
   run(
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED>;
-  /**
-   * Has what runs its batches warmed up, now and whenever it has been started again, before it gets
-   * a batch of a caller.
-   */
+  /** Warms the session up, now and after each restart, before it gets batches of callers. */
   warmUp?(warm: (runner: Partition) => Promise<void>): Promise<void>;
   /**
-   * Takes back the batches that were handed ahead: they reject with a NotStartedError, and never
-   * run. What runs need not be waited for.
+   * Revokes the batches that were sent ahead of a batch that hangs: they reject with a
+   * NotStartedError. The batch that hangs no longer keeps the process alive.
    */
   revokePending?(): void;
-  /**
-   * Takes back the batches that were handed ahead and have not begun: they reject with a
-   * RevokedError, and never run.
-   */
+  /** Revokes the batches that were sent ahead and have not begun, with a RevokedError. */
   revoke?(): void;
-  /** Ends it now, whatever it runs; only where that harms nobody else. */
+  /** Ends the session at once, even in a run; only where that is safe for the process. */
   kill?(): void;
   /**
-   * Ends it as soon as that is safe: a process at once, a thread when its event loop turns. It is
-   * not started again.
+   * Ends the session as soon as that is safe: a process at once, a thread on the next turn of its
+   * event loop. It does not restart.
    */
   halt?(): void;
-  /** Ends it after the batches it holds. */
+  /** Ends the session after the batches that it holds. */
   close(): Promise<void>;
 }
 
-/** How one partition of a serving is. */
+/** The state of one partition of a serving. */
 export interface PartitionStatus {
   /**
    * `up`: it takes batches. `restarting`: its thread or process has ended, and is started again.
    * `hung`: a batch runs longer than `runTimeout`, or its thread loads longer than
    * `restartTimeout`, and nothing else runs until that has ended. `lost`: it has failed too often
-   * in a row, and is tried again now and then.
+   * in a row, and only an occasional restart is tried.
    */
   readonly state: 'up' | 'restarting' | 'hung' | 'lost';
-  /** How often it has been started again. */
+  /** The number of restarts. */
   readonly restarts: number;
-  /** Why it is not up. */
+  /** The reason why it is not up. */
   readonly reason?: string;
-  /** The execution provider that runs its model while it is up. */
+  /** The execution provider of its model, while it is up. */
   readonly provider?: string;
 }
 
@@ -132,15 +123,51 @@ export function statusOf({ status, lost }: Partition): PartitionStatus {
   );
 }
 
-/** Those who want to hear of changes. */
-export class Listeners {
+/** A partition that runs its batches on another one, and forwards all that it does not change. */
+export abstract class PartitionDecorator implements Partition {
+  readonly prefetch: number;
+  readonly kill: Partition['kill'];
   private readonly listeners: (() => void)[] = [];
 
-  add(listener: () => void): void {
+  constructor(inner: Partition) {
+    this.prefetch = inner.prefetch;
+    this.kill = inner.kill && (() => this.killInner());
+  }
+
+  /** The other partition; undefined while there is none. */
+  protected abstract readonly inner: Partition | undefined;
+
+  abstract run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED>;
+
+  onChange(listener: () => void): void {
     this.listeners.push(listener);
   }
 
-  notify(): void {
+  revokePending(): void {
+    this.inner?.revokePending?.();
+  }
+
+  revoke(): void {
+    this.inner?.revoke?.();
+  }
+
+  halt(): void {
+    this.inner?.halt?.();
+  }
+
+  async close(): Promise<void> {
+    await this.inner?.close();
+  }
+
+  protected notify(): void {
     this.listeners.forEach((listener) => listener());
+  }
+
+  protected killInner(): void {
+    this.inner?.kill?.();
   }
 }

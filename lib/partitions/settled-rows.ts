@@ -1,8 +1,8 @@
 import { BatchFailedError, isError, messageOf } from '../errors.js';
 
 /**
- * The output of a batch with the values of the promises in its list. What a promise rejects with
- * stands in the place of its row as an Error. No other output is touched.
+ * The output of a batch with the values of the promises in its list. The reason of a rejected
+ * promise becomes the Error of its row. Other outputs are not changed.
  */
 export function settledRows(output: unknown): unknown {
   return Array.isArray(output) && output.some(isThenable) ? settled(output) : output;
@@ -22,7 +22,7 @@ function isThenable(value: unknown): boolean {
   try {
     return 'then' in value && typeof value.then === 'function';
   } catch {
-    // The row cannot be read. That is for its own caller to see.
+    // Only the caller of this row gets the error, when the row is read.
     return false;
   }
 }

@@ -1,16 +1,15 @@
 import type { Batch } from '../batch/batch.js';
-import { type Partition, type STEPPED } from '../partitions/partition.js';
+import type { Partition, PartitionResult, STEPPED } from '../partitions/partition.js';
 import { LocalServing } from '../serving/local-serving.js';
 import { resolveDefinition } from '../definition/resolve-definition.js';
 import type { ServingOptions } from '../definition/serving-definition.js';
 import { HeldBatch, type ResultsOf, type RowsOf } from './held-batch.js';
 import { modelStandIn } from './stand-in.js';
 import type { Engine } from '../partitions/engine.js';
-import { resultOf } from '../partitions/batch-functions.js';
+import { resultOf } from '../partitions/function.partition.js';
 import {
   type BatchContext,
   type BatchInfo,
-  type BatchResult,
   contextOf,
   type BatchListener,
 } from '../partitions/batch-function.js';
@@ -116,7 +115,7 @@ class ScriptedPartition implements Partition {
     batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
+  ): Promise<PartitionResult | typeof STEPPED> {
     if (this.lost) {
       throw this.lost;
     }
@@ -125,7 +124,7 @@ class ScriptedPartition implements Partition {
       contextOf(info, listener),
       (error) => (this.lost = error),
     );
-    return resultOf(result, info.size, listener) as Promise<BatchResult | typeof STEPPED>;
+    return resultOf(result, info.size, listener);
   }
 
   async close(): Promise<void> {}

@@ -1,8 +1,8 @@
 import { types } from 'node:util';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
-import { isContainer, isPlainObject, leavesOf } from '../../batch/container.js';
-import { isTensor, soundTensor } from '../../batch/tensor.js';
+import { flatten, isPlainObject } from '../../batch/container.js';
+import { checkTensor, isTensor } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, isError } from '../../errors.js';
 import {
   type Block,
@@ -110,7 +110,7 @@ function fail(what: string): never {
 }
 
 function tagTensor(value: Tensor, sink: BlockWriter): TaggedValue {
-  const { type, dims, data } = soundTensor(value, 'The tensor');
+  const { type, dims, data } = checkTensor(value);
   if (type === 'string' || Array.isArray(data)) {
     sink.checkShape(dims);
     return ['$s', [dims, data]];
@@ -160,7 +160,7 @@ interface BatchParts {
   readonly padding: number;
   readonly values?: readonly unknown[];
   readonly tensors?: unknown;
-  /** The batch axis of each leaf of `tensors`, in the order of `leavesOf`. */
+  /** The batch axis of each leaf of `tensors`, in the order of the leaves. */
   readonly axes?: readonly (number | null)[];
 }
 
@@ -205,13 +205,12 @@ function rowsOf(values: unknown, tensors: unknown, axes: unknown): Batch {
   if (values !== undefined || tensors === undefined) {
     return values === undefined ? Batch.empty() : fail('a batch');
   }
-  if (!isContainer(tensors) || !isListOf(axes, isAxis)) {
+  const container = flatten(tensors);
+  if (!container || !isListOf(axes, isAxis) || container.leaves.length !== axes.length) {
     return fail('a batch');
   }
-  const paths = leavesOf(tensors).map(({ path }) => path);
-  return paths.length === axes.length
-    ? Batch.ofContainer(tensors, Object.fromEntries(paths.map((path, i) => [path, axes[i]!])))
-    : fail('a batch');
+  const axesByPath = container.leaves.map(({ path }, i) => [path, axes[i]!] as const);
+  return Batch.ofContainer(container, Object.fromEntries(axesByPath));
 }
 
 function isAxis(value: unknown): value is number | null {

@@ -1,29 +1,25 @@
 /**
- * The shape of an input or output as the file has it: a number is fixed, a string names a dynamic
- * axis and may be empty.
+ * The shape of an input or output in the file: a number is fixed, a string names a dynamic axis and
+ * may be empty.
  */
 export type FileShape = readonly (number | string)[];
 
-/**
- * The axis that counts rows, `null` where there is none, or `open` where the file does not decide
- * it.
- */
+/** The axis that counts rows, `null` if there is none, `open` if the file does not decide it. */
 export type FoundAxis = number | null | 'open';
 
-/** What the inputs of a model say together about its rows. */
+/** The marks of rows in the inputs of a model. */
 export interface RowMarks {
-  /** The names of the dynamic axes that count rows; more than one where the inputs disagree. */
+  /** The names of the dynamic axes that count rows; several if the inputs disagree. */
   readonly names: ReadonlySet<string>;
-  /** Whether the first axis of some input is dynamic. */
+  /** True when the first axis of an input is dynamic. */
   readonly isLed: boolean;
   readonly isDynamic: boolean;
 }
 
 /**
- * Reads the marks off the inputs. The first axis of an input counts its rows, or the axis that is
- * declared.
+ * The marks in these inputs. The declared axis of an input counts its rows, by default the first.
  *
- * @param declared the declared axis of each input, undefined where nothing is declared
+ * @param declared the declared axis of each input, undefined without a declaration
  */
 export function rowMarksOf(
   shapes: readonly FileShape[],
@@ -41,9 +37,9 @@ export function rowMarksOf(
 }
 
 /**
- * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model that is
- * dynamic elsewhere. A first axis that is fixed to 1 counts one row: such a call runs alone
- * whatever the axis means.
+ * The batch axis of an input. A scalar has none, and neither has a fixed shape in a model with
+ * dynamic axes elsewhere. A first axis of length 1 counts one row: such a call runs alone, whatever
+ * the axis means.
  */
 export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMarks): FoundAxis {
   if (shape.length === 0) {
@@ -63,10 +59,10 @@ export function axisOfInput(shape: FileShape, { names, isLed, isDynamic }: RowMa
 }
 
 /**
- * The batch axis of an output, whose length each run checks. A scalar has none.
+ * The batch axis of an output; each run checks its length. A scalar has none.
  *
- * @param isDynamic whether some output of the model has a dynamic axis; in others a file may claim
- * one row for all
+ * @param isDynamic whether an output of the model has a dynamic axis; without one, the file may
+ * state one row for any number
  */
 export function axisOfOutput(shape: FileShape, { names }: RowMarks, isDynamic: boolean): FoundAxis {
   if (shape.length === 0) {

@@ -4,10 +4,7 @@ import type { PartitionOptions } from '../batch-function.js';
 
 type Provider = string | { readonly name: string };
 
-/**
- * What `partitions: true` means: the options of one partition per device of the first execution
- * provider.
- */
+/** The partitions of `partitions: true`: one per device of the first execution provider. */
 export function partitionPerDevice(session: PartitionOptions): PartitionOptions[] {
   const [first = 'cpu', ...fallbacks] = (session['executionProviders'] ??
     []) as readonly Provider[];
@@ -21,15 +18,12 @@ export function partitionPerDevice(session: PartitionOptions): PartitionOptions[
         executionProviders: [{ ...provider, deviceId }, ...fallbacks],
       }));
     default:
-      // These providers offer one device: the one that the system prefers.
+      // The other providers offer one device, the default of the system.
       return [{}];
   }
 }
 
-/**
- * The devices that CUDA will number from 0; none when there is no driver, which opening the session
- * then reports.
- */
+/** The devices of CUDA; none without a driver, which the session then reports when it opens. */
 function countNvidiaDevices(): number {
   const visible = process.env['CUDA_VISIBLE_DEVICES'];
   if (visible !== undefined) {

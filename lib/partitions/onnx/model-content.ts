@@ -3,18 +3,15 @@ import { open, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { InferenceSession } from 'onnxruntime-common';
 import { messageOf, ServingLoadError } from '../../errors.js';
-import { MOST_BYTES } from '../worker/codec.js';
+import { MAX_BYTES } from '../worker/codec.js';
 
-/** What every session of a serving is made of, whatever becomes of the model's file meanwhile. */
+/** The model of all sessions of a serving, even if its file changes meanwhile. */
 export interface ModelContent {
-  /** As messages name the model. */
+  /** The name of the model in messages. */
   readonly name: string;
-  /**
-   * The SHA-256 of the files of the model, by path, the model itself first; none where it was given
-   * as bytes.
-   */
+  /** The SHA-256 of each file by path, the model itself first; empty for a model of bytes. */
   readonly files: ReadonlyMap<string, string>;
-  /** In memory that threads share; none where the model refers to other files, or is too large. */
+  /** In shared memory; undefined for a model that refers to other files, or is too large. */
   readonly bytes?: Uint8Array;
 }
 
@@ -26,24 +23,23 @@ export class ModelSource {
 
   constructor(private readonly model: string | Uint8Array) {}
 
-  /** What was read first. */
+  /** Always the content of the first reading. */
   read(): Promise<ModelContent> {
     const { model } = this;
     return (this.content ??=
       typeof model === 'string' ? contentOfFile(model) : contentOfBytes(model));
   }
 
-  /** Has the next start read it anew. */
+  /** The next reading starts anew. */
   forget(): void {
     this.content = undefined;
   }
 }
 
 /**
- * Makes a session of the content: of its files as long as they are what they were, else of the
- * bytes in memory.
+ * Creates a session from the files of the content if they have not changed, else from its bytes.
  *
- * @throws ServingLoadError where the files have changed and there are no bytes
+ * @throws ServingLoadError when the files have changed and there are no bytes
  */
 export async function sessionOf<
   Opened extends { readonly session: Pick<InferenceSession, 'release'> },
@@ -59,22 +55,17 @@ export async function sessionOf<
     await opened.session.release();
   }
   if (bytes) {
-    // onnxruntime takes no shared memory.
+    // onnxruntime refuses shared memory.
     return create(bytes.buffer instanceof SharedArrayBuffer ? bytes.slice() : bytes);
   }
   throw new ServingLoadError(
     `The file ${(await changedFile(content)) ?? path} has changed since the serving started, so ` +
-      'it has no session like the ' +
-      'first ones any more; put the file back, or start the application anew. (A model is kept ' +
-      'in memory if it is one file of ' +
-      'less than 2 GiB.)',
+      'no session like the first ones can be made; put the file back, or restart the ' +
+      'application. (A model of one file below 2 GiB is kept in memory.)',
   );
 }
 
-/**
- * The content as it is sent to a process: without the bytes where the process can read the same
- * from the file.
- */
+/** The content for a process: without the bytes if the process can read the same from the file. */
 export async function contentForProcess(content: ModelContent): Promise<ModelContent> {
   const { name, files } = content;
   return files.size > 0 && (await changedFile(content)) === undefined ? { name, files } : content;
@@ -90,7 +81,7 @@ async function changedFile({ files, bytes }: ModelContent): Promise<string | und
   return undefined;
 }
 
-/** Tells whether files were written while they were read. */
+/** Identifies the version of the files, to detect writes while they are read. */
 async function stampOf(files: ModelContent['files']): Promise<string> {
   const stats = await Promise.allSettled([...files.keys()].map((path) => stat(path)));
   return stats
@@ -109,8 +100,8 @@ async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
 async function contentOfFile(path: string): Promise<ModelContent> {
   try {
     const { size } = await stat(path);
-    // A message to a process holds no more.
-    if (size > MOST_BYTES) {
+    // Limit of a message to a process.
+    if (size > MAX_BYTES) {
       return { name: path, files: await digestsOf([path]) };
     }
     const bytes = new Uint8Array(new SharedArrayBuffer(size));
@@ -135,7 +126,7 @@ async function digestsOf(paths: readonly string[]): Promise<Map<string, string>>
   return digests;
 }
 
-/** The digest of a file, whose bytes are put into memory in passing. */
+/** The digest of a file; copies its bytes to `memory`. */
 async function digestOf(path: string, memory?: Uint8Array): Promise<string> {
   const hash = createHash('sha256');
   for await (const [piece, at] of piecesOf(path)) {
@@ -156,7 +147,7 @@ async function holds(path: string, bytes: Uint8Array): Promise<boolean> {
   return length === bytes.length;
 }
 
-/** The pieces of a file, each in the memory of the one before it. */
+/** The pieces of a file; each one overwrites the one before it. */
 async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: number], void> {
   const file = await open(path);
   try {
@@ -170,7 +161,7 @@ async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: numbe
   }
 }
 
-/** The files that a model refers to; undefined where it refers to none. */
+/** The files that a model refers to; undefined if there are none. */
 function otherFiles(bytes: Uint8Array): string[] | undefined {
   const model = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const files = new Set<string>();
@@ -180,19 +171,13 @@ function otherFiles(bytes: Uint8Array): string[] | undefined {
   return files.size > 0 || model.includes(COMPILED) ? [...files] : undefined;
 }
 
-/**
- * In the protobuf of a tensor whose data lies elsewhere: the key "location", before the field of
- * its value.
- */
+/** In the protobuf of a tensor with external data: the key "location" before the file name. */
 const LOCATION = Buffer.from('\x0a\x08location\x12');
 
-/** The operation of a model that was compiled for a device, whose code may lie in another file. */
+/** The operation of a model compiled for a device; the compiled code may be in another file. */
 const COMPILED = 'EPContext';
 
-/**
- * The text of a protobuf field: its length in groups of seven bits, the lowest first, then its
- * characters.
- */
+/** The text of a protobuf field: its length as a varint, then its characters. */
 function textAt(message: Buffer, start: number): string {
   let length = 0;
   let at = start;

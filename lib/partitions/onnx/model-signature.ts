@@ -10,14 +10,14 @@ import {
   rowMarksOf,
 } from './batch-axes.js';
 
-/** Where the rows of a model's input or output lie, if not where its file says; by name. */
+/** The batch axes of a model's inputs or outputs by name, instead of those in its file. */
 export type DeclaredAxes = Readonly<Record<string, { readonly batchAxis: number | null }>>;
 
-/** What a definition says of the inputs and outputs of its model. */
+/** The options of a definition for the inputs and outputs of its model. */
 export interface DeclaredPorts {
   readonly inputs: DeclaredAxes;
   readonly outputs: DeclaredAxes;
-  /** The outputs that make the reply; all, if there is no list. */
+  /** The outputs of the reply; all by default. */
   readonly fetches?: readonly string[] | undefined;
 }
 
@@ -28,21 +28,21 @@ export interface ModelPort {
   /** A number is fixed; a string is the name of a dynamic axis, possibly empty. */
   readonly shape: readonly (number | string)[];
   /**
-   * The axis of the rows; `null`: it has none, and is shared by the batch or, where no input has
-   * rows, belongs to one call.
+   * The axis of the rows. `null`: it has none, and is shared by the batch; in a model without any
+   * batch axis it belongs to one call.
    */
   readonly batchAxis: number | null;
 }
 
-/** What an ONNX file says of itself. */
+/** The inputs and outputs of an ONNX file, and its properties that concern batches. */
 export interface ModelSignature {
   readonly inputs: readonly ModelPort[];
   readonly outputs: readonly ModelPort[];
-  /** The names of the outputs that make the reply. */
+  /** The names of the outputs of the reply. */
   readonly fetches: readonly string[];
-  /** The number of rows that the model takes at a time, where its file fixes that. */
+  /** The number of rows of each run, if the file fixes it. */
   readonly fixedBatch?: number;
-  /** Its weights are quantised at run time over the whole batch: results depend on batch mates. */
+  /** It quantises at run time over the whole batch: results depend on the other rows. */
   readonly dynamicallyQuantised: boolean;
 }
 
@@ -50,9 +50,9 @@ type Metadata = readonly InferenceSession.ValueMetadata[];
 type TensorMetadata = Pick<ModelPort, 'name' | 'type' | 'shape'>;
 
 /**
- * Reads the batch axes off the shapes in the file; what is declared wins.
+ * The signature with the batch axes of the shapes in the file; declared axes take precedence.
  *
- * @throws InvalidServingError where the file leaves an axis open and nothing is declared
+ * @throws InvalidServingError when the file leaves an axis open and none is declared
  */
 export function signatureOf(
   session: Pick<InferenceSession, 'inputMetadata' | 'outputMetadata'>,
@@ -71,7 +71,7 @@ export function signatureOf(
     axisOfInput(shape, marks),
   );
   if (inputs.length === 0) {
-    throw new InvalidServingError('The model has no inputs, so a call could not give it anything');
+    throw new InvalidServingError('The model has no inputs, so it cannot run the rows of a call');
   }
   if (!hasRows(inputs)) {
     checkContradiction(files.outputs, declared.outputs);
@@ -89,7 +89,7 @@ export function signatureOf(
   return { inputs, outputs, fetches };
 }
 
-/** The outputs of several steps are joined, for which each must have its rows on a known axis. */
+/** The outputs of several steps are joined, so each needs a known batch axis. */
 function fixedSignature(
   inputs: readonly ModelPort[],
   files: readonly TensorMetadata[],
@@ -106,21 +106,19 @@ function fixedSignature(
     return { inputs, outputs, fetches, fixedBatch };
   }
   if (fixedBatch === 1) {
-    // What the rows of several calls give could not be told apart, so each call is a run of its
-    // own.
+    // Each call is a run of its own, since an output has no axis to tell the rows of calls apart.
     return { inputs: inputs.map(withoutRows), outputs: outputs.map(withoutRows), fetches };
   }
   const name = quoted(uncut.name);
   throw new InvalidServingError(
     `The model takes ${fixedBatch} rows at a time, and no axis of the output ` +
       `${describePort(uncut)} is known to count them. ` +
-      `Declare it: outputs: { ${name}: { batchAxis: ... } }. Where none does, leave the output ` +
-      'out with fetches, ' +
-      'or declare batchAxis: null for all inputs: then each call is one run',
+      `Declare it: outputs: { ${name}: { batchAxis: ... } }. If none does, leave the output ` +
+      'out with fetches, or declare batchAxis: null for all inputs: then each call is one run',
   );
 }
 
-/** False for a model that takes one call at a time, since no input has a batch axis. */
+/** False for a model without a batch axis in its inputs: each call is a run of its own. */
 export function hasRows(inputs: readonly ModelPort[]): boolean {
   return inputs.some(({ batchAxis }) => batchAxis !== null);
 }
@@ -129,19 +127,19 @@ function withoutRows({ name, type, shape }: TensorMetadata): ModelPort {
   return { name, type, shape, batchAxis: null };
 }
 
-/** The outputs of a model whose inputs have no batch axis have none either. */
+/** Without a batch axis in an input, no output can have one. */
 function checkContradiction(outputs: readonly TensorMetadata[], declared: DeclaredAxes): void {
   const port = outputs.find(({ name }) => typeof declaredAxis(declared, name) === 'number');
   if (port) {
     throw new InvalidServingError(
       `The output ${describePort(port)} is declared with rows on axis ` +
-        `${declaredAxis(declared, port.name)}, ` +
-        'and no input of the model has a batch axis; declare that of an input too',
+        `${declaredAxis(declared, port.name)}, and no input of the model has a batch axis; ` +
+        'declare that of an input too',
     );
   }
 }
 
-/** The rows of one run, where the file fixes them. */
+/** The number of rows of each run, if the file fixes it. */
 function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
   const sizes = new Set(
     inputs.flatMap(({ shape, batchAxis }) => (batchAxis === null ? [] : [shape[batchAxis]!])),
@@ -151,15 +149,15 @@ function fixedBatchOf(inputs: readonly ModelPort[]): number | undefined {
     const axes = inputs.map((port) => `${describePort(port)} on axis ${port.batchAxis}`);
     throw new InvalidServingError(
       `The inputs of the model disagree on the number of rows: ${axes.join(', ')}; ` +
-        'say where they lie: inputs: { name: { batchAxis: ... } }',
+        'declare their axes: inputs: { name: { batchAxis: ... } }',
     );
   }
   return size;
 }
 
 /**
- * Where rows lie on another axis in an input, several axes without names could each be that of an
- * output; a guess could mix rows up.
+ * Refuses an output with several unnamed axes if the rows of an input are not on axis 0: a wrong
+ * guess would mix rows up.
  */
 function checkOutputs(
   inputs: readonly ModelPort[],
@@ -175,7 +173,7 @@ function checkOutputs(
     throw new InvalidServingError(
       `The rows of the output ${describePort(unclear)} could lie on any axis, as those of the ` +
         `input ${describePort(elsewhere)} lie on axis ${elsewhere.batchAxis}; ` +
-        `say where: outputs: { ${quoted(unclear.name)}: { batchAxis: ... } }`,
+        `declare it: outputs: { ${quoted(unclear.name)}: { batchAxis: ... } }`,
     );
   }
 }
@@ -194,7 +192,7 @@ function fetchesOf(
   return declared ?? names;
 }
 
-/** `name: type[shape]`, as messages show it. */
+/** `name: type[shape]`, for messages. */
 export function describePort({
   name,
   type,
@@ -204,15 +202,13 @@ export function describePort({
   return `${label}${type}[${shape.map((dim) => (dim === '' ? '?' : dim)).join(', ')}]`;
 }
 
-/**
- * The batch axes by name, as batches want them; a lone one also without name, for a bare tensor.
- */
+/** The batch axes by name; a single one also without a name, for a bare tensor. */
 export function axesOf(ports: readonly ModelPort[]): Record<string, number | null> {
   const axes = Object.fromEntries(ports.map(({ name, batchAxis }) => [name, batchAxis]));
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
-/** What the file says of its inputs or outputs. */
+/** The inputs or outputs of the file. */
 function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): TensorMetadata[] {
   const names = metadata.map(({ name }) => name);
   const unknown = Object.keys(declared).find((name) => !names.includes(name));
@@ -258,11 +254,10 @@ function portsOf(
     const entries = (axis: string): string =>
       open.map(({ name }) => `${quoted(name)}: { batchAxis: ${axis} }`).join(', ');
     throw new InvalidServingError(
-      `The model's file does not say which axis of the ${kind} ` +
+      `The model's file does not define which axis of the ${kind} ` +
         `${open.map(describePort).join(' and of ')} counts rows. ` +
         `Declare it: ${kind}s: { ${entries('0')} } if axis 0 does, the number of another axis if ` +
-        'that does, ' +
-        `or ${kind}s: { ${entries('null')} } if none does` +
+        `that does, or ${kind}s: { ${entries('null')} } if none does` +
         (kind === 'input' ? '; a model without rows in any input runs one call at a time' : ''),
     );
   }
@@ -277,7 +272,7 @@ function quoted(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? name : `'${name}'`;
 }
 
-/** What the users of a model must know of it; each goes on from "The model ...". */
+/** Warnings for the user of a model; each continues "The model ...". */
 export function warningsOf({
   inputs = [],
   fixedBatch,
@@ -287,8 +282,7 @@ export function warningsOf({
   if (dynamicallyQuantised) {
     warnings.push(
       'quantises its activations over the whole batch (DynamicQuantizeLinear): results depend a ' +
-        'little on batch mates; ' +
-        'use a float or statically quantised model where they must not',
+        'little on batch mates; use a float or statically quantised model where they must not',
     );
   }
   if (fixedBatch !== undefined) {
@@ -301,8 +295,7 @@ export function warningsOf({
   if (!hasRows(inputs) && inputs.some(({ shape }) => shape[0] === 1)) {
     warnings.push(
       'takes one row at a time, and no rows can be told apart in its output: each call is one ' +
-        'run, which no other shares; ' +
-        'export it with a dynamic batch axis',
+        'run, which no other shares; export it with a dynamic batch axis',
     );
   }
   return warnings;

@@ -1,52 +1,47 @@
 import { createReadStream } from 'node:fs';
-import { type InferenceSession, Tensor } from 'onnxruntime-common';
+import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
-import { type Container, leavesOf } from '../../batch/container.js';
+import { FlatContainer, type FlatRows } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';
-import { InvalidOutputError, ServingLoadError } from '../../errors.js';
+import { InvalidInputError, InvalidOutputError, ServingLoadError } from '../../errors.js';
 import { type ModelContent, sessionOf } from './model-content.js';
 import { axesOf, type ModelSignature, signatureOf, type ModelPort } from './model-signature.js';
 import { createSession, providersOf } from './onnx-session.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { Loaded, WorkerTask } from '../worker/worker-protocol.js';
-import type { BatchFunction, BatchFunctionFactory } from '../batch-function.js';
+import type { RunRows } from '../partition.js';
 
 type ModelTask = Extract<WorkerTask, { readonly model: ModelContent }>;
 type Named<T> = Record<string, T>;
 
-/**
- * Loads an ONNX model: the batch function that runs it, what the model says of itself, and what it
- * runs on.
- */
-export async function openModel(task: ModelTask): Promise<[BatchFunctionFactory<unknown>, Loaded]> {
+/** Loads an ONNX model: the function that runs its batches, and its properties. */
+export async function openModel(task: ModelTask): Promise<[RunRows, Loaded]> {
   const runtime = await loadRuntime();
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
-  // One partition looks for all.
+  // The first partition searches the file for all of them.
   const dynamicallyQuantised =
     task.partition === 0 && (await mentions(task.model, 'DynamicQuantizeLinear'));
   const signature = { ...signatureOf(session, task), dynamicallyQuantised };
-  const run =
-    signature.fixedBatch === undefined ? runWhole : runInSteps(signature, signature.fixedBatch);
-  const batchFunction: BatchFunction<Container> = async (rows, { hooks, emit }) => {
-    const names = [...new Set([...signature.fetches, ...hooks])];
-    const outputs = await exclusively(() => run(session, feedsOf(rows, signature.inputs), names));
-    hooks.forEach((hook) => emit(hook, outputs[hook]));
-    return pick(outputs, signature.fetches);
+  const { inputs, fetches, fixedBatch } = signature;
+  const runWhole: RunModel = (rows, names) => session.run(feedsOf(rows, inputs), names);
+  const run = fixedBatch === undefined ? runWhole : inSteps(runWhole, signature, fixedBatch);
+  const runRows: RunRows = async (rows, { hooks }, listener) => {
+    const names = [...new Set([...fetches, ...hooks])];
+    const outputs = await exclusively(() => run(rows, names));
+    hooks.forEach((hook) => listener.hook(hook, outputs[hook]));
+    return { output: pick(outputs, fetches) };
   };
-  return [() => batchFunction as BatchFunction<unknown>, { signature, providers }];
+  return [runRows, { signature, providers }];
 }
 
 function pick<T>(from: Named<T>, names: readonly string[]): Named<T> {
   return Object.fromEntries(names.map((name) => [name, from[name]!]));
 }
 
-/**
- * Sessions on WebGPU in one process take turns, from now until their threads have ended; all others
- * work side by side.
- */
+/** Sessions on WebGPU in one process take turns until their threads end; others run in parallel. */
 function exclusivelyFor({
   options,
   webgpuTurn,
@@ -66,14 +61,12 @@ async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
     throw new ServingLoadError(
       'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +
         'onnxruntime-node',
-      {
-        cause,
-      },
+      { cause },
     );
   }
 }
 
-/** Reads the file in passing, without holding it: 100 MB take about 50 ms. */
+/** Whether the model contains the word. Reads the file as a stream: 100 MB take about 50 ms. */
 async function mentions({ files, bytes }: ModelContent, word: string): Promise<boolean> {
   const [path] = files.keys();
   const pieces =
@@ -90,64 +83,62 @@ async function mentions({ files, bytes }: ModelContent, word: string): Promise<b
   return false;
 }
 
-type RunModel = (
-  session: InferenceSession,
-  feeds: Named<Container>,
-  fetches: readonly string[],
-) => Promise<Named<Container>>;
-
-const runWhole: RunModel = (session, feeds, fetches) => {
-  const own = Object.entries(feeds).map(
-    ([name, tensor]) => [name, feedOf(tensor as Tensor)] as const,
-  );
-  return session.run(Object.fromEntries(own), fetches);
-};
+/** Runs the model for these of its outputs. */
+type RunModel = (rows: FlatRows, fetches: readonly string[]) => Promise<Named<Tensor>>;
 
 /** For a model whose file fixes the batch: that many rows at a time, the last step padded. */
-function runInSteps({ inputs, outputs }: ModelSignature, rows: number): RunModel {
+function inSteps(run: RunModel, { inputs, outputs }: ModelSignature, size: number): RunModel {
   const inputAxes = axesOf(inputs);
   const outputAxes = axesOf(outputs);
-  return async (session, feeds, fetches) => {
-    const chunks = Batch.ofContainer(feeds, inputAxes).chunksOf(rows);
+  return async (rows, fetches) => {
+    const chunks = Batch.ofContainer(tensorsIn(rows), inputAxes).chunksOf(size);
     const shared = fetches.find((name) => outputAxes[name] === null);
     if (shared !== undefined && chunks.length > 1) {
       throw new InvalidOutputError(
         `The output "${shared}" has no rows, and each of the ${chunks.length} steps of the batch ` +
-          'gives another; ' +
-          `set batchSize to ${rows}, the rows of one step`,
+          `gives another; set batchSize to ${size}, the rows of one step`,
       );
     }
     const steps: Batch[] = [];
     for (const chunk of chunks) {
-      const padded = chunk.pad(rows - chunk.size).consume();
-      const output = await runWhole(session, padded as Named<Container>, fetches);
-      steps.push(outputOf(output, outputAxes, rows).slice(0, chunk.size));
+      const output = await run(chunk.pad(size - chunk.size).gather(), fetches);
+      steps.push(rowsOfStep(output, outputAxes, size).slice(0, chunk.size));
     }
-    return Batch.merge(steps).release() as Named<Container>;
+    return Batch.merge(steps).release() as Named<Tensor>;
   };
 }
 
-function outputOf(output: Named<Container>, axes: BatchAxes, rows: number): Batch {
+function rowsOfStep(output: Named<Tensor>, axes: BatchAxes, size: number): Batch {
   const batch = Batch.ofOutput(output, axes);
-  if (batch.size !== rows) {
+  if (batch.size !== size) {
     throw new InvalidOutputError(
-      `A run of ${rows} rows gave ${batch.size}: ${batch.signature}; ` +
-        'where the rows lie on another axis, say so: outputs: { name: { batchAxis: ... } }',
+      `A run of ${size} rows gave ${batch.size}: ${batch.signature}; ` +
+        'if the rows lie on another axis, declare it: outputs: { name: { batchAxis: ... } }',
     );
   }
   return batch;
 }
 
 /** The rows by input name; a bare tensor is the one input of a model that has one. */
-export function feedsOf(rows: Container, inputs: readonly ModelPort[]): Record<string, Tensor> {
+function feedsOf(rows: FlatRows, inputs: readonly ModelPort[]): Named<Tensor> {
   return Object.fromEntries(
-    leavesOf(rows).map(({ path, tensor }) => [path === '' ? inputs[0]!.name : path, tensor]),
+    tensorsIn(rows).leaves.map(({ path, tensor }) => [
+      path === '' ? inputs[0]!.name : path,
+      feedOf(tensor),
+    ]),
   );
 }
 
+function tensorsIn(rows: FlatRows): FlatContainer {
+  if (rows instanceof FlatContainer) {
+    return rows;
+  }
+  throw new InvalidInputError('A model runs tensors, and was given plain values');
+}
+
 /**
- * The tensor as onnxruntime-node reads it: half floats by their bits. Of a Float16Array, in which
- * Node keeps them from 24 on, it reads nothing.
+ * The tensor as onnxruntime-node reads it: half floats as their bits. It cannot read a
+ * Float16Array, which holds them from Node 24 on.
  */
 export function feedOf(tensor: Tensor): Tensor {
   if (tensor.type !== 'float16') {
@@ -155,6 +146,6 @@ export function feedOf(tensor: Tensor): Tensor {
   }
   const { buffer, byteOffset, length } = tensor.data as Uint16Array;
   const bits = new Uint16Array(buffer, byteOffset, length);
-  // The constructor makes a Float16Array of them.
+  // The constructor would convert the bits to a Float16Array.
   return Object.defineProperty(new Tensor('float16', bits, tensor.dims), 'data', { value: bits });
 }

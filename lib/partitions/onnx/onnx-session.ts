@@ -8,7 +8,7 @@ type Runtime = typeof import('onnxruntime-node');
 /** An execution provider with its options. */
 type Provider = { readonly name: string };
 
-/** The execution providers that the options ask for, in their order. */
+/** The execution providers in the options, in their order. */
 export function providersOf(options: PartitionOptions): readonly Provider[] {
   const providers = (options['executionProviders'] ?? []) as readonly (string | Provider)[];
   return providers.length === 0
@@ -16,14 +16,14 @@ export function providersOf(options: PartitionOptions): readonly Provider[] {
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
 }
 
-/** A session, and the providers that it was made with. */
+/** A session and its providers. */
 export interface OpenedSession {
   readonly session: InferenceSession;
   readonly providers: SessionProviders;
 }
 
 /**
- * A session on all the providers asked for, or else on those of them that work on this machine.
+ * A session on all given providers, or else on those of them that work on this machine.
  *
  * @throws ProviderUnavailableError when none works
  * @throws ServingLoadError when the model is at fault
@@ -49,7 +49,7 @@ export async function createSession(
     return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
   };
   const providers = providersOf(options);
-  // What the runtime does not know it leaves out of the list without an error.
+  // The runtime ignores unknown providers without an error.
   const offered = new Set(listSupportedBackends().map((backend) => backend.name));
   const known = providers.filter((provider) => offered.has(provider.name));
   const reasons = new Map(
@@ -74,7 +74,7 @@ export async function createSession(
     return createOn(usable, reasons);
   }
   const cpu = known.find((provider) => provider.name === 'cpu');
-  // What even the CPU refuses is at fault itself: the model, or an option.
+  // A failure on the CPU too is the fault of the model, or of an option.
   const fault =
     usable.length > 0
       ? asError(failure)

@@ -3,31 +3,25 @@ import { Deserializer, Serializer } from 'node:v8';
 /** A message to or from another process. */
 export interface Packet {
   readonly head: Uint8Array;
-  /**
-   * The typed arrays of the message: apart, since each crosses as the bytes that it is, and nothing
-   * else of its buffer.
-   */
+  /** The typed arrays of the message: apart, so that their buffers are not sent as a whole. */
   readonly views: readonly ArrayBufferView[];
 }
 
-/**
- * What Node can read of one message between processes: it takes the length for a signed number of
- * 32 bits.
- */
-export const MOST_BYTES = 2 ** 31 - 1;
+/** Limit of a message between processes: Node reads its length as a signed number of 32 bits. */
+export const MAX_BYTES = 2 ** 31 - 1;
 
-/** What Node adds to a message and to each typed array in it, at most. */
-const FRAME = 64;
+/** Limit of what Node adds to a message and to each typed array in it. */
+const OVERHEAD = 64;
 
-/** How many bytes the message has on its way. */
+/** The bytes of the message in transit. */
 export function lengthOf({ head, views }: Packet): number {
   return views.reduce(
-    (sum, { byteLength }) => sum + byteLength + FRAME,
-    head.byteLength + 2 * FRAME,
+    (sum, { byteLength }) => sum + byteLength + OVERHEAD,
+    head.byteLength + 2 * OVERHEAD,
   );
 }
 
-/** @throws when there is something in the message that cannot be cloned */
+/** @throws when a value in the message cannot be cloned */
 export function encode(message: unknown): Packet {
   const writer = new Writer();
   writer.writeHeader();
@@ -42,15 +36,12 @@ export function decode({ head, views }: Packet): unknown {
   return reader.readValue();
 }
 
-/**
- * The packet in memory of its own: as it comes, all of it views what Node has read, in which there
- * is more than this packet.
- */
+/** The packet in memory of its own: Node returns views of a buffer that holds other packets too. */
 export function owned({ head, views }: Packet): Packet {
   return { head: new Uint8Array(head), views: views.map(copyOf) };
 }
 
-/** What is documented, and missing in the types of Node. */
+/** Documented methods that are missing in the types of Node. */
 interface HostObjects {
   _setTreatArrayBufferViewsAsHostObjects(treat: boolean): void;
   _writeHostObject(view: unknown): void;

@@ -4,17 +4,17 @@ import type { Socket } from 'node:net';
 import { fromWire, ServingLoadError } from '../../errors.js';
 import {
   type Channel,
-  type Ending,
   type OnMessage,
   type ExitMessage,
   MARKS,
   type RevokeRequest,
   type RevokeReply,
   type LoadResult,
+  type WorkerExit,
   type WorkerReply,
   type WorkerTask,
 } from './worker-protocol.js';
-import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
+import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
 import { processUrl } from './entry-urls.js';
 import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
@@ -26,11 +26,10 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   const opening = encode(
     'model' in task ? { ...task, model: await contentForProcess(task.model) } : task,
   );
-  if (lengthOf(opening) > MOST_BYTES) {
+  if (lengthOf(opening) > MAX_BYTES) {
     throw new ServingLoadError(
       `A model of ${lengthOf(opening)} bytes is more than a process can be sent in one message, ` +
-        `${MOST_BYTES} bytes; ` +
-        "give its path, or use isolation: 'thread'",
+        `${MAX_BYTES} bytes; give its path, or use isolation: 'thread'`,
     );
   }
   const child = fork(processUrl, {
@@ -41,31 +40,31 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
   // Rejects with the reason when there is no child.
   await once(child, 'spawn');
   const marks = child.stdio[MARKS] as Socket;
-  let hear: OnMessage | undefined;
+  let onMessage: OnMessage | undefined;
   let begun = 0;
   let cause: unknown;
   marks.on('data', ({ length }) => (begun += length));
   child.on('error', (error) => (cause ??= error));
-  const tellTaken: ((taken: number) => void)[] = [];
+  const onRevoked: ((count: number) => void)[] = [];
   child.on('message', (packet: Packet | RevokeReply) => {
     if ('revoked' in packet) {
-      tellTaken.shift()!(packet.revoked);
+      onRevoked.shift()!(packet.revoked);
       return;
     }
     const message = readable(packet);
     if ('failure' in message) {
       cause = message.failure && fromWire(message.failure);
     } else {
-      hear?.(message);
+      onMessage?.(message);
     }
   });
-  // A child that has gone hears nothing, and its end is told elsewhere.
+  // The callback ignores the error of a child that has exited; `exited` reports that.
   const send = (packet: Packet | RevokeRequest): boolean => child.send(packet, () => {});
   send(opening);
   return {
     name: 'process',
-    // Not "exit": what it sent before is still to be read then.
-    ended: new Promise<Ending>((resolve) =>
+    // Not "exit", which may come before the last messages.
+    exited: new Promise<WorkerExit>((resolve) =>
       child.once('close', (code: number | null, signal: NodeJS.Signals | null) =>
         resolve({ code, signal, cause }),
       ),
@@ -73,13 +72,13 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     get begun() {
       return begun;
     },
-    listen: (listener) => (hear = listener),
+    listen: (listener) => (onMessage = listener),
     post: (request) => {
       const packet = encode(request);
-      if (lengthOf(packet) > MOST_BYTES) {
+      if (lengthOf(packet) > MAX_BYTES) {
         throw new TooLargeToSendError(
           `A batch of ${lengthOf(packet)} bytes is more than a process can be sent in one ` +
-            `message, ${MOST_BYTES} bytes; ` +
+            `message, ${MAX_BYTES} bytes; ` +
             "give fewer or smaller rows, lower batchSize, or use isolation: 'thread'",
         );
       }
@@ -87,9 +86,9 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
     },
     ref: () => [child, child.channel, marks].forEach((each) => each?.ref()),
     unref: () => [child, child.channel, marks].forEach((each) => each?.unref()),
-    revoke: (given, tell) => {
-      tellTaken.push(tell);
-      send({ revoke: given });
+    revoke: (sent, callback) => {
+      onRevoked.push(callback);
+      send({ revoke: sent });
     },
     kill: () => child.kill('SIGKILL'),
     halt: () => child.kill('SIGKILL'),
@@ -106,20 +105,20 @@ function readable(
   }
 }
 
-/** What says what to run, and how to debug it. */
-const OF_THE_PARENT =
+/** Options for the script of the parent, or for its debugger. */
+const PARENT_ONLY =
   /^(?:--(?:input-type|eval|print|check|interactive|test|watch|inspect|debug|env-file)|-[epci])/;
 
-/** Of the options that Node was started with those that hold for a child, too. */
+/** The options of the parent's Node that hold for a child too. */
 export function optionsForChild(options: readonly string[]): string[] {
   const [, kept] = options.reduce<[boolean, string[]]>(
-    ([drops, sofar], option) => {
-      // What does not start with a dash is the value of the option before it.
-      const dropped = option.startsWith('-') ? OF_THE_PARENT.test(option) : drops;
-      return [dropped, dropped ? sofar : [...sofar, option]];
+    ([wasDropped, others], option) => {
+      // An argument without a dash is the value of the option before it.
+      const isDropped = option.startsWith('-') ? PARENT_ONLY.test(option) : wasDropped;
+      return [isDropped, isDropped ? others : [...others, option]];
     },
     [false, []],
   );
-  // An inspector that the environment asks for finds the port of the parent taken.
+  // The parent holds the default port of an inspector that the environment asks for.
   return [...kept, '--inspect-port=0'];
 }

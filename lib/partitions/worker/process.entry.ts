@@ -1,9 +1,9 @@
 import { writeSync } from 'node:fs';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { InvalidOutputError, toWire, type WireError } from '../../errors.js';
-import { decode, encode, lengthOf, MOST_BYTES, owned, type Packet } from './codec.js';
+import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
+import { BatchClaims } from './thread-channel.js';
 import {
-  BatchClaims,
   type ExitMessage,
   MARKS,
   type RevokeRequest,
@@ -14,9 +14,9 @@ import {
 import { WorkerHost } from './worker-host.js';
 
 /**
- * A process has two threads. The first hears and speaks to the parent also while native code blocks
- * the second, which has the session: the next batch comes in, and the last output goes out, while
- * one runs; and when the parent dies, the process does not outlive it.
+ * A process has two threads. The second one has the session. The first one exchanges messages with
+ * the parent even while native code blocks the second: it receives the next batch and sends the
+ * last output during a run, and ends the process when the parent dies.
  */
 if (isMainThread) {
   relay();
@@ -25,24 +25,24 @@ if (isMainThread) {
 }
 
 function relay(): void {
-  // A terminal tells the whole group; when to end is for the parent to say.
+  // A terminal signals the whole process group; the parent decides when to end.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']) {
     process.on(signal, () => {});
   }
-  // In the middle of native code nothing but a kill is safe.
+  // During a native run only a kill is safe.
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));
   process.once('message', (task: Packet) => {
     const first = owned(task);
-    const turnstile = new BatchClaims();
+    const claims = new BatchClaims();
     const worker = new Worker(new URL(import.meta.url), {
-      workerData: { task: first, passed: turnstile.memory } satisfies HostData,
+      workerData: { task: first, claims: claims.memory } satisfies HostData,
       transferList: buffersOf(first),
     });
     let failure: WireError | undefined;
     process.on('message', (request: Packet | RevokeRequest) => {
       if ('revoke' in request) {
-        const taken: RevokeReply = { revoked: turnstile.revoke(request.revoke) };
-        process.send!(taken, undefined, undefined, () => {});
+        const reply: RevokeReply = { revoked: claims.revoke(request.revoke) };
+        process.send!(reply, undefined, undefined, () => {});
         return;
       }
       const packet = owned(request);
@@ -50,7 +50,7 @@ function relay(): void {
     });
     worker.on('message', (reply: Packet) => process.send!(reply, undefined, undefined, () => {}));
     worker.on('error', (error) => (failure = toWire(error)));
-    // Nothing is lost on the way: this is the last to be sent.
+    // The last message: the exit follows once it was sent.
     worker.on('exit', (code) =>
       process.send!(encode({ failure } satisfies ExitMessage), undefined, undefined, () =>
         process.exit(code),
@@ -59,10 +59,10 @@ function relay(): void {
   });
 }
 
-/** What the second thread is given. */
+/** The data of the second thread. */
 interface HostData {
   readonly task: Packet;
-  readonly passed: SharedArrayBuffer;
+  readonly claims: SharedArrayBuffer;
 }
 
 function buffersOf({ head, views }: Packet): ArrayBuffer[] {
@@ -79,29 +79,30 @@ function requestIn(packet: Packet): WorkerRequest {
 
 async function host(): Promise<void> {
   const port = parentPort!;
-  const { task, passed } = workerData as HostData;
-  const turnstile = new BatchClaims(passed);
+  const { task, claims: memory } = workerData as HostData;
+  const claims = new BatchClaims(memory);
   await new WorkerHost(decode(task) as WorkerTask, {
-    listen: (hear) => void port.on('message', (packet: Packet) => hear(requestIn(packet))),
+    listen: (onRequest) =>
+      void port.on('message', (packet: Packet) => onRequest(requestIn(packet))),
     post: (message, transfer) => {
       const packet = encode(message);
-      if (lengthOf(packet) > MOST_BYTES) {
+      if (lengthOf(packet) > MAX_BYTES) {
         throw new InvalidOutputError(
           `An output of ${lengthOf(packet)} bytes is more than a process can send in one ` +
-            `message, ${MOST_BYTES} bytes; ` +
+            `message, ${MAX_BYTES} bytes; ` +
             "return less, lower batchSize, or use isolation: 'thread'",
         );
       }
       port.postMessage(packet, transfer);
     },
     begin: (batch) => {
-      const begins = turnstile.tryBegin(batch);
-      // Also for a batch that was taken back, since the other side counts the marks.
+      const begins = claims.tryBegin(batch);
+      // For a revoked batch too, since the parent counts the marks.
       writeSync(MARKS, '.');
       return begins;
     },
     exit: () => process.exit(),
   }).run();
-  // Ends the thread also where the module left a timer or a connection open.
+  // The module may have left a timer or a connection open.
   process.exit();
 }

@@ -1,55 +1,52 @@
 import type { Batch } from '../../batch/batch.js';
 import { messageOf, ServingLoadError, ServingUnavailableError } from '../../errors.js';
 import {
-  Listeners,
-  type PartitionResult,
   NotStartedError,
   type Partition,
-  type STEPPED,
+  PartitionDecorator,
+  type PartitionResult,
   type PartitionStatus,
+  type STEPPED,
 } from '../partition.js';
 import type { Loaded } from './worker-protocol.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
-/** A partition that can end by itself: a thread or a process. */
+/** A partition that can end without being closed: a thread or a process. */
 export interface Worker extends Partition {
-  /** Resolves with the reason once it has ended without having been asked to. */
+  /** Resolves with the reason once it has ended without being closed. */
   readonly ended: Promise<Error>;
   readonly loaded?: Loaded;
 }
 
-/** How often a worker is started again, and when. */
+/** How often a worker is restarted, and when. */
 export interface Supervision {
-  /** Milliseconds before the first restart, at most; doubles with each failure in a row. */
+  /** Limit of milliseconds before the first restart; doubles with each failure in a row. */
   readonly restartDelay: number;
-  /** The restarts in a row, none of which has run a batch, after which the circuit opens. */
+  /** Restarts in a row without a finished batch, after which the circuit opens. */
   readonly maxRestarts: number;
-  /** Milliseconds that a restart may take until the worker is loaded and warm. */
+  /** Milliseconds until a restarted worker must be loaded and warm. */
   readonly restartTimeout: number;
 }
 
-/** Milliseconds between two attempts while the circuit is open. */
+/** Milliseconds between two restarts while the circuit is open. */
 const PROBE_INTERVAL = 30_000;
 
 /**
- * Keeps a worker at work: starts another one when it ends, later after each failure in a row. After
- * too many of them the circuit is open: the partition is lost, and a single start now and then
- * tells whether that is still so. A batch that has run forgets all failures. A start that takes too
- * long has failed, where it can be killed; else the partition hangs until it has come to its end.
+ * Restarts its worker when that ends, with a longer delay after each failure in a row. After too
+ * many failures the circuit opens: the partition is lost, and one restart every
+ * {@link PROBE_INTERVAL} probes it. A finished batch resets the failures. A restart that takes too
+ * long fails where the worker can be killed; else the partition is hung until the restart ends.
  */
-export class SupervisedPartition implements Partition {
-  readonly prefetch: number;
-  readonly kill: Partition['kill'];
+export class SupervisedPartition extends PartitionDecorator {
   unavailable: Error | undefined;
   lost: Error | undefined;
-  private readonly listeners = new Listeners();
-  private worker: Worker | undefined;
+  protected inner: Worker | undefined;
   private warm: ((runner: Partition) => Promise<void>) | undefined;
   private timer: NodeJS.Timeout | undefined;
-  private starting: Promise<void> | undefined;
-  /** Ends the start that goes on. */
-  private startEnd: AbortController | undefined;
-  private hangs = false;
+  private restarting: Promise<void> | undefined;
+  /** Ends the restart in progress. */
+  private restartEnd: AbortController | undefined;
+  private isHung = false;
   private failures = 0;
   private restarts = 0;
   private closed = false;
@@ -57,33 +54,23 @@ export class SupervisedPartition implements Partition {
   constructor(
     private readonly index: number,
     first: Worker,
-    /** Starts a worker, and kills it when the signal aborts, where that harms nobody else. */
+    /** Starts a worker, and kills it when the signal aborts, where that is safe. */
     private readonly open: (end: AbortSignal) => Promise<Worker>,
     private readonly supervision: Supervision,
     private readonly random: () => number = Math.random,
   ) {
-    this.prefetch = first.prefetch;
-    this.kill =
-      first.kill &&
-      (() => {
-        this.startEnd?.abort();
-        this.worker?.kill?.();
-      });
+    super(first);
     this.attach(first);
   }
 
   get status(): PartitionStatus {
-    const { restarts, lost, unavailable, hangs } = this;
+    const { restarts, lost, unavailable, isHung } = this;
     const reason = (lost ?? unavailable)?.message;
     if (reason === undefined) {
-      const provider = this.worker?.loaded?.providers?.inUse;
+      const provider = this.inner?.loaded?.providers?.inUse;
       return { state: 'up', restarts, ...(provider !== undefined && { provider }) };
     }
-    return { state: hangs ? 'hung' : lost ? 'lost' : 'restarting', restarts, reason };
-  }
-
-  onChange(listener: () => void): void {
-    this.listeners.add(listener);
+    return { state: isHung ? 'hung' : lost ? 'lost' : 'restarting', restarts, reason };
   }
 
   async run(
@@ -91,13 +78,12 @@ export class SupervisedPartition implements Partition {
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult | typeof STEPPED> {
-    const { worker } = this;
-    if (!worker) {
+    if (!this.inner) {
       throw (
         this.lost ?? this.unavailable ?? new NotStartedError(`Partition ${this.index} is closed`)
       );
     }
-    const result = await worker.run(batch, info, listener);
+    const result = await this.inner.run(batch, info, listener);
     this.failures = 0;
     return result;
   }
@@ -107,71 +93,65 @@ export class SupervisedPartition implements Partition {
     await warm(this);
   }
 
-  revokePending(): void {
-    this.worker?.revokePending?.();
-  }
-
-  revoke(): void {
-    this.worker?.revoke?.();
-  }
-
-  halt(): void {
+  override halt(): void {
     this.closed = true;
     clearTimeout(this.timer);
-    this.startEnd?.abort();
-    this.worker?.halt?.();
+    this.restartEnd?.abort();
+    super.halt();
   }
 
-  async close(): Promise<void> {
+  override async close(): Promise<void> {
     this.closed = true;
     clearTimeout(this.timer);
-    await this.starting;
-    await this.worker?.close();
+    await this.restarting;
+    await super.close();
+  }
+
+  protected override killInner(): void {
+    this.restartEnd?.abort();
+    super.killInner();
   }
 
   private attach(worker: Worker): void {
-    this.worker = worker;
-    this.hangs = false;
+    this.inner = worker;
+    this.isHung = false;
     this.unavailable = this.lost = undefined;
-    void worker.ended.then((reason) => this.fail(reason));
+    void worker.ended.then((reason) => this.workerFailed(reason));
   }
 
-  private fail(cause: unknown): void {
-    this.worker = undefined;
+  private workerFailed(cause: unknown): void {
+    this.inner = undefined;
     if (this.closed) {
       return;
     }
     this.failures++;
-    this.hangs = false;
+    this.isHung = false;
     this.lost = undefined;
     const { restartDelay, maxRestarts } = this.supervision;
     if (this.failures > maxRestarts) {
-      this.lost = this.lostBy(cause);
-      // Nobody waits for it, so it keeps no process alive.
-      this.startIn(PROBE_INTERVAL).unref();
+      this.lost = this.circuitError(cause);
+      // No call waits for the probe, so it keeps no process alive.
+      this.restartIn(PROBE_INTERVAL).unref();
     } else {
       this.unavailable = new NotStartedError(
         `Partition ${this.index} is being restarted: ${messageOf(cause)}`,
-        {
-          cause,
-          retryAfter: 1,
-        },
+        { cause, retryAfter: 1 },
       );
-      this.startIn(backoff(restartDelay, this.failures, this.random));
+      this.restartIn(backoff(restartDelay, this.failures, this.random));
     }
-    this.listeners.notify();
+    this.notify();
   }
 
-  private startIn(delay: number): NodeJS.Timeout {
+  private restartIn(delay: number): NodeJS.Timeout {
     return (this.timer = setTimeout(() => {
-      this.starting = this.start();
+      this.restarting = this.restart();
     }, delay));
   }
 
-  private async start(): Promise<void> {
+  private async restart(): Promise<void> {
     this.restarts++;
-    const end = (this.startEnd = new AbortController());
-    const timer = setTimeout(() => this.giveUp(end), this.supervision.restartTimeout);
+    const end = (this.restartEnd = new AbortController());
+    const timer = setTimeout(() => this.restartTimedOut(end), this.supervision.restartTimeout);
     try {
       const worker = await this.openWarm(end.signal);
       if (this.closed) {
@@ -179,17 +159,16 @@ export class SupervisedPartition implements Partition {
         return;
       }
       this.attach(worker);
-      this.listeners.notify();
+      this.notify();
     } catch (error) {
-      this.fail((this.kill && end.signal.reason) ?? error);
+      this.workerFailed((this.kill && end.signal.reason) ?? error);
     } finally {
       clearTimeout(timer);
-      this.startEnd = undefined;
+      this.restartEnd = undefined;
     }
   }
 
-  /** The start that goes on has taken too long. */
-  private giveUp(end: AbortController): void {
+  private restartTimedOut(end: AbortController): void {
     const { index, kill, closed } = this;
     const { restartTimeout } = this.supervision;
     const facts = `Partition ${index} was not ready ${restartTimeout} ms after its restart`;
@@ -197,14 +176,12 @@ export class SupervisedPartition implements Partition {
     if (kill) {
       end.abort(new ServingLoadError(`${facts}; ${advice}`));
     } else if (!closed) {
-      this.hangs = true;
+      this.isHung = true;
       this.lost = new ServingUnavailableError(
         `${facts}, and takes no batch until it is; ${advice}`,
-        {
-          retryAfter: PROBE_INTERVAL / 1000,
-        },
+        { retryAfter: PROBE_INTERVAL / 1000 },
       );
-      this.listeners.notify();
+      this.notify();
     }
   }
 
@@ -219,7 +196,7 @@ export class SupervisedPartition implements Partition {
     return worker;
   }
 
-  private lostBy(cause: unknown): Error {
+  private circuitError(cause: unknown): Error {
     const { index, failures } = this;
     const times = failures === 1 ? 'once' : `${failures} times in a row`;
     return new ServingUnavailableError(
@@ -230,12 +207,12 @@ export class SupervisedPartition implements Partition {
   }
 }
 
-/** The longest time between two restarts, in milliseconds. */
+/** Limit of milliseconds between two restarts. */
 export const LONGEST_BACKOFF = 30_000;
 
 /**
- * Milliseconds before the restart that follows so many failures in a row: anything up to `first`,
- * doubled with each failure, so that what has failed together does not come back together. After
+ * Milliseconds before the restart after this number of failures in a row: a random part of `first`,
+ * doubled with each failure, so that partitions that failed together do not restart together. After
  * "full jitter" in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
  */
 export function backoff(first: number, failures: number, random: () => number): number {

@@ -1,47 +1,70 @@
 import { Worker } from 'node:worker_threads';
 import {
   type Channel,
-  type Ending,
   type OnMessage,
-  BatchClaims,
+  type WorkerExit,
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
 import { threadUrl } from './entry-urls.js';
-import { passOnFor, webgpuTurn } from '../onnx/webgpu-turn.js';
+import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
- * Starts a thread of this process. Buffers move to it without being copied.
+ * Starts a thread of this process. Buffers move to it without a copy.
  *
- * It cannot be killed: ending a thread inside a native run aborts the whole process.
+ * It cannot be killed: the end of a thread in a native run aborts the whole process.
  */
 export function openThread(task: WorkerTask): Channel {
-  const turnstile = new BatchClaims();
+  const claims = new BatchClaims();
   const worker = new Worker(threadUrl, {
     workerData: {
       task: 'model' in task ? { ...task, webgpuTurn } : task,
-      passed: turnstile.memory,
+      claims: claims.memory,
     },
     name: `serving partition ${task.partition}`,
   });
-  let hear: OnMessage | undefined;
+  let onMessage: OnMessage | undefined;
   let cause: unknown;
-  // Once it has ended it has no number.
+  // A thread that has ended has no number.
   const { threadId } = worker;
-  worker.once('exit', () => passOnFor(threadId));
+  worker.once('exit', () => releaseTurnOf(threadId));
   worker.on('error', (error) => (cause = error));
-  worker.on('message', (message) => hear?.(message));
-  worker.on('messageerror', (unreadable) => hear?.({ unreadable }));
+  worker.on('message', (message) => onMessage?.(message));
+  worker.on('messageerror', (unreadable) => onMessage?.({ unreadable }));
   return {
     name: 'thread',
-    ended: new Promise<Ending>((resolve) =>
+    exited: new Promise<WorkerExit>((resolve) =>
       worker.once('exit', (code) => resolve({ code, cause })),
     ),
-    listen: (listener) => (hear = listener),
+    listen: (listener) => (onMessage = listener),
     post: (request, transfer) => worker.postMessage(request, transfer),
-    revoke: (given, tell) => tell(turnstile.revoke(given)),
+    revoke: (sent, onRevoked) => onRevoked(claims.revoke(sent)),
     halt: () => worker.postMessage({ halt: true } satisfies WorkerRequest, []),
     ref: () => worker.ref(),
     unref: () => worker.unref(),
   };
+}
+
+/**
+ * Decides whether a batch begins, between the thread that would run it and the thread that sent it:
+ * a revoked batch never begins, and a batch that has begun is never revoked. The number of batches
+ * that have begun or were revoked is in memory that both threads share.
+ */
+export class BatchClaims {
+  private readonly begun: Int32Array;
+
+  constructor(readonly memory = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT)) {
+    this.begun = new Int32Array(memory);
+  }
+
+  /** Called by the worker for each batch in turn, counted from 0: whether it may begin. */
+  tryBegin(batch: number): boolean {
+    // The count has 32 bits, and overflows.
+    return Atomics.compareExchange(this.begun, 0, batch, batch + 1) === (batch | 0);
+  }
+
+  /** Called by the sender: revokes what has not begun of the batches sent so far; their number. */
+  revoke(sent: number): number {
+    return (sent - Atomics.exchange(this.begun, 0, sent)) | 0;
+  }
 }

@@ -1,23 +1,25 @@
 import { parentPort, workerData } from 'node:worker_threads';
-import { BatchClaims, type WorkerTask } from './worker-protocol.js';
+import { BatchClaims } from './thread-channel.js';
+import type { WorkerTask } from './worker-protocol.js';
 import { WorkerHost } from './worker-host.js';
 
 const port = parentPort!;
-const { task, passed } = workerData as {
+const { task, claims: memory } = workerData as {
   readonly task: WorkerTask;
-  readonly passed: SharedArrayBuffer;
+  readonly claims: SharedArrayBuffer;
 };
-const turnstile = new BatchClaims(passed);
+const claims = new BatchClaims(memory);
 
 await new WorkerHost(task, {
-  // Of all that comes only rows can be anything.
-  listen: (hear) =>
-    void port.on('message', hear).on('messageerror', (unreadable) => hear({ unreadable })),
+  // Only rows can hold values that are unreadable here.
+  listen: (onRequest) =>
+    void port
+      .on('message', onRequest)
+      .on('messageerror', (unreadable) => onRequest({ unreadable })),
   post: (message, transfer) => port.postMessage(message, transfer),
-  begin: (batch) => turnstile.tryBegin(batch),
-  // The event loop turns, so no native run is under way.
+  begin: (batch) => claims.tryBegin(batch),
+  // Called on a turn of the event loop, so no native run is in progress.
   exit: () => process.exit(),
 }).run();
-// Ends the thread also where the module left a timer or a connection open; no native run is under
-// way here.
+// The module may have left a timer or a connection open. No native run is in progress here.
 process.exit();

@@ -1,59 +1,51 @@
 import type { Batch } from '../../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
 import {
-  Listeners,
-  type PartitionResult,
   type Partition,
-  type STEPPED,
+  PartitionDecorator,
+  type PartitionResult,
   type PartitionStatus,
   statusOf,
+  type STEPPED,
 } from '../partition.js';
 import type { BatchInfo, BatchListener } from '../batch-function.js';
 
 /**
- * Gives every batch of a partition so much time from when it begins. One that takes longer fails
- * its callers at once: a process is killed, to be started again; what cannot be killed without harm
- * is fenced: it gets no batch until that one has returned, whose result nobody gets.
+ * Limits the time of each batch of a partition, from its beginning. A batch that takes longer fails
+ * its callers at once. A process is then killed, and restarts. Anything else is `hung` until the
+ * batch returns: it gets no other batch, and the late result is dropped.
  */
-export class TimedPartition implements Partition {
-  readonly prefetch: number;
-  readonly kill: Partition['kill'];
-  private readonly listeners = new Listeners();
-  /** The batch that runs, and behind it those that were handed ahead. */
+export class TimedPartition extends PartitionDecorator {
+  /** The batch that runs, and behind it those that were sent ahead. */
   private readonly runs: TimedRun[] = [];
   private timer: NodeJS.Timeout | undefined;
   private hung: Error | undefined;
 
   constructor(
     private readonly index: number,
-    private readonly partition: Partition,
+    protected readonly inner: Partition,
     /** Milliseconds. */
     private readonly timeout: number,
   ) {
-    this.prefetch = partition.prefetch;
-    this.kill = partition.kill && (() => partition.kill!());
-    partition.onChange?.(() => {
+    super(inner);
+    inner.onChange?.(() => {
       if (!this.hung) {
-        this.listeners.notify();
+        this.notify();
       }
     });
   }
 
   get unavailable(): Error | undefined {
-    return this.partition.unavailable;
+    return this.inner.unavailable;
   }
 
   get lost(): Error | undefined {
-    return this.hung ?? this.partition.lost;
+    return this.hung ?? this.inner.lost;
   }
 
   get status(): PartitionStatus {
-    const status = statusOf(this.partition);
+    const status = statusOf(this.inner);
     return this.hung ? { ...status, state: 'hung', reason: this.hung.message } : status;
-  }
-
-  onChange(listener: () => void): void {
-    this.listeners.add(listener);
   }
 
   async run(
@@ -69,29 +61,17 @@ export class TimedPartition implements Partition {
     if (this.runs.length === 1) {
       this.startClock();
     }
-    return Promise.race([this.runToEnd(run, batch, info), run.overdue]);
+    return Promise.race([this.runToEnd(run, batch, info), run.expired]);
   }
 
-  /** What the warm-up compiles may take its time. */
+  /** Without a limit: the warm-up may compile the model. */
   async warmUp(warm: (runner: Partition) => Promise<void>): Promise<void> {
-    await (this.partition.warmUp ? this.partition.warmUp(warm) : warm(this.partition));
+    await (this.inner.warmUp ? this.inner.warmUp(warm) : warm(this.inner));
   }
 
-  revokePending(): void {
-    this.partition.revokePending?.();
-  }
-
-  revoke(): void {
-    this.partition.revoke?.();
-  }
-
-  halt(): void {
+  override halt(): void {
     clearTimeout(this.timer);
-    this.partition.halt?.();
-  }
-
-  close(): Promise<void> {
-    return this.partition.close();
+    super.halt();
   }
 
   private async runToEnd(
@@ -100,13 +80,13 @@ export class TimedPartition implements Partition {
     info: BatchInfo,
   ): Promise<PartitionResult | typeof STEPPED> {
     try {
-      return await this.partition.run(batch, info, run);
+      return await this.inner.run(batch, info, run);
     } finally {
-      this.ended(run);
+      this.runEnded(run);
     }
   }
 
-  private ended(run: TimedRun): void {
+  private runEnded(run: TimedRun): void {
     const place = this.runs.indexOf(run);
     this.runs.splice(place, 1);
     if (place > 0) {
@@ -116,27 +96,24 @@ export class TimedPartition implements Partition {
     this.startClock();
     if (this.hung) {
       this.hung = undefined;
-      this.listeners.notify();
+      this.notify();
     }
   }
 
-  /** The next batch begins as the one before it ends. */
+  /** The next batch begins when the one before it ends. */
   private startClock(): void {
     const [run] = this.runs;
     if (run) {
-      this.timer = setTimeout(() => this.giveUp(run), this.timeout);
+      this.timer = setTimeout(() => this.expire(run), this.timeout);
     }
   }
 
-  private giveUp(run: TimedRun): void {
+  private expire(run: TimedRun): void {
     const { index, timeout } = this;
     const facts = `Partition ${index} has run a batch of ${run.rows} rows for over ${timeout} ms`;
+    const advice = 'raise runTimeout if batches may take so long';
     if (this.kill) {
-      run.expire(
-        new RunTimeoutError(
-          `${facts}, and is restarted; raise runTimeout if batches may take so long`,
-        ),
-      );
+      run.expire(new RunTimeoutError(`${facts}, and is restarted; ${advice}`));
       this.kill();
       return;
     }
@@ -144,46 +121,46 @@ export class TimedPartition implements Partition {
     this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, {
       retryAfter,
     });
-    run.expire(new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`));
+    run.expire(new RunTimeoutError(`${facts}; ${advice}`));
     this.revokePending();
-    this.listeners.notify();
+    this.notify();
   }
 }
 
-/** One batch, of which nothing is heard any more once it is overdue. */
+/** One batch; once it has expired, its listener receives nothing more. */
 class TimedRun implements BatchListener {
   readonly hooks: readonly string[];
-  /** Rejects when it has taken too long. */
-  readonly overdue: Promise<never>;
+  /** Rejects when the batch has taken too long. */
+  readonly expired: Promise<never>;
   private reject!: (error: Error) => void;
-  private isOverdue = false;
+  private isExpired = false;
 
   constructor(
     readonly rows: number,
     private readonly listener: BatchListener,
   ) {
     this.hooks = listener.hooks;
-    this.overdue = new Promise((_, reject) => (this.reject = reject));
+    this.expired = new Promise((_, reject) => (this.reject = reject));
   }
 
   expire(error: Error): void {
-    this.isOverdue = true;
+    this.isExpired = true;
     this.reject(error);
   }
 
   hook(name: string, value: unknown, own?: boolean): void {
-    if (!this.isOverdue) {
+    if (!this.isExpired) {
       this.listener.hook(name, value, own);
     }
   }
 
   step(output: unknown, metadata: unknown): void {
-    if (!this.isOverdue) {
+    if (!this.isExpired) {
       this.listener.step(output, metadata);
     }
   }
 
   isWaiting(row: number): boolean {
-    return !this.isOverdue && this.listener.isWaiting(row);
+    return !this.isExpired && this.listener.isWaiting(row);
   }
 }

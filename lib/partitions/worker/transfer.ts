@@ -1,14 +1,17 @@
 import { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
 import {
-  type Container,
-  isContainer,
+  asOutput,
+  FlatContainer,
+  type FlatRows,
+  flatten,
   isPlainObject,
   type Leaf,
-  leavesOf,
-  withLeaves,
+  MAX_DEPTH,
+  rowsIn,
+  type Structure,
 } from '../../batch/container.js';
-import { copyOfData, soundTensor, type TypedData } from '../../batch/tensor.js';
+import { copyOfData, type TypedData } from '../../batch/tensor.js';
 import {
   fromWire,
   InvalidInputError,
@@ -20,71 +23,64 @@ import {
 } from '../../errors.js';
 import { truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
-import { DONE, endedRows } from '../batch-function.js';
+import { DONE } from '../batch-function.js';
 
-/**
- * Rows or results as they cross to a worker and back: tensors by their parts, errors by their wire
- * form, the rest as it is.
- */
-export type WireValue =
-  | { readonly tensors: Container }
-  | {
-      readonly list: readonly unknown[];
-      /** The places in `list` that hold a packed container or error. */
-      readonly containers: readonly number[];
-      readonly errors: readonly number[];
-      /**
-       * The places of objects that hold packed containers beside other things, and the names of
-       * these.
-       */
-      readonly mixed: readonly (readonly [place: number, names: readonly string[]])[];
-      /** The places of rows that are over. */
-      readonly done: readonly number[];
-    }
-  | { readonly other: unknown };
-
-/** True for one value per row; a tuple of tensors is no list where the rows are tensors. */
-export function isRowList(value: unknown, plainRows: boolean): value is readonly unknown[] {
-  return Array.isArray(value) && (plainRows || !isContainer(value));
+/** A container on its way: without the class of its tensors, which would be lost. */
+interface WireContainer {
+  readonly structure: Structure;
+  readonly leaves: readonly WireLeaf[];
 }
 
-/** The wire form of a value, and the buffers that move with it instead of being copied. */
-export function pack(value: unknown, plainRows: boolean): [WireValue, ArrayBuffer[]] {
+type WireLeaf = Pick<Leaf, 'path' | 'label'> & Pick<Tensor, 'type' | 'dims' | 'data'>;
+
+/** Rows on their way to a worker, or results on their way back. */
+export type WireRows =
+  WireContainer | { readonly list: readonly unknown[]; readonly packed: readonly PackedRow[] };
+
+/** A row of the list that differs from its wire form. */
+type PackedRow = readonly [index: number, form: PackedForm];
+
+/** By names: the containers that an object holds beside other values. */
+type PackedForm = 'container' | 'error' | 'done' | readonly string[];
+
+/** An output on its way: results, or any other value. */
+export type WireOutput = WireRows | { readonly other: unknown };
+
+/** The wire form of rows, and the buffers that move with it instead of being copied. */
+export function packRows(rows: FlatRows): [WireRows, ArrayBuffer[]] {
   const transfer = new Set<ArrayBuffer>();
-  const wire = packValue(value, plainRows, transfer);
+  const wire =
+    rows instanceof FlatContainer ? packContainer(rows, transfer) : packList(rows, transfer);
   return [wire, [...transfer]];
 }
 
 /**
  * Sends the rows of a batch to where they run.
  *
- * @throws UnfitRows for plain values that cannot be sent, such as functions
- * @throws TooLargeToSendError when the rows are too much for one message
+ * @throws RejectedRowsError for plain values that cannot be sent, such as functions
+ * @throws TooLargeToSendError when the rows are too large for one message
  */
 export function sendRows(
   batch: Batch,
-  send: (rows: WireValue, transfer: ArrayBuffer[]) => void,
+  send: (rows: WireRows, transfer: ArrayBuffer[]) => void,
 ): void {
   try {
-    const [rows, transfer] = pack(batch.consume(), batch.isPlain);
-    // Plain values still belong to the caller, also where they are tensors.
+    const [rows, transfer] = packRows(batch.gather());
+    // Plain values still belong to the caller, even if they are tensors.
     send(rows, batch.isPlain ? [] : transfer);
   } catch (cause) {
     throw batch.isPlain && !(cause instanceof TooLargeToSendError)
-      ? (unfitRows(batch) ?? cause)
+      ? (rejectedRows(batch) ?? cause)
       : cause;
   }
 }
 
-/**
- * Which of the rows it is: each is tried by itself, as would cost too much for those that can be
- * sent.
- */
-function unfitRows(batch: Batch): RejectedRowsError | undefined {
+/** The rows that cannot be sent. Each is tried by itself, which is too slow to do beforehand. */
+function rejectedRows(batch: Batch): RejectedRowsError | undefined {
   const faults = new Map<number, Error>();
   for (const [index, row] of (batch.consume() as unknown[]).entries()) {
     try {
-      structuredClone(pack([row], true)[0]);
+      structuredClone(packRows([row])[0]);
     } catch (cause) {
       const reason = truncate(messageOf(cause));
       faults.set(
@@ -99,150 +95,143 @@ function unfitRows(batch: Batch): RejectedRowsError | undefined {
   return faults.size > 0 ? new RejectedRowsError(faults) : undefined;
 }
 
-export function unpack(wire: WireValue): unknown {
-  if ('other' in wire) {
-    return wire.other;
-  }
-  if ('tensors' in wire) {
-    return unpackTensors(wire.tensors);
+export function unpackRows(wire: WireRows): FlatRows {
+  if ('structure' in wire) {
+    return unpackContainer(wire);
   }
   const list = [...wire.list];
-  for (const index of wire.containers) {
-    list[index] = unpackTensors(list[index] as Container);
-  }
-  for (const index of wire.errors) {
-    list[index] = fromWire(list[index] as WireError);
-  }
-  for (const [index, names] of wire.mixed) {
-    const row = list[index] as Record<string, unknown>;
-    names.forEach((name) => (row[name] = unpackTensors(row[name] as Container)));
-  }
-  for (const index of wire.done) {
-    list[index] = DONE;
+  for (const [index, form] of wire.packed) {
+    list[index] = unpackRow(list[index], form);
   }
   return list;
 }
 
-function packValue(value: unknown, plainRows: boolean, transfer: Set<ArrayBuffer>): WireValue {
-  if (isRowList(value, plainRows)) {
-    return packList(value, transfer);
+function unpackRow(row: unknown, form: PackedForm): unknown {
+  switch (form) {
+    case 'container':
+      return unpackContainer(row as WireContainer).toContainer();
+    case 'error':
+      return fromWire(row as WireError);
+    case 'done':
+      return DONE;
+    default: {
+      const object = row as Record<string, unknown>;
+      for (const name of form) {
+        object[name] = unpackContainer(object[name] as WireContainer).toContainer();
+      }
+      return object;
+    }
   }
-  return isContainer(value) ? { tensors: packTensors(value, transfer) } : { other: value };
 }
 
-function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireValue {
-  const containers: number[] = [];
-  const errors: number[] = [];
-  const mixed: [number, string[]][] = [];
-  const done = endedRows(rows);
+/** The output that was packed, with tensors as a FlatContainer unless they are rows of a list. */
+export function unpackOutput(wire: WireOutput): unknown {
+  return 'other' in wire ? wire.other : unpackRows(wire);
+}
+
+function packList(rows: readonly unknown[], transfer: Set<ArrayBuffer>): WireRows {
+  const packed: PackedRow[] = [];
   const list = rows.map((row, index) => {
-    if (isContainer(row)) {
-      containers.push(index);
-      return packTensors(row, transfer);
+    const [value, form] = packRow(row, transfer);
+    if (form) {
+      packed.push([index, form]);
     }
-    if (isError(row)) {
-      errors.push(index);
-      return toWire(row);
-    }
-    const names = tensorsIn(row);
-    if (names.length > 0) {
-      mixed.push([index, names]);
-      return withPacked(row as Record<string, unknown>, names, transfer);
-    }
-    return row === DONE ? undefined : row;
+    return value;
   });
-  return { list, containers, errors, mixed, done };
+  return { list, packed };
 }
 
-/**
- * The names of tensors, and of containers of them, that an object holds beside other things; deeper
- * down they are no longer looked for.
- */
-function tensorsIn(row: unknown): string[] {
-  return isPlainObject(row)
-    ? Object.keys(row as object).filter((name) =>
-        isContainer((row as Record<string, unknown>)[name]),
-      )
-    : [];
+function packRow(row: unknown, transfer: Set<ArrayBuffer>): [value: unknown, form?: PackedForm] {
+  if (row === DONE) {
+    return [undefined, 'done'];
+  }
+  const container = flatten(row);
+  if (container) {
+    return [packContainer(container, transfer), 'container'];
+  }
+  if (isError(row)) {
+    return [toWire(row), 'error'];
+  }
+  const parts = containersIn(row);
+  if (parts.length === 0) {
+    return [row];
+  }
+  const packed = parts.map(([name, part]) => [name, packContainer(part, transfer)] as const);
+  return [{ ...(row as object), ...Object.fromEntries(packed) }, parts.map(([name]) => name)];
 }
 
-function withPacked(
-  row: Record<string, unknown>,
-  names: readonly string[],
+/** The containers that an object holds by name beside other values; not those of inner objects. */
+function containersIn(row: unknown): [name: string, FlatContainer][] {
+  const found: [string, FlatContainer][] = [];
+  for (const [name, part] of isPlainObject(row) ? Object.entries(row as object) : []) {
+    const container = flatten(part);
+    if (container) {
+      found.push([name, container]);
+    }
+  }
+  return found;
+}
+
+function packContainer(
+  { structure, leaves }: FlatContainer,
   transfer: Set<ArrayBuffer>,
-): object {
-  return {
-    ...row,
-    ...Object.fromEntries(
-      names.map((name) => [name, packTensors(row[name] as Container, transfer)]),
-    ),
-  };
-}
-
-function packTensors(container: Container, transfer: Set<ArrayBuffer>): Container {
-  const leaves = leavesOf(container).map((leaf) => {
-    const { type, dims, data } = returned(leaf);
+): WireContainer {
+  const packed = leaves.map(({ path, label, tensor: { type, dims, data } }): WireLeaf => {
     if (!ArrayBuffer.isView(data)) {
-      return { type, dims, data };
+      return { path, label, type, dims, data };
     }
     const own = isWhole(data) && !transfer.has(data.buffer) ? data : copyOfData(data);
     transfer.add(own.buffer as ArrayBuffer);
-    return { type, dims, data: own };
+    return { path, label, type, dims, data: own };
   });
-  return withLeaves(container, leaves);
+  return { structure, leaves: packed };
 }
 
-function returned({ path, tensor }: Leaf): Tensor {
-  const name = path === '' ? 'A tensor' : `"${truncate(path)}"`;
-  if (tensor.data.length !== tensor.size) {
-    throw new InvalidOutputError(
-      `${name} of shape [${truncate(tensor.dims.join(', '))}] holds ${tensor.data.length} ` +
-        'elements: ' +
-        'a tensor that was returned has moved to the caller; to return it again, keep it and ' +
-        'return a copy',
-    );
-  }
-  try {
-    return soundTensor(tensor, name);
-  } catch (cause) {
-    throw new InvalidOutputError(messageOf(cause), { cause });
-  }
+function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
+  return new FlatContainer(
+    structure,
+    leaves.map(({ path, label, type, dims, data }) => ({
+      path,
+      label,
+      tensor: new Tensor(type, data, dims),
+    })),
+  );
 }
 
-/** A view of a part would move, or clone, all the rest of its buffer with it. */
+/** False for a view of a part: the whole buffer would move, or be copied, with it. */
 function isWhole(data: TypedData): data is TypedData & { readonly buffer: ArrayBuffer } {
   return data.byteLength === data.buffer.byteLength && !(data.buffer instanceof SharedArrayBuffer);
 }
 
-function unpackTensors(container: Container): Container {
-  const tensors = leavesOf(container).map(
-    ({ tensor: { type, data, dims } }) => new Tensor(type, data, dims),
-  );
-  return withLeaves(container, tensors);
-}
-
 /**
- * A thread writes and reads deeper values than the main thread, which has less stack and would get
- * nothing at all.
+ * The wire form of an output. An error replaces each result that is nested too deep: a worker has
+ * more stack than the main thread, which could not read the message at all.
+ *
+ * @throws InvalidOutputError for tensors that cannot be used
  */
-const DEEPEST = 500;
-
-/** The results, with an error in place of each that could not be read on the other side. */
-export function readableRows(output: unknown): unknown {
-  return Array.isArray(output) && output.some((row) => isDeep(row))
-    ? output.map((row) => (isDeep(row) ? tooDeep() : row))
-    : output;
+export function packOutput(output: unknown, plainRows: boolean): [WireOutput, ArrayBuffer[]] {
+  const readable =
+    Array.isArray(output) && output.some(isTooDeep)
+      ? output.map((row) => (isTooDeep(row) ? tooDeepError() : row))
+      : output;
+  return asOutput(() => {
+    const rows = rowsIn(readable, plainRows);
+    return rows ? packRows(rows) : [{ other: output }, []];
+  });
 }
 
-function tooDeep(): Error {
+function tooDeepError(): Error {
   return new InvalidOutputError(
-    `The result of a row is nested more than ${DEEPEST} levels deep, and could not be read where ` +
-      'it is to go',
+    `The result of a row is nested more than ${MAX_DEPTH} levels deep, and cannot be sent back`,
   );
 }
 
-/** Each object counts where it is first met, as it is written. */
-function isDeep(value: unknown, levels = DEEPEST, met = new Set<unknown>()): boolean {
+function isTooDeep(row: unknown): boolean {
+  return isDeeper(row, MAX_DEPTH, new Set());
+}
+
+/** Each object counts where it is first met, as in the message. */
+function isDeeper(value: unknown, levels: number, met: Set<unknown>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value) || met.has(value)) {
     return false;
   }
@@ -253,7 +242,7 @@ function isDeep(value: unknown, levels = DEEPEST, met = new Set<unknown>()): boo
   for (const part of value instanceof Map || value instanceof Set
     ? [...value].flat()
     : Object.values(value)) {
-    if (typeof part === 'object' && isDeep(part, levels - 1, met)) {
+    if (typeof part === 'object' && isDeeper(part, levels - 1, met)) {
       return true;
     }
   }

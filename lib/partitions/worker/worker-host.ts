@@ -1,53 +1,53 @@
 import { InvalidServingError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
-import { BatchFunctions } from '../batch-functions.js';
+import { FunctionPartition } from '../function.partition.js';
 import { openModel } from '../onnx/onnx-model.js';
-import { NotStartedError, STEPPED } from '../partition.js';
-import { readableRows, pack, unpack } from './transfer.js';
+import { NotStartedError, type RunRows, STEPPED } from '../partition.js';
+import { packOutput, unpackRows } from './transfer.js';
 import {
   type BatchEnd,
   type BatchProgress,
   STEPS_AHEAD,
+  type Loaded,
   type LoadResult,
   type WorkerReply,
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
-import { type BatchFunctionFactory, endedRows, type BatchListener } from '../batch-function.js';
+import { type BatchFunctionFactory, endedRowsOf, type BatchListener } from '../batch-function.js';
 
-/** Its callers have been told already. */
-const TAKEN_BACK: BatchEnd = { error: toWire(new NotStartedError('The batch was taken back')) };
+/** The end of a revoked batch, whose callers have been answered. */
+const REVOKED: BatchEnd = { error: toWire(new NotStartedError('The batch was revoked')) };
 
 type BatchRequest = Extract<
   WorkerRequest,
   { readonly rows: unknown } | { readonly unreadable: unknown }
 >;
 
-/** The way from a worker to the application and back. */
+type FileTask = Extract<WorkerTask, { readonly file: string }>;
+
+/** The channel of a worker to the application and back. */
 export interface Port {
-  listen(hear: (request: WorkerRequest) => void): void;
+  listen(onRequest: (request: WorkerRequest) => void): void;
   /** @throws when the message cannot be cloned */
   post(message: LoadResult | WorkerReply, transfer: readonly ArrayBuffer[]): void;
-  /** Says that the batch of that number begins; false where it was taken back, and must not. */
+  /** Reports that the batch of that number begins; false when it was revoked, and must not run. */
   begin(batch: number): boolean;
   /** Ends the worker. */
   exit(): void;
 }
 
-/**
- * The work of a partition, where its session lives: opens it and runs batches, one after the other,
- * until no more will come.
- */
+/** Opens the session of a partition in its worker, and runs its batches one after the other. */
 export class WorkerHost {
   private readonly requests = new Queue<BatchRequest>();
-  /** Counts the batches, as the other side does. */
+  /** The number of the batch that runs; the application counts in the same way. */
   private batch = -1;
-  /** The rows of the batch that nobody waits for. */
-  private over = new Set<number>();
-  /** The steps of the batch that were sent, and not heard yet. */
+  /** The rows of the batch for which no caller waits. */
+  private endedRows = new Set<number>();
+  /** The steps of the batch that were sent, and not acknowledged yet. */
   private unacknowledged = 0;
-  /** Has the generator look again whether it may go on. */
-  private wake = (): void => {};
+  /** Resumes a generator that waits for an acknowledgement. */
+  private resume = (): void => {};
 
   constructor(
     private readonly task: WorkerTask,
@@ -55,25 +55,25 @@ export class WorkerHost {
   ) {}
 
   async run(): Promise<void> {
-    // Listening before anything is awaited, so that no batch is missed.
-    this.port.listen((request) => this.hear(request));
-    const opened = await this.open();
-    if (!opened) {
+    // Before the first await, so that no batch is missed.
+    this.port.listen((request) => this.receive(request));
+    const runRows = await this.open();
+    if (!runRows) {
       return;
     }
-    // A batch that was handed ahead waits in the queue.
+    // A batch that was sent ahead waits in the queue.
     for await (const request of this.requests) {
       this.batch++;
-      this.over = new Set();
+      this.endedRows = new Set();
       this.unacknowledged = 0;
       const [end, transfer] = this.port.begin(this.batch)
-        ? await this.answer(opened, request)
-        : [TAKEN_BACK];
+        ? await this.answer(runRows, request)
+        : [REVOKED];
       this.end(end, transfer);
     }
   }
 
-  private hear(request: WorkerRequest): void {
+  private receive(request: WorkerRequest): void {
     if ('rows' in request || 'unreadable' in request) {
       this.requests.push(request);
     } else if ('end' in request) {
@@ -81,24 +81,21 @@ export class WorkerHost {
     } else if ('halt' in request) {
       this.port.exit();
     } else if (request.batch === this.batch) {
-      if ('over' in request) {
-        request.over.forEach((row) => this.over.add(row));
+      if ('endedRows' in request) {
+        request.endedRows.forEach((row) => this.endedRows.add(row));
       } else {
-        this.unacknowledged -= request.heard;
+        this.unacknowledged -= request.acknowledged;
       }
-      this.wake();
+      this.resume();
     }
   }
 
-  private async open(): Promise<BatchFunctions | undefined> {
+  private async open(): Promise<RunRows | undefined> {
     const { task } = this;
     try {
-      const [factory, loaded] =
-        'model' in task ? await openModel(task) : [await importFactory(task.file), {}];
-      const functions = new BatchFunctions(factory, task.partition, task.options);
-      await functions.declare(task.keys);
+      const [runRows, loaded] = 'model' in task ? await openModel(task) : await openFile(task);
       this.port.post(loaded, []);
-      return functions;
+      return runRows;
     } catch (error) {
       this.port.post({ error: toWire(error) }, []);
       return undefined;
@@ -106,7 +103,7 @@ export class WorkerHost {
   }
 
   private async answer(
-    functions: BatchFunctions,
+    runRows: RunRows,
     request: BatchRequest,
   ): Promise<[BatchEnd, ArrayBuffer[]?]> {
     if ('unreadable' in request) {
@@ -115,11 +112,11 @@ export class WorkerHost {
     const { rows, info } = request;
     const plainRows = 'list' in rows;
     try {
-      const result = await functions.run(unpack(rows), info, this.listener(info.hooks, plainRows));
+      const result = await runRows(unpackRows(rows), info, this.listener(info.hooks, plainRows));
       if (result === STEPPED) {
         return [{ stepped: true }];
       }
-      const [output, transfer] = pack(readableRows(result.output), plainRows);
+      const [output, transfer] = packOutput(result.output, plainRows);
       return [{ output, metadata: result.metadata }, transfer];
     } catch (error) {
       return [{ error: toWire(error) }];
@@ -127,21 +124,22 @@ export class WorkerHost {
   }
 
   private listener(hooks: readonly string[], plainRows: boolean): BatchListener {
-    const tell = (news: BatchProgress): void => this.port.post({ batch: this.batch, ...news }, []);
+    const report = (progress: BatchProgress): void =>
+      this.port.post({ batch: this.batch, ...progress }, []);
     return {
       hooks,
-      // What is said before the end is copied, since the function may go on with it.
-      hook: (name, value) => tell({ hook: name, value: pack(readableRows(value), plainRows)[0] }),
+      // Copied, not moved: the function may go on with the value.
+      hook: (name, value) => report({ hook: name, value: packOutput(value, plainRows)[0] }),
       step: (output, metadata) => {
-        tell({ step: pack(readableRows(output), true)[0], metadata });
+        report({ step: packOutput(output, true)[0], metadata });
         this.unacknowledged++;
-        endedRows(output).forEach((row) => this.over.add(row));
+        endedRowsOf(output).forEach((row) => this.endedRows.add(row));
       },
-      isWaiting: (row) => !this.over.has(row),
+      isWaiting: (row) => !this.endedRows.has(row),
       room: async () => {
-        // Who leaves may be the last: whether anybody still waits is for the generator to see.
+        // Not in a loop: the message may be that the last row has ended, and the generator with it.
         if (this.unacknowledged >= STEPS_AHEAD) {
-          await new Promise<void>((resolve) => (this.wake = resolve));
+          await new Promise<void>((resolve) => (this.resume = resolve));
         }
       },
     };
@@ -152,17 +150,24 @@ export class WorkerHost {
     try {
       this.port.post({ batch, ...end }, transfer);
     } catch (error) {
-      // It cannot be cloned, and that is how the batch ends.
+      // The end cannot be cloned.
       this.port.post({ batch, error: toWire(error) }, []);
     }
   }
+}
+
+async function openFile(task: FileTask): Promise<[RunRows, Loaded]> {
+  const factory = await importFactory(task.file);
+  const partition = new FunctionPartition(factory, task.partition, task.options);
+  await partition.declare(task.keys);
+  return [(...batch) => partition.runRows(...batch), {}];
 }
 
 async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
   const { default: factory } = (await import(file)) as { default?: unknown };
   if (typeof factory !== 'function') {
     throw new InvalidServingError(
-      `${file} must export as its default a function that returns the batch function, it exports ` +
+      `${file} must have a default export: a function that returns the batch function; it has ` +
         typeof factory,
     );
   }

@@ -8,39 +8,33 @@ import {
   toWire,
 } from '../../errors.js';
 import {
-  type Channel,
-  type Ending,
-  type OnMessage,
   type BatchEnd,
   type BatchProgress,
+  type Channel,
   type Loaded,
+  type OnMessage,
   STEPS_AHEAD,
+  type WorkerExit,
   type WorkerTask,
 } from './worker-protocol.js';
 import {
   LostInTransitError,
-  type PartitionResult,
   NotStartedError,
-  RevokedError,
   OutputLostError,
+  type PartitionResult,
+  RevokedError,
   STEPPED,
 } from '../partition.js';
 import { openProcess } from './process-channel.js';
 import type { Worker } from './supervised.partition.js';
 import { openThread } from './thread-channel.js';
-import { sendRows, unpack } from './transfer.js';
-import type { BatchInfo, BatchOutput, BatchListener } from '../batch-function.js';
+import { sendRows, unpackOutput } from './transfer.js';
+import type { BatchInfo, BatchListener } from '../batch-function.js';
 
-/**
- * Where the session of a partition lives: in a thread of the application's process, or in a process
- * of its own.
- */
+/** The place of a session: in a thread of the application's process, or in a process of its own. */
 export type Isolation = 'thread' | 'process';
 
-/**
- * Every so many steps the worker is told that they were heard: often enough that it goes on, and
- * not with each.
- */
+/** Often enough that a generator does not wait, and not a message for each step. */
 const STEPS_PER_ACKNOWLEDGEMENT = STEPS_AHEAD / 4;
 
 interface Pending {
@@ -48,9 +42,9 @@ interface Pending {
   readonly listener: BatchListener;
   readonly resolve: (end: BatchEnd) => void;
   readonly reject: (error: unknown) => void;
-  /** The rows of which the worker knows that nobody waits for them. */
-  readonly over: Set<number>;
-  /** The steps that were heard. */
+  /** The rows that were reported to the worker as ended. */
+  readonly endedRows: Set<number>;
+  /** The steps received. */
   steps: number;
 }
 
@@ -58,62 +52,56 @@ interface Pending {
  * A session in a worker, a thread or a process of its own, so that the application's event loop
  * stays free while it runs.
  *
- * A worker is asked to end, and does so after its last batch. While it holds no batch it does not
- * keep the application alive.
+ * A worker that is closed ends after its last batch. Without a batch it does not keep the
+ * application alive.
  */
 export class WorkerPartition implements Worker {
   readonly prefetch = 1;
   lost?: Error;
-  /** Resolves with the reason when the worker has gone without having been asked to. */
   readonly ended: Promise<Error>;
-  /** Ends it at once, whatever it does; where that is safe, as for a process. */
   readonly kill?: () => void;
-  /** The worker answers in order, so the oldest is always the next. */
+  /** The worker answers in order, so the first entry is the batch that runs. */
   private readonly pending: Pending[] = [];
-  /** Counts the batches that have ended, as the worker does. */
+  /** The number of batches that have ended, by which messages refer to a batch. */
   private settled = 0;
-  private readonly gone: Promise<Error>;
+  private readonly exited: Promise<Error>;
   private isClosing = false;
-  /** Nobody waits for the batch that runs, so it keeps no application alive. */
-  private isRevoked = false;
+  /** The batch that runs hangs, and keeps the application alive no longer. */
+  private isAbandoned = false;
 
   private constructor(
     private readonly channel: Channel,
     private readonly task: WorkerTask,
-    /** The model that it has loaded, if that is one. */
     readonly loaded: Loaded,
   ) {
-    channel.listen((message) => this.hear(message));
+    channel.listen((message) => this.receive(message));
     channel.unref();
-    this.gone = channel.ended.then((ending) => this.end(ending));
+    this.exited = channel.exited.then((exit) => this.onExit(exit));
     this.ended = new Promise(
-      (resolve) => void this.gone.then((reason) => this.isClosing || resolve(reason)),
+      (resolve) => void this.exited.then((reason) => this.isClosing || resolve(reason)),
     );
     if (channel.kill) {
       this.kill = () => channel.kill!();
     }
   }
 
-  /**
-   * Starts the worker and resolves when it is loaded. When the signal aborts, the worker is ended
-   * as soon as that is safe.
-   */
+  /** Starts the worker and resolves when it is loaded. The signal halts a worker that loads. */
   static async open(
     task: WorkerTask,
     isolation: Isolation = 'thread',
     end?: AbortSignal,
   ): Promise<WorkerPartition> {
     const channel = isolation === 'process' ? await openProcess(task) : openThread(task);
-    const leave = (): void => channel.halt();
-    end?.addEventListener('abort', leave);
+    const halt = (): void => channel.halt();
+    end?.addEventListener('abort', halt);
     if (end?.aborted) {
-      leave();
+      halt();
     }
     const opening = new Promise<Parameters<OnMessage>[0]>((resolve) => channel.listen(resolve));
-    const first = await Promise.race([opening, endAtLoad(channel, task)]);
+    const first = await Promise.race([opening, exitWhileLoading(channel, task)]);
     if (end?.aborted) {
-      // A thread that was halted may still say that it is loaded.
-      return endAtLoad(channel, task);
+      // The message of a loaded thread may arrive after it was halted.
+      return exitWhileLoading(channel, task);
     }
     if ('error' in first) {
       throw fromWire(first.error);
@@ -129,27 +117,27 @@ export class WorkerPartition implements Worker {
     if (this.lost) {
       throw new NotStartedError(this.lost.message, { cause: this.lost.cause });
     }
-    const end = await this.ask(batch, info, listener);
+    const end = await this.send(batch, info, listener);
     if ('error' in end) {
       throw fromWire(end.error);
     }
     return 'stepped' in end
       ? STEPPED
-      : { output: unpack(end.output) as BatchOutput, metadata: end.metadata, own: true };
+      : { output: unpackOutput(end.output), metadata: end.metadata, own: true };
   }
 
   revokePending(): void {
     const message =
-      `Partition ${this.task.partition} did not come to the batch, since the one ` +
-      'before it does not end';
-    this.recall(() => new NotStartedError(message));
-    this.isRevoked = true;
+      `Partition ${this.task.partition} did not begin the batch, since the one before it does ` +
+      'not end';
+    this.rejectRevoked(() => new NotStartedError(message));
+    this.isAbandoned = true;
     this.channel.unref();
   }
 
   revoke(): void {
     const message = `Partition ${this.task.partition} did not begin the batch, and another is idle`;
-    this.recall(() => new RevokedError(message));
+    this.rejectRevoked(() => new RevokedError(message));
   }
 
   halt(): void {
@@ -161,50 +149,44 @@ export class WorkerPartition implements Worker {
     if (!this.isClosing) {
       this.isClosing = true;
       this.channel.post({ end: true }, []);
-      if (!this.isRevoked) {
+      if (!this.isAbandoned) {
         this.channel.ref();
       }
     }
-    await this.gone;
+    await this.exited;
   }
 
-  /** Rejects the batches that the worker has not begun. */
-  private recall(error: () => Error): void {
-    const given = this.settled + this.pending.length;
-    this.channel.revoke(given, (taken) => {
+  private rejectRevoked(error: () => Error): void {
+    const sent = this.settled + this.pending.length;
+    this.channel.revoke(sent, (count) => {
       const { settled, pending } = this;
-      for (const { reject } of pending.slice(
-        Math.max(0, given - taken - settled),
-        Math.max(0, given - settled),
-      )) {
-        reject(error());
-      }
+      const [start, end] = [sent - count, sent].map((batch) => Math.max(0, batch - settled));
+      pending.slice(start, end).forEach(({ reject }) => reject(error()));
     });
   }
 
-  private async ask(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
+  private async send(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<BatchEnd> {
     sendRows(batch, (rows, transfer) =>
       this.channel.post({ rows, info: { ...info, partition: this.task.partition } }, transfer),
     );
     this.channel.ref();
     return new Promise((resolve, reject) =>
-      this.pending.push({ info, listener, resolve, reject, over: new Set(), steps: 0 }),
+      this.pending.push({ info, listener, resolve, reject, endedRows: new Set(), steps: 0 }),
     );
   }
 
-  private hear(message: Parameters<OnMessage>[0]): void {
+  private receive(message: Parameters<OnMessage>[0]): void {
     const [running] = this.pending;
     if (!running) {
       return;
     }
     if ('unreadable' in message) {
-      // It may have been the last of the batch; if not, the rest of it is not heard, and need not
-      // be said.
+      // Perhaps not the last message of the batch: the worker is to end it.
       this.sendEndedRows(running, rowsOf(running));
-      this.settle(running, { error: toWire(unreadable(message.unreadable)) });
+      this.settle(running, { error: toWire(unreadableError(message.unreadable)) });
     } else if ('batch' in message && message.batch === this.settled) {
       if ('hook' in message || 'step' in message) {
-        this.tell(running, message);
+        this.progress(running, message);
       } else {
         this.settle(running, message);
       }
@@ -214,53 +196,51 @@ export class WorkerPartition implements Worker {
   private settle(running: Pending, end: BatchEnd): void {
     this.pending.shift();
     this.settled++;
-    this.isRevoked = false;
+    this.isAbandoned = false;
     if (this.pending.length === 0 && !this.isClosing) {
       this.channel.unref();
     }
     running.resolve(end);
   }
 
-  /**
-   * What cannot be heard of a batch fails it at once; the worker hears with the next step that
-   * nobody waits, and may be busy with it until then.
-   */
-  private tell(running: Pending, news: BatchProgress): void {
-    const { listener, over } = running;
+  /** Progress that the listener refuses fails the batch at once; the worker ends it later. */
+  private progress(running: Pending, message: BatchProgress): void {
+    const { listener, endedRows } = running;
     try {
-      if ('hook' in news) {
-        listener.hook(news.hook, unpack(news.value), true);
+      if ('hook' in message) {
+        listener.hook(message.hook, unpackOutput(message.value), true);
         return;
       }
       if (++running.steps % STEPS_PER_ACKNOWLEDGEMENT === 0) {
-        this.channel.post({ batch: this.settled, heard: STEPS_PER_ACKNOWLEDGEMENT }, []);
+        const acknowledged = STEPS_PER_ACKNOWLEDGEMENT;
+        this.channel.post({ batch: this.settled, acknowledged }, []);
       }
-      listener.step(unpack(news.step), news.metadata);
+      listener.step(unpackOutput(message.step), message.metadata);
     } catch (error) {
       running.reject(error);
     }
-    const left = rowsOf(running).filter((row) => !over.has(row) && !listener.isWaiting(row));
-    if (left.length > 0) {
-      this.sendEndedRows(running, left);
+    const ended = rowsOf(running).filter((row) => !endedRows.has(row) && !listener.isWaiting(row));
+    if (ended.length > 0) {
+      this.sendEndedRows(running, ended);
     }
   }
 
-  private sendEndedRows({ over }: Pending, rows: readonly number[]): void {
-    rows.forEach((row) => over.add(row));
-    this.channel.post({ batch: this.settled, over: rows }, []);
+  private sendEndedRows({ endedRows }: Pending, rows: readonly number[]): void {
+    rows.forEach((row) => endedRows.add(row));
+    this.channel.post({ batch: this.settled, endedRows: rows }, []);
   }
 
-  private end(ending: Ending): Error {
+  private onExit(exit: WorkerExit): Error {
     const { channel, task, settled } = this;
-    const message = `The ${channel.name} of partition ${task.partition} ${endOf(ending)}`;
-    const { cause } = ending;
+    const message = `The ${channel.name} of partition ${task.partition} ${describeExit(exit)}`;
+    const { cause } = exit;
     const lost = new PartitionLostError(message, { cause });
     this.lost = lost;
-    // Where there are no marks, it may have begun what it has not answered.
+    // Without a count, the first batch without a reply may have begun.
     const newest = (channel.begun ?? settled + 1) - 1;
     this.pending.splice(0).forEach(({ reject }, i) => {
       const batch = settled + i;
-      // It begins with one when it has ended the one before, and may not survive to read the next.
+      // The worker may have died of reading the first batch that it has not begun.
       const Loss =
         batch < newest ? OutputLostError : i === 0 ? LostInTransitError : NotStartedError;
       reject(batch === newest ? lost : new Loss(message, { cause }));
@@ -273,30 +253,28 @@ function rowsOf({ info }: Pending): number[] {
   return Array.from({ length: info.size }, (_, row) => row);
 }
 
-async function endAtLoad({ name, ended }: Channel, task: WorkerTask): Promise<never> {
-  const ending = await ended;
-  const what =
+async function exitWhileLoading({ name, exited }: Channel, task: WorkerTask): Promise<never> {
+  const exit = await exited;
+  const loaded =
     'file' in task
       ? task.file
       : task.model.files.size > 0
         ? task.model.name
         : `a model ${task.model.name}`;
   throw new ServingLoadError(
-    `The ${name} of partition ${task.partition} ${endOf(ending)} while it loaded ${what}`,
-    {
-      cause: ending.cause,
-    },
+    `The ${name} of partition ${task.partition} ${describeExit(exit)} while it loaded ${loaded}`,
+    { cause: exit.cause },
   );
 }
 
-function endOf({ code, signal, cause }: Ending): string {
+function describeExit({ code, signal, cause }: WorkerExit): string {
   const how = signal ? `was killed by ${signal}` : `ended with code ${code}`;
   return cause === undefined ? how : `${how} (${messageOf(cause)})`;
 }
 
-function unreadable(cause: unknown): Error {
+function unreadableError(cause: unknown): Error {
   return new InvalidOutputError(
-    `What the batch function says cannot be read here: ${messageOf(cause)}`,
+    `The output of the batch function cannot be read here: ${messageOf(cause)}`,
     { cause },
   );
 }

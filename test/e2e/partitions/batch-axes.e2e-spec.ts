@@ -184,7 +184,7 @@ describe('The batch axes of a model', () => {
     await expect(reply).rejects.toThrow(InvalidOutputError);
     await expect(reply).rejects.toThrow(
       'Output "y" has the shape [3, 2]; axis 0 must have the 2 rows of the batch. ' +
-        'Where its rows lie on another axis, say so: outputs: { y: { batchAxis: ... } }',
+        'If its rows lie on another axis, declare it: outputs: { y: { batchAxis: ... } }',
     );
   });
 

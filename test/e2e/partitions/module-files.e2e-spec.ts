@@ -274,7 +274,7 @@ describe.each(['thread', 'process'] as const)(
         'has no default function',
         worker('no-default'),
         InvalidServingError,
-        'must export as its default a function that returns the batch function, it exports undefined',
+        'must have a default export: a function that returns the batch function; it has undefined',
       ],
       [
         'returns no batch function',

@@ -82,7 +82,7 @@ describe('deepCopy', () => {
   ])('deepCopy refuses %s', (_, value, part) => {
     expect(() => deepCopy(value)).toThrow(InvalidOutputError);
     expect(() => deepCopy(value)).toThrow(
-      `The reply holds ${part}, of which there can be no copy for each of its callers; return plain data, such as { ...instance }`,
+      `The reply holds ${part}, which cannot be copied for each of its callers; return plain data, such as { ...instance }`,
     );
   });
 

@@ -89,7 +89,7 @@ describe('LengthBuckets', () => {
       expect(() => buckets.fit(9)).toThrow(
         new InvalidInputError(
           'A length of 9 is more than the largest bucket, 8; ' +
-            `shorten the input, add a larger bucket, or have it cut with tooLong: 'truncate'`,
+            `shorten the input, add a larger bucket, or set tooLong: 'truncate'`,
         ),
       );
     });
@@ -233,7 +233,7 @@ describe('LengthBuckets', () => {
         buckets.batch({ x: new Tensor(type, data, [2, 3]) }, { fill: { x: fill } });
 
       expect(make).toThrow(InvalidBatchError);
-      expect(make).toThrow(`it is no element of a ${type} tensor`);
+      expect(make).toThrow(`which is no element of a ${type} tensor`);
     });
 
     it.each([

@@ -1,7 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
-import { templateOf } from '../../../lib/batch/template.js';
+import { type Container, flatten } from '../../../lib/batch/container.js';
+import { type BatchAxes, templateOf } from '../../../lib/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';
+
+const templateFor = (container: Container, axes?: BatchAxes) =>
+  templateOf(flatten(container)!, axes);
 
 describe('templateOf', () => {
   it('[2.3] The signature describes the inputs that all rows have in common', () => {
@@ -12,7 +16,7 @@ describe('templateOf', () => {
       tags: new Tensor('string', ['a b', 'c'], [2]),
     };
 
-    const { template, rows } = templateOf(container, { state: 1, rate: null, tags: null });
+    const { template, rows } = templateFor(container, { state: 1, rate: null, tags: null });
 
     expect(rows).toBe(2);
     expect(template.axes).toEqual([null, 1, null, 0]);
@@ -22,13 +26,13 @@ describe('templateOf', () => {
   });
 
   it('[2.2] The signature does not depend on the number of rows, the order of names or the values', () => {
-    const one = templateOf({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
-    const two = templateOf({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
+    const one = templateFor({ a: floats([1, 2], [1, 2]), b: floats([1], [3]) });
+    const two = templateFor({ b: floats([2], [4, 5]), a: floats([2, 2], [6, 7, 8, 9]) });
 
     expect(one.template.signature).toBe(two.template.signature);
   });
 
   it('[1.8] A leaf named like a member of every object has no declared axis', () => {
-    expect(templateOf({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
+    expect(templateFor({ constructor: floats([2], [1, 2]) }).template.axes).toEqual([0]);
   });
 });

@@ -116,7 +116,7 @@ describe('outputRows', () => {
       tensors,
       { y: floats([1, 2], [1, 2]) },
       { y: 0 },
-      'Where its rows lie on another axis, say so: outputs: { y: { batchAxis: ... } }',
+      'If its rows lie on another axis, declare it: outputs: { y: { batchAxis: ... } }',
     ],
     [
       'rows that are not on the axis declared',

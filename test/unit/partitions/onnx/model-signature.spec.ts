@@ -94,7 +94,7 @@ describe('signatureOf', () => {
     [
       'inputs disagree on the rows',
       [{ x: [1, 9], state: [2, 1, 64] }, {}, { inputs: { state: { batchAxis: 0 } } }],
-      'The inputs of the model disagree on the number of rows: x: float32[1, 9] on axis 0, state: float32[2, 1, 64] on axis 0; say where they lie',
+      'The inputs of the model disagree on the number of rows: x: float32[1, 9] on axis 0, state: float32[2, 1, 64] on axis 0; declare their axes',
     ],
     [
       'one input is fixed to one row',
@@ -150,13 +150,13 @@ describe('signatureOf', () => {
   ])('[W1] A model is refused at boot, with advice, when an input %s', (_, inputs) => {
     expect(() => read(inputs)).toThrow(InvalidServingError);
     expect(() => read(inputs)).toThrow(
-      /does not say which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
+      /does not define which axis of the input .* Declare it: inputs: \{ \w+: \{ batchAxis: 0 \}/,
     );
   });
 
   it('[W1] The advice names exactly the inputs without a clear batch axis', () => {
     expect(() => read({ x: [4, 3], 'y.0': [4], rate: [] })).toThrow(
-      "The model's file does not say which axis of the input x: float32[4, 3] and of y.0: float32[4] counts rows. " +
+      "The model's file does not define which axis of the input x: float32[4, 3] and of y.0: float32[4] counts rows. " +
         "Declare it: inputs: { x: { batchAxis: 0 }, 'y.0': { batchAxis: 0 } } if axis 0 does",
     );
   });

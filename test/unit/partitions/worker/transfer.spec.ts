@@ -1,13 +1,24 @@
 import { describe, expect, it } from '@jest/globals';
 import { Tensor } from 'onnxruntime-common';
 import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
-import { isRowList, pack, unpack } from '../../../../lib/partitions/worker/transfer.js';
+import { FlatContainer, rowsIn } from '../../../../lib/batch/container.js';
+import {
+  packOutput,
+  unpackOutput,
+  type WireOutput,
+} from '../../../../lib/partitions/worker/transfer.js';
 import { floats, sixOfEachType } from '../../../fixtures/values/tensors.js';
 
-/** The value after crossing to another thread. */
+/** The output that was packed, as a caller gets it. */
+function received(wire: WireOutput): unknown {
+  const output = unpackOutput(wire);
+  return output instanceof FlatContainer ? output.toContainer() : output;
+}
+
+/** The value as it comes out of another thread. */
 function cross(value: unknown, plainRows = true): unknown {
-  const [wire, transfer] = pack(value, plainRows);
-  return unpack(structuredClone(wire, { transfer }));
+  const [wire, transfer] = packOutput(value, plainRows);
+  return received(structuredClone(wire, { transfer }));
 }
 
 describe('pack and unpack', () => {
@@ -48,15 +59,15 @@ describe('pack and unpack', () => {
     ['neither a list nor a tensor', { rows: 1 }, true],
     ['nothing', undefined, true],
   ])('[1.7] Rows of any kind are transferred: %s', (_, value, plainRows) => {
-    const [wire] = pack(value, plainRows);
+    const [wire] = packOutput(value, plainRows);
 
-    expect(unpack(structuredClone(wire))).toEqual(value);
+    expect(received(structuredClone(wire))).toEqual(value);
   });
 
   it('[1.7] Tensors beside other values are transferred as tensors', () => {
     const row = { image: floats([2], [1, 2]), label: 'a' };
 
-    const [moved] = unpack(structuredClone(pack([row], true)[0])) as [typeof row];
+    const [moved] = received(structuredClone(packOutput([row], true)[0])) as [typeof row];
 
     expect(moved.image).toBeInstanceOf(Tensor);
     expect(moved).toEqual(row);
@@ -127,11 +138,13 @@ describe('pack and unpack', () => {
     cross({ scores: tensor });
 
     expect(() => cross({ scores: tensor })).toThrow(InvalidOutputError);
-    expect(() => cross({ scores: tensor })).toThrow('"scores" of shape [2] holds 0 elements');
+    expect(() => cross({ scores: tensor })).toThrow(
+      '"scores" holds 0 elements and its shape [2] needs 2',
+    );
   });
 });
 
-describe('isRowList', () => {
+describe('rowsIn', () => {
   it.each<[string, unknown, boolean, boolean]>([
     ['a list', ['a'], false, true],
     ['a tuple of tensors for rows that are tensors', [floats([1], [1])], false, false],
@@ -140,7 +153,7 @@ describe('isRowList', () => {
   ])(
     '[1.7] A list of rows is distinguished from a container: %s',
     (_, value, plainRows, expected) => {
-      expect(isRowList(value, plainRows)).toBe(expected);
+      expect(Array.isArray(rowsIn(value, plainRows))).toBe(expected);
     },
   );
 });

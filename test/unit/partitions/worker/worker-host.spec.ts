@@ -2,7 +2,7 @@ import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { describe, expect, it } from '@jest/globals';
 import { type Port, WorkerHost } from '../../../../lib/partitions/worker/worker-host.js';
 import type { WorkerRequest } from '../../../../lib/partitions/worker/worker-protocol.js';
-import { pack } from '../../../../lib/partitions/worker/transfer.js';
+import { packRows } from '../../../../lib/partitions/worker/transfer.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 
 describe('WorkerHost', () => {
@@ -13,11 +13,11 @@ describe('WorkerHost', () => {
     await application.turns(200);
     expect(application.steps).toBe(64);
 
-    application.say({ batch: 0, heard: 16 });
+    application.say({ batch: 0, acknowledged: 16 });
     await application.turns(200);
     expect(application.steps).toBe(80);
 
-    application.say({ batch: 0, over: [0] });
+    application.say({ batch: 0, endedRows: [0] });
     application.say({ end: true });
     await run;
     expect(application.steps).toBe(80);
@@ -28,13 +28,13 @@ describe('WorkerHost', () => {
     const application = new Application(worker('endless').href);
     const run = application.run(['a']);
     await application.turns(200);
-    application.say({ batch: 0, over: [0] });
+    application.say({ batch: 0, endedRows: [0] });
     application.give(['b']);
 
     await application.turns(200);
     expect(application.steps).toBe(128);
 
-    application.say({ batch: 1, over: [0] });
+    application.say({ batch: 1, endedRows: [0] });
     application.say({ end: true });
     await run;
   });
@@ -67,7 +67,7 @@ class Application implements Port {
 
   give(rows: string[]): void {
     const info = { key: 'default', size: rows.length, padding: 0, partition: 0, hooks: [] };
-    this.say({ rows: pack(rows, true)[0], info });
+    this.say({ rows: packRows(rows)[0], info });
   }
 
   async turns(count: number): Promise<void> {

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../../lib/batch/batch.js';
+import { FlatContainer, type Leaf } from '../../../../lib/batch/container.js';
 import { InvalidOutputError, PartitionLostError } from '../../../../lib/errors.js';
 import {
   LostInTransitError,
@@ -18,10 +19,11 @@ import { floats } from '../../../fixtures/values/tensors.js';
 import { worker } from '../../../fixtures/partitions/worker.js';
 import type { BatchResult, BatchListener } from '../../../../lib/partitions/batch-function.js';
 
-/** The batch, and the storage that its rows get when it is consumed. */
+/** The batch, and the storage that its rows get when they are gathered. */
 function watched(batch: Batch): [Batch, Tensor] {
-  const rows = batch.consume();
-  return [Object.create(batch, { consume: { value: () => rows } }) as Batch, rows as Tensor];
+  const rows = batch.gather() as FlatContainer;
+  const [{ tensor }] = rows.leaves as [Leaf];
+  return [Object.create(batch, { gather: { value: () => rows } }) as Batch, tensor];
 }
 
 const silent: BatchListener = {
@@ -36,14 +38,18 @@ async function run(
   partition: WorkerPartition,
   batch: Batch,
   hooks: readonly string[] = [],
-): Promise<BatchResult> {
+): Promise<BatchResult<unknown>> {
   const { key, size, padding } = batch;
   const result = await partition.run(
     batch,
     { key, size, padding, partition: 0, hooks },
     { ...silent, hooks },
   );
-  return result === STEPPED ? { output: [] } : result;
+  if (result === STEPPED) {
+    return { output: [] };
+  }
+  const { output } = result;
+  return { ...result, output: output instanceof FlatContainer ? output.toContainer() : output };
 }
 
 /**

@@ -1,15 +1,15 @@
 import { describe, expect, it } from '@jest/globals';
-import { BatchFunctions } from '../../../lib/partitions/batch-functions.js';
+import { FunctionPartition } from '../../../lib/partitions/function.partition.js';
 
 const keysOf = (count: number): string[] => Array.from({ length: count }, (_, i) => `key ${i}`);
 
-function counted(): { functions: BatchFunctions; built: string[] } {
+function counted(): { functions: FunctionPartition; built: string[] } {
   const built: string[] = [];
   const factory = ({ key }: { key: string }) => {
     built.push(key);
     return (rows: unknown) => rows;
   };
-  return { built, functions: new BatchFunctions(factory, 0, {}) };
+  return { built, functions: new FunctionPartition(factory, 0, {}) };
 }
 
 describe('The batch functions of a partition', () => {

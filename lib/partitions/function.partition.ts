@@ -1,37 +1,33 @@
-import { setImmediate as endOfTurn } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { Batch } from '../batch/batch.js';
+import { FlatContainer, type FlatRows } from '../batch/container.js';
 import { InvalidServingError, isServingError, messageOf, ServingLoadError } from '../errors.js';
 import { formatValue } from '../format.js';
-import { STEPPED } from './partition.js';
+import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import { settledRows } from './settled-rows.js';
 import {
   type BatchFunction,
   type BatchFunctionFactory,
   type BatchInfo,
+  type BatchListener,
   type BatchResult,
   contextOf,
   type PartitionOptions,
   WithMetadata,
-  type BatchListener,
 } from './batch-function.js';
 
-/**
- * Limit of the functions for keys that are not declared, which `run` takes. Beyond it the oldest is
- * dropped, and built anew when its key is used again.
- */
-const OTHER_KEYS = 1024;
+/** Functions for undeclared keys; beyond it the oldest is dropped, and built anew if used again. */
+const MAX_UNDECLARED = 1024;
 
-/**
- * The batch functions of one partition, one for each key; built and called in the thread where this
- * object lives.
- */
-export class BatchFunctions {
-  /** Of the keys that the serving declares, for as long as the partition lives. */
+/** Batch functions, one for each key, built and called in the thread of this object. */
+export class FunctionPartition implements Partition {
+  readonly prefetch = 0;
   private readonly declared = new Map<string, Promise<BatchFunction<unknown>>>();
-  private readonly others = new Map<string, Promise<BatchFunction<unknown>>>();
+  private readonly undeclared = new Map<string, Promise<BatchFunction<unknown>>>();
 
   constructor(
     private readonly factory: BatchFunctionFactory<unknown>,
-    private readonly partition: number,
+    private readonly index: number,
     private readonly options: PartitionOptions,
   ) {}
 
@@ -44,36 +40,45 @@ export class BatchFunctions {
     }
   }
 
-  /** The function for the key, built when it is first asked for. */
+  /** The function for the key, built on first use. */
   get(key: string): Promise<BatchFunction<unknown>> {
-    const { declared, others } = this;
-    const known = declared.get(key) ?? others.get(key);
+    const { declared, undeclared } = this;
+    const known = declared.get(key) ?? undeclared.get(key);
     if (known) {
       return known;
     }
-    if (others.size === OTHER_KEYS) {
-      others.delete(others.keys().next().value!);
+    if (undeclared.size === MAX_UNDECLARED) {
+      undeclared.delete(undeclared.keys().next().value!);
     }
     const built = this.build(key);
-    others.set(key, built);
-    // A later call tries again.
-    built.catch(() => others.delete(key));
+    undeclared.set(key, built);
+    // Does not cache a failure.
+    built.catch(() => undeclared.delete(key));
     return built;
   }
 
-  async run(
-    rows: unknown,
+  run(
+    batch: Batch,
     info: BatchInfo,
     listener: BatchListener,
-  ): Promise<BatchResult | typeof STEPPED> {
-    const batchFunction = await lateLoad(() => this.get(info.key));
-    return resultOf(batchFunction(rows, contextOf(info, listener)), info.size, listener) as Promise<
-      BatchResult | typeof STEPPED
-    >;
+  ): Promise<PartitionResult | typeof STEPPED> {
+    return this.runRows(batch.gather(), info, listener);
   }
 
+  async runRows(
+    rows: FlatRows,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult | typeof STEPPED> {
+    const batchFunction = await loadForBatch(() => this.get(info.key));
+    const given = rows instanceof FlatContainer ? rows.toContainer() : rows;
+    return resultOf(batchFunction(given, contextOf(info, listener)), info.size, listener);
+  }
+
+  async close(): Promise<void> {}
+
   private async build(key: string): Promise<BatchFunction<unknown>> {
-    const { partition, options } = this;
+    const { index: partition, options } = this;
     const built: unknown = await this.factory({ key, partition, options });
     if (typeof built !== 'function') {
       throw new InvalidServingError(
@@ -85,10 +90,8 @@ export class BatchFunctions {
   }
 }
 
-/**
- * Loads what a batch needs and the start did not; when that fails, it is not the batch that failed.
- */
-export async function lateLoad<T>(load: () => Promise<T>): Promise<T> {
+/** Loads what a batch needs and the start did not load; a failure is not one of the batch. */
+export async function loadForBatch<T>(load: () => Promise<T>): Promise<T> {
   try {
     return await load();
   } catch (cause) {
@@ -100,19 +103,16 @@ export async function lateLoad<T>(load: () => Promise<T>): Promise<T> {
 
 type Steps = AsyncGenerator | Generator;
 
-/**
- * The result of a batch function; of a generator once it has ended, or nobody waits for it any
- * more.
- */
+/** The result of a batch function. Runs a generator until it ends or no caller waits for it. */
 export async function resultOf(
   returned: unknown,
   size: number,
   listener: BatchListener,
-): Promise<BatchResult<unknown> | typeof STEPPED> {
+): Promise<PartitionResult | typeof STEPPED> {
   const result = await returned;
   return isGenerator(result)
     ? runSteps(result, size, listener)
-    : settledResult(withoutMark(result));
+    : settleResult(splitMetadata(result));
 }
 
 async function runSteps(
@@ -121,12 +121,12 @@ async function runSteps(
   listener: BatchListener,
 ): Promise<typeof STEPPED> {
   for await (const step of steps) {
-    const { output, metadata } = withoutMark(step);
+    const { output, metadata } = splitMetadata(step);
     listener.step(await settledRows(output), metadata);
-    // A caller that leaves is heard of between two steps, also in a worker.
-    await endOfTurn();
+    // Lets the messages of callers that leave arrive between two steps.
+    await nextTurn();
     await listener.room?.();
-    if (!isWanted(size, listener)) {
+    if (!isAwaited(size, listener)) {
       break;
     }
   }
@@ -134,7 +134,7 @@ async function runSteps(
 }
 
 /** The result with the values of the promises in its list. */
-export function settledResult<Result extends BatchResult<unknown>>(
+export function settleResult<Result extends BatchResult<unknown>>(
   result: Result,
 ): Result | Promise<Result> {
   const output = settledRows(result.output);
@@ -143,7 +143,7 @@ export function settledResult<Result extends BatchResult<unknown>>(
     : result;
 }
 
-function isWanted(size: number, listener: BatchListener): boolean {
+function isAwaited(size: number, listener: BatchListener): boolean {
   for (let row = 0; row < size; row++) {
     if (listener.isWaiting(row)) {
       return true;
@@ -157,6 +157,6 @@ function isGenerator(value: unknown): value is Steps {
   return tag === '[object AsyncGenerator]' || tag === '[object Generator]';
 }
 
-function withoutMark(result: unknown): BatchResult<unknown> {
+function splitMetadata(result: unknown): BatchResult<unknown> {
   return result instanceof WithMetadata ? (result as BatchResult<unknown>) : { output: result };
 }

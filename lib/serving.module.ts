@@ -30,6 +30,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   constructor(
     application: ApplicationConfig,
     host: HttpAdapterHost,
+    /** Not in modules of `forFeature`. */
     @Optional() private readonly registry?: ServingRegistry,
   ) {
     super();
@@ -37,8 +38,8 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
   }
 
   /**
-   * Waits for the calls of other nodes before anything is closed. Nest calls this hook after those
-   * of the providers, none of which must wait.
+   * Waits for the calls of other nodes before any serving closes. Nest calls this hook after those
+   * of the providers, so that all of them begin their shutdown at once.
    */
   async beforeApplicationShutdown(): Promise<void> {
     await this.registry?.router?.answered();

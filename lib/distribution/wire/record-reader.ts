@@ -25,7 +25,7 @@ export function wholeIn(record: Header, name: string, most = Number.MAX_SAFE_INT
   const value = record[name];
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= most
     ? (value as number)
-    : malformed(name, value, 'a whole number of 0 or more');
+    : malformed(name, value, `a whole number ${upTo(most)}`);
 }
 
 /** @throws FrameError unless the field is a number of 0 or more */
@@ -33,7 +33,7 @@ export function numberIn(record: Header, name: string, most = Number.MAX_SAFE_IN
   const value = record[name];
   return typeof value === 'number' && value >= 0 && value <= most
     ? value
-    : malformed(name, value, 'a number of 0 or more');
+    : malformed(name, value, `a number ${upTo(most)}`);
 }
 
 /** @throws FrameError unless the field is missing or a finite number of 0 or more */
@@ -83,6 +83,10 @@ export function oneOfIn<Value extends string>(
     allowed.find((each) => each === value) ??
     malformed(name, value, allowed.map((each) => `"${each}"`).join(' or '))
   );
+}
+
+function upTo(most: number): string {
+  return most < Number.MAX_SAFE_INTEGER ? `from 0 to ${most}` : 'of 0 or more';
 }
 
 function malformed(name: string, value: unknown, allowed: string): never {

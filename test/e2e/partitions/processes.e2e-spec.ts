@@ -347,7 +347,7 @@ describe('The processes of a serving', () => {
 
       await expect(large).rejects.toEqual(isTyped);
       await expect(large).rejects.toThrow(
-        /^A batch of 2147484\d{3} bytes is more than a process can be sent in one message, 2147483647 bytes/,
+        /^A batch of 214748\d{4} bytes is more than a process can be sent in one message, 2147483647 bytes/,
       );
       expect(await Promise.all(small)).toEqual([1, 2, 3]);
       await expect(serving.run({ held: parts })).rejects.toEqual(isTyped);
@@ -369,7 +369,7 @@ describe('The processes of a serving', () => {
 
       await expect(replies[0]).rejects.toThrow(InvalidOutputError);
       await expect(replies[0]).rejects.toThrow(
-        /^An output of 2147484\d{3} bytes is more than a process can send in one message/,
+        /^An output of 214748\d{4} bytes is more than a process can send in one message/,
       );
       expect(await replies[1]).toBe(7);
       expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0 }]);

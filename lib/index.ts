@@ -1,11 +1,9 @@
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
-export type { Fill } from './batch/resize.js';
 export type { BatchAxes } from './batch/template.js';
-export { Batched, type BatchMethod } from './batched/batched.decorator.js';
+export { Batched } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/as-caller.js';
-export type { CloseReason } from './batching/ready-queue.js';
 export {
   BatchFailedError,
   CallCancelledError,
@@ -24,7 +22,6 @@ export {
   RunTimeoutError,
   ServingClosedError,
   ServingError,
-  type ServingErrorOptions,
   ServingLoadError,
   ServingUnavailableError,
   SlowConsumerError,
@@ -40,12 +37,11 @@ export type {
 export type { DeclaredAxes } from './partitions/onnx/model-signature.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
-export { getServingToken, InjectServing, type ServingName } from './serving.decorator.js';
+export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
-export type { ServingModuleExtras, ServingModuleOptions } from './serving.module-definition.js';
-export type { NamedServing, ServingReference } from './definition/serving-reference.js';
+export type { ServingModuleOptions } from './serving.module-definition.js';
+export type { ServingReference } from './definition/serving-reference.js';
 export { ServingService } from './serving.service.js';
-export type { PartMetadata } from './definition/reply.js';
 export type { TensorTemplate, RowTemplate } from './definition/row-template.js';
 export type { ServingCounters } from './events/counters.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
@@ -53,13 +49,7 @@ export { currentSignal } from './context/caller-context.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export type { ReplyStore } from './deduplication/reply-cache.js';
-export {
-  type LengthBucket,
-  lengthBuckets,
-  type LengthBuckets,
-  type LengthBucketsOptions,
-  type PaddingOptions,
-} from './batch/length-buckets.js';
+export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/health.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
@@ -81,17 +71,13 @@ export {
   type WorkerOptions,
 } from './definition/serving-definition.js';
 export type {
-  AnsweredBy,
   BatchEndEvent,
   BatchStartEvent,
   CallEndEvent,
-  CallMode,
-  CallStage,
   CallStartEvent,
   PartitionChangeEvent,
   ServingEvent,
 } from './events/serving-event.js';
-export type { EventOf } from './events/event-hub.js';
 export type { HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
 export { ServingStream } from './streaming/serving-stream.js';
 export type { Origin } from './context/caller-context.js';

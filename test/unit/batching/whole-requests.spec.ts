@@ -1,5 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import { HeldBatcher, type HeldBatcherOptions } from '../../fixtures/batching/held-batcher.js';
+import { HeldBatcher } from '../../fixtures/batching/held-batcher.js';
+import { busyBatcher } from '../../fixtures/batching/busy-batcher.js';
 import { later, runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 /** Letters in capitals are requests whose rows must run in one batch. */
@@ -199,14 +200,6 @@ describe('Batcher: requests that must run in one batch', () => {
     await later();
   });
 });
-
-/** A batcher whose partition runs a batch. */
-async function busyBatcher(options: HeldBatcherOptions): Promise<HeldBatcher> {
-  const batcher = new HeldBatcher(options);
-  batcher.call('busy', 1, 'busy');
-  await later(options.batchTimeout);
-  return batcher;
-}
 
 /** Finishes batch after batch and returns the reason for closing and the rows of each. */
 async function runAll(batcher: HeldBatcher): Promise<string[]> {

@@ -10,21 +10,26 @@ import { outputRows } from './output.js';
 import type { BatchRequest } from './request.js';
 import type { BatchInfo, BatchListener } from '../partitions/batch-function.js';
 
-/** One batch in a partition: passes its results, steps and hooks on to the requests of its rows. */
+/**
+ * One run of a batch on a partition. Gives each request its own rows of what the batch function
+ * returns and emits.
+ */
 export class BatchRun implements BatchListener {
   readonly batch: Batch;
   readonly hooks: readonly string[];
   private steps = 0;
   private hooked = false;
-  /** The request of each row and its index there; built on first use. */
+  /**
+   * The request of each row and the index of the row there; computed only for batches that need it.
+   */
   private rows: readonly { readonly request: BatchRequest; readonly index: number }[] | undefined;
 
   constructor(
     private readonly parts: readonly Part<BatchRequest>[],
     private readonly outputAxes: BatchAxes,
-    /** Limit for the rows of the batch, padding included. */
+    /** The largest number of rows of the batch, padding included. */
     largest: number,
-    /** The reason to end a generator at its next step. */
+    /** The reason why its further steps are not wanted, if there is one. */
     private readonly cut: () => Error | undefined = () => undefined,
   ) {
     const batch = Batch.merge(
@@ -50,7 +55,7 @@ export class BatchRun implements BatchListener {
     };
   }
 
-  /** @throws RejectedRowsError when buffers of rows were transferred or have shrunk meanwhile */
+  /** @throws RejectedRowsError when the memory of rows was transferred away while they waited */
   checkRows(): void {
     if (this.parts.every(({ request }) => request.batch.isIntact)) {
       return;
@@ -70,7 +75,7 @@ export class BatchRun implements BatchListener {
     throw new RejectedRowsError(faults);
   }
 
-  /** Fails the requests with rejected rows, and returns the parts of the others. */
+  /** Fails the requests whose rows were rejected, and returns the parts of the others. */
   without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
     const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
@@ -123,12 +128,12 @@ export class BatchRun implements BatchListener {
     return owner !== undefined && owner.request.isWaiting(owner.index);
   }
 
-  /** True when callers have received hooks or steps: then the batch cannot run again. */
+  /** Whether callers have received output of the batch: then it cannot run again. */
   get hasEmitted(): boolean {
     return this.hooked || this.steps > 0;
   }
 
-  /** Answers each request with its rows of the output. */
+  /** Gives each request its rows of the output. */
   end(result: PartitionResult | typeof STEPPED): void {
     if (result === STEPPED) {
       this.parts.forEach(({ request, offset, count }) => request.endSteps(offset, count));
@@ -147,8 +152,8 @@ export class BatchRun implements BatchListener {
     return { padding: this.batch.padding, ...(this.steps > 0 && { steps: this.steps }) };
   }
 
-  /** The batch has failed, and its rows will run again. */
-  retryAfter(error: unknown): void {
+  /** Notes that the batch failed and that its rows run again. */
+  willRetry(error: unknown): void {
     if (error instanceof RunTimeoutError) {
       this.parts.forEach(({ request }) => (request.overrun = error));
     }

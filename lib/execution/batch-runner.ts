@@ -113,7 +113,7 @@ export class BatchRunner {
       const retries =
         run.hasEmitted || this.cut ? [] : retriesFor(error, parts, retryState, this.retryOptions);
       if (retries.length > 0) {
-        run.retryAfter(error);
+        run.willRetry(error);
         return { ...run.outcome, error, retries };
       }
       run.fail(error);

@@ -8,7 +8,7 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 /**
  * The output of a batch as rows, without the results of padding.
  *
- * @throws InvalidOutputError for an output without one result per row
+ * @throws InvalidOutputError when it does not have one result per row
  */
 export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}): Batch {
   const expected = input.size + input.padding;
@@ -48,7 +48,7 @@ export function outputRows(output: unknown, input: Batch, axes: BatchAxes = {}):
   return rows.slice(0, input.size);
 }
 
-/** Only models have the option. */
+/** Advice for the outputs of a model; nothing else has the option. */
 function hintOf(path: string, axes: BatchAxes): string {
   return path !== '' && Object.hasOwn(axes, path)
     ? `. If its rows lie on another axis, declare it: outputs: { ${path}: { batchAxis: ... } }`
@@ -56,11 +56,11 @@ function hintOf(path: string, axes: BatchAxes): string {
 }
 
 /**
- * The rows in storage of their own; with `zeroCopy` possibly as views, for a caller that copies
- * them before the next tick. Throws the error that a batch function returned for a row.
+ * The rows in memory of their own, or as views if `isLent`: then the caller copies them at once.
+ * Throws the Error that a batch function returned in place of a row's result.
  */
-export function releaseOutput(rows: Batch, zeroCopy = false): BatchOutput {
-  const output = zeroCopy ? rows.view() : rows.release();
+export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
+  const output = isLent ? rows.view() : rows.release();
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
     throw error;
@@ -68,7 +68,7 @@ export function releaseOutput(rows: Batch, zeroCopy = false): BatchOutput {
   return output;
 }
 
-/** Like {@link releaseOutput}, with a copy for each of several callers. */
+/** Like {@link releaseOutput}, with a copy for one of several callers. */
 export function copyOutput(rows: Batch): BatchOutput {
   if (!rows.isPlain) {
     return rows.consume();

@@ -668,7 +668,7 @@ describe('A serving that cannot load', () => {
     [
       'a file',
       { name: 'wrong', useFile: worker('no-default') },
-      /^Serving "wrong": \S+no-default\.mjs must export/,
+      /^Serving "wrong": \S+no-default\.mjs must have a default export/,
     ],
     [
       'a function',

@@ -25,8 +25,8 @@ const busy = defineServing({
   },
 });
 
-export function startOwner({ transport, options }: Way): Promise<INestApplicationContext> {
-  return start({ transport, options } as Way, [echo, busy]);
+export function startOwner(way: Way): Promise<INestApplicationContext> {
+  return start(way, [echo, busy]);
 }
 
 /** A node without servings. */

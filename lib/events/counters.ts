@@ -29,13 +29,7 @@ export class Counters {
   private padding = 0;
   private readonly failures = new Map<string, number>();
 
-  /** Counts a failed call. `signal` is that of the call. */
-  failed(error: unknown, signal: AbortSignalLike | undefined): void {
-    const code = codeOf(error, signal);
-    this.failures.set(code, (this.failures.get(code) ?? 0) + 1);
-  }
-
-  /** Counts a call that has ended: failed, or else answered. */
+  /** Counts a call that has ended: failed, or else answered. `signal` is that of the call. */
   ended(
     failure: { readonly error: unknown } | undefined,
     signal: AbortSignalLike | undefined,
@@ -66,6 +60,11 @@ export class Counters {
       rows,
       padding,
     };
+  }
+
+  private failed(error: unknown, signal: AbortSignalLike | undefined): void {
+    const code = codeOf(error, signal);
+    this.failures.set(code, (this.failures.get(code) ?? 0) + 1);
   }
 }
 

@@ -93,7 +93,7 @@ export class Pipeline {
       recorder?.ended();
       return answer;
     } catch (error) {
-      events.counters.failed(error, options.signal);
+      events.counters.ended({ error }, options.signal);
       recorder?.ended({ error });
       throw error;
     }

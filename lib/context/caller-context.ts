@@ -19,7 +19,7 @@ export function inContext<T>(context: CallerContext, work: () => T): T {
 }
 
 /** The context of the current request; undefined outside of requests that Nest handles. */
-export function currentContext(): CallerContext | undefined {
+function currentContext(): CallerContext | undefined {
   return contexts.getStore();
 }
 
@@ -70,7 +70,7 @@ export function outsideCallContext<T>(work: () => T): T {
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
 /** The options, with the signal of the current request if they have none. */
-export function inRequest<Options extends CallOptions>(options: Options): Options {
+function inRequest<Options extends CallOptions>(options: Options): Options {
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }

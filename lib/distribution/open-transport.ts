@@ -59,7 +59,7 @@ function isTransport(value: unknown): value is ServingTransport {
 }
 
 /** One of Nest's transports, and its options for the address of the node or broker. */
-export interface TransportOptions {
+interface TransportOptions {
   readonly transport: string;
   readonly options: readonly string[];
   /** Whether its nodes connect to each other, instead of to a broker. */
@@ -73,7 +73,7 @@ const ALL = ['host', 'port', 'url', 'servers'];
  *
  * @throws InvalidServingError naming the options
  */
-export function checkTransportOptions(
+function checkTransportOptions(
   { transport, options, isBrokerless }: TransportOptions,
   given: object,
 ): void {

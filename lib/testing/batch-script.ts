@@ -98,10 +98,10 @@ export class BatchScript<Row = unknown, Result = unknown> {
 }
 
 /** Runs rows like a batch function. `lose` ends the partition for good. */
-export type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
+type Hold = (rows: unknown, context: BatchContext, lose: (error: Error) => void) => unknown;
 
 /** Partitions that hand their batches to the script, and can be lost like a thread. */
-export function scriptedEngine(hold: Hold): Engine {
+function scriptedEngine(hold: Hold): Engine {
   return async (_kind, options) => ({ partitions: options.map(() => new ScriptedPartition(hold)) });
 }
 

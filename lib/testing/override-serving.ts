@@ -114,7 +114,7 @@ const expected = new WeakMap<TestingBuilder, Set<string>>();
  * Lets the application start only if it has a serving of that name: a typing error in the name
  * would otherwise replace nothing, silently.
  */
-export function expectServing(builder: TestingBuilder, name: string): void {
+function expectServing(builder: TestingBuilder, name: string): void {
   const names = expected.get(builder) ?? new Set();
   expected.set(builder, names.add(name));
   builder.overrideProvider(ServingRegistry).useFactory({

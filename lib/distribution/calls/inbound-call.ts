@@ -219,7 +219,7 @@ function optionsIn(header: Header, signal: AbortSignalLike): CallOptions {
  * The signal of one call of another node. A real AbortSignal for each call costs more than reading
  * its frame.
  */
-export class CallerSignal implements AbortSignalLike {
+class CallerSignal implements AbortSignalLike {
   aborted = false;
   reason: unknown;
   private readonly listeners = new Set<() => void>();

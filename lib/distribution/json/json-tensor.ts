@@ -145,7 +145,7 @@ export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readon
 }
 
 /** Fills the storage from base64; false when it has another number of bytes. */
-export function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boolean {
+function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boolean {
   const bytes = bytesOf(data);
   const isWhole = bytes.write(text, 'base64') === bytes.byteLength;
   swapOnBigEndian(bytes, data.BYTES_PER_ELEMENT);
@@ -156,7 +156,7 @@ export function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boo
  * Fills the storage from a list of that length. Returns the index of the first element that is not
  * of the type, or -1.
  */
-export function fillFromList(
+function fillFromList(
   { type, data }: Pick<Block, 'type' | 'data'>,
   list: readonly unknown[],
 ): number {

@@ -89,7 +89,7 @@ export class GrpcLink implements PeerConnection {
 }
 
 /** Options of Node's `tls`, as the credentials of a gRPC client. */
-export function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
+function channelCredentials(options: TlsOptions & ConnectionOptions): ChannelCredentials {
   const { checkServerIdentity, rejectUnauthorized } = options;
   return ChannelCredentials.createFromSecureContext(createSecureContext(options), {
     ...(checkServerIdentity && { checkServerIdentity }),

@@ -98,7 +98,7 @@ const MOST_DIGITS = 16;
  * Finds the end of a message of Nest: `length#text`, where the length counts UTF-16 units and the
  * text is UTF-8.
  */
-export class TextMessage {
+class TextMessage {
   private digits = '';
   /** The units that are missing, once known. */
   private units: number | undefined;

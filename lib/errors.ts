@@ -158,7 +158,7 @@ export class InvalidOutputError extends ServingError {
   override readonly code = 'SERVING_INVALID_OUTPUT';
 }
 
-/** A batch ran longer than `runTimeout`. */
+/** A batch ran longer than `recovery.runTimeout`. */
 export class RunTimeoutError extends ServingError {
   override readonly name = 'RunTimeoutError';
   override readonly code = 'SERVING_RUN_TIMEOUT';

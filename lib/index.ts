@@ -68,7 +68,7 @@ export {
   type ServingDefinition,
   type ServingDistributionOptions,
   type ServingOptions,
-  type WorkerOptions,
+  type WorkerServingOptions,
 } from './definition/serving-definition.js';
 export type {
   BatchEndEvent,

@@ -23,7 +23,7 @@ const TIME_TO_LEAVE = 500;
 const TIME_TO_READ = 500;
 
 /**
- * Lets `app.close()` resolve soon after the longest `drainTimeout` of the servings and methods.
+ * Lets `app.close()` resolve soon after the longest `shutdown.timeout` of the servings and methods.
  * Nest waits for all connections of its HTTP server. This class makes the next answer on each
  * connection the last, then ends idle connections, and all others after the limit.
  */

@@ -156,7 +156,7 @@ function cannotCompare(part: string): Error {
 
 function refusal(fault: string): Error {
   return new InvalidInputError(
-    `The input ${fault}; give the serving a key to compare by: identify: (input) => ` +
+    `The input ${fault}; give the serving a key to compare by: deduplication.key: (input) => ` +
       'contentHash(...)',
   );
 }

@@ -4,12 +4,16 @@ import type { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import {
   aFunction,
-  batching,
-  batchingOf,
   checkOptions,
   checkRoom,
+  DEFAULT_BATCH_SIZE,
+  DEFAULT_QUEUE_ROWS,
   delay,
+  flag,
+  groupOf,
+  perKey,
   type Rules,
+  shutdown,
   whole,
 } from '../definition/option-rules.js';
 import type { BatchedMethod, BatchedOptions } from './batched-method.js';
@@ -102,19 +106,22 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
   checkOptions(owner, options, ofMethods);
-  const { batchSize, maxQueue } = batchingOf(options);
-  checkRoom(owner, batchSize, maxQueue);
+  const { batchSize = DEFAULT_BATCH_SIZE, queue } = options;
+  checkRoom(owner, batchSize, queue?.maxRows ?? DEFAULT_QUEUE_ROWS);
 }
 
 const ofMethods: Rules = {
-  ...batching,
-  timeout: delay,
-  priority: aFunction,
-  tenant: aFunction,
+  batchSize: perKey['batchSize']!,
+  batchTimeout: delay,
   partitions: whole(1, 1024),
-  drainOnShutdown: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
-  drainTimeout: delay,
-  separateOrigins: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  timeout: delay,
+  queue: groupOf({
+    maxRows: whole(1, Number.MAX_SAFE_INTEGER),
+    priority: aFunction,
+    tenant: aFunction,
+    separateOrigins: flag,
+  }),
+  shutdown,
   types: {
     check: (value) => Array.isArray(value) && value.every((type) => typeof type === 'function'),
     allowed: 'a list of classes',

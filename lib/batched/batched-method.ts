@@ -1,11 +1,38 @@
 import type { Type } from '@nestjs/common';
 import 'reflect-metadata';
+import type { QueueOptions, ServingOptions } from '../definition/serving-definition.js';
 
 /** A function of the arguments that a caller passes. */
 export type OfArguments<Value> = (...args: never[]) => Value;
 
+/** The limits of the queue of a batched method, and the order in which its calls run. */
+export interface BatchedQueueOptions extends Pick<QueueOptions, 'separateOrigins'> {
+  /**
+   * The largest number of calls in the queue; beyond it a call fails at once with an
+   * OverloadedError.
+   *
+   * @default 10000
+   */
+  readonly maxRows?: number;
+  /**
+   * The priority of a call with these arguments: a whole number from -10 to 10. Queued calls of
+   * higher priority run first; a second of waiting makes up for one level. Calls below 0 leave half
+   * of `maxRows` to others.
+   *
+   * @default 0
+   */
+  readonly priority?: OfArguments<number>;
+  /**
+   * The tenant of a call with these arguments, or `undefined` for none: tenants share the method
+   * fairly, and none can fill its queue alone.
+   *
+   * @default no tenant
+   */
+  readonly tenant?: OfArguments<string | undefined>;
+}
+
 /** The options of a batched method. */
-export interface BatchedOptions {
+export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
   /**
    * The largest number of calls in a batch.
    *
@@ -19,12 +46,11 @@ export interface BatchedOptions {
    */
   readonly batchTimeout?: number;
   /**
-   * The largest number of calls in the queue; beyond it a call fails at once with an
-   * OverloadedError.
+   * The number of batches of the method that may run at the same time.
    *
-   * @default 10000
+   * @default 1
    */
-  readonly maxQueue?: number;
+  readonly partitions?: number;
   /**
    * Milliseconds from the call to its answer. Afterwards it fails with a DeadlineExceededError, and
    * does not run if it has not. A call whose timeout is shorter than the expected time is refused
@@ -33,47 +59,7 @@ export interface BatchedOptions {
    * @default no limit
    */
   readonly timeout?: number;
-  /**
-   * The priority of a call with these arguments: a whole number from -10 to 10. Queued calls of
-   * higher priority run first; a second of waiting makes up for one level. Calls below 0 leave half
-   * of `maxQueue` to others.
-   *
-   * @default 0
-   */
-  readonly priority?: OfArguments<number>;
-  /**
-   * The tenant of a call with these arguments, or `undefined` for none: tenants share the method
-   * fairly, and none can fill its queue alone.
-   *
-   * @default no tenant
-   */
-  readonly tenant?: OfArguments<string | undefined>;
-  /**
-   * The number of batches of the method that may run at the same time.
-   *
-   * @default 1
-   */
-  readonly partitions?: number;
-  /**
-   * Whether calls that are queued at shutdown run, or fail with a ServingClosedError.
-   *
-   * @default true
-   */
-  readonly drainOnShutdown?: boolean;
-  /**
-   * Milliseconds from the beginning of shutdown after which every call that is left fails with a
-   * ServingClosedError.
-   *
-   * @default 30000
-   */
-  readonly drainTimeout?: number;
-  /**
-   * Whether calls of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
-   * batch; in the method, `currentOrigin()` then returns the origin of the batch.
-   *
-   * @default false
-   */
-  readonly separateOrigins?: boolean;
+  readonly queue?: BatchedQueueOptions;
   /**
    * The type of each parameter as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
    * only that it is an array; pipes, which see each call by itself, need the class.

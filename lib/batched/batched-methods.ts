@@ -166,7 +166,8 @@ export class BatchedMethods
   ): Promise<unknown> {
     const group = this.alike.has(instance.constructor) ? instance.constructor : instance;
     try {
-      const priority = options.priority && Reflect.apply(options.priority, undefined, args);
+      const { priority: priorityOf } = options.queue ?? {};
+      const priority = priorityOf && Reflect.apply(priorityOf, undefined, args);
       const asked: InternalCallOptions = { priority: priority as number | undefined, group };
       return serving.batchedRun(new MethodCall(instance, args), asked);
     } catch (error) {

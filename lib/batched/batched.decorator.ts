@@ -50,7 +50,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     if (method.options) {
       exposeRowTypes(target, key, method.options.types);
     }
-    if (method.options?.separateOrigins) {
+    if (method.options?.queue?.separateOrigins) {
       UseInterceptors(CallerContextInterceptor)(target, key, descriptor);
     }
     descriptor.value = copyMetadata(

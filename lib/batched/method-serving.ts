@@ -20,11 +20,15 @@ export function methodServing(
   { original, options = {} }: BatchedMethod,
   events: EventHub,
 ): LocalServing<MethodCall> {
-  const { types: _types, priority: _priority, tenant, ...batching } = options;
+  const { types: _types, queue = {}, ...batching } = options;
+  const { priority: _priority, tenant, ...limits } = queue;
   const definition: FunctionServingDefinition<MethodCall> = {
     ...batching,
     name,
-    ...(tenant && { tenant: ({ args }: MethodCall) => Reflect.apply(tenant, undefined, args) }),
+    queue: {
+      ...limits,
+      tenant: tenant && (({ args }) => Reflect.apply(tenant, undefined, args)),
+    },
     useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
   };
   const functions = functionEngine(definition.useFactory);

@@ -11,9 +11,9 @@ import type { Limits, QueuedRequest } from './queued-request.js';
 export interface AdmissionOptions {
   readonly name: string;
   /** The largest number of rows in the queue. */
-  readonly maxQueue: number;
+  readonly maxRows: number;
   /** The largest total cost of the rows in the queue. */
-  readonly maxQueueCost?: number | undefined;
+  readonly maxCost?: number | undefined;
   /** The number of queued rows that this many idle partitions take at the end of the turn. */
   readonly takenBy: (idle: number) => number;
 }
@@ -123,38 +123,38 @@ export class Admission {
   }
 
   private checkRoom(request: QueuedRequest, work: PoolLoad): void {
-    const { maxQueue, maxQueueCost = Infinity } = this.options;
+    const { maxRows, maxCost = Infinity } = this.options;
     const { size, cost, priority, tenant } = request;
-    const half = Math.floor(maxQueue / 2);
+    const half = Math.floor(maxRows / 2);
     const queued = this.queuedBehind(request, work);
     const share = this.rows === 0 ? 1 : queued / this.rows;
     const rows = queued + size;
-    if (size > maxQueue) {
-      throw this.tooLarge(`${maxQueue} rows and never ${size}`, 'maxQueue');
+    if (size > maxRows) {
+      throw this.tooLarge(`${maxRows} rows and never ${size}`, 'queue.maxRows');
     }
-    if (cost > maxQueueCost) {
-      throw this.tooLarge(`a cost of ${maxQueueCost} and never ${cost}`, 'maxQueueCost');
+    if (cost > maxCost) {
+      throw this.tooLarge(`a cost of ${maxCost} and never ${cost}`, 'queue.maxCost');
     }
-    if (size > mostRowsOf(request, maxQueue)) {
+    if (size > mostRowsOf(request, maxRows)) {
       throw this.tooLarge(
         `${half} rows of a tenant, or of a priority below 0, and never ${size}`,
-        'maxQueue',
+        'queue.maxRows',
       );
     }
-    if (rows > maxQueue) {
+    if (rows > maxRows) {
       const why =
-        `has ${Math.round(queued)} of at most ${maxQueue} rows in its queue and no ` +
-        `room for ${size} more; call again later, or raise maxQueue`;
-      throw this.overloaded(why, rows - maxQueue, request, work);
+        `has ${Math.round(queued)} of at most ${maxRows} rows in its queue and no ` +
+        `room for ${size} more; call again later, or raise queue.maxRows`;
+      throw this.overloaded(why, rows - maxRows, request, work);
     }
     const queuedCost = this.cost * share;
-    if (queuedCost + cost > maxQueueCost) {
+    if (queuedCost + cost > maxCost) {
       const why =
-        `has rows in its queue that cost ${queuedCost} of at most ${maxQueueCost} and ` +
-        `no room for ${cost} more; call again later, or raise maxQueueCost`;
+        `has rows in its queue that cost ${queuedCost} of at most ${maxCost} and ` +
+        `no room for ${cost} more; call again later, or raise queue.maxCost`;
       throw this.overloaded(
         why,
-        (queued * (queuedCost + cost - maxQueueCost)) / queuedCost,
+        (queued * (queuedCost + cost - maxCost)) / queuedCost,
         request,
         work,
       );
@@ -162,18 +162,18 @@ export class Admission {
     if (priority < 0 && rows > half) {
       const why =
         `has ${Math.round(queued)} rows in its queue, of which calls of priority ` +
-        `${priority} leave half of ${maxQueue} to others; call again later`;
+        `${priority} leave half of ${maxRows} to others; call again later`;
       throw this.overloaded(why, rows - half, request, work);
     }
     const own = tenant === '' ? 0 : (this.tenants.get(tenant) ?? 0) * share + size;
-    if (own > maxQueue - rows) {
+    if (own > maxRows - rows) {
       const why =
         `would have ${Math.round(own)} rows of tenant "${tenant}" in its queue and ` +
-        `room for ${Math.round(maxQueue - rows)} of others, and a tenant may have no more than ` +
+        `room for ${Math.round(maxRows - rows)} of others, and a tenant may have no more than ` +
         'is left to others; call again later';
       // Each of its rows that runs counts twice: the tenant has one row less, and others have room
       // for one more.
-      throw this.overloaded(why, (own - (maxQueue - rows)) / 2, request, work);
+      throw this.overloaded(why, (own - (maxRows - rows)) / 2, request, work);
     }
   }
 
@@ -182,8 +182,8 @@ export class Admission {
    * where that decides whether there is room.
    */
   private queuedBehind({ size, cost }: QueuedRequest, { idle }: PoolLoad): number {
-    const { maxQueue, maxQueueCost = Infinity, takenBy } = this.options;
-    const isClose = 2 * (this.rows + size) > maxQueue || this.cost + cost > maxQueueCost;
+    const { maxRows, maxCost = Infinity, takenBy } = this.options;
+    const isClose = 2 * (this.rows + size) > maxRows || this.cost + cost > maxCost;
     return isClose && idle > 0 ? this.rows - takenBy(idle) : this.rows;
   }
 
@@ -310,9 +310,9 @@ export class Admission {
  */
 export function mostRowsOf(
   { priority, tenant }: Pick<QueuedRequest, 'priority' | 'tenant'>,
-  maxQueue: number,
+  maxRows: number,
 ): number {
-  return priority < 0 || tenant !== '' ? Math.floor(maxQueue / 2) : maxQueue;
+  return priority < 0 || tenant !== '' ? Math.floor(maxRows / 2) : maxRows;
 }
 
 function add(counts: Map<string, number>, key: string, rows: number): void {

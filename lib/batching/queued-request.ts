@@ -28,7 +28,7 @@ export interface QueuedRequest {
   readonly tenant: string;
   /** The time until which the caller waits, in milliseconds of `performance.now()`. */
   readonly deadline: number;
-  /** The cost of all its rows, counted against `maxQueueCost`. */
+  /** The cost of all its rows, counted against `queue.maxCost`. */
   readonly cost: number;
   /** The batcher that holds its rows; set when they are admitted. */
   queue: RequestQueue | undefined;

@@ -55,7 +55,7 @@ export interface CallOptions {
    */
   readonly key?: string | undefined;
   /**
-   * The origin of the call, for a serving with `separateOrigins`.
+   * The origin of the call, for a serving with `queue.separateOrigins`.
    *
    * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'
    */

@@ -143,13 +143,13 @@ export class SharedCalls {
 
   /** A symbol, which equals no other, for a call that shares nothing. */
   private identityOf({ input, origin, key }: SharedCall): string | symbol {
-    const identity = this.sharing.identify(input);
+    const identity = this.sharing.keyOf(input);
     if (identity === undefined) {
       return Symbol('alone');
     }
     if (typeof identity !== 'string') {
       throw new InvalidServingError(
-        `Serving "${this.serving}": identify must return a string, or undefined for an input ` +
+        `Serving "${this.serving}": deduplication.key must return a string, or undefined for an input ` +
           'that shares with no other; ' +
           `it returned ${formatValue(identity)}`,
       );

@@ -5,6 +5,9 @@ import { formatValue } from '../format.js';
 export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
+  readonly isRequired?: boolean;
+  /** The rules of the options in the value, for a group of options. */
+  readonly group?: Rules;
 }
 
 /** The rules of options, by name. */
@@ -31,74 +34,71 @@ export const aFunction: Rule = {
   check: (value) => typeof value === 'function',
   allowed: 'a function',
 };
+export const flag: Rule = {
+  check: (value) => typeof value === 'boolean',
+  allowed: 'true or false',
+};
 
-/** The default options of every batcher. */
-export const BATCHING_DEFAULTS = { batchSize: 32, batchTimeout: 0, maxQueue: 10_000 } as const;
-
+/** The defaults of a serving. */
+export const DEFAULT_BATCH_SIZE = 32;
+export const DEFAULT_QUEUE_ROWS = 10_000;
 /** Milliseconds of waiting that outweigh one level of priority. */
 export const DEFAULT_AGEING = 1000;
 
-export const batching: Rules = {
+/** The options that can differ by key. */
+export const perKey: Rules = {
   batchSize: whole(1, 2 ** 20),
   batchTimeout: delay,
-  maxQueue: whole(1, Number.MAX_SAFE_INTEGER),
+  allowedSizes: {
+    check: (value) =>
+      Array.isArray(value) &&
+      value.length > 0 &&
+      value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
+    allowed: 'a list of whole numbers from 1 on, each larger than the one before',
+  },
 };
 
-/** The options of a batcher with their defaults. */
-export function batchingOf(
-  options: Partial<Record<keyof typeof BATCHING_DEFAULTS, number | undefined>>,
-): Record<keyof typeof BATCHING_DEFAULTS, number> {
-  const { batchSize, batchTimeout, maxQueue } = BATCHING_DEFAULTS;
-  return {
-    batchSize: options.batchSize ?? batchSize,
-    batchTimeout: options.batchTimeout ?? batchTimeout,
-    maxQueue: options.maxQueue ?? maxQueue,
-  };
+/** The rule of a group of options. */
+export function groupOf(group: Rules): Rule {
+  return { check: isRecord, allowed: `an object of ${Object.keys(group).join(', ')}`, group };
 }
 
-/** The shutdown options of a serving or a batched method. */
-export function shutdownOf(options: Partial<ShutdownOptions>): ShutdownOptions {
-  return {
-    drainOnShutdown: options.drainOnShutdown ?? true,
-    drainTimeout: options.drainTimeout ?? 30_000,
-  };
-}
+export const shutdown = groupOf({ drain: flag, timeout: delay });
 
-/** @throws InvalidServingError naming the owner, the option, its value, and the allowed values */
-export function checkOptions(owner: string, options: object, rules: Rules): void {
-  for (const [option, value] of Object.entries(options)) {
-    const rule = Object.hasOwn(rules, option) ? rules[option] : undefined;
+/**
+ * Checks options, and those of groups.
+ *
+ * @throws InvalidServingError naming the owner, the option, its value, and the allowed values
+ */
+export function checkOptions(owner: string, options: object, rules: Rules, group = ''): void {
+  const required = Object.keys(rules).filter((name) => rules[name]!.isRequired);
+  for (const name of new Set([...required, ...Object.keys(options)])) {
+    const value = (options as Record<string, unknown>)[name];
+    const rule = Object.hasOwn(rules, name) ? rules[name] : undefined;
+    const option = group + name;
     if (!rule) {
       const known = Object.keys(rules).toSorted().join(', ');
       throw new InvalidServingError(
         `${owner}: unknown option "${option}" (${formatValue(value)}); known are ${known}`,
       );
     }
-    if ((value !== undefined || option === 'name') && !rule.check(value)) {
+    if ((value !== undefined || rule.isRequired) && !rule.check(value)) {
       throw new InvalidServingError(
         `${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`,
       );
+    }
+    if (rule.group && value) {
+      checkOptions(owner, value, rule.group, `${option}.`);
     }
   }
 }
 
 /** @throws InvalidServingError for batches larger than the queue */
-export function checkRoom(owner: string, batchSize: number, maxQueue: number): void {
-  if (batchSize > maxQueue) {
+export function checkRoom(owner: string, batchSize: number, queueRows: number): void {
+  if (batchSize > queueRows) {
     throw new InvalidServingError(
-      `${owner}: batchSize ${batchSize} is more than maxQueue ${maxQueue}, so no batch could ` +
-        'ever fill; lower the one or raise the other',
+      `${owner}: batchSize ${batchSize} is more than queue.maxRows ${queueRows}, so no batch ` +
+        'could ever fill; lower the one or raise the other',
     );
   }
-}
-
-/** The options of shutdown. */
-export interface ShutdownOptions {
-  /** Whether queued calls run, or fail as closed at once. */
-  readonly drainOnShutdown: boolean;
-  /**
-   * Milliseconds from the beginning of shutdown after which every call that is left fails as
-   * closed.
-   */
-  readonly drainTimeout: number;
 }

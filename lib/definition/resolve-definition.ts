@@ -3,80 +3,84 @@ import { availableParallelism } from 'node:os';
 import { isAbsolute, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { DEFAULT_KEY } from '../batch/batch.js';
-import type { QueueOrder } from '../batching/priority-queue.js';
 import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
-import { LONGEST_BACKOFF, type Supervision } from '../partitions/worker/supervised.partition.js';
+import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
 import { formatValue } from '../format.js';
 import {
   aFunction,
-  batching,
-  batchingOf,
   checkOptions,
   checkRoom,
   DEFAULT_AGEING,
-  isRecord,
+  DEFAULT_BATCH_SIZE,
+  DEFAULT_QUEUE_ROWS,
   delay,
+  flag,
+  groupOf,
+  isRecord,
   LONGEST_DELAY,
   milliseconds,
-  shutdownOf,
+  perKey,
   type Rule,
   type Rules,
+  shutdown,
   whole,
 } from './option-rules.js';
 import { rowTemplate, portsOfTemplate } from './row-template.js';
 import { contentHash } from '../batch/content-hash.js';
 import type {
   KeyServingOptions,
+  ModelFile,
+  ModelOptions,
+  ModelServingDefinition,
+  QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
-  WorkerOptions,
+  DeduplicationOptions,
+  ShutdownOptions,
+  WorkerRecoveryOptions,
 } from './serving-definition.js';
-import {
-  type KeyOptions,
-  type RetryOptions,
-  type Sharing,
-  type ResolvedServing,
-  type ServingDistribution,
+import type {
+  KeyOptions,
+  ResolvedQueue,
+  ResolvedRecovery,
+  Sharing,
+  ResolvedServing,
+  ServingDistribution,
 } from './resolved-serving.js';
 import type { PartitionOptions } from '../partitions/batch-function.js';
 
+const count = whole(1, Number.MAX_SAFE_INTEGER);
+const aString: Rule = {
+  check: (value) => typeof value === 'string' && value !== '',
+  allowed: 'a string that is not empty',
+  isRequired: true,
+};
 const anObject: Rule = { check: isRecord, allowed: 'an object' };
-const pathOr = (allowed: string, other: Rule['check']): Rule => ({
-  check: (value) =>
-    (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
-  allowed,
-});
 const axes: Rule = {
   check: (value) =>
     isRecord(value) && Object.values(value).every((port) => isRecord(port) && 'batchAxis' in port),
   allowed: 'an object of { batchAxis: number | null } by name',
 };
 
-const sizes: Rule = {
-  check: (value) =>
-    Array.isArray(value) &&
-    value.length > 0 &&
-    value.every((size, i) => whole((value[i - 1] ?? 0) + 1, 2 ** 20).check(size)),
-  allowed: 'a list of whole numbers from 1 on, each larger than the one before',
-};
-const flag: Rule = { check: (value) => typeof value === 'boolean', allowed: 'true or false' };
-
-/** The options that can differ by key. */
-const perKey: Rules = {
-  batchSize: batching['batchSize']!,
-  batchTimeout: batching['batchTimeout']!,
-  allowedSizes: sizes,
-  pad: flag,
+const ofRecovery: Rules = {
+  idempotent: flag,
+  isolateFailures: flag,
+  retries: whole(0, 100),
+  runTimeout: milliseconds(1),
 };
 
+/** The options of all servings. */
 const common: Rules = {
-  ...batching,
   ...perKey,
-  name: {
-    check: (value) => typeof value === 'string' && value !== '',
-    allowed: 'a string that is not empty',
+  name: aString,
+  batchKeys: {
+    check: (value) => {
+      const keys: unknown[] = Array.isArray(value) ? value.map(keyOf) : [];
+      return keys.length > 0 && isStrings(keys) && new Set(keys).size === keys.length;
+    },
+    allowed: 'a list of different keys: strings, or objects of key and options',
   },
   partitions: {
     check: (value) =>
@@ -86,109 +90,119 @@ const common: Rules = {
         : whole(1, 1024).check(value)),
     allowed: 'a number from 1 to 1024, true, or a list of options, one per partition',
   },
-  batchKeys: {
-    check: (value) => isStrings(value) && value.length > 0 && new Set(value).size === value.length,
-    allowed: 'a list of different strings',
-  },
-  keyOptions: {
-    check: (value) => isRecord(value) && Object.values(value).every(isRecord),
-    allowed: 'an object of options by key',
-  },
   warmUp: { check: Array.isArray, allowed: 'a list of inputs' },
-  maxQueueCost: {
-    check: (value) => typeof value === 'number' && value > 0,
-    allowed: 'a number above 0',
-  },
-  cost: aFunction,
   timeout: delay,
-  priorityAgeing: delay,
-  tenant: aFunction,
-  tenantWeights: {
-    check: (value) =>
-      isRecord(value) &&
-      Object.values(value).every(
-        (weight) => typeof weight === 'number' && weight > 0 && weight < Infinity,
-      ),
-    allowed: 'an object of numbers above 0 by tenant',
-  },
-  idempotent: flag,
-  isolateFailures: flag,
-  retries: whole(0, 100),
-  maxRows: whole(1, Number.MAX_SAFE_INTEGER),
-  maxBytes: whole(1, Number.MAX_SAFE_INTEGER),
-  separateOrigins: flag,
-  runTimeout: milliseconds(1),
-  singleFlight: flag,
-  identify: aFunction,
-  cache: {
-    check: (value) => isRecord(value) && value['ttl'] !== undefined,
-    allowed: 'an object of ttl and timeout, in milliseconds',
-  },
-  drainOnShutdown: flag,
-  drainTimeout: delay,
-  distribution: {
-    check: isRecord,
-    allowed: 'an object of enabled, weight, preprocess and postprocess',
-  },
+  queue: groupOf({
+    maxRows: count,
+    maxCost: {
+      check: (value) => typeof value === 'number' && value > 0,
+      allowed: 'a number above 0',
+    },
+    cost: aFunction,
+    maxRowsPerCall: count,
+    maxBytesPerCall: count,
+    priorityAgeing: delay,
+    tenant: aFunction,
+    tenantWeights: {
+      check: (value) =>
+        isRecord(value) &&
+        Object.values(value).every(
+          (weight) => typeof weight === 'number' && weight > 0 && weight < Infinity,
+        ),
+      allowed: 'an object of numbers above 0 by tenant',
+    },
+    separateOrigins: flag,
+  }),
+  deduplication: groupOf({
+    singleFlight: flag,
+    cache: {
+      check: (value) => isRecord(value) && value['ttl'] !== undefined,
+      allowed: 'an object of ttl and timeout, in milliseconds',
+      group: { ttl: count, timeout: whole(1, LONGEST_DELAY) },
+    },
+    key: aFunction,
+  }),
+  shutdown,
+  distribution: groupOf({
+    enabled: flag,
+    weight: {
+      check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
+      allowed: 'a number from 0 to 1000000',
+    },
+    preprocess: aFunction,
+    postprocess: aFunction,
+  }),
   preprocess: aFunction,
   postprocess: aFunction,
   postprocessStream: aFunction,
 };
 
-const isolation: Rule = {
-  check: (value) => value === 'thread' || value === 'process',
-  allowed: '"thread" or "process"',
+/** The options of servings in threads or processes. */
+const worker: Rules = {
+  isolation: {
+    check: (value) => value === 'thread' || value === 'process',
+    allowed: '"thread" or "process"',
+  },
+  recovery: groupOf({
+    ...ofRecovery,
+    restartDelay: milliseconds(0, LONGEST_BACKOFF),
+    maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
+    restartTimeout: milliseconds(1),
+  }),
 };
+
 const onlyOfWorkers: Rule = {
   check: () => false,
   allowed: 'nothing here: only model and useFile run apart from the application',
 };
 
-/** The options of servings in threads or processes. */
-const worker: Rules = {
-  isolation,
-  restartDelay: milliseconds(0, LONGEST_BACKOFF),
-  maxRestarts: whole(0, Number.MAX_SAFE_INTEGER),
-  restartTimeout: milliseconds(1),
-};
-const noWorker: Rules = Object.fromEntries(
-  Object.keys(worker).map((option) => [option, onlyOfWorkers]),
-);
-const ofDistribution: Rules = {
-  enabled: flag,
-  weight: {
-    check: (value) => typeof value === 'number' && value >= 0 && value <= 1e6,
-    allowed: 'a number from 0 to 1000000',
+/** The options of servings in the application's own thread. */
+const inline: Rules = {
+  isolation: onlyOfWorkers,
+  recovery: {
+    ...groupOf(ofRecovery),
+    group: {
+      ...ofRecovery,
+      restartDelay: onlyOfWorkers,
+      maxRestarts: onlyOfWorkers,
+      restartTimeout: onlyOfWorkers,
+    },
   },
-  preprocess: aFunction,
-  postprocess: aFunction,
 };
 
-const ofCache: Rules = { ttl: whole(1, Number.MAX_SAFE_INTEGER), timeout: whole(1, LONGEST_DELAY) };
+const modelFile = pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) =>
+  ArrayBuffer.isView(value),
+);
+
+/** The options of a model. */
+const ofModel: Rules = {
+  file: { ...modelFile, isRequired: true },
+  session: anObject,
+  inputs: axes,
+  outputs: axes,
+  fetches: {
+    check: (value) => isStrings(value) && value.length > 0,
+    allowed: 'a list of names of outputs',
+  },
+};
 
 const kinds: Readonly<Record<string, Rules>> = {
   model: {
     ...worker,
-    model: pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) =>
-      ArrayBuffer.isView(value),
-    ),
-    session: anObject,
-    inputs: axes,
-    outputs: axes,
-    fetches: {
-      check: (value) => isStrings(value) && value.length > 0,
-      allowed: 'a list of names of outputs',
+    model: {
+      check: (value) => modelFile.check(value) || isRecord(value),
+      allowed: `${modelFile.allowed}, or an object of ${Object.keys(ofModel).join(', ')}`,
     },
   },
-  useFactory: { ...noWorker, template: rowTemplate, useFactory: aFunction },
+  useFactory: { ...inline, template: rowTemplate, useFactory: aFunction },
   useFile: {
     ...worker,
     template: rowTemplate,
     useFile: pathOr('an absolute path or file: URL of a module', () => false),
   },
-  useClass: { ...noWorker, template: rowTemplate, useClass: aFunction },
+  useClass: { ...inline, template: rowTemplate, useClass: aFunction },
   useExisting: {
-    ...noWorker,
+    ...inline,
     template: rowTemplate,
     useExisting: {
       check: (value) => value !== undefined && value !== null,
@@ -205,98 +219,95 @@ const kinds: Readonly<Record<string, Rules>> = {
 export function resolveDefinition(definition: ServingDefinition): ResolvedServing {
   const kind = definitionKind(definition);
   const owner = `Serving ${formatValue(definition.name)} with "${kind}"`;
-  checkOptions(owner, { ...definition, name: definition.name }, { ...common, ...kinds[kind] });
-  const {
-    name,
-    batchKeys = [DEFAULT_KEY],
-    keyOptions = {},
-    separateOrigins = false,
-    warmUp = [],
-  } = definition;
-  const { maxQueueCost, timeout, runTimeout } = definition;
-  const { maxQueue } = batchingOf(definition);
-  const { maxRows = maxQueue, maxBytes } = definition;
-  if (maxRows > maxQueue) {
-    throw new InvalidServingError(
-      `${owner}: maxRows ${maxRows} is more than maxQueue ${maxQueue}, so no such call could ` +
-        'ever wait; lower the one or raise the other',
-    );
+  checkOptions(owner, definition, { ...common, ...kinds[kind] });
+  if ('model' in definition) {
+    checkOptions(owner, modelOptionsOf(definition), ofModel, 'model.');
   }
-  const otherKeys = keyOptionsOf(owner, definition, {});
-  checkRoom(owner, otherKeys.batchSize, maxQueue);
-  const unknown = Object.keys(keyOptions).find((key) => !batchKeys.includes(key));
-  if (unknown !== undefined) {
-    throw new InvalidServingError(
-      `${owner}: keyOptions has the unknown key "${unknown}"; its keys are ${batchKeys.join(', ')}`,
-    );
-  }
-  const keys = batchKeys.map((key) => {
-    const own = keyOptions[key] ?? {};
-    const ownerOfKey = `${owner}, key "${key}"`;
-    checkOptions(ownerOfKey, own, perKey);
-    const options = keyOptionsOf(ownerOfKey, definition, own);
-    checkRoom(ownerOfKey, options.batchSize, maxQueue);
-    return [key, options] as const;
-  });
+  const { name, timeout, warmUp = [] } = definition;
+  const queue = queueOf(owner, definition.queue);
+  const otherKeys = keyOptionsOf(owner, definition, {}, queue.maxRows);
   const partitions = partitionsOf(definition);
-  const recovery = recoveryOf(owner, kind, definition);
+  const recovery = recoveryOf(owner, kind, definition.recovery);
+  const saturation = 2 * otherKeys.batchSize * partitions.length;
   return Object.freeze({
     name,
-    maxQueue,
-    maxQueueCost,
     timeout,
-    order: orderOf(definition),
-    ...recovery,
-    distribution: distributionOf(
-      owner,
-      definition.distribution,
-      recovery,
-      2 * otherKeys.batchSize * partitions.length,
-    ),
-    maxRows,
-    maxBytes,
-    keys: new Map(keys),
+    queue,
+    recovery,
+    sharing: sharingOf(owner, definition.deduplication),
+    shutdown: shutdownOf(definition.shutdown),
+    distribution: distributionOf(definition.distribution, recovery.idempotent, saturation),
+    partitions,
+    keys: keysOf(owner, definition, queue.maxRows),
     otherKeys,
-    separateOrigins,
-    sharing: sharingOf(owner, definition),
     warmUp: [...warmUp],
     template: templateOf(definition),
-    runTimeout,
-    ...supervisionOf(definition),
-    ...shutdownOf(definition),
-    partitions,
   });
 }
 
-function orderOf({
-  priorityAgeing = DEFAULT_AGEING,
-  tenantWeights = {},
-}: ServingDefinition): QueueOrder {
-  return { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
+function queueOf(owner: string, options: QueueOptions = {}): ResolvedQueue {
+  const { maxRows = DEFAULT_QUEUE_ROWS, maxRowsPerCall = maxRows } = options;
+  const { maxCost, maxBytesPerCall, separateOrigins = false } = options;
+  const { priorityAgeing = DEFAULT_AGEING, tenantWeights = {} } = options;
+  if (maxRowsPerCall > maxRows) {
+    throw new InvalidServingError(
+      `${owner}: queue.maxRowsPerCall ${maxRowsPerCall} is more than queue.maxRows ${maxRows}, ` +
+        'so no such call could ever wait; lower the one or raise the other',
+    );
+  }
+  const order = { ageing: priorityAgeing, weights: new Map(Object.entries(tenantWeights)) };
+  return { maxRows, maxCost, maxRowsPerCall, maxBytesPerCall, order, separateOrigins };
 }
 
-function recoveryOf(owner: string, kind: string, definition: ServingDefinition): RetryOptions {
-  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = definition;
+function recoveryOf(
+  owner: string,
+  kind: string,
+  options: WorkerRecoveryOptions = {},
+): ResolvedRecovery {
+  const { idempotent = kind === 'model', isolateFailures = idempotent, retries = 2 } = options;
+  const { runTimeout, restartDelay = 100, maxRestarts = 5, restartTimeout = 600_000 } = options;
   if (isolateFailures && !idempotent) {
     throw new InvalidServingError(
-      `${owner}: isolateFailures runs batches again, and needs idempotent: true`,
+      `${owner}: recovery.isolateFailures runs batches again, and needs ` +
+        'recovery.idempotent: true',
     );
   }
-  if (definition.retries !== undefined && !idempotent) {
+  if (options.retries !== undefined && !idempotent) {
     throw new InvalidServingError(
-      `${owner}: retries needs idempotent: true, since it repeats batches whose partition was lost`,
+      `${owner}: recovery.retries needs recovery.idempotent: true, since it repeats batches ` +
+        'whose partition was lost',
     );
   }
-  return { idempotent, isolateFailures, retries };
+  const restarts = { restartDelay, maxRestarts, restartTimeout };
+  return { idempotent, isolateFailures, retries, runTimeout, ...restarts };
+}
+
+function sharingOf(owner: string, options: DeduplicationOptions = {}): Sharing | undefined {
+  const { singleFlight = false, cache } = options;
+  if (options.key && !singleFlight && !cache) {
+    throw new InvalidServingError(
+      `${owner}: deduplication.key needs deduplication.singleFlight: true or ` +
+        'deduplication.cache, whose inputs it identifies',
+    );
+  }
+  return singleFlight || cache
+    ? {
+        singleFlight,
+        keyOf: (input) => (options.key ? options.key(input) : contentHash(input)),
+        cache: cache && { ttl: cache.ttl, timeout: cache.timeout ?? 100 },
+      }
+    : undefined;
+}
+
+function shutdownOf({ drain = true, timeout = 30_000 }: ShutdownOptions = {}) {
+  return { drain, timeout };
 }
 
 function distributionOf(
-  owner: string,
   options: ServingDistributionOptions = {},
-  { idempotent }: RetryOptions,
+  idempotent: boolean,
   saturation: number,
 ): ServingDistribution {
-  checkOptions(`${owner}, distribution`, options, ofDistribution);
   const { enabled = true, weight = 1 } = options;
   return {
     enabled,
@@ -308,78 +319,70 @@ function distributionOf(
   };
 }
 
-function sharingOf(owner: string, definition: ServingDefinition): Sharing | undefined {
-  const { singleFlight, cache } = definition;
-  if (cache) {
-    checkOptions(`${owner}, cache`, cache, ofCache);
-  }
-  if (definition.identify && !singleFlight && !cache) {
-    throw new InvalidServingError(
-      `${owner}: identify needs singleFlight: true or cache, whose inputs it identifies`,
-    );
-  }
-  const { ttl, timeout = 100 } = cache ?? {};
-  return singleFlight || ttl !== undefined
-    ? {
-        singleFlight: singleFlight ?? false,
-        identify: (input) =>
-          definition.identify ? definition.identify(input) : contentHash(input),
-        cache: ttl === undefined ? undefined : { ttl, timeout },
-      }
-    : undefined;
-}
-
 function templateOf(definition: ServingDefinition): readonly ModelPort[] | undefined {
   return 'template' in definition && definition.template
     ? portsOfTemplate(definition.template)
     : undefined;
 }
 
+/** The options of each declared key. */
+function keysOf(
+  owner: string,
+  definition: ServingDefinition,
+  queueRows: number,
+): ReadonlyMap<string, KeyOptions> {
+  const { batchKeys = [DEFAULT_KEY] } = definition;
+  const keys = batchKeys.map((declared) => {
+    const own = typeof declared === 'string' ? { key: declared } : declared;
+    const ownerOfKey = `${owner}, key "${own.key}"`;
+    checkOptions(ownerOfKey, own, { key: aString, ...perKey });
+    return [own.key, keyOptionsOf(ownerOfKey, definition, own, queueRows)] as const;
+  });
+  return new Map(keys);
+}
+
+function keyOf(declared: unknown): unknown {
+  return isRecord(declared) ? declared['key'] : declared;
+}
+
 /** The options of a key: its own, or else those of the serving. */
 function keyOptionsOf(
   owner: string,
-  shared: KeyServingOptions,
-  own: KeyServingOptions,
+  shared: Omit<KeyServingOptions, 'key'>,
+  own: Omit<KeyServingOptions, 'key'>,
+  queueRows: number,
 ): KeyOptions {
-  const padding = own.allowedSizes || own.pad !== undefined ? own : shared;
+  const allowedSizes = own.allowedSizes ?? shared.allowedSizes;
+  const largest = allowedSizes?.at(-1);
   const given = own.batchSize ?? shared.batchSize;
-  const { batchTimeout } = batchingOf({ batchTimeout: own.batchTimeout ?? shared.batchTimeout });
-  if (padding.allowedSizes && padding.pad) {
-    throw new InvalidServingError(
-      `${owner}: pad is short for allowedSizes [batchSize] and contradicts the allowedSizes ` +
-        'given; drop one',
-    );
-  }
-  const batchSize = given ?? padding.allowedSizes?.at(-1) ?? batchingOf({}).batchSize;
-  const allowedSizes = padding.pad
-    ? [batchSize]
-    : padding.allowedSizes && [...padding.allowedSizes];
-  if (allowedSizes && allowedSizes.at(-1)! < batchSize) {
+  const batchSize = given ?? largest ?? DEFAULT_BATCH_SIZE;
+  if (largest !== undefined && largest < batchSize) {
     throw new InvalidServingError(
       `${owner}: batchSize ${batchSize} is more than the largest of allowedSizes, ` +
-        `${allowedSizes.at(-1)}; lower the one or extend the other`,
+        `${largest}; lower the one or extend the other`,
     );
   }
+  checkRoom(owner, batchSize, queueRows);
   return {
     batchSize,
-    batchTimeout,
-    allowedSizes,
-    runSize: given ?? allowedSizes?.at(-1) ?? Infinity,
+    batchTimeout: own.batchTimeout ?? shared.batchTimeout ?? 0,
+    allowedSizes: allowedSizes && [...allowedSizes],
+    runSize: given ?? largest ?? Infinity,
   };
 }
 
-function supervisionOf(definition: ServingDefinition): Supervision {
-  const {
-    restartDelay = 100,
-    maxRestarts = 5,
-    restartTimeout = 600_000,
-  }: WorkerOptions = 'model' in definition || 'useFile' in definition ? definition : {};
-  return { restartDelay, maxRestarts, restartTimeout };
+/** The options of a model, which may be given by its file alone. */
+export function modelOptionsOf({ model }: ModelServingDefinition): ModelOptions {
+  return isModelFile(model) ? { file: model } : model;
+}
+
+function isModelFile(model: ModelFile | ModelOptions): model is ModelFile {
+  return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
 }
 
 /** The path of the model, or its bytes. */
-export function modelOf(name: string, model: string | URL | Uint8Array): string | Uint8Array {
-  return ArrayBuffer.isView(model) ? model : existing(name, model);
+export function modelOf(name: string, file: ModelFile): string | Uint8Array {
+  return ArrayBuffer.isView(file) ? file : existing(name, file);
 }
 
 /** The file as a `file:` URL for `import`. */
@@ -415,7 +418,7 @@ function definitionKind(definition: ServingDefinition): string {
 
 function partitionsOf(definition: ServingDefinition): PartitionOptions[] {
   const { partitions = 1 } = definition;
-  const shared = 'session' in definition ? { ...definition.session } : {};
+  const shared = 'model' in definition ? { ...modelOptionsOf(definition).session } : {};
   const own = ownOptions(partitions, shared);
   if (!('model' in definition)) {
     return own;
@@ -439,4 +442,12 @@ function ownOptions(
 
 function isStrings(value: unknown): value is string[] {
   return Array.isArray(value) && value.every((entry) => typeof entry === 'string' && entry !== '');
+}
+
+function pathOr(allowed: string, other: Rule['check']): Rule {
+  return {
+    check: (value) =>
+      (typeof value === 'string' && value !== '') || value instanceof URL || other(value),
+    allowed,
+  };
 }

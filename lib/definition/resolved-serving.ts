@@ -1,4 +1,4 @@
-import type { ReplyCacheOptions } from './serving-definition.js';
+import type { ReplyCacheOptions, ShutdownOptions } from './serving-definition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
@@ -29,40 +29,46 @@ export interface RetryOptions {
   readonly retries: number;
 }
 
+/** What happens to batches that fail or hang, and to threads and processes that end. */
+export interface ResolvedRecovery extends RetryOptions, Supervision {
+  readonly runTimeout: number | undefined;
+}
+
+/** The limits of the queue, and the order in which its rows run. */
+export interface ResolvedQueue {
+  readonly maxRows: number;
+  readonly maxCost: number | undefined;
+  readonly maxRowsPerCall: number;
+  readonly maxBytesPerCall: number | undefined;
+  readonly order: QueueOrder;
+  readonly separateOrigins: boolean;
+}
+
 /** Whether calls with the same input share answers, and how inputs are identified. */
 export interface Sharing {
   readonly singleFlight: boolean;
-  readonly identify: (input: unknown) => unknown;
+  readonly keyOf: (input: unknown) => unknown;
   readonly cache: Required<ReplyCacheOptions> | undefined;
 }
 
 /** A definition with every default filled in. */
-export interface ResolvedServing extends Supervision {
+export interface ResolvedServing {
   readonly name: string;
-  readonly maxQueue: number;
-  readonly maxQueueCost: number | undefined;
   readonly timeout: number | undefined;
-  readonly order: QueueOrder;
-  readonly idempotent: boolean;
-  readonly isolateFailures: boolean;
-  readonly retries: number;
-  readonly maxRows: number;
-  readonly maxBytes?: number | undefined;
+  readonly queue: ResolvedQueue;
+  readonly recovery: ResolvedRecovery;
+  /** Undefined where calls share nothing. */
+  readonly sharing: Sharing | undefined;
+  readonly shutdown: Required<ShutdownOptions>;
+  readonly distribution: ServingDistribution;
   /** The options of each partition. */
   readonly partitions: readonly PartitionOptions[];
   /** The options of each declared key, and of other keys. */
   readonly keys: ReadonlyMap<string, KeyOptions>;
   readonly otherKeys: KeyOptions;
-  readonly separateOrigins: boolean;
-  /** Undefined where calls share nothing. */
-  readonly sharing: Sharing | undefined;
   readonly warmUp: readonly unknown[];
   /** The declared rows of a serving without a model. */
   readonly template?: readonly ModelPort[] | undefined;
-  readonly runTimeout?: number | undefined;
-  readonly drainOnShutdown: boolean;
-  readonly drainTimeout: number;
-  readonly distribution: ServingDistribution;
 }
 
 /** The options for calls from other nodes. */

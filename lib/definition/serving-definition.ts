@@ -47,8 +47,9 @@ export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
   postprocess?(output: Output): unknown;
 }
 
-/** Options of a single key. The serving's own option holds where one is omitted. */
+/** A key with options. The serving's own option holds where one is omitted. */
 export interface KeyServingOptions {
+  readonly key: string;
   /** The largest number of rows of the key in a batch. */
   readonly batchSize?: number;
   /**
@@ -58,85 +59,44 @@ export interface KeyServingOptions {
   readonly batchTimeout?: number;
   /** The sizes that batches of the key are padded to. */
   readonly allowedSizes?: readonly number[];
-  /** Whether every batch of the key is padded to `batchSize`. */
-  readonly pad?: boolean;
 }
 
-/** Options of the reply cache. */
-export interface ReplyCacheOptions {
-  /** Milliseconds for which a reply is kept. */
-  readonly ttl: number;
-  /**
-   * Milliseconds that a call waits for the cache before it runs without.
-   *
-   * @default 100
-   */
-  readonly timeout?: number;
-}
-
-/** The options of every serving, however it runs its batches. */
-export interface ServingOptions<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> {
-  /** Unique in the application. */
-  readonly name: string;
-  /**
-   * The largest number of rows in a batch.
-   *
-   * @default 32 beyond which the models of the samples and the benchmark gain little per row, while
-   * each batch takes longer
-   */
-  readonly batchSize?: number;
-  /**
-   * Milliseconds from its first row for which a batch that is not full waits for more rows.
-   *
-   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all
-   * partitions are busy
-   */
-  readonly batchTimeout?: number;
+/** The limits of the queue, and the order in which its rows run. */
+export interface QueueOptions<Input = unknown> {
   /**
    * The largest number of rows in the queue; beyond it a call fails at once with an
    * OverloadedError.
    *
    * @default 10000
    */
-  readonly maxQueue?: number;
-  /**
-   * The largest number of rows of one call; beyond it the call fails at once with a
-   * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches.
-   *
-   * @default maxQueue since more would never fit into the queue
-   */
   readonly maxRows?: number;
-  /**
-   * The largest size in bytes of the tensors of one call, strings as UTF-8; beyond it the call
-   * fails with a RequestTooLargeError. Plain values are not counted.
-   *
-   * @default undefined no limit
-   */
-  readonly maxBytes?: number;
   /**
    * The largest total `cost` of the rows in the queue; beyond it a call fails at once with an
    * OverloadedError.
    *
    * @default no limit
    */
-  readonly maxQueueCost?: number;
+  readonly maxCost?: number;
   /**
-   * The cost of the rows of a call, counted against `maxQueueCost`: a number of 0 or more.
+   * The cost of the rows of a call, counted against `maxCost`: a number of 0 or more.
    *
    * @default the bytes of its tensors
    */
   cost?(batch: Batch): number;
   /**
-   * The timeout in milliseconds of calls without their own `timeout`; not for streams.
+   * The largest number of rows of one call; beyond it the call fails at once with a
+   * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches.
    *
-   * @default no limit
+   * @default maxRows since more would never fit into the queue
    */
-  readonly timeout?: number;
+  readonly maxRowsPerCall?: number;
+  /**
+   * The largest size in bytes of the tensors of one call, strings as UTF-8; beyond it the call
+   * fails with a RequestTooLargeError. Plain values are not counted.
+   *
+   * @default undefined no limit
+   */
+  readonly maxBytesPerCall?: number;
   /**
    * Milliseconds of waiting that outweigh one level of `priority`, so that no row starves.
    *
@@ -152,6 +112,17 @@ export interface ServingOptions<
    * @default 1 for each
    */
   readonly tenantWeights?: Readonly<Record<string, number>>;
+  /**
+   * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
+   * batch. The batch function then gets the origin.
+   *
+   * @default false
+   */
+  readonly separateOrigins?: boolean;
+}
+
+/** What happens to batches that fail or hang. */
+export interface RecoveryOptions {
   /**
    * Whether a batch may run twice without harm: then it runs again when its partition was lost, and
    * when part of it failed.
@@ -173,51 +144,6 @@ export interface ServingOptions<
    */
   readonly retries?: number;
   /**
-   * The number of sessions that run in parallel, or the options of each of them. `true`: one per
-   * device of the execution provider; on the CPU one for each core but one.
-   *
-   * @default 1 for the largest batches and the least memory; a model's session uses all cores but
-   * one by itself
-   */
-  readonly partitions?:
-    number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
-  /**
-   * The keys of the serving: rows share batches only with rows of the same key, which
-   * `batch.withKey(key)` sets.
-   *
-   * @default ['default']
-   */
-  readonly batchKeys?: readonly string[];
-  /** Options of single keys, by key. */
-  readonly keyOptions?: Readonly<Record<string, KeyServingOptions>>;
-  /**
-   * The allowed sizes of a batch, for models compiled for fixed sizes: a batch is padded with zero
-   * rows up to the next allowed size, and its output cut back. Each size runs once before the
-   * application listens; for that, a model whose inputs may have many shapes, a function, a file or
-   * a class needs `warmUp`. Rows must be tensors.
-   */
-  readonly allowedSizes?: readonly number[];
-  /**
-   * Pads every batch to `batchSize`: short for `allowedSizes: [batchSize]`.
-   *
-   * @default false
-   */
-  readonly pad?: boolean;
-  /**
-   * Example inputs. The first row of each runs once on every partition before the application
-   * listens, in batches of the allowed sizes, or else of `batchSize` rows.
-   *
-   * @default [] models with allowed sizes run zeros
-   */
-  readonly warmUp?: readonly Input[];
-  /**
-   * Whether rows of different origins (HTTP, RPC, WebSocket, GraphQL, in-process) never share a
-   * batch. The batch function then gets the origin.
-   *
-   * @default false
-   */
-  readonly separateOrigins?: boolean;
-  /**
    * Limit in milliseconds of the run of a batch, including all its steps; beyond it its calls fail
    * with a RunTimeoutError. A partition that is a process is then killed and restarted; any other
    * takes no batch until that one has returned.
@@ -225,72 +151,10 @@ export interface ServingOptions<
    * @default no limit
    */
   readonly runTimeout?: number;
-  /**
-   * Whether concurrent calls of `batchedRun` with the same input run once: later ones join the
-   * first while it is under way.
-   *
-   * @default false
-   */
-  readonly singleFlight?: boolean;
-  /**
-   * The identity of an input for `singleFlight` and `cache`: everything that the answer depends on.
-   * `undefined` for an input that shares with no other.
-   *
-   * @default contentHash of the input
-   */
-  identify?(input: Input): string | undefined;
-  /**
-   * Keeps the replies of `batchedRun` in the application's cache manager, of
-   * `@nestjs/cache-manager`.
-   *
-   * @default none
-   */
-  readonly cache?: ReplyCacheOptions;
-  /**
-   * Whether rows that are queued at shutdown run, or fail with a ServingClosedError.
-   *
-   * @default true
-   */
-  readonly drainOnShutdown?: boolean;
-  /**
-   * Milliseconds that shutdown waits for queued and running batches.
-   *
-   * @default 30000
-   */
-  readonly drainTimeout?: number;
-  /** Calls of other nodes, with `ServingClusterModule`. */
-  readonly distribution?: ServingDistributionOptions<Input, Output>;
-  /**
-   * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
-   * alone.
-   */
-  preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
-  /**
-   * Shapes the reply from the output of the call's own rows: on the caller's side, once per call;
-   * for a stream, each output.
-   */
-  postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
-  /**
-   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
-   * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
-   * an async generator) or an Observable.
-   */
-  postprocessStream?(
-    events: AsyncIterable<StreamEvent<Result, string>>,
-    context: { readonly info: Info },
-  ): AsyncIterable<unknown> | Observable<unknown>;
 }
 
-/** Where the sessions of models and module files run, and how they are restarted. */
-export interface WorkerOptions {
-  /**
-   * Whether each partition has a thread or a process of its own. When a process is killed (an abort
-   * in native code, out of memory), its batch is lost and the application goes on. Processes take
-   * more memory, and rows and results are copied.
-   *
-   * @default 'thread'
-   */
-  readonly isolation?: Isolation;
+/** What happens to batches that fail or hang, and to threads and processes that end. */
+export interface WorkerRecoveryOptions extends RecoveryOptions {
   /**
    * The longest pause in milliseconds before the first restart; doubles with each failure in a row,
    * up to 30 s. The pause is random between 0 and that, so that partitions that failed together do
@@ -315,18 +179,172 @@ export interface WorkerOptions {
   readonly restartTimeout?: number;
 }
 
-/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
-export interface ModelServingDefinition<
+/** Options of the reply cache. */
+export interface ReplyCacheOptions {
+  /** Milliseconds for which a reply is kept. */
+  readonly ttl: number;
+  /**
+   * Milliseconds that a call waits for the cache before it runs without.
+   *
+   * @default 100
+   */
+  readonly timeout?: number;
+}
+
+/** How calls with the same input share one run. */
+export interface DeduplicationOptions<Input = unknown> {
+  /**
+   * Whether concurrent calls of `batchedRun` with the same input run once: later ones join the
+   * first while it is under way.
+   *
+   * @default false
+   */
+  readonly singleFlight?: boolean;
+  /**
+   * Keeps the replies of `batchedRun` in the application's cache manager, of
+   * `@nestjs/cache-manager`.
+   *
+   * @default none
+   */
+  readonly cache?: ReplyCacheOptions;
+  /**
+   * The identity of an input: everything that the answer depends on. `undefined` for an input that
+   * shares with no other. Needs `singleFlight` or `cache`.
+   *
+   * @default contentHash of the input
+   */
+  key?(input: Input): string | undefined;
+}
+
+/** What happens to calls when the application shuts down. */
+export interface ShutdownOptions {
+  /**
+   * Whether queued rows run, or fail with a ServingClosedError.
+   *
+   * @default true
+   */
+  readonly drain?: boolean;
+  /**
+   * Milliseconds from the beginning of shutdown after which every call that is left fails with a
+   * ServingClosedError.
+   *
+   * @default 30000
+   */
+  readonly timeout?: number;
+}
+
+/** The options of every serving, however it runs its batches. */
+export interface ServingOptions<
   Input = unknown,
   Output = unknown,
   Result = unknown,
   Info = unknown,
->
-  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions {
+> {
+  /** Unique in the application. */
+  readonly name: string;
   /**
-   * The path or the bytes of the ONNX file. A relative path is resolved from the working directory.
+   * The largest number of rows in a batch.
+   *
+   * @default the largest of `allowedSizes`, or 32 beyond which the models of the samples and the
+   * benchmark gain little per row, while each batch takes longer
    */
-  readonly model: string | URL | Uint8Array;
+  readonly batchSize?: number;
+  /**
+   * Milliseconds from its first row for which a batch that is not full waits for more rows.
+   *
+   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all
+   * partitions are busy
+   */
+  readonly batchTimeout?: number;
+  /**
+   * The keys of the serving, by name or with options: rows share batches only with rows of the same
+   * key, which `batch.withKey(key)` sets.
+   *
+   * @default ['default']
+   */
+  readonly batchKeys?: readonly (string | KeyServingOptions)[];
+  /**
+   * The allowed sizes of a batch, for models compiled for fixed sizes: a batch is padded with zero
+   * rows up to the next allowed size, and its output cut back. Each size runs once before the
+   * application listens; for that, a model whose inputs may have many shapes, a function, a file or
+   * a class needs `warmUp`. Rows must be tensors.
+   */
+  readonly allowedSizes?: readonly number[];
+  /**
+   * The number of sessions that run in parallel, or the options of each of them. `true`: one per
+   * device of the execution provider; on the CPU one for each core but one.
+   *
+   * @default 1 for the largest batches and the least memory; a model's session uses all cores but
+   * one by itself
+   */
+  readonly partitions?:
+    number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
+  /**
+   * Example inputs. The first row of each runs once on every partition before the application
+   * listens, in batches of the allowed sizes, or else of `batchSize` rows.
+   *
+   * @default [] models with allowed sizes run zeros
+   */
+  readonly warmUp?: readonly Input[];
+  /**
+   * The timeout in milliseconds of calls without their own `timeout`; not for streams.
+   *
+   * @default no limit
+   */
+  readonly timeout?: number;
+  readonly queue?: QueueOptions<Input>;
+  readonly recovery?: RecoveryOptions;
+  readonly deduplication?: DeduplicationOptions<Input>;
+  readonly shutdown?: ShutdownOptions;
+  /** Calls of other nodes, with `ServingClusterModule`. */
+  readonly distribution?: ServingDistributionOptions<Input, Output>;
+  /**
+   * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
+   * alone.
+   */
+  preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
+  /**
+   * Shapes the reply from the output of the call's own rows: on the caller's side, once per call;
+   * for a stream, each output.
+   */
+  postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
+  /**
+   * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
+   * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
+   * an async generator) or an Observable.
+   */
+  postprocessStream?(
+    events: AsyncIterable<StreamEvent<Result, string>>,
+    context: { readonly info: Info },
+  ): AsyncIterable<unknown> | Observable<unknown>;
+}
+
+/** The options of servings that run in threads or processes of their own. */
+export interface WorkerServingOptions<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends ServingOptions<Input, Output, Result, Info> {
+  /**
+   * Whether each partition has a thread or a process of its own. When a process is killed (an abort
+   * in native code, out of memory), its batch is lost and the application goes on. Processes take
+   * more memory, and rows and results are copied.
+   *
+   * @default 'thread'
+   */
+  readonly isolation?: Isolation;
+  readonly recovery?: WorkerRecoveryOptions;
+}
+
+/**
+ * The path or the bytes of an ONNX file. A relative path is resolved from the working directory.
+ */
+export type ModelFile = string | URL | Uint8Array;
+
+/** An ONNX file and how it runs. */
+export interface ModelOptions {
+  readonly file: ModelFile;
   /** Session options of onnxruntime, passed through. Those of a partition override them. */
   readonly session?: InferenceSession.SessionOptions;
   /**
@@ -342,6 +360,17 @@ export interface ModelServingDefinition<
    * @default all outputs
    */
   readonly fetches?: readonly string[];
+}
+
+/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
+export interface ModelServingDefinition<
+  Input = unknown,
+  Output = unknown,
+  Result = unknown,
+  Info = unknown,
+> extends WorkerServingOptions<Input, Output, Result, Info> {
+  /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
+  readonly model: ModelFile | ModelOptions;
 }
 
 /** The expected rows, for servings without a model. */
@@ -373,7 +402,7 @@ export interface FileServingDefinition<
   Result = unknown,
   Info = unknown,
 >
-  extends ServingOptions<Input, Output, Result, Info>, WorkerOptions, TemplateOptions {
+  extends WorkerServingOptions<Input, Output, Result, Info>, TemplateOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.

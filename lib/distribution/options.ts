@@ -163,9 +163,9 @@ export interface ClusterOptions {
   readonly probeAfter?: number;
   /**
    * Milliseconds of shutdown after which calls of and to other nodes are answered as closed. At
-   * most the longest `drainTimeout` of the servings of this node.
+   * most the longest `shutdown.timeout` of the servings of this node.
    *
-   * @default the longest `drainTimeout` of its servings; 30000 without any
+   * @default the longest `shutdown.timeout` of its servings; 30000 without any
    */
   readonly drainTimeout?: number;
   /**

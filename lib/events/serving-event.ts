@@ -72,7 +72,7 @@ export interface BatchStartEvent {
   /** The number of the batch, from 1, among the batches of the serving. */
   readonly batch: number;
   readonly key: string;
-  /** The origin of its calls, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
   /** The index of the partition. */
   readonly partition: number;

@@ -18,7 +18,7 @@ import type { BatchOutput } from '../partitions/batch-function.js';
  */
 export type Callbacks = Pick<
   ServingOptions,
-  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'tenant' | 'cost' | 'maxQueueCost'
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue'
 >;
 
 /**

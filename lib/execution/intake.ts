@@ -70,14 +70,14 @@ export class Intake {
     { options, recorder }: Pick<CallContext, 'options' | 'recorder'>,
   ): ServingLane {
     const { lanes, isInline, signature } = this;
-    const { name, maxRows, template } = this.options;
+    const { name, queue, template } = this.options;
     checkSize(this.options, batch);
     const keys = isInline ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys, signature, template);
     const origin = this.originOf(options);
     // After the checks: a refused batch leaves no lane behind.
     const lane = isInline
-      ? lanes.inlineLaneOf(batch, maxRows, origin)
+      ? lanes.inlineLaneOf(batch, queue.maxRowsPerCall, origin)
       : lanes.laneOf(batch, origin, options.group);
     const hooks = requestedHooks(options);
     if (hooks) {
@@ -89,7 +89,7 @@ export class Intake {
 
   /** The origin of the call, in a serving that separates origins. */
   originOf({ origin }: StreamOptions<string>): Origin | undefined {
-    return this.options.separateOrigins ? (origin ?? currentOrigin()) : undefined;
+    return this.options.queue.separateOrigins ? (origin ?? currentOrigin()) : undefined;
   }
 
   private replyRequest(

@@ -72,15 +72,15 @@ export class Pieces {
     start: (batch: Batch, cost: number) => Request,
   ): PullAhead<Batch, Request> {
     const { lanes, partitions, callbacks, pulls } = this.options;
-    const { maxQueue, maxQueueCost: mostCost = Infinity } = this.options.options;
+    const { maxRows, maxCost = Infinity } = this.options.options.queue;
     const largest = Math.max(...lanes.keys.map((key) => lanes.optionsOf(key).batchSize));
     const busy = 2 * partitions.length * largest;
     // A batch of room stays free, since admission would refuse the rows beyond it.
-    const room = Math.max(1, mostRowsOf(resolved, maxQueue) - largest + 1);
+    const room = Math.max(1, mostRowsOf(resolved, maxRows) - largest + 1);
     // Rows that exist already are queued one batch further: they keep their place until the first
     // of them can have been read.
     const window = Math.min(isOpen ? busy : busy + largest, room);
     const cost = (batch: Batch): number => costOf(callbacks, batch);
-    return pulls.begin({ source, start, window, isOpen, mostCost, costOf: cost });
+    return pulls.begin({ source, start, window, isOpen, mostCost: maxCost, costOf: cost });
   }
 }

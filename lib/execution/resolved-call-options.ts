@@ -58,7 +58,7 @@ const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
  * @throws InvalidInputError for an unknown option or an invalid value
  */
 export function resolveCallOptions(
-  { name, tenant: tenantOf }: Callbacks,
+  { name, queue }: Callbacks,
   input: unknown,
   options: CallOptions,
   patience?: number,
@@ -67,7 +67,7 @@ export function resolveCallOptions(
   checkNames(name, options, isStream);
   const {
     priority = 0,
-    tenant = tenantOf?.(input) ?? '',
+    tenant = queue?.tenant?.(input) ?? '',
     timeout = patience,
     key,
     signal,

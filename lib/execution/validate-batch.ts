@@ -24,19 +24,20 @@ const MOST_HOOKS = 1024;
  *
  * @throws RequestTooLargeError
  */
-export function checkSize({ name, maxRows, maxBytes }: ResolvedServing, batch: Batch): void {
+export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void {
+  const { maxRowsPerCall, maxBytesPerCall } = queue;
   const rows = batch.size + batch.padding;
-  if (rows > maxRows) {
+  if (rows > maxRowsPerCall) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes at most ${maxRows} rows in one call and was given ${rows}; ` +
-        'give fewer at a time, or raise maxRows, which is maxQueue unless it is given',
+      `Serving "${name}" takes at most ${maxRowsPerCall} rows in one call and was given ${rows}; ` +
+        'give fewer at a time, or raise queue.maxRowsPerCall',
     );
   }
-  if (maxBytes !== undefined && batch.bytes > maxBytes) {
+  if (maxBytesPerCall !== undefined && batch.bytes > maxBytesPerCall) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes tensors of at most ${maxBytes} bytes in one call and was given ` +
+      `Serving "${name}" takes tensors of at most ${maxBytesPerCall} bytes in one call and was given ` +
         `${batch.bytes}; ` +
-        'give fewer rows at a time, or raise maxBytes',
+        'give fewer rows at a time, or raise queue.maxBytesPerCall',
     );
   }
 }
@@ -210,15 +211,15 @@ function named({ name }: ModelPort): string {
   return name === '' ? 'the tensor' : `"${name}"`;
 }
 
-/** The cost of the rows, where `maxQueueCost` is given. */
-export function costOf({ name, maxQueueCost, cost = bytesOf }: Callbacks, batch: Batch): number {
-  if (maxQueueCost === undefined) {
+/** The cost of the rows, where `queue.maxCost` is given. */
+export function costOf({ name, queue }: Callbacks, batch: Batch): number {
+  if (queue?.maxCost === undefined) {
     return 0;
   }
-  const costs: unknown = cost(batch);
+  const costs: unknown = queue.cost ? queue.cost(batch) : bytesOf(batch);
   if (typeof costs !== 'number' || !(costs >= 0)) {
     throw new InvalidServingError(
-      `Serving "${name}": cost must return a number of 0 or more, it returned ` +
+      `Serving "${name}": queue.cost must return a number of 0 or more, it returned ` +
         formatValue(costs),
     );
   }

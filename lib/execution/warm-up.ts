@@ -36,7 +36,7 @@ async function examplesOf(
     throw new InvalidServingError(
       `Serving "${name}" is to pad the batches of key "${padded}", and its model has no batch ` +
         'axis: each call is one run; ' +
-        'drop allowedSizes and pad',
+        'drop allowedSizes',
     );
   }
   const examples: Batch[] = [];

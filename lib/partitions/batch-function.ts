@@ -30,7 +30,7 @@ export interface BatchInfo {
   readonly padding: number;
   /** The index of the partition that runs it. */
   readonly partition: number;
-  /** The origin of its calls, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
   /** The hooks that calls ask for; `emit` ignores all others. */
   readonly hooks: readonly string[];

@@ -9,7 +9,12 @@ import {
 import type { ServingHandler } from '../partitions/handler.partition.js';
 import { LocalServing } from './local-serving.js';
 import type { ReplyStore } from '../deduplication/reply-cache.js';
-import { modelOf, moduleOf, resolveDefinition } from '../definition/resolve-definition.js';
+import {
+  modelOf,
+  modelOptionsOf,
+  moduleOf,
+  resolveDefinition,
+} from '../definition/resolve-definition.js';
 import type { ServingDefinition, ServingOptions } from '../definition/serving-definition.js';
 
 /**
@@ -18,7 +23,7 @@ import type { ServingDefinition, ServingOptions } from '../definition/serving-de
  *
  * Inside Nest the module does all this. `handlerOf` returns the handler of a class serving; by
  * default its class is constructed without arguments. `storeOf` returns the cache manager of a
- * serving with `cache`.
+ * serving with `deduplication.cache`.
  *
  * @throws InvalidServingError when the definition is invalid
  */
@@ -32,7 +37,7 @@ export function createServing<Input, Output, Result, Info>(
   const callbacks = erased as ServingOptions;
   if (options.sharing?.cache && !storeOf) {
     throw new InvalidServingError(
-      `Serving "${options.name}": cache needs the application that has the cache manager; use ` +
+      `Serving "${options.name}": deduplication.cache needs the application that has the cache manager; use ` +
         'ServingModule',
     );
   }
@@ -42,8 +47,9 @@ export function createServing<Input, Output, Result, Info>(
 function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandler): Engine {
   const { name } = definition;
   if ('model' in definition) {
-    const { model, inputs = {}, outputs = {}, fetches, isolation = 'thread' } = definition;
-    return modelEngine(modelOf(name, model), { inputs, outputs, fetches }, isolation);
+    const { isolation = 'thread' } = definition;
+    const { file, inputs = {}, outputs = {}, fetches } = modelOptionsOf(definition);
+    return modelEngine(modelOf(name, file), { inputs, outputs, fetches }, isolation);
   }
   if ('useFile' in definition) {
     const { useFile, isolation = 'thread' } = definition;

@@ -29,7 +29,7 @@ import {
 import type { ServingCounters } from '../events/counters.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
-import { batching, checkOptions, checkRoom } from '../definition/option-rules.js';
+import { checkOptions, checkRoom, perKey } from '../definition/option-rules.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
@@ -84,7 +84,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.name = options.name;
     this.events$ = events.all$;
     this.lanes = new Lanes(options.keys, options.otherKeys);
-    this.shutdown = new Shutdown(`Serving "${options.name}"`, options, {
+    this.shutdown = new Shutdown(`Serving "${options.name}"`, options.shutdown, {
       drain: () => this.pipelines.forEach((pipeline) => pipeline.shutdown.drain()),
       abandon: (error) => this.abandon(error),
       end: (error) => this.endCalls(error),
@@ -96,7 +96,7 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   /** Milliseconds after which shutdown has answered every call. */
   get shutdownLimit(): number {
-    return this.options.drainTimeout;
+    return this.options.shutdown.timeout;
   }
 
   get state(): ServingState {
@@ -149,8 +149,8 @@ export class LocalServing<Input = unknown, Output = unknown>
 
   override setBatchSize(batchSize: number, key?: string): void {
     const keys = this.keysFor(key);
-    checkOptions(`Serving "${this.name}"`, { batchSize }, batching);
-    checkRoom(`Serving "${this.name}"`, batchSize, this.options.maxQueue);
+    checkOptions(`Serving "${this.name}"`, { batchSize }, perKey);
+    checkRoom(`Serving "${this.name}"`, batchSize, this.options.queue.maxRows);
     for (const known of keys) {
       const largest = this.lanes.optionsOf(known).allowedSizes?.at(-1) ?? batchSize;
       if (largest < batchSize) {
@@ -164,7 +164,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   override setBatchTimeout(batchTimeout: number, key?: string): void {
-    checkOptions(`Serving "${this.name}"`, { batchTimeout }, batching);
+    checkOptions(`Serving "${this.name}"`, { batchTimeout }, perKey);
     this.lanes.change(this.keysFor(key), { batchTimeout });
   }
 
@@ -185,8 +185,8 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   /**
-   * Takes no more calls; resolves when queued and running batches have ended, as `drainOnShutdown`
-   * and `drainTimeout` say.
+   * Takes no more calls; resolves when queued and running batches have ended, as the option
+   * `shutdown` says.
    */
   close(): Promise<void> {
     return (this.closing ??= this.end());
@@ -256,11 +256,11 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** The pipeline of `run`. The call waits for it no longer than its options allow. */
   private async openInline(resolved: ResolvedCallOptions): Promise<Pipeline> {
     this.refuseOnceClosed();
-    const { name, maxQueue } = this.options;
-    if (this.waits.size >= maxQueue) {
+    const { name, queue } = this.options;
+    if (this.waits.size >= queue.maxRows) {
       throw new OverloadedError(
-        `Serving "${name}" loads the session for run(), and ${maxQueue} calls wait for it; call ` +
-          'again later',
+        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it;  ` +
+          'call again later',
       );
     }
     if (!this.inline) {
@@ -284,7 +284,7 @@ export class LocalServing<Input = unknown, Output = unknown>
         kind,
         isShared ? options.partitions : options.partitions.slice(0, 1),
         isShared ? lanes.keys : [],
-        options,
+        options.recovery,
         this.loading.signal,
       );
       if (opened.signature) {
@@ -326,7 +326,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   }
 
   private timed(partitions: readonly Partition[]): readonly Partition[] {
-    const { runTimeout } = this.options;
+    const { runTimeout } = this.options.recovery;
     return runTimeout === undefined
       ? partitions
       : partitions.map((partition, index) => new TimedPartition(index, partition, runTimeout));

@@ -53,13 +53,18 @@ export class Pipeline {
     /** Joins calls with the same input, in a serving that wants that. */
     private readonly shared?: SharedCalls,
   ) {
-    const { name, maxQueue, maxQueueCost, order } = options;
+    const { name, queue } = options;
     const { partitions, signature } = opened;
     const isInline = kind === 'inline';
-    const { observer, dispatch } = (this.runner = new BatchRunner(name, options, opened, events));
+    const { observer, dispatch } = (this.runner = new BatchRunner(
+      name,
+      options.recovery,
+      opened,
+      events,
+    ));
     const nextBatch = () => events.nextBatch();
-    const queue = { name, maxQueue, maxQueueCost, order, targets: partitions };
-    this.batcher = new Batcher({ ...queue, nextBatch, observer, dispatch });
+    const run = { targets: partitions, nextBatch, observer, dispatch };
+    this.batcher = new Batcher({ name, ...queue, ...run });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, isInline);
     this.caller = new CallerSide(callbacks, axesOf(signature?.inputs ?? []));
     const { caller, intake, pulls, batcher, runner } = this;

@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { ServingClosedError } from '../errors.js';
-import { type ShutdownOptions } from '../definition/option-rules.js';
+import type { ShutdownOptions } from '../definition/serving-definition.js';
 
 /** A target of shutdown, which takes calls. */
 export interface Closable {
@@ -23,7 +23,7 @@ const GRACE = 200;
 
 /**
  * The order of shutdown. After {@link begin} no call waits for others, and with
- * `drainOnShutdown: false` queued calls fail as closed. After {@link complete} no call is taken. At
+ * `drain: false` queued calls fail as closed. After {@link complete} no call is taken. At
  * the limit all calls that are left fail as closed, and everything that can be ended is ended.
  */
 export class Shutdown {
@@ -35,7 +35,7 @@ export class Shutdown {
   constructor(
     /** The owner as messages name it: `Serving "x"`. */
     private readonly owner: string,
-    private readonly options: ShutdownOptions,
+    private readonly options: Required<ShutdownOptions>,
     private readonly target: Closable,
   ) {}
 
@@ -53,9 +53,9 @@ export class Shutdown {
     if (this.limit) {
       return;
     }
-    const { drainOnShutdown, drainTimeout } = this.options;
-    this.limit = this.enforce(drainTimeout);
-    if (drainOnShutdown) {
+    const { drain, timeout } = this.options;
+    this.limit = this.enforce(timeout);
+    if (drain) {
       this.target.drain();
     } else {
       this.target.abandon(
@@ -98,7 +98,7 @@ export class Shutdown {
     const { owner, target, options } = this;
     if (target.end(new ServingClosedError(`${owner} was closed before the call had ended`))) {
       this.logger.warn(
-        `${owner} did not finish within ${options.drainTimeout} ms of shutdown; the calls that ` +
+        `${owner} did not finish within ${options.timeout} ms of shutdown; the calls that ` +
           'were left are answered as closed',
       );
     }

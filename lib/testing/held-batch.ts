@@ -50,7 +50,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.partition;
   }
 
-  /** The origin of its calls, in a serving with `separateOrigins`. */
+  /** The origin of its calls, in a serving with `queue.separateOrigins`. */
   get origin(): BatchContext['origin'] {
     return this.context.origin;
   }

@@ -3,8 +3,8 @@ import type {
   ExistingServingDefinition,
   FileServingDefinition,
   FunctionServingDefinition,
-  KeyServingOptions,
   ModelServingDefinition,
+  RecoveryOptions,
   ServingOptions,
 } from '../definition/serving-definition.js';
 
@@ -20,17 +20,10 @@ type RunOption = Exclude<
 
 const RUN_OPTIONS = {
   model: true,
-  session: true,
-  inputs: true,
-  outputs: true,
-  fetches: true,
   template: true,
   isolation: true,
   useFactory: true,
   useFile: true,
-  restartDelay: true,
-  maxRestarts: true,
-  restartTimeout: true,
   useClass: true,
   useExisting: true,
 } satisfies Record<RunOption, true>;
@@ -39,18 +32,25 @@ const RUN_OPTIONS = {
 export function modelStandIn(definition: ServingOptions): ServingOptions {
   const kept = Object.entries(definition).filter(([option]) => !Object.hasOwn(RUN_OPTIONS, option));
   // Leaves out devices of other machines, warm-up, and replies from earlier runs.
-  const partitions = definition.partitions === true ? 1 : definition.partitions;
+  const { name, partitions, deduplication, recovery } = definition;
   return {
     ...Object.fromEntries(kept),
-    name: definition.name,
-    partitions,
+    name,
+    partitions: partitions === true ? 1 : partitions,
     warmUp: undefined,
-    cache: undefined,
-    // Unlike a model, a function is idempotent only where the definition says so.
-    ...('model' in definition &&
-      !definition.idempotent && { retries: undefined, isolateFailures: undefined }),
-    ...(definition.cache && !definition.singleFlight && { identify: undefined }),
+    deduplication: deduplication?.singleFlight ? { ...deduplication, cache: undefined } : undefined,
+    recovery: recovery && recoveryStandIn(recovery, 'model' in definition),
   };
+}
+
+/** Only threads and processes restart, and only models are idempotent by default. */
+function recoveryStandIn(
+  { idempotent, isolateFailures, retries, runTimeout }: RecoveryOptions,
+  isModel: boolean,
+): RecoveryOptions {
+  return idempotent || !isModel
+    ? { idempotent, isolateFailures, retries, runTimeout }
+    : { idempotent, runTimeout };
 }
 
 /**
@@ -58,24 +58,22 @@ export function modelStandIn(definition: ServingOptions): ServingOptions {
  * inputs, which may be no tensors to pad.
  */
 export function servingStandIn(definition: ServingOptions): ServingOptions {
-  const { keyOptions = {}, ...shared } = modelStandIn(definition);
-  const ofKeys = Object.entries(keyOptions).map(
-    ([key, options]) => [key, unpadded(options)] as const,
-  );
+  const { batchKeys, ...shared } = modelStandIn(definition);
   return {
     ...unpadded(shared),
-    keyOptions: Object.fromEntries(ofKeys),
+    batchKeys: batchKeys?.map((key) => (typeof key === 'string' ? key : unpadded(key))),
     preprocess: undefined,
     postprocess: undefined,
     postprocessStream: undefined,
   };
 }
 
-function unpadded<Options extends KeyServingOptions>(options: Options): Options {
+function unpadded<Options extends Pick<ServingOptions, 'batchSize' | 'allowedSizes'>>(
+  options: Options,
+): Options {
   return {
     ...options,
     batchSize: options.batchSize ?? options.allowedSizes?.at(-1),
     allowedSizes: undefined,
-    pad: undefined,
   };
 }

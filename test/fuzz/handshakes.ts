@@ -13,7 +13,7 @@ import { type NodeParts, nodeParts } from './node-parts.js';
 const secret = 'known to nodes alone';
 const echo = {
   name: 'echo',
-  drainTimeout: 1000,
+  shutdown: { timeout: 1000 },
   useFactory: () => (rows: readonly unknown[]) => rows,
 };
 

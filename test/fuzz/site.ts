@@ -50,7 +50,11 @@ const definitions = [
   drawn,
   prints,
   defineServing({ name: 'digits', model }),
-  defineServing({ name: 'echo', separateOrigins: true, maxBytes: 2 ** 20, useFactory: () => echo }),
+  defineServing({
+    name: 'echo',
+    queue: { separateOrigins: true, maxBytesPerCall: 2 ** 20 },
+    useFactory: () => echo,
+  }),
   defineServing({
     name: 'thread',
     useFile: resolve('test/fixtures/workers/echo.mjs'),

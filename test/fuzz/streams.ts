@@ -13,7 +13,7 @@ const WINDOW = { messages: 64, bytes: 2 ** 20 };
 
 const echo = {
   name: 'echo',
-  maxQueue: 100_000,
+  queue: { maxRows: 100_000 },
   useFactory: () => (rows: readonly unknown[]) => rows,
 };
 

@@ -172,7 +172,7 @@ export class SupervisedPartition extends PartitionDecorator {
     const { index, kill, closed } = this;
     const { restartTimeout } = this.supervision;
     const facts = `Partition ${index} was not ready ${restartTimeout} ms after its restart`;
-    const advice = 'raise restartTimeout if that may take so long';
+    const advice = 'raise recovery.restartTimeout if that may take so long';
     if (kill) {
       end.abort(new ServingLoadError(`${facts}; ${advice}`));
     } else if (!closed) {

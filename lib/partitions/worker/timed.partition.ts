@@ -111,7 +111,7 @@ export class TimedPartition extends PartitionDecorator {
   private expire(run: TimedRun): void {
     const { index, timeout } = this;
     const facts = `Partition ${index} has run a batch of ${run.rows} rows for over ${timeout} ms`;
-    const advice = 'raise runTimeout if batches may take so long';
+    const advice = 'raise recovery.runTimeout if batches may take so long';
     if (this.kill) {
       run.expire(new RunTimeoutError(`${facts}, and is restarted; ${advice}`));
       this.kill();

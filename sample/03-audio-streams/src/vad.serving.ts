@@ -29,13 +29,14 @@ const sr = new Tensor('int64', [BigInt(sampleRate)], []);
  */
 export const vad = defineServing({
   name: 'vad',
-  model: new URL('../model/silero_vad_v6.onnx', import.meta.url),
+  model: {
+    file: new URL('../model/silero_vad_v6.onnx', import.meta.url),
+    // The file gives the batch axes of `state` and `sr`, and no shape of this output.
+    outputs: { stateN: { batchAxis: 1 } },
+  },
   // A chunk comes every 32 ms in each stream, at no common beat: in 8 ms, a quarter of the streams
   // have one.
   batchTimeout: 8,
-  // That the rows of `state` lie on axis 1 and `sr` has none is read from the file, which tells no
-  // shape of this output.
-  outputs: { stateN: { batchAxis: 1 } },
 
   preprocess({ window, state }: Heard) {
     return {

@@ -5,10 +5,11 @@ import { fileURLToPath } from 'node:url';
 
 /** What one would write without batching: a session on the main thread, and one run per call. */
 export async function unbatched(definition: ServingDefinition) {
-  if (!('model' in definition) || definition.model instanceof Uint8Array) {
+  const model = 'model' in definition ? definition.model : undefined;
+  if (typeof model !== 'string' && !(model instanceof URL)) {
     throw new TypeError(`Serving "${definition.name}" has no model file`);
   }
-  const path = definition.model instanceof URL ? fileURLToPath(definition.model) : definition.model;
+  const path = model instanceof URL ? fileURLToPath(model) : model;
   // As many threads as a serving gives its partition by default.
   const session = await InferenceSession.create(path, {
     intraOpNumThreads: Math.max(1, availableParallelism() - 1),

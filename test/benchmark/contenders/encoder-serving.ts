@@ -24,14 +24,13 @@ export interface Capacity {
  * limits it.
  */
 export async function encoderServing(
-  options: { readonly maxQueue?: number } = {},
+  queue: { readonly maxRows?: number } = {},
 ): Promise<LocalServing> {
   const serving = createServing({
     name: encoder.name,
-    model: encoder.path,
+    model: { file: encoder.path, session },
     batchSize,
-    session,
-    ...options,
+    queue,
   });
   await serving.start();
   return serving;

@@ -58,7 +58,7 @@ async function asTheQueueGrows({ rounds }: Plan): Promise<Measurement> {
     name: 'identity',
     useFactory: () => identity<number[]>,
     batchSize,
-    maxQueue: many,
+    queue: { maxRows: many },
   });
   await serving.start();
   const loader = newDataloader();
@@ -88,7 +88,7 @@ async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
     name: 'tensors',
     useFactory: () => identity<Tensor>,
     batchSize,
-    maxQueue: many,
+    queue: { maxRows: many },
   });
   await serving.start();
   const shapes = Array.from({ length: 1000 }, (_, index) => tensorRow(index + 1));
@@ -113,7 +113,7 @@ async function asTheShapesMultiply({ rounds }: Plan): Promise<Measurement> {
 /** What the rows of a serving with keys cost, against those of one without. */
 async function asTheKeysMultiply({ rounds }: Plan): Promise<Measurement> {
   const keys = Array.from({ length: 16 }, (_, index) => `key ${index}`);
-  const options = { useFactory: () => identity<number[]>, batchSize, maxQueue: many };
+  const options = { useFactory: () => identity<number[]>, batchSize, queue: { maxRows: many } };
   const keyed = createServing({ name: 'keyed', ...options, batchKeys: keys });
   const plain = createServing({ name: 'plain', ...options });
   await Promise.all([keyed.start(), plain.start()]);
@@ -141,7 +141,7 @@ async function asItIsStreamed({ rounds }: Plan): Promise<Measurement> {
     name: 'streamed',
     useFactory: () => identity<number[]>,
     batchSize,
-    maxQueue: many,
+    queue: { maxRows: many },
   });
   await serving.start();
   const batch = Batch.stack(Array.from({ length: many }, (_, index) => index));

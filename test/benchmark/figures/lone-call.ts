@@ -16,7 +16,11 @@ export async function loneCall(plan: Plan): Promise<Measurement[]> {
 
 async function loneCallOf(model: BenchmarkModel, { rounds, seconds }: Plan): Promise<Measurement> {
   const thread = await Thread.start(model);
-  const serving = createServing({ name: model.name, model: model.path, batchTimeout: 0, session });
+  const serving = createServing({
+    name: model.name,
+    model: { file: model.path, session },
+    batchTimeout: 0,
+  });
   await serving.start();
 
   const row = randomRows(1, model.rowShape);

@@ -35,8 +35,8 @@ interface Round {
 export async function overload(plan: Plan): Promise<Measurement[]> {
   const [rounds, seconds] = [Math.ceil(plan.rounds / 3), plan.seconds * 5];
   const serving = await encoderServing();
-  const shortQueue = await encoderServing({ maxQueue: 4 * batchSize });
-  const longQueue = await encoderServing({ maxQueue: patienceInBatches * batchSize });
+  const shortQueue = await encoderServing({ maxRows: 4 * batchSize });
+  const longQueue = await encoderServing({ maxRows: patienceInBatches * batchSize });
   const perRequest = await Session.start(encoder, 256);
 
   const measured: Round[] = [];

@@ -26,7 +26,7 @@ async function saturate(
   plan: Plan,
 ): Promise<Measurement> {
   const thread = await Thread.start({ name, path, rowShape });
-  const serving = createServing({ name, model: path, batchSize, session });
+  const serving = createServing({ name, model: { file: path, session }, batchSize });
   await serving.start();
 
   const runs = await runsIn(plan.seconds, thread);

@@ -11,9 +11,7 @@ export const circuit: Scenario = {
   async play(stage) {
     const curse = join(stage.folder, 'curse');
     const squares = {
-      idempotent: true,
-      restartDelay: 20,
-      maxRestarts: 2,
+      recovery: { idempotent: true, restartDelay: 20, maxRestarts: 2 },
       warmUp: [{ id: 0 }],
       worker: { delay: 5, curse },
     };

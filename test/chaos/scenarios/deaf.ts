@@ -19,7 +19,7 @@ export const deaf: Scenario = {
   title: 'clients that read no more of their streams',
   async play(stage) {
     const diary = new Diary(join(stage.folder, 'diary'));
-    const letters = { batchSize: 1, drainTimeout: 1000, worker: { diary: diary.path } };
+    const letters = { batchSize: 1, shutdown: { timeout: 1000 }, worker: { diary: diary.path } };
     const app = await stage.start({ squares: {}, letters }, { SHUTDOWN: '1000' });
     const load = await stage.load(app, squarers(8));
     const { memory: before } = await app.admin();

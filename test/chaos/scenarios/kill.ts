@@ -26,8 +26,9 @@ async function underLoad(
   stage: Stage,
   options: { readonly retries?: number },
 ): Promise<{ app: Application; load: Load }> {
-  const squares = { ...options, maxRestarts, idempotent: true, worker: { delay: DELAY } };
-  const app = await stage.start({ digits: { ...options, maxRestarts }, squares });
+  const recovery = { ...options, maxRestarts, idempotent: true };
+  const squares = { recovery, worker: { delay: DELAY } };
+  const app = await stage.start({ digits: { recovery }, squares });
   const load = await stage.load(app, [...(await readers(app, 16)), ...squarers(24)]);
   return { app, load };
 }
@@ -80,7 +81,7 @@ export const killOnce: Scenario = {
     const diary = new Diary(join(stage.folder, 'diary'));
     const worker = { delay: DELAY, diary: diary.path };
     const app = await stage.start({
-      squares: { batchSize: BATCH_SIZE, maxRestarts, idempotent: false, worker },
+      squares: { batchSize: BATCH_SIZE, recovery: { maxRestarts, idempotent: false }, worker },
     });
     const load = await stage.load(app, squarers(40));
     let kills = 0;

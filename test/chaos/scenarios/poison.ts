@@ -18,7 +18,7 @@ function poison(
     async play(stage) {
       // Whole twice, then in halves until it is alone.
       const retries = 1 + Math.log2(batchSize);
-      const squares = { idempotent: true, retries, batchSize, worker: { delay: 5 } };
+      const squares = { recovery: { idempotent: true, retries }, batchSize, worker: { delay: 5 } };
       const app = await stage.start({ squares }, { NODE_OPTIONS: '--max-old-space-size=80' });
       const load = await stage.load(app, squarers(24));
       const client = new HttpClient(app.url, 1);

@@ -7,7 +7,7 @@ export const stop: Scenario = {
   title: 'SIGSTOP, with runTimeout: 1000',
   async play(stage) {
     const app = await stage.start({
-      squares: { idempotent: true, runTimeout: 1000, worker: { delay: 5 } },
+      squares: { recovery: { idempotent: true, runTimeout: 1000 }, worker: { delay: 5 } },
     });
     const load = await stage.load(app, squarers(40));
     for await (const _ of stage.rounds(app, load, 0.2)) {

@@ -7,7 +7,7 @@ import { gone, signalTo } from '../signals.js';
 import type { Stage } from '../stage.js';
 
 const digits = {};
-const squares = { idempotent: true, worker: { delay: 5 } };
+const squares = { recovery: { idempotent: true }, worker: { delay: 5 } };
 
 interface UnderLoad {
   readonly app: Application;

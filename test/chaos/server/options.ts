@@ -1,11 +1,7 @@
-import type { ServingOptions, WorkerOptions } from 'nestjs-serving';
+import type { WorkerServingOptions } from 'nestjs-serving';
 
 /** What of a definition a scenario may want to be otherwise. */
-type Changes = Pick<
-  ServingOptions,
-  'batchSize' | 'batchTimeout' | 'idempotent' | 'retries' | 'runTimeout' | 'drainTimeout'
-> &
-  Pick<WorkerOptions, 'restartDelay' | 'maxRestarts'>;
+type Changes = Pick<WorkerServingOptions, 'batchSize' | 'batchTimeout' | 'recovery' | 'shutdown'>;
 
 /** The application that a scenario asks for; it has the servings that are named here. */
 export interface ServerOptions {

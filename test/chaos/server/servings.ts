@@ -22,10 +22,9 @@ export function servingsOf({ digits, squares, letters }: ServerOptions): Serving
 const digitsWith = (changes: ServerOptions['digits']) =>
   defineServing({
     name: 'digits',
-    model: 'sample/01-digits/model/digits.onnx',
+    model: { file: 'sample/01-digits/model/digits.onnx', session: { intraOpNumThreads: 1 } },
     ...inProcesses,
     partitions: 2,
-    session: { intraOpNumThreads: 1 },
     preprocess: (pixels: Uint8Array) => ({
       batch: {
         image: new Tensor(

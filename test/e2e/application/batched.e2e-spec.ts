@@ -832,13 +832,13 @@ describeOnPlatforms('@Batched()', (listen) => {
   it.each<[string, BatchedOptions, string[], string[]]>([
     [
       '[7.4] [10.2] Queued calls of higher priority run first, by the arguments of the calls',
-      { priority: (_dish: string, guest: string) => (guest === 'chef' ? 1 : 0) },
+      { queue: { priority: (_dish: string, guest: string) => (guest === 'chef' ? 1 : 0) } },
       ['soup for all', 'fish for all', 'cake for chef'],
       ['cake for chef', 'soup for all', 'fish for all'],
     ],
     [
       '[7.4] [10.2] Queued calls of tenants run in turn, by the arguments of the calls',
-      { tenant: (_dish: string, guest: string) => guest },
+      { queue: { tenant: (_dish: string, guest: string) => guest } },
       ['soup for ann', 'fish for ann', 'cake for ann', 'soup for bob'],
       ['soup for ann', 'soup for bob', 'fish for ann', 'cake for ann'],
     ],
@@ -855,9 +855,8 @@ describeOnPlatforms('@Batched()', (listen) => {
 
   it('[7.4] [10.2] A tenant with half of the queue is refused, and other tenants are not', async () => {
     const { kitchen, open } = await busyKitchen({
-      maxQueue: 4,
+      queue: { maxRows: 4, tenant: (_dish: string, guest: string) => guest },
       batchSize: 1,
-      tenant: (_dish: string, guest: string) => guest,
     });
     const meals = [kitchen.cook('soup', 'ann'), kitchen.cook('fish', 'ann')];
 
@@ -870,12 +869,14 @@ describeOnPlatforms('@Batched()', (listen) => {
 
   it('[6.1] [10.2] A call whose priority or tenant function fails is refused alone', async () => {
     const { kitchen, open } = await busyKitchen({
-      priority: (dish: string) => (dish === 'pie' ? 3.14 : 0),
-      tenant: (_dish: string, guest: string) => {
-        if (guest === 'stranger') {
-          throw new OutOfPaint('no such guest');
-        }
-        return guest;
+      queue: {
+        priority: (dish: string) => (dish === 'pie' ? 3.14 : 0),
+        tenant: (_dish: string, guest: string) => {
+          if (guest === 'stranger') {
+            throw new OutOfPaint('no such guest');
+          }
+          return guest;
+        },
       },
     });
     const meal = kitchen.cook('soup', 'ann');

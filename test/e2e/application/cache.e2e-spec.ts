@@ -47,7 +47,7 @@ describeOnPlatforms('Equal requests', (listen) => {
     const batches = new HeldFunction<unknown>();
     const upper: ServingDefinition = {
       name: 'upper',
-      singleFlight: true,
+      deduplication: { singleFlight: true },
       useFactory: batches.useFactory,
     };
     const site = await listen({
@@ -79,8 +79,7 @@ describeOnPlatforms('Equal requests', (listen) => {
     const batches = new HeldFunction<unknown>();
     const upper: ServingDefinition = {
       name: 'upper',
-      singleFlight: true,
-      cache,
+      deduplication: { singleFlight: true, cache },
       useFactory: batches.useFactory,
     };
     const imports = [CacheModule.register(), ServingModule.forRoot({ servings: [upper] })];
@@ -126,7 +125,7 @@ class DoublerModule {}
 const input = (): Batch => Batch.ofContainer(new Tensor('float32', [1, 2], [2, 1]));
 
 function kinds(): Record<string, object> {
-  const options = { name: 'doubling', cache };
+  const options = { name: 'doubling', deduplication: { cache } };
   return {
     'a class': ServingModule.forRoot({ servings: [{ ...options, useClass: Doubler }] }),
     'a provider': ServingModule.forRoot({
@@ -181,7 +180,11 @@ describe('The cache of an application', () => {
   );
 
   it('[1.9] [9.1] An application without a cache manager fails to boot with a serving that has a cache', async () => {
-    const upper: ServingDefinition = { name: 'upper', cache, useFactory: () => (rows) => rows };
+    const upper: ServingDefinition = {
+      name: 'upper',
+      deduplication: { cache },
+      useFactory: () => (rows) => rows,
+    };
     const booting = boot([ServingModule.forRoot({ servings: [upper] })]);
     await expect(booting).rejects.toThrow(InvalidServingError);
     await expect(booting).rejects.toThrow(
@@ -204,7 +207,7 @@ describe('The cache of an application', () => {
     };
     const vectors: ServingDefinition = {
       name: 'vectors',
-      cache,
+      deduplication: { cache },
       useFactory: () => (rows: unknown[]) =>
         rows.map(() => ({ vector: Float32Array.of(1, 2), at: new Date(0), n: 1n })),
     };
@@ -244,7 +247,7 @@ describe('The cache of an application', () => {
   it('The cache is not used by the replacement of a serving in a test', async () => {
     const upper: ServingDefinition<string> = {
       name: 'upper',
-      cache,
+      deduplication: { cache },
       useFactory: () => (rows) => rows,
     };
     const builder = Test.createTestingModule({
@@ -261,7 +264,7 @@ describe('The cache of an application', () => {
 let counted = 0;
 const counting: ServingDefinition = {
   name: 'counting',
-  cache,
+  deduplication: { cache },
   useFactory: () => (rows: unknown[]) => rows.map(() => ++counted),
 };
 

@@ -289,7 +289,7 @@ describeOnPlatforms('Errors over HTTP', (listen) => {
         await (texts[0] === 'learned' ? undefined : gate);
         return texts;
       };
-      const narrow = { batchSize: 1, maxQueue: 1 };
+      const narrow = { batchSize: 1, queue: { maxRows: 1 } };
 
       @Controller()
       class Narrow {

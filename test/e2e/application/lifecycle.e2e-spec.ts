@@ -104,13 +104,13 @@ describe('An application that receives SIGTERM', () => {
   it.each<[string, object, string, object]>([
     [
       'Without draining, queued calls get the closed error and running ones their results',
-      { drainOnShutdown: false },
+      { shutdown: { drain: false } },
       '',
       { status: 200, body: 'RUNNING' },
     ],
     [
       'At the shutdown limit every call gets the closed error',
-      { drainTimeout: 1 },
+      { shutdown: { timeout: 1 } },
       'did not finish within 1 ms of shutdown',
       { status: 503, body: '{"statusCode":503,"message":"Service Unavailable"}' },
     ],

@@ -38,7 +38,7 @@ import { describeOnPlatforms, type Listen } from '../../fixtures/partitions/plat
 
 /** Batches of exactly two calls, which only the size closes. */
 const pairs: BatchedOptions = { batchSize: 2, batchTimeout: 1_000_000 };
-const pairsOfOneOrigin: BatchedOptions = { ...pairs, separateOrigins: true };
+const pairsOfOneOrigin: BatchedOptions = { ...pairs, queue: { separateOrigins: true } };
 
 /** The origin of the batch and the rows in it. */
 const told = (rows: readonly string[]): string[] =>

@@ -98,7 +98,7 @@ class StuckController {
   }
 
   @Get('method')
-  @Batched({ drainTimeout: LIMIT })
+  @Batched({ shutdown: { timeout: LIMIT } })
   method(): Promise<never> {
     running.next();
     return never();
@@ -148,7 +148,7 @@ const definitions: ServingDefinition[] = [
       },
   },
 ];
-const servings = definitions.map((definition) => ({ ...definition, drainTimeout: LIMIT }));
+const servings = definitions.map((definition) => ({ ...definition, shutdown: { timeout: LIMIT } }));
 
 /** Closes the application and returns the milliseconds that it took. */
 async function close({ app }: Site): Promise<number> {

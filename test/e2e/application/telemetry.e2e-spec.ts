@@ -44,7 +44,7 @@ import { type Telemetry, useContexts, useTelemetry } from '../../fixtures/servin
 const echo: FunctionServingDefinition<string> = {
   name: 'echo',
   batchSize: 8,
-  maxQueue: 100,
+  queue: { maxRows: 100 },
   useFactory: () => (rows: string[]) => {
     if (rows.includes('bad')) {
       throw new Error('a bad row');

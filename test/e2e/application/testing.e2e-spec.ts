@@ -27,7 +27,7 @@ const writer = defineServing({
   name: 'writer',
   model,
   batchSize: 8,
-  separateOrigins: true,
+  queue: { separateOrigins: true },
   preprocess: (prompt: string) => ({ batch: prompt }),
   postprocess: (text: string) => text,
 });

@@ -15,7 +15,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
 
   /** Three nodes with running calls whose answers are lost, since the broker was killed. */
   async function withoutBroker(idempotent: boolean) {
-    const servings = [{ name: 'm', batchSize: 4, idempotent }];
+    const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
     const web = await client(distribution);
     await web.knows('m', 3);

@@ -363,7 +363,7 @@ describe('A call in a cluster', () => {
       asked.push(input);
       return 'found';
     };
-    await cluster.node({ servings: [{ ...saying('shared', 'owner'), tenant }] });
+    await cluster.node({ servings: [{ ...saying('shared', 'owner'), queue: { tenant } }] });
     const web = await cluster.node();
     await web.knows('shared');
 

@@ -43,7 +43,7 @@ describe('The events of a call to another node', () => {
       const { servings, ends } = await watched({
         name: 'm',
         batchSize: 1,
-        drainTimeout: 50,
+        shutdown: { timeout: 50 },
         useFactory: held.useFactory,
       });
       const leaving = new AbortController();
@@ -101,7 +101,7 @@ describe('The events of a call to another node', () => {
     const { servings, ends } = await watched({
       name: 'm',
       batchSize: 1,
-      drainTimeout: 50,
+      shutdown: { timeout: 50 },
       useFactory: held.useFactory,
     });
     const reading = servings.stream('m', 1).subscribe();

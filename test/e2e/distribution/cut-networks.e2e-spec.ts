@@ -10,7 +10,7 @@ import { tcp } from '../../fixtures/cluster/wirings.js';
 
 const PORT = 5000;
 const distribution = { heartbeat: 100, downAfter: 1000, secret: 'known to these hosts alone' };
-const servings = [{ name: 'm', batchSize: 4, idempotent: true }];
+const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent: true } }];
 
 const answersOf = ({ answers }: Callers, { pid }: ClusterProcess) =>
   [...answers.values()].filter((by) => by === pid).length;

@@ -35,7 +35,7 @@ describe('Nodes with one nodeId', () => {
     let finish: ((rows: string[]) => void) | undefined;
     const begun = jest.fn(() => new Promise<string[]>((resolve) => (finish = resolve)));
     await cluster.node({
-      servings: [{ name: 'm', useFactory: () => begun, idempotent: false }],
+      servings: [{ name: 'm', useFactory: () => begun, recovery: { idempotent: false } }],
       ...quick,
     });
     const first = await cluster.node({ nodeId: 'same', ...quick });

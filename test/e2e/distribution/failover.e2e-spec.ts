@@ -16,7 +16,7 @@ const held = (name: string, options: Partial<FunctionServingDefinition> = {}) =>
   const definition: FunctionServingDefinition = {
     name,
     batchSize: 1,
-    drainTimeout: 50,
+    shutdown: { timeout: 50 },
     ...options,
     useFactory: batches.useFactory,
   };
@@ -31,7 +31,7 @@ const answer = ({ batches }: ReturnType<typeof held>, mark: string): void => {
 
 const answering = (mark: string): FunctionServingDefinition => ({
   name: 'm',
-  idempotent: false,
+  recovery: { idempotent: false },
   useFactory: () => (rows: readonly number[]) => rows.map((row) => `${row} by ${mark}`),
 });
 
@@ -39,7 +39,10 @@ describe('A call whose node is lost', () => {
   const cluster = useCluster();
 
   it('[11] A call of an idempotent serving runs again on another node', async () => {
-    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const [a, b] = [
+      held('m', { recovery: { idempotent: true } }),
+      held('m', { recovery: { idempotent: true } }),
+    ];
     const [nodeA, nodeB] = [
       await cluster.node({ servings: [a.definition] }),
       await cluster.node({ servings: [b.definition] }),
@@ -82,7 +85,7 @@ describe('A call whose node is lost', () => {
         throw new OverloadedError('full');
       },
     };
-    const b = held('m', { idempotent: true });
+    const b = held('m', { recovery: { idempotent: true } });
     await cluster.node({ nodeId: 'a', servings: [refusing] });
     const lost = await cluster.node({ nodeId: 'b', servings: [b.definition] });
     await cluster.node({ nodeId: 'c', servings: [answering('c')] });
@@ -102,7 +105,7 @@ describe('A call whose node is lost', () => {
   it('[11] A call fails when it has run as often as its attempts allow', async () => {
     const nodes = await Promise.all(
       [1, 2].map(async () => {
-        const serving = held('m', { idempotent: true });
+        const serving = held('m', { recovery: { idempotent: true } });
         return { serving, node: await cluster.node({ servings: [serving.definition] }) };
       }),
     );
@@ -121,7 +124,10 @@ describe('A call whose node is lost', () => {
 
   it('[11] A call runs elsewhere when its node is silent for too long', async () => {
     cluster.network({ connections: false });
-    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const [a, b] = [
+      held('m', { recovery: { idempotent: true } }),
+      held('m', { recovery: { idempotent: true } }),
+    ];
     const quick = { heartbeat: 20, downAfter: 100, probeAfter: 1_000_000 };
     const nodeA = await cluster.node({ servings: [a.definition], ...quick });
     const web = await cluster.node(quick);
@@ -139,7 +145,10 @@ describe('A call whose node is lost', () => {
 
   it('[11] A call runs elsewhere when the broker reports that its node is gone', async () => {
     cluster.network({ connections: false });
-    const [a, b] = [held('m', { idempotent: true }), held('m', { idempotent: true })];
+    const [a, b] = [
+      held('m', { recovery: { idempotent: true } }),
+      held('m', { recovery: { idempotent: true } }),
+    ];
     const slow = { heartbeat: 60_000, probeAfter: 10 };
     const nodeA = await cluster.node({ servings: [a.definition], ...slow });
     const web = await cluster.node(slow);
@@ -162,7 +171,7 @@ describe('A call whose caller counts as lost by mistake', () => {
   it.each([true, false])(
     '[11] A call ends at its node without waiting; idempotent: %s',
     async (idempotent) => {
-      const m = held('m', { idempotent });
+      const m = held('m', { recovery: { idempotent } });
       const node = await cluster.node({ servings: [m.definition] });
       const web = await cluster.node({ discoveryTimeout: 50 });
       await web.knows('m');
@@ -188,7 +197,7 @@ describe('While the broker is offline', () => {
 
   it('[11] Calls wait, those in progress run again, and no node is lost', async () => {
     const network = cluster.network({ connections: false });
-    const m = held('m', { idempotent: true });
+    const m = held('m', { recovery: { idempotent: true } });
     await cluster.node({ servings: [m.definition] });
     const web = await cluster.node({ discoveryTimeout: 10 });
     await web.knows('m');
@@ -214,7 +223,7 @@ describe('While the broker is offline', () => {
 
   it('[11] Calls at a node that alone lost the broker run again when it returns', async () => {
     const network = cluster.network({ connections: false });
-    const m = held('m', { idempotent: true });
+    const m = held('m', { recovery: { idempotent: true } });
     const patient = { downAfter: 60_000 };
     const node = await cluster.node({ servings: [m.definition], ...patient });
     const web = await cluster.node(patient);
@@ -262,7 +271,7 @@ describe('A call that a node refuses', () => {
   const cluster = useCluster();
 
   it('[11] A refused call goes to another node, and fails with the last refusal when all refuse', async () => {
-    const full = [held('m', { maxQueue: 1 }), held('m', { maxQueue: 1 })];
+    const full = [held('m', { queue: { maxRows: 1 } }), held('m', { queue: { maxRows: 1 } })];
     const nodes = await Promise.all(
       full.map(({ definition }) => cluster.node({ servings: [definition] })),
     );
@@ -299,7 +308,7 @@ describe('A node that shuts down', () => {
   const cluster = useCluster();
 
   it('[11] [9.3] A node that closes answers its calls and gets no more, and the others go on', async () => {
-    const patient = { drainTimeout: 30_000 };
+    const patient = { shutdown: { timeout: 30_000 } };
     const [a, b] = [held('m', patient), held('m', patient)];
     const nodeOf = ({ definition }: typeof a) =>
       cluster.node({ servings: [definition], drainTimeout: 30_000 });

@@ -7,7 +7,7 @@ const echo = (name: string, weight: number) => ({
   name,
   distribution: { weight },
   partitions: 2,
-  drainTimeout: 100,
+  shutdown: { timeout: 100 },
   useFactory: () => (rows: readonly unknown[]) => rows,
 });
 

@@ -37,7 +37,10 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
   }
 
   it('[11] When a process is killed under load others take over, no call fails, and its restart serves again', async () => {
-    const { web, callers, victim, others } = await underLoad({ idempotent: true }, byTransport);
+    const { web, callers, victim, others } = await underLoad(
+      { recovery: { idempotent: true } },
+      byTransport,
+    );
     await victim.hold();
 
     victim.process.kill('SIGKILL');
@@ -55,7 +58,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
   });
 
   it('[11] When a process is stopped under load others take over, and it serves again when continued', async () => {
-    const { web, callers, victim } = await underLoad({ idempotent: true }, byBeats);
+    const { web, callers, victim } = await underLoad({ recovery: { idempotent: true } }, byBeats);
     await victim.hold();
 
     victim.process.kill('SIGSTOP');
@@ -76,7 +79,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
 
   it('[11] When a process is killed under load, calls that must not run twice fail with the reason', async () => {
     const { callers, victim } = await underLoad(
-      { idempotent: false },
+      { recovery: { idempotent: false } },
       { ...byTransport, attempts: 1 },
     );
     await victim.hold();

@@ -11,7 +11,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
 
   it('[11] [9.3] When processes leave under load one after the other, no call is lost and no row runs twice', async () => {
     // A lost call could not run again.
-    const servings = [{ name: 'm', batchSize: 4, idempotent: false }];
+    const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
     const web = await client({ attempts: 1 });
     await web.knows('m', 3);
@@ -46,7 +46,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
       const leaving = await node({
         kind,
         ending: 'hooks',
-        servings: [{ name: 'm', batchSize: 4, idempotent: false }],
+        servings: [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }],
       });
       const web = await client();
       await web.knows('m', 1);

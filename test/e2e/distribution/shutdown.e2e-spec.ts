@@ -32,7 +32,13 @@ class Hung {
       this.begun++;
       return never();
     };
-    this.definition = { name: 'hung', batchSize: 1, drainTimeout: 300, ...options, useFactory };
+    this.definition = {
+      name: 'hung',
+      batchSize: 1,
+      shutdown: { timeout: 300 },
+      ...options,
+      useFactory,
+    };
   }
 }
 
@@ -70,8 +76,7 @@ describe('A node that shuts down', () => {
         name: 'echo',
         batchSize: 8,
         batchTimeout: 10_000,
-        drainTimeout: 5000,
-        drainOnShutdown: drain,
+        shutdown: { timeout: 5000, drain },
       };
       const [owner, web] = await pair({
         ...echo,
@@ -124,10 +129,10 @@ describe('A node that shuts down', () => {
     ['drainTimeout when that is less', { drainTimeout: 500 }, 500],
     ['the longest shutdown when drainTimeout is more', { drainTimeout: 60_000 }, 700],
   ])('[H3] The shutdown limit of a node is %s', async (_, options, limit) => {
-    const hung = new Hung({ drainTimeout: 700 });
+    const hung = new Hung({ shutdown: { timeout: 700 } });
     const quick = {
       name: 'quick',
-      drainTimeout: 100,
+      shutdown: { timeout: 100 },
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const [owner, web] = await pair(hung.definition, {
@@ -147,11 +152,11 @@ describe('A node that shuts down', () => {
   });
 
   it('[H3] At the limit a node answers its own remote calls with the closed error, in every stage', async () => {
-    const hung = new Hung({ drainTimeout: 5000 });
+    const hung = new Hung({ shutdown: { timeout: 5000 } });
     const owner = await cluster.node({ servings: [hung.definition] });
     const local = {
       name: 'local',
-      drainTimeout: 300,
+      shutdown: { timeout: 300 },
       useFactory: () => (rows: readonly unknown[]) => rows,
     };
     const web = await cluster.node({
@@ -185,7 +190,7 @@ describe('A node that shuts down', () => {
 
   it('[H3] A node that closes runs the windows of servings of other modules too', async () => {
     const network = new MemoryNetwork();
-    const patient = { batchSize: 8, batchTimeout: 10_000, drainTimeout: 5000 };
+    const patient = { batchSize: 8, batchTimeout: 10_000, shutdown: { timeout: 5000 } };
     const echo = { name: 'echo', ...patient, useFactory: () => (rows: readonly unknown[]) => rows };
     const feature: Type = class Feature {};
     Module({ imports: [ServingModule.forFeature({ servings: [echo] })] })(feature);
@@ -228,7 +233,7 @@ describe('An application that shuts down', () => {
 
   it('[H3] An application answers over HTTP at its limit when the node that it calls does not', async () => {
     const network = new MemoryNetwork();
-    const hung = new Hung({ drainTimeout: 1000 });
+    const hung = new Hung({ shutdown: { timeout: 1000 } });
     const owner = await NestFactory.createApplicationContext(
       {
         module: class {},

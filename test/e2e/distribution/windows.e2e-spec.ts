@@ -52,7 +52,7 @@ describe('The flow control of a stream between two nodes', () => {
       const never = {
         name: 'never',
         useFactory: () => () => new Promise<never>(() => {}),
-        drainTimeout: 10,
+        shutdown: { timeout: 10 },
         batchSize: 1,
       };
       const owner = await cluster.node({ servings: [never] });

@@ -87,10 +87,10 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
   const serve = useServings();
 
   describe.each<[string, Partial<ServingDefinition>, (first: number, rows: number) => object]>([
-    ['a model with one input', { model: oneInput, session }, x],
-    ['a model with two inputs', { model: twoInputs, session }, xz],
-    ['a model with several outputs', { model: severalOutputs, session }, xz],
-    ['a model whose inputs are no floats', { model: embedding, session }, ids],
+    ['a model with one input', { model: { file: oneInput, session } }, x],
+    ['a model with two inputs', { model: { file: twoInputs, session } }, xz],
+    ['a model with several outputs', { model: { file: severalOutputs, session } }, xz],
+    ['a model whose inputs are no floats', { model: { file: embedding, session } }, ids],
     [
       'a class with nested inputs and outputs',
       { useClass: doublingClass().Doubling, warmUp: [nested(0, 1)] },
@@ -106,9 +106,8 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const serving = await serve({
         name: 'padded',
         ...how,
-        batchSize: 8,
         batchTimeout: 50,
-        pad: true,
+        allowedSizes: [8],
       } as ServingDefinition);
       return { serving, batches: recordBatches(serving) };
     };
@@ -173,8 +172,10 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       const runs: string[] = [];
       const serving = createServing({
         name: 'compiled',
-        batchKeys: ['short', 'long'],
-        keyOptions: { short: { allowedSizes: [4, 8] }, long: { batchSize: 2, pad: true } },
+        batchKeys: [
+          { key: 'short', allowedSizes: [4, 8] },
+          { key: 'long', allowedSizes: [2] },
+        ],
         partitions: 2,
         preprocess: (key: string) => ({ batch: Batch.stack([floats([2], [1, 2])]).withKey(key) }),
         warmUp: ['short', 'long'],
@@ -229,20 +230,18 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
       ],
       [
         "an example of another shape than the model's",
-        { model: oneInput, warmUp: [{ x: floats([1, 3], [1, 2, 3]) }] },
+        { model: { file: oneInput, session }, warmUp: [{ x: floats([1, 3], [1, 2, 3]) }] },
         /axis 1 of "x" is 3 and must be 4/,
       ],
       [
         'an example without an input that the model has',
-        { model: twoInputs, warmUp: [x(0, 1)] },
+        { model: { file: twoInputs, session }, warmUp: [x(0, 1)] },
         /"z" is missing/,
       ],
     ])('[2.4] [9.1] The start fails for %s', async (_, definition, message) => {
       const serving = createServing({
         name: 'wrong',
-        batchSize: 8,
-        pad: true,
-        session,
+        allowedSizes: [8],
         ...definition,
       } as ServingDefinition);
 
@@ -280,10 +279,8 @@ describe('Like Axon.Serving, which pads every batch to its compiled size', () =>
     ])('[4.9] A call is refused alone with rows %s', async (_, bad, message) => {
       const serving = await serve({
         name: 'door',
-        model: oneInput,
-        session,
-        batchSize: 8,
-        pad: true,
+        model: { file: oneInput, session },
+        allowedSizes: [8],
       });
 
       const [refused, good] = await Promise.allSettled([

@@ -91,7 +91,11 @@ describe('Faults of Nx.Serving, in real threads', () => {
   });
 
   it.each<[string, Partial<ServingDefinition>, object]>([
-    ['a model', { model: linearModel('rows'), session }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
+    [
+      'a model',
+      { model: { file: linearModel('rows'), session } },
+      { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) },
+    ],
     ['a file', { useFile: worker('doubling') }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
     ['a function', { useFactory: () => doubled }, { x: floats([2, 3], [1, 2, 3, 4, 5, 6]) }],
   ])('[3.1] [3.2] The output in batches equals the inline output: %s', async (_, how, input) => {
@@ -101,7 +105,7 @@ describe('Faults of Nx.Serving, in real threads', () => {
   });
 
   it('[4.5] [5.1] The outputs of several sessions of a model are joined to one', async () => {
-    const definition = { name: 'sessions', model: linearModel('rows'), session };
+    const definition = { name: 'sessions', model: { file: linearModel('rows'), session } };
     const input = {
       x: floats(
         [7, 3],
@@ -181,8 +185,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   it('[4.9] A row that does not fit the model is refused alone before it enters a batch', async () => {
     const serving = await serve({
       name: 'model',
-      model: linearModel('rows'),
-      session,
+      model: { file: linearModel('rows'), session },
       batchSize: 3,
       batchTimeout: 10_000,
     });
@@ -293,9 +296,8 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     const serving = await serve({
       name: 'keys',
       useFactory: () => doubled,
-      batchKeys: ['short', 'long'],
+      batchKeys: ['short', { key: 'long', batchSize: 2, batchTimeout: 50 }],
       batchTimeout: 10,
-      keyOptions: { long: { batchSize: 2, batchTimeout: 50 } },
     });
     const batches = recordBatches(serving);
     const calls = [numbers(1, 2, 3).withKey('short'), numbers(1, 2, 3).withKey('long')].map(
@@ -343,7 +345,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
 
   describe('limits', () => {
     it('[7.1] A call beyond the queue limit is refused at once with 503', async () => {
-      const { held, serving } = await hold({ batchSize: 1, maxQueue: 2 });
+      const { held, serving } = await hold({ batchSize: 1, queue: { maxRows: 2 } });
       const calls = [1, 2, 3, 4].map((value) => serving.batchedRun(numbers(value)));
       const refused = await Promise.allSettled([calls.pop()]);
       await turn();
@@ -374,7 +376,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     });
 
     it('[7.3] Cancelled rows make room in the queue at once', async () => {
-      const { held, serving } = await hold({ batchSize: 2, maxQueue: 2 });
+      const { held, serving } = await hold({ batchSize: 2, queue: { maxRows: 2 } });
       const running = serving.batchedRun(numbers(1));
       await turn();
       const controller = new AbortController();
@@ -400,7 +402,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
     });
 
     it('[7.1] [7.3] Rows that have left count once, so that the queue limit stays the same', async () => {
-      const { held, serving } = await hold({ batchSize: 2, maxQueue: 6 });
+      const { held, serving } = await hold({ batchSize: 2, queue: { maxRows: 6 } });
       const failed = expect(serving.batchedRun(numbers(1, 2, 3, 4, 5, 6))).rejects.toThrow('oops');
       await turn();
       held.next().fail(new RangeError('oops'));
@@ -507,7 +509,7 @@ describe('Faults of Nx.Serving, in virtual time', () => {
   });
 
   it('[12.2] Events report queue, wait, fill and size of batches, and refused calls', async () => {
-    const { held, serving } = await hold({ batchSize: 2, maxQueue: 2 });
+    const { held, serving } = await hold({ batchSize: 2, queue: { maxRows: 2 } });
     const batches: BatchEndEvent[] = [];
     const calls: CallEndEvent[] = [];
     serving.eventsOf('batch:end').subscribe((batch) => batches.push(batch));

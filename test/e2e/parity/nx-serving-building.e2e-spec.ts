@@ -301,9 +301,9 @@ describe('Building servings, like Nx.Serving', () => {
       /option "postprocess" is "upper"; allowed is a function/,
     ],
     [
-      'with options for an unknown key',
-      { keyOptions: { de: {} } },
-      /keyOptions has the unknown key "de"; its keys are default/,
+      'with options without their key',
+      { batchKeys: [{ batchSize: 2 }] },
+      /option "batchKeys" is .*; allowed is a list of different keys/,
     ],
     [
       'with two ways to run a batch',

@@ -87,7 +87,7 @@ describe('Hooks, like Nx.Serving', () => {
     ['a file', { useFile: worker('add-five') }],
     [
       'a model',
-      { model: addFiveModel, fetches: ['five'], session: { intraOpNumThreads: 1 } },
+      { model: { file: addFiveModel, fetches: ['five'], session: { intraOpNumThreads: 1 } } },
       (five) => ({ five }),
     ],
   ])('%s', (kind, how, output) => {
@@ -158,7 +158,7 @@ describe('Hooks, like Nx.Serving', () => {
 
     it('[2.4] [8.3] Hook values exclude the padding of their batch', async () => {
       const serving = await serve(
-        definition({ batchSize: 4, pad: true, warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
+        definition({ allowedSizes: [4], warmUp: kind === 'a model' ? [] : [rowsFrom(1)] }),
       );
 
       expect(await collect(serving.stream(rowsFrom(1), { hooks }))).toEqual(events(1));
@@ -259,7 +259,10 @@ describe('Hooks, like Nx.Serving', () => {
   });
 
   it('[8.3] A hook that the model does not have is refused with those that it has', async () => {
-    const serving = await serve({ name: 'model', model: addFiveModel, fetches: ['five'] });
+    const serving = await serve({
+      name: 'model',
+      model: { file: addFiveModel, fetches: ['five'] },
+    });
 
     await expect(collect(serving.stream(rowsFrom(1), { hooks: ['triple'] }))).rejects.toThrow(
       new InvalidInputError(

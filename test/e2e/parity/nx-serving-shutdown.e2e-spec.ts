@@ -47,7 +47,7 @@ describe('Shutdown, like Nx.Serving', () => {
   ])(
     '[9.3] Without draining, %s gets the closed error at once, and running batches finish',
     async (_, second) => {
-      const { serving, batches } = await hold({ drainOnShutdown: false });
+      const { serving, batches } = await hold({ shutdown: { drain: false } });
       const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
       const told = jest.fn();
       waiting.catch(told);
@@ -87,7 +87,7 @@ describe('Shutdown, like Nx.Serving', () => {
   });
 
   it('[9.3] Without draining, a call that is partly running gets the closed error, and its output is discarded', async () => {
-    const { serving, batches } = await hold({ drainOnShutdown: false });
+    const { serving, batches } = await hold({ shutdown: { drain: false } });
     const split = expect(serving.batchedRun(numbers(1, 2, 3))).rejects.toThrow(ServingClosedError);
     await turn();
 
@@ -99,7 +99,7 @@ describe('Shutdown, like Nx.Serving', () => {
   });
 
   it('[9.3] Shutdown ends at its limit, also when a batch does not', async () => {
-    const { serving, batches } = await hold({ drainTimeout: 1000 });
+    const { serving, batches } = await hold({ shutdown: { timeout: 1000 } });
     const [running, waiting] = [numbers(1, 2), numbers(3, 4)].map((rows) =>
       serving.batchedRun(rows),
     );
@@ -178,7 +178,11 @@ describe('Shutdown, like Nx.Serving', () => {
   });
 
   it('[8.1] [9.3] An endless sequence gets the closed error at the shutdown limit, and its source is closed', async () => {
-    const serving = await serve({ name: 'endless', useFactory: () => doubled, drainTimeout: 1000 });
+    const serving = await serve({
+      name: 'endless',
+      useFactory: () => doubled,
+      shutdown: { timeout: 1000 },
+    });
     const left = jest.fn();
     async function* endless(): AsyncGenerator<Batch, void> {
       try {

@@ -78,7 +78,7 @@ describe('The allowed sizes of a model', () => {
   );
 
   it('[2.4] A batch that callers share is padded, and each gets its own rows', async () => {
-    const serving = await serve({ name: 'shapes', model: shapeModel(), batchSize: 8, pad: true });
+    const serving = await serve({ name: 'shapes', model: shapeModel(), allowedSizes: [8] });
 
     const replies = await Promise.all(
       [1, 2, 3].map((count) => serving.batchedRun({ x: rows(count) })),
@@ -98,11 +98,8 @@ describe('The allowed sizes of a model', () => {
     const axes = { t: { batchAxis: 1 } };
     const serving = await serve({
       name: 'echo',
-      model,
-      inputs: axes,
-      outputs: { same_t: axes.t },
-      pad: true,
-      batchSize: 5,
+      model: { file: model, inputs: axes, outputs: { same_t: axes.t } },
+      allowedSizes: [5],
     });
     const s = new Tensor('string', ['a', 'b'], [2]);
     const b = new Tensor('bool', [true, false], [2, 1]);
@@ -147,12 +144,16 @@ describe('The allowed sizes of a model', () => {
 
   it('[W1] [2.4] Allowed sizes are refused at boot for a model without a batch axis', async () => {
     const model = echoModel({ x: value('float32', 4, 2) });
-    const serving = serve({ name: 'echo', model, inputs: { x: { batchAxis: null } }, pad: true });
+    const serving = serve({
+      name: 'echo',
+      model: { file: model, inputs: { x: { batchAxis: null } } },
+      allowedSizes: [8],
+    });
 
     await expect(serving).rejects.toThrow(
       new InvalidServingError(
         'Serving "echo" is to pad the batches of key "default", and its model has no batch axis: each call is one run; ' +
-          'drop allowedSizes and pad',
+          'drop allowedSizes',
       ),
     );
   });
@@ -160,8 +161,7 @@ describe('The allowed sizes of a model', () => {
   it('[2.4] [1.8] Allowed sizes work with a model of fixed batch size', async () => {
     const serving = await serve({
       name: 'echo',
-      model: echoModel({ x: value('float32', 4, 2) }),
-      inputs: { x: { batchAxis: 0 } },
+      model: { file: echoModel({ x: value('float32', 4, 2) }), inputs: { x: { batchAxis: 0 } } },
       allowedSizes: [4, 8],
     });
 
@@ -188,9 +188,8 @@ describe('The warm-up of threads', () => {
     name: 'sizes',
     useFile: worker('sizes'),
     partitions: [{ diary }, { diary, fails }],
-    batchKeys: ['a', 'b'],
+    batchKeys: ['a', { key: 'b', allowedSizes: [2] }],
     allowedSizes: [1, 3],
-    keyOptions: { b: { allowedSizes: [2] } },
     warmUp: [example('a'), example('b')],
   });
   const entries = async (): Promise<string[]> => (await readFile(diary, 'utf8')).trim().split('\n');

@@ -84,7 +84,10 @@ describe('The batch axes of a model', () => {
   ])(
     '[1.8] The states of %s are joined on axis 1, and each caller gets its own',
     async (_, layers, dim, axes) => {
-      const serving = await serve({ name: 'net', model: recurrentModel(dim, 'batch'), ...axes });
+      const serving = await serve({
+        name: 'net',
+        model: { file: recurrentModel(dim, 'batch'), ...axes },
+      });
       const sizes = sizesOf(serving);
 
       const replies = await Promise.all(
@@ -146,9 +149,11 @@ describe('The batch axes of a model', () => {
     const rows = { batchAxis: 1 };
     const serving = await serve({
       name: 'columns',
-      model: echoModel({ x: value('float32', 'units', 'batch') }),
-      inputs: { x: rows },
-      outputs: { same_x: rows },
+      model: {
+        file: echoModel({ x: value('float32', 'units', 'batch') }),
+        inputs: { x: rows },
+        outputs: { same_x: rows },
+      },
     });
     const sizes = sizesOf(serving);
 
@@ -163,7 +168,7 @@ describe('The batch axes of a model', () => {
     ['that the model names', {}],
     ['that is declared', { y: { batchAxis: 1 } }],
   ])('[1.8] The rows of an output lie on the axis %s', async (_, outputs) => {
-    const serving = await serve({ name: 'flip', model: transposingModel(), outputs });
+    const serving = await serve({ name: 'flip', model: { file: transposingModel(), outputs } });
 
     const replies = await Promise.all(
       [0, 1].map((n) => serving.batchedRun({ x: floats([1, 3], [n, n + 1, n + 2]) })),
@@ -175,8 +180,7 @@ describe('The batch axes of a model', () => {
   it('[1.8] [6.3] The batch axis of every output is checked, with advice in the error', async () => {
     const serving = await serve({
       name: 'flip',
-      model: transposingModel(),
-      outputs: { y: { batchAxis: 0 } },
+      model: { file: transposingModel(), outputs: { y: { batchAxis: 0 } } },
     });
 
     const reply = serving.batchedRun({ x: floats([2, 3], [0, 1, 2, 3, 4, 5]) });
@@ -193,7 +197,7 @@ describe('The batch axes of a model', () => {
     async (fixed) => {
       const model = linearModel(fixed);
       const [stepping, single] = [
-        await serve({ name: 'fixed', model, inputs: { x: { batchAxis: 0 } } }),
+        await serve({ name: 'fixed', model: { file: model, inputs: { x: { batchAxis: 0 } } } }),
         await serve({ name: 'free', model: linearModel('batch') }),
       ];
       const inputs = Array.from({ length: 7 }, (_, n) => ({
@@ -213,9 +217,7 @@ describe('The batch axes of a model', () => {
     const fetches = ['y', 'next'];
     const serving = await serve({
       name: 'net',
-      model: recurrentModel(2, 1),
-      ...statesOnAxis1,
-      fetches,
+      model: { file: recurrentModel(2, 1), fetches, ...statesOnAxis1 },
     });
     const sizes = sizesOf(serving);
 
@@ -226,7 +228,10 @@ describe('The batch axes of a model', () => {
   });
 
   it('[W1] A model of one row with outputs without rows runs call by call, with a warning', async () => {
-    const serving = await serve({ name: 'net', model: recurrentModel(2, 1), ...statesOnAxis1 });
+    const serving = await serve({
+      name: 'net',
+      model: { file: recurrentModel(2, 1), ...statesOnAxis1 },
+    });
     const sizes = sizesOf(serving);
     const rates = [1, 2, 3, 2];
 
@@ -257,8 +262,7 @@ describe('The batch axes of a model', () => {
       });
       const serving = await serve({
         name: 'image',
-        model,
-        inputs: { x: { batchAxis: null } },
+        model: { file: model, inputs: { x: { batchAxis: null } } },
         batchTimeout: 5,
         batchSize: 8,
       });
@@ -284,8 +288,7 @@ describe('The batch axes of a model', () => {
     const model = echoModel({ x: value('float32', 4, 3) });
     const serving = await serve({
       name: 'fixed',
-      model,
-      inputs: { x: { batchAxis: 0 } },
+      model: { file: model, inputs: { x: { batchAxis: 0 } } },
       batchSize: 11,
       batchTimeout: 5,
     });
@@ -307,9 +310,7 @@ describe('The batch axes of a model', () => {
     const axes = { batchAxis: 0 };
     const serving = await serve({
       name: 'fixed',
-      model,
-      inputs: { x: axes },
-      outputs: { y: axes },
+      model: { file: model, inputs: { x: axes }, outputs: { y: axes } },
     });
 
     const reply = serving.batchedRun({ x: ones(2, 3) });

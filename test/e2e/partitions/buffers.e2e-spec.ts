@@ -18,9 +18,7 @@ const net: ServingDefinition = { name: 'net', model: recurrentModel(2, 'batch') 
 const rows = { batchAxis: 1 };
 const fixedNet: ServingDefinition = {
   name: 'net',
-  model: recurrentModel(2, 1),
-  inputs: { state: rows },
-  outputs: { next: rows },
+  model: { file: recurrentModel(2, 1), inputs: { state: rows }, outputs: { next: rows } },
 };
 const echo: ServingDefinition = { name: 'echo', useFile: worker('echo') };
 

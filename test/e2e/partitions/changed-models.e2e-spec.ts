@@ -76,7 +76,7 @@ describe('A model whose file changes while the application runs', () => {
         name: 'net',
         model,
         isolation: 'process',
-        restartDelay: 1,
+        recovery: { restartDelay: 1 },
       });
 
       await writeFile(model, oneOf('Neg'));
@@ -98,8 +98,7 @@ describe('A model whose file changes while the application runs', () => {
         name: 'net',
         model,
         isolation: 'process',
-        restartDelay: 1,
-        maxRestarts: 1,
+        recovery: { restartDelay: 1, maxRestarts: 1 },
       });
 
       expect((await serving.batchedRun({ x })).y).toEqual(floats([1, 2], [11, 22]));

@@ -67,7 +67,10 @@ describe('Tensors of every element type', () => {
 
   it('[1.7] [1.8] Strings are padded up to a fixed batch', async () => {
     const model = echoModel({ x: value('string', 3) });
-    const serving = await serve({ name: 'echo', model, inputs: { x: { batchAxis: 0 } } });
+    const serving = await serve({
+      name: 'echo',
+      model: { file: model, inputs: { x: { batchAxis: 0 } } },
+    });
 
     expect(await serving.batchedRun({ x: new Tensor('string', ['a'], [1]) })).toEqual({
       same_x: new Tensor('string', ['a'], [1]),

@@ -56,7 +56,10 @@ describe('The execution providers of a serving', () => {
   ])(
     '[5.7] A missing provider falls back to others in the list: %s',
     async (_, executionProviders) => {
-      const serving = await serve({ name: 'echo', model, session: { executionProviders } });
+      const serving = await serve({
+        name: 'echo',
+        model: { file: model, session: { executionProviders } },
+      });
 
       expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
     },
@@ -88,8 +91,7 @@ describe('The execution providers of a serving', () => {
 
       const serving = await serve({
         name: 'echo',
-        model,
-        session: { executionProviders },
+        model: { file: model, session: { executionProviders } },
         partitions: 2,
       });
       warn.mockRestore();
@@ -101,7 +103,10 @@ describe('The execution providers of a serving', () => {
   );
 
   it('[5.7] An empty list of providers means the CPU', async () => {
-    const serving = await serve({ name: 'echo', model, session: { executionProviders: [] } });
+    const serving = await serve({
+      name: 'echo',
+      model: { file: model, session: { executionProviders: [] } },
+    });
 
     expect(await serving.batchedRun({ x })).toEqual({ same_x: x });
   });
@@ -109,8 +114,7 @@ describe('The execution providers of a serving', () => {
   it('[5.7] The error for a faulty model does not blame the providers', async () => {
     const starting = serve({
       name: 'echo',
-      model: Uint8Array.of(1, 2, 3),
-      session: { executionProviders: [missing] },
+      model: { file: Uint8Array.of(1, 2, 3), session: { executionProviders: [missing] } },
     });
 
     await expect(starting).rejects.toThrow(ServingLoadError);
@@ -123,6 +127,8 @@ describe('The execution providers of a serving', () => {
       extra: { session: { disable_cpu_ep_fallback: '1' } },
     };
 
-    await expect(serve({ name: 'echo', model, session })).rejects.toThrow(ProviderUnavailableError);
+    await expect(serve({ name: 'echo', model: { file: model, session } })).rejects.toThrow(
+      ProviderUnavailableError,
+    );
   });
 });

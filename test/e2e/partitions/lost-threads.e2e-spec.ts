@@ -49,7 +49,12 @@ describe('A thread that ends', () => {
   it.each(ends)(
     '[5.6] Every call fails at once when the last thread %s and is not restarted',
     async (end) => {
-      const options = { partitions: 2, batchSize: 1, maxQueue: 4, maxRestarts: 0 };
+      const options = {
+        partitions: 2,
+        batchSize: 1,
+        queue: { maxRows: 4 },
+        recovery: { maxRestarts: 0 },
+      };
       const serving = await serve({ name: 'faults', useFile: worker('faults'), ...options });
 
       const dying = await Promise.allSettled(

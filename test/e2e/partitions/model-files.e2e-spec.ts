@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { InvalidServingError, ServingLoadError } from 'nestjs-serving';
+import { InvalidServingError, type ModelServingDefinition, ServingLoadError } from 'nestjs-serving';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -85,69 +85,66 @@ describe('A serving of an ONNX file', () => {
 
     await serve({
       name: 'echo',
-      model: echoModel({ x: value('float32', 'batch') }),
-      session: { optimizedModelFilePath: shared, logSeverityLevel: 3 },
+      model: {
+        file: echoModel({ x: value('float32', 'batch') }),
+        session: { optimizedModelFilePath: shared, logSeverityLevel: 3 },
+      },
       partitions: [{}, { optimizedModelFilePath: own }],
     });
 
     expect([shared, own].map((file) => existsSync(file))).toEqual([true, true]);
   });
 
-  it.each<[string, object, new () => Error, string]>([
+  it.each<[string, ModelServingDefinition['model'], new () => Error, string]>([
     [
       'the file is missing',
-      { model: 'missing.onnx' },
+      'missing.onnx',
       InvalidServingError,
       `there is no file ${join(process.cwd(), 'missing.onnx')}`,
     ],
-    [
-      'the file is no model',
-      { model: import.meta.filename },
-      ServingLoadError,
-      import.meta.filename,
-    ],
+    ['the file is no model', import.meta.filename, ServingLoadError, import.meta.filename],
     [
       'the bytes are no model',
-      { model: Uint8Array.of(1, 2, 3) },
+      Uint8Array.of(1, 2, 3),
       ServingLoadError,
       'Cannot load the model of 3 bytes',
     ],
     [
       'a session option is wrong',
-      { model: path, session: { intraOpNumThreads: 'all' } },
+      { file: path, session: { intraOpNumThreads: 'all' as never } },
       ServingLoadError,
       'intraOpNumThreads',
     ],
     [
       'an input is unknown',
-      { model: path, inputs: { picture: { batchAxis: 1 } } },
+      { file: path, inputs: { picture: { batchAxis: 1 } } },
       InvalidServingError,
       'no input "picture"; it has image',
     ],
     [
       'an axis is not there',
-      { model: path, inputs: { image: { batchAxis: 2 } } },
+      { file: path, inputs: { image: { batchAxis: 2 } } },
       InvalidServingError,
       'batchAxis can be 0 to 1',
     ],
     [
       'an output is unknown',
-      { model: path, outputs: { logits: { batchAxis: 1 } } },
+      { file: path, outputs: { logits: { batchAxis: 1 } } },
       InvalidServingError,
       'no output "logits"',
     ],
     [
       'only an output is declared with rows',
       {
-        model: path,
+        file: path,
         inputs: { image: { batchAxis: null } },
         outputs: { probabilities: { batchAxis: 0 } },
       },
       InvalidServingError,
       'and no input of the model has a batch axis',
     ],
-  ])('[9.1] A model fails to start with the reason when %s', async (_, options, type, message) => {
-    const starting = serve({ name: 'digits', model: path, ...options });
+  ])('[9.1] A model fails to start with the reason when %s', async (_, model, type, message) => {
+    const starting = serve({ name: 'digits', model });
 
     await expect(starting).rejects.toThrow(type);
     await expect(starting).rejects.toThrow('Serving "digits": ');

@@ -188,8 +188,7 @@ describe('Models of every shape and element type', () => {
       await session.release();
       const definition = {
         name: 'model',
-        model,
-        session: { logSeverityLevel: 4 } as const,
+        model: { file: model, session: { logSeverityLevel: 4 } as const },
         batchSize: 6,
       };
 

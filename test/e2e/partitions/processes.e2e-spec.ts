@@ -27,7 +27,7 @@ const model = fileURLToPath(
 );
 const inProcess = { isolation: 'process' } as const;
 /** Without restarts, so that the other process must answer. */
-const mortal = { ...inProcess, maxRestarts: 0 };
+const mortal = { ...inProcess, recovery: { maxRestarts: 0 } };
 
 /** The error of a rejected call. */
 const failureOf = (call: Promise<unknown>): Promise<unknown> =>
@@ -50,10 +50,9 @@ describe('The processes of a serving', () => {
   it('[5.2] Processes give the same answers as threads, alone and in batches', async () => {
     const digits: ServingDefinition = {
       name: 'digits',
-      model,
+      model: { file: model, session: { intraOpNumThreads: 1 } },
       batchSize: 8,
       partitions: 2,
-      session: { intraOpNumThreads: 1 },
     };
     const [thread, process] = [await serve(digits), await serve({ ...digits, ...inProcess })];
     const images = Array.from({ length: 40 }, (_, n) =>

@@ -26,7 +26,12 @@ function mortal(
   partition: object,
   options: Partial<FileServingDefinition> = {},
 ): FileServingDefinition {
-  const base = { name: 'mortal', useFile: worker('mortal'), batchSize: 1, restartDelay: 0 };
+  const base = {
+    name: 'mortal',
+    useFile: worker('mortal'),
+    batchSize: 1,
+    recovery: { restartDelay: 0 },
+  };
   return { ...base, partitions: [{ starts: shared(), ...partition }], ...options };
 }
 
@@ -100,7 +105,9 @@ describe('A thread that ends', () => {
   });
 
   it('[5.6] Failed restarts open the circuit: calls fail at once until a start succeeds', async () => {
-    const serving = await serve(mortal({ failing: [2] }, { maxRestarts: 1 }));
+    const serving = await serve(
+      mortal({ failing: [2] }, { recovery: { restartDelay: 0, maxRestarts: 1 } }),
+    );
     const lost = change(serving, 'lost');
 
     const dying = serving.batchedRun('exits').catch((error: unknown) => error);
@@ -141,7 +148,7 @@ describe('A thread that ends', () => {
     const starts = shared();
     const options = { starts, begun };
     const serving = await serve(
-      mortal({}, { batchSize: 4, maxQueue: 10_000, partitions: [options, options] }),
+      mortal({}, { batchSize: 4, queue: { maxRows: 10_000 }, partitions: [options, options] }),
     );
     const exits = 6;
 
@@ -190,7 +197,9 @@ describe('A thread that hangs', () => {
 
   it('[5.6] A thread that hangs fails its callers at once and runs nothing until it returns', async () => {
     const begun = shared(2);
-    const serving = await serve(mortal({ begun }, { runTimeout: 50 }));
+    const serving = await serve(
+      mortal({ begun }, { recovery: { restartDelay: 0, runTimeout: 50 } }),
+    );
     const held = gate();
 
     const hanging = serving.batchedRun(held.row);
@@ -200,7 +209,7 @@ describe('A thread that hangs', () => {
     const replies = Promise.allSettled([hanging, ahead, queued]);
     await expect(hanging).rejects.toThrow(
       new RunTimeoutError(
-        'Partition 0 has run a batch of 1 rows for over 50 ms; raise runTimeout if batches may take so long',
+        'Partition 0 has run a batch of 1 rows for over 50 ms; raise recovery.runTimeout if batches may take so long',
       ),
     );
 
@@ -225,7 +234,10 @@ describe('A thread that hangs', () => {
   it('[5.6] A thread that hangs leaves the others at work', async () => {
     const starts = shared();
     const serving = await serve(
-      mortal({}, { runTimeout: 50, partitions: [{ starts }, { starts }] }),
+      mortal(
+        {},
+        { recovery: { restartDelay: 0, runTimeout: 50 }, partitions: [{ starts }, { starts }] },
+      ),
     );
     const held = gate();
 
@@ -244,7 +256,9 @@ describe('A thread that hangs', () => {
       const begun = shared();
       const other = shared().fill(10);
       const partitions = [shared(), other].map((starts) => ({ starts, begun }));
-      const serving = await serve(mortal({}, { runTimeout: 50, partitions }));
+      const serving = await serve(
+        mortal({}, { recovery: { restartDelay: 0, runTimeout: 50 }, partitions }),
+      );
       const [hanging, busy] = [gate(), gate()];
 
       const hung = expect(serving.batchedRun(hanging.row)).rejects.toThrow(RunTimeoutError);
@@ -288,7 +302,7 @@ describe('A process that ends', () => {
     useFile: worker('dying'),
     isolation: 'process',
     batchSize: 1,
-    restartDelay: 0,
+    recovery: { restartDelay: 0 },
   } as const;
 
   it('[5.6] A process that was killed from outside is restarted', async () => {
@@ -307,7 +321,10 @@ describe('A process that ends', () => {
   });
 
   it('[5.6] A process that does not restart in time is killed, and lost after too many attempts', async () => {
-    const serving = await serve<number>({ ...dying, maxRestarts: 1, restartTimeout: 1 });
+    const serving = await serve<number>({
+      ...dying,
+      recovery: { restartDelay: 0, maxRestarts: 1, restartTimeout: 1 },
+    });
     const lost = change(serving, 'lost');
 
     process.kill(await serving.batchedRun('which'), 'SIGKILL');
@@ -320,7 +337,10 @@ describe('A process that ends', () => {
   });
 
   it('[5.6] A process that hangs is killed and restarted, and the batch handed ahead to it runs there', async () => {
-    const serving = await serve<number>({ ...dying, runTimeout: 200 });
+    const serving = await serve<number>({
+      ...dying,
+      recovery: { restartDelay: 0, runTimeout: 200 },
+    });
     const held = gate();
     const pid = await serving.batchedRun('which');
 
@@ -328,7 +348,7 @@ describe('A process that ends', () => {
     const ahead = serving.batchedRun('which');
 
     await expect(hanging).rejects.toThrow(
-      'Partition 0 has run a batch of 1 rows for over 200 ms, and is restarted; raise runTimeout if batches may take so long',
+      'Partition 0 has run a batch of 1 rows for over 200 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
     );
     expect(await ahead).not.toBe(pid);
     expect(() => process.kill(pid, 0)).toThrow('ESRCH');
@@ -336,7 +356,7 @@ describe('A process that ends', () => {
   });
 
   it('[5.6] [9.3] A process that hangs neither delays shutdown beyond its limit nor survives it', async () => {
-    const serving = await serve<number>({ ...dying, drainTimeout: 100 });
+    const serving = await serve<number>({ ...dying, shutdown: { timeout: 100 } });
     const held = gate();
     const hanging = expect(serving.batchedRun(held.row)).rejects.toThrow(ServingClosedError);
     await held.entered();

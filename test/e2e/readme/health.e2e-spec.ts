@@ -40,7 +40,11 @@ export class HealthModule {}
 // #endregion
 
 const echo = { name: 'echo', useFile: worker('echo') };
-const slow = { name: 'slow', useFactory: () => (rows: unknown[]) => rows, runTimeout: 20 };
+const slow = {
+  name: 'slow',
+  useFactory: () => (rows: unknown[]) => rows,
+  recovery: { runTimeout: 20 },
+};
 
 describeOnPlatforms('Health checks', (listen) => {
   it("[9.2] The manual's health checks answer with the state of every serving", async () => {

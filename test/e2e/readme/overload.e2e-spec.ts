@@ -17,12 +17,13 @@ import { BatchScript, recordBatches } from 'nestjs-serving/testing';
 export const embedder = defineServing({
   name: 'embedder',
   useFactory: () => (texts: string[]) => texts.map((text) => text.length),
-  maxQueue: 2000, // rows that may wait; more are refused at once
-  timeout: 1000, // ms in which a call must be answered, unless it says otherwise
-  tenantWeights: { gold: 3 }, // everybody else has a weight of 1
-  // a batch may run twice: it is tried again when its partition is lost, and in halves when it
-  // fails
-  idempotent: true,
+  timeout: 1000, // ms for a call without a timeout of its own
+  queue: {
+    maxRows: 2000, // a call that finds no room fails at once
+    tenantWeights: { gold: 3 }, // all other tenants have the weight 1
+  },
+  // A batch may run twice: it runs again when its partition is lost, and in halves when it fails.
+  recovery: { idempotent: true },
 });
 // #endregion
 
@@ -78,7 +79,7 @@ describe('The manual on overload', () => {
 
   it('[7.1] [7.2] [7.4] Full queues, passed deadlines and urgent calls behave as the manual describes', async () => {
     const script = new BatchScript<string, number>();
-    const serving = script.createServing({ ...embedder, batchSize: 2, maxQueue: 4 });
+    const serving = script.createServing({ ...embedder, batchSize: 2, queue: { maxRows: 4 } });
     await serving.start();
     const batches = recordBatches(serving);
     const first = serving.batchedRun('first');
@@ -105,7 +106,7 @@ describe('The manual on overload', () => {
     // #region isolate
     const serving = createServing({
       name: 'ratios',
-      idempotent: true,
+      recovery: { idempotent: true },
       // throws for 0n, and so for its batch
       useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor),
     });

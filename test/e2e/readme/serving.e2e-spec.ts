@@ -207,9 +207,11 @@ const moodOf = (text: string): string => (text.endsWith('!') ? 'excited' : 'calm
 // #region alike
 export const moods = defineServing({
   name: 'moods',
-  singleFlight: true, // comments that come while the same one is under way wait for its reply
-  cache: { ttl: 60_000 }, // and those of the next minute have it at once
-  identify: ({ text }: Comment) => text, // it does not matter who has written it
+  deduplication: {
+    singleFlight: true, // a comment waits for the reply to the same comment if that is under way
+    cache: { ttl: 60_000 }, // and gets the reply of the last minute at once
+    key: ({ text }: Comment) => text, // the author makes no difference
+  },
   preprocess: ({ text }: Comment) => ({ batch: text }),
   useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: moodOf(text) })),
 });

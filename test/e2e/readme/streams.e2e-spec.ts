@@ -91,8 +91,7 @@ const buckets = lengthBuckets([16, 32, 64], { tooLong: 'truncate' }); // or 'ref
 
 export const texts = defineServing({
   name: 'texts',
-  batchKeys: buckets.keys, // ['16', '32', '64']
-  keyOptions: { '64': { batchSize: 8 } },
+  batchKeys: ['16', '32', { key: '64', batchSize: 8 }], // or buckets.keys
   preprocess(text: string) {
     const codes = Int32Array.from(text, (character) => character.charCodeAt(0));
     // padded to the smallest that fits
@@ -116,7 +115,7 @@ export const compiled = defineServing({
 // #region origins
 export const audited = defineServing({
   name: 'audited',
-  separateOrigins: true,
+  queue: { separateOrigins: true },
   useFactory:
     () =>
     (rows: string[], { origin }) =>

@@ -273,7 +273,7 @@ describe('Hooks', () => {
 
   describe('of a model', () => {
     it('[8.3] The hooks of a model are its outputs, and a call without hooks gets only the fetched ones', async () => {
-      const serving = await serve({ name: 'layered', model: layered, fetches: ['y'] });
+      const serving = await serve({ name: 'layered', model: { file: layered, fetches: ['y'] } });
 
       expect(await serving.batchedRun(x(1, 2))).toEqual({ y: x(4, 16) });
       expect(outputsOf(await iterated(serving.stream(x(1, 2))))).toEqual([{ y: x(4, 16) }]);
@@ -287,8 +287,7 @@ describe('Hooks', () => {
     it("[8.3] Each caller in a batch gets its own rows of a model's hooks, on any batch axis", async () => {
       const serving = await serve({
         name: 'layered',
-        model: layered,
-        fetches: ['y'],
+        model: { file: layered, fetches: ['y'] },
         batchTimeout: 1,
         allowedSizes: [4],
       });
@@ -305,7 +304,7 @@ describe('Hooks', () => {
     });
 
     it('[8.3] A hook that is no output of the model is refused with the names of its outputs', async () => {
-      const serving = await serve({ name: 'layered', model: layered, fetches: ['y'] });
+      const serving = await serve({ name: 'layered', model: { file: layered, fetches: ['y'] } });
 
       for (const inline of [false, true]) {
         const reading = iterated(serving.stream(x(1, 2), { hooks: ['h', 'logits'], inline }));
@@ -318,9 +317,9 @@ describe('Hooks', () => {
     });
 
     it('[8.3] Fetching an output that the model does not have fails the boot', async () => {
-      await expect(serve({ name: 'layered', model: layered, fetches: ['logits'] })).rejects.toThrow(
-        InvalidServingError,
-      );
+      await expect(
+        serve({ name: 'layered', model: { file: layered, fetches: ['logits'] } }),
+      ).rejects.toThrow(InvalidServingError);
     });
   });
 });

@@ -183,7 +183,7 @@ describeOnPlatforms('Streams over HTTP', (listen) => {
   it.each(['events', 'letters'])(
     '[9.3] [8.4] Streams do not keep an application from closing: %s',
     async (path) => {
-      const servings = [{ ...speller, drainTimeout: 50 }];
+      const servings = [{ ...speller, shutdown: { timeout: 50 } }];
       const site = await listen({ ...metadata, imports: [ServingModule.forRoot({ servings })] });
       const response = await open(site, `/${path}/forever`);
       const ended = new Promise((resolve) => response.on('error', () => {}).on('close', resolve));

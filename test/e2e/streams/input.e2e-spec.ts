@@ -247,7 +247,7 @@ describe('A sequence of batches', () => {
       name: 'upper',
       useFactory: upper,
       batchSize: 2,
-      maxQueue: 8,
+      queue: { maxRows: 8 },
     });
 
     expect(await serving.batchedRun(endless(notes, 500))).toHaveLength(500);

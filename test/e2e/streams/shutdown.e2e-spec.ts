@@ -32,7 +32,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
     ): Promise<LocalServing> => start({ ...steps[host]({ counts }), batchSize: 2, ...options });
 
     it('[9.3] [8.4] A running generator and waiting calls go on to their end', async () => {
-      const serving = await serve({ drainOnShutdown: true });
+      const serving = await serve({ shutdown: { drain: true } });
       const running = await begin(serving.stream(row('a', 20)));
       const waiting = iterated(serving.stream(Batch.stack([row('b', 2), row('c', 1)])));
       await turn();
@@ -51,7 +51,7 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
 
     it('[9.3] [8.4] Without draining a running generator goes on to its end, and waiting calls get the closed error', async () => {
       const counts = new Int32Array(new SharedArrayBuffer(12));
-      const serving = await serve({ drainOnShutdown: false, batchSize: 1 }, counts);
+      const serving = await serve({ shutdown: { drain: false }, batchSize: 1 }, counts);
       const running = await begin(serving.stream(row('a', 20)));
       // A thread was handed one batch ahead and runs it.
       const ahead = Promise.allSettled([iterated(serving.stream(row('b', 2)))]);
@@ -79,12 +79,11 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
       ['alone', true, true],
     ])(
       '[9.3] [8.4] A generator ends at its next step, and its callers get the closed error: %s',
-      async (_, inline, drainOnShutdown) => {
+      async (_, inline, drain) => {
         const counts = new Int32Array(new SharedArrayBuffer(8));
         const serving = await start({
           ...steps[host]({ counts }),
-          drainOnShutdown,
-          drainTimeout: 20,
+          shutdown: { drain, timeout: 20 },
         });
         const running = await begin(serving.stream(row('a', 1e9), { inline }));
         const told = expect(running.rest).rejects.toThrow(ServingClosedError);

@@ -18,9 +18,8 @@ const TOLERANCE = 1e-4;
 export async function digitsSubject(): Promise<Subject> {
   const serving = createServing({
     name: 'digits',
-    model: 'sample/01-digits/model/digits.onnx',
-    session: { intraOpNumThreads: 1 },
-    maxQueue: 4000,
+    model: { file: 'sample/01-digits/model/digits.onnx', session: { intraOpNumThreads: 1 } },
+    queue: { maxRows: 4000 },
     preprocess: (rows: Float32Array) => ({
       batch: Batch.concatenate([new Tensor('float32', rows, [rows.length / PIXELS, PIXELS])]),
     }),

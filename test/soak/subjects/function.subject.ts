@@ -35,16 +35,18 @@ export async function functionSubject(ledger: Ledger, options: FunctionOptions):
           given.forEach((row) => ledger.ran(idOf(row), !idempotent));
           return given.map((row) => resultOf(row, key));
         })(rows),
-    idempotent,
+    recovery: { idempotent },
     batchSize: 64,
     batchTimeout,
     batchKeys: [...KEYS],
     partitions: 3,
-    maxQueue: 4000,
-    maxQueueCost: 4000,
-    cost: ({ size }) => size,
-    priorityAgeing: 20,
-    tenantWeights: { 'tenant 1': 3 },
+    queue: {
+      maxRows: 4000,
+      maxCost: 4000,
+      cost: ({ size }) => size,
+      priorityAgeing: 20,
+      tenantWeights: { 'tenant 1': 3 },
+    },
   });
   await serving.start();
   return {

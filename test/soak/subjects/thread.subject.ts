@@ -9,11 +9,11 @@ export async function threadSubject(): Promise<Subject> {
   const serving = createServing({
     name: 'thread',
     useFile: resolve('test/fixtures/workers/soak.mjs'),
-    idempotent: true,
+    recovery: { idempotent: true },
     batchSize: 64,
     batchKeys: [...KEYS],
     partitions: 2,
-    maxQueue: 4000,
+    queue: { maxRows: 4000 },
   });
   await serving.start();
   return {

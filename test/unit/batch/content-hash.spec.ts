@@ -146,7 +146,7 @@ describe('contentHash', () => {
     expect(() => contentHash(input)).toThrow(InvalidInputError);
     expect(() => contentHash(input)).toThrow(
       `The input holds ${part}, which has no content to compare by; ` +
-        'give the serving a key to compare by: identify: (input) => contentHash(...)',
+        'give the serving a key to compare by: deduplication.key: (input) => contentHash(...)',
     );
   });
 

@@ -22,7 +22,7 @@ const lane = laneOf(10);
 /** The admission to a queue whose partitions are busy by default. */
 class Door extends Admission {
   constructor(options: Partial<AdmissionOptions> = {}) {
-    super({ name: 'door', maxQueue: 10, takenBy: () => 0, ...options });
+    super({ name: 'door', maxRows: 10, takenBy: () => 0, ...options });
   }
 
   /** Admits a request. */
@@ -75,7 +75,7 @@ describe('Admission', () => {
 
       expect(error).toBeInstanceOf(OverloadedError);
       expect(error?.message).toBe(
-        'Serving "door" has 8 of at most 10 rows in its queue and no room for 3 more; call again later, or raise maxQueue',
+        'Serving "door" has 8 of at most 10 rows in its queue and no room for 3 more; call again later, or raise queue.maxRows',
       );
       expect(error?.retryAfter).toBeUndefined();
       expect(door.refusal({ size: 2 })).toBeUndefined();
@@ -87,30 +87,30 @@ describe('Admission', () => {
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
       expect(error?.message).toBe(
-        'Serving "door" has room in its queue for 10 rows and never 11; give fewer at a time, or raise maxQueue',
+        'Serving "door" has room in its queue for 10 rows and never 11; give fewer at a time, or raise queue.maxRows',
       );
       expect(error?.retryAfter).toBeUndefined();
     });
 
     it('[7.1] Rows beyond the cost limit of the queue are refused', () => {
-      const door = new Door({ maxQueueCost: 100 });
+      const door = new Door({ maxCost: 100 });
       door.ask({ cost: 60, size: 3 });
 
       const error = door.refusal({ cost: 41 });
 
       expect(error).toBeInstanceOf(OverloadedError);
       expect(error?.message).toBe(
-        'Serving "door" has rows in its queue that cost 60 of at most 100 and no room for 41 more; call again later, or raise maxQueueCost',
+        'Serving "door" has rows in its queue that cost 60 of at most 100 and no room for 41 more; call again later, or raise queue.maxCost',
       );
       expect(door.refusal({ cost: 40 })).toBeUndefined();
     });
 
     it('[7.1] A call that costs more than the whole queue allows is refused as too large', () => {
-      const error = new Door({ maxQueueCost: 100 }).refusal({ cost: 101 });
+      const error = new Door({ maxCost: 100 }).refusal({ cost: 101 });
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
       expect(error?.message).toBe(
-        'Serving "door" has room in its queue for a cost of 100 and never 101; give fewer at a time, or raise maxQueueCost',
+        'Serving "door" has room in its queue for a cost of 100 and never 101; give fewer at a time, or raise queue.maxCost',
       );
     });
 
@@ -129,17 +129,17 @@ describe('Admission', () => {
     });
 
     it('[7.4] A call with a priority below 0 and more rows than half of the queue is refused as too large', () => {
-      const error = new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 6 }, idle);
+      const error = new Door({ maxRows: 11 }).refusal({ priority: -1, size: 6 }, idle);
 
       expect(error).toBeInstanceOf(RequestTooLargeError);
       expect(error?.message).toBe(
-        'Serving "door" has room in its queue for 5 rows of a tenant, or of a priority below 0, and never 6; give fewer at a time, or raise maxQueue',
+        'Serving "door" has room in its queue for 5 rows of a tenant, or of a priority below 0, and never 6; give fewer at a time, or raise queue.maxRows',
       );
-      expect(new Door({ maxQueue: 11 }).refusal({ priority: -1, size: 5 })).toBeUndefined();
+      expect(new Door({ maxRows: 11 }).refusal({ priority: -1, size: 5 })).toBeUndefined();
     });
 
     it('[7.4] A call of a tenant with more rows than half of the queue is refused as too large', () => {
-      const door = new Door({ maxQueue: 11 });
+      const door = new Door({ maxRows: 11 });
 
       expect(door.refusal({ tenant: 'a', size: 6 }, idle)).toBeInstanceOf(RequestTooLargeError);
       expect(door.refusal({ tenant: 'a', size: 5 })).toBeUndefined();
@@ -175,7 +175,7 @@ describe('Admission', () => {
   ])(
     '[7.4] $tenants greedy tenants get $share of 100 places each, and one more tenant still finds room',
     (given) => {
-      const door = new Door({ maxQueue: 100 });
+      const door = new Door({ maxRows: 100 });
       const names = Array.from({ length: given.tenants }, (_, i) => `tenant ${i}`);
       const had = new Map(names.map((name) => [name, 0]));
 
@@ -202,7 +202,7 @@ describe('Admission', () => {
 
   describe('time to retry', () => {
     it('[7.1] The time to retry is the expected run time of the excess rows on all available partitions', () => {
-      const door = new Door({ maxQueue: 100 }).trained(4000);
+      const door = new Door({ maxRows: 100 }).trained(4000);
       door.ask({ size: 100 });
 
       const after = (size: number, partitions: number) =>
@@ -214,7 +214,7 @@ describe('Admission', () => {
     });
 
     it('[7.1] [H9] The time to retry is absent until a batch has run and measured from the first one on', () => {
-      const door = new Door({ maxQueue: 100 });
+      const door = new Door({ maxRows: 100 });
       door.ask({ size: 100 });
       expect(door.refusal({ size: 30 })?.retryAfter).toBeUndefined();
 
@@ -223,13 +223,13 @@ describe('Admission', () => {
     });
 
     it('[7.1] The time to retry is at least one second', () => {
-      const door = new Door({ maxQueue: 20 }).trained(10);
+      const door = new Door({ maxRows: 20 }).trained(10);
       door.ask({ size: 20 });
       expect(door.refusal()?.retryAfter).toBe(1);
     });
 
     it('[7.1] The time to retry follows the share of the rows that cost too much', () => {
-      const door = new Door({ maxQueue: 100, maxQueueCost: 100 }).trained(1000);
+      const door = new Door({ maxRows: 100, maxCost: 100 }).trained(1000);
       door.ask({ size: 50, cost: 100 });
 
       expect(door.refusal({ cost: 20 })?.retryAfter).toBe(1);
@@ -237,7 +237,7 @@ describe('Admission', () => {
     });
 
     it('[7.4] The time to retry follows the rows that a tenant or a low priority has beyond its share', () => {
-      const door = new Door({ maxQueue: 100 }).trained(1000);
+      const door = new Door({ maxRows: 100 }).trained(1000);
       door.ask({ size: 50, tenant: 'a' });
 
       expect(door.refusal({ size: 25, tenant: 'a' })?.retryAfter).toBe(3);
@@ -260,7 +260,7 @@ describe('Admission', () => {
     );
 
     it('[7.1] A call that cannot be answered before its deadline is refused with the time that it needs', () => {
-      const door = new Door({ maxQueue: 100 }).trained(100);
+      const door = new Door({ maxRows: 100 }).trained(100);
       door.ask({ size: 20 });
 
       // Two queued batches, its own, and a spare one.
@@ -276,7 +276,7 @@ describe('Admission', () => {
     });
 
     it('[7.1] The expected time of a call counts running rows, queued rows and its own, over all available partitions', () => {
-      const door = new Door({ maxQueue: 100 }).trained(100);
+      const door = new Door({ maxRows: 100 }).trained(100);
       const work: PoolLoad = { partitions: 2, idle: 0, runningUntil: (now) => 1060 - now };
       door.ask({ size: 20 });
 
@@ -289,7 +289,7 @@ describe('Admission', () => {
     });
 
     it('[7.1] The expected time of a call counts the rows ahead of it in its batch, and a spare batch when it is not the first', () => {
-      const door = new Door({ maxQueue: 100 });
+      const door = new Door({ maxRows: 100 });
       // A batch takes 99.5 ms, and 10 for each row.
       Array.from({ length: 8 }, (_, i) => door.learn(lane.limits, 1 + i, 109.5 + 10 * i));
       const needed = () =>
@@ -312,7 +312,7 @@ describe('Admission', () => {
     });
 
     it('[7.1] A call that is too short of time may retry when enough of the queue has run', () => {
-      const door = new Door({ maxQueue: 1000 }).trained(1000);
+      const door = new Door({ maxRows: 1000 }).trained(1000);
       door.ask({ size: 60 });
 
       expect(door.refusal({ deadline: 2500 })?.retryAfter).toBe(6);
@@ -320,7 +320,7 @@ describe('Admission', () => {
 
     it('[7.1] Calls with a deadline are admitted while the batch times of their lane or of queued lanes are unknown', () => {
       const slow = laneOf(10);
-      const door = new Door({ maxQueue: 1000 });
+      const door = new Door({ maxRows: 1000 });
       door.ask({ size: 500 });
       expect(door.refusal({ deadline: 1 })).toBeUndefined();
 
@@ -337,7 +337,7 @@ describe('Admission', () => {
 
     it('[7.1] A lane with unknown batch times and no queued rows does not prevent refusals', () => {
       const unknown = laneOf(10);
-      const door = new Door({ maxQueue: 100 }).trained(100);
+      const door = new Door({ maxRows: 100 }).trained(100);
       const request = door.ask({ lane: unknown, size: 2 });
       door.ask({ size: 10 });
       expect(door.refusal({ deadline: 1 })).toBeUndefined();
@@ -362,7 +362,7 @@ describe('Admission', () => {
     });
 
     it('[7.4] The expected time of a call counts queued rows of higher or the same priority', () => {
-      const door = new Door({ maxQueue: 2000 }).trained(100);
+      const door = new Door({ maxRows: 2000 }).trained(100);
       door.ask({ size: 100, priority: 1 });
       door.ask({ size: 200 });
       door.ask({ size: 300, priority: -1 });
@@ -376,7 +376,7 @@ describe('Admission', () => {
     });
 
     it('[7.4] The expected time of a call counts as many rows of each other tenant as of its own', () => {
-      const door = new Door({ maxQueue: 100_000 }).trained(100);
+      const door = new Door({ maxRows: 100_000 }).trained(100);
       door.ask({ size: 5000, tenant: 'many' });
       door.ask({ size: 10, tenant: 'few' });
       const needed = (tenant: string, size = 10) =>
@@ -391,7 +391,7 @@ describe('Admission', () => {
 
     it('[7.1] Batch times are learned separately for lanes with different limits', () => {
       const large = laneOf(100);
-      const door = new Door({ maxQueue: 1000 }).trained(10).trained(5000, large);
+      const door = new Door({ maxRows: 1000 }).trained(10).trained(5000, large);
       door.ask({ lane: large, size: 100 });
       door.ask({ size: 10 });
 
@@ -419,7 +419,7 @@ describe('Admission', () => {
     const step = fc.record({ request: aRequest, leaves: fc.nat(10), again: fc.boolean() });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 40 }), (steps) => {
-        const door = new Door({ maxQueue: 20, maxQueueCost: 20 });
+        const door = new Door({ maxRows: 20, maxCost: 20 });
         const inside: { request: NamedRequest; waiting: number }[] = [];
         for (const { request: options, leaves, again } of steps) {
           const before = door.depth;
@@ -448,7 +448,7 @@ describe('Admission', () => {
   });
 
   it('[7.1] The cost of the queue is exactly 0 when it is empty, despite rounding errors', () => {
-    const door = new Door({ maxQueueCost: 1 });
+    const door = new Door({ maxCost: 1 });
     for (let i = 0; i < 50; i++) {
       const request = door.ask({ size: 7, cost: 1 });
       Array.from({ length: 7 }, () => door.leave(request, 1));

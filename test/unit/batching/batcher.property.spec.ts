@@ -202,8 +202,8 @@ class Play {
     }));
     this.batcher = new Batcher<PlayedRequest>({
       name: 'played',
-      maxQueue: MAX_QUEUE,
-      maxQueueCost: MAX_QUEUE / 10,
+      maxRows: MAX_QUEUE,
+      maxCost: MAX_QUEUE / 10,
       order: { ageing, weights: new Map(Object.entries(weights)) },
       nextBatch: () => 0,
       targets: this.targets,

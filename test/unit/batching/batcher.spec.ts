@@ -274,7 +274,7 @@ describe('Batcher', () => {
 
   describe('limits of the queue', () => {
     it('[7.1] A request that does not fit into the queue leaves none of its rows there', async () => {
-      const batcher = await busyBatcher({ maxQueue: 4 });
+      const batcher = await busyBatcher({ maxRows: 4 });
       batcher.call('a', 2);
 
       const refused = (): unknown => batcher.call('b', 3);
@@ -288,7 +288,7 @@ describe('Batcher', () => {
     });
 
     it('[7.1] The queue limit counts rows that wait in the queue or in a window, and no running rows', async () => {
-      const batcher = new HeldBatcher({ batchTimeout: 10, maxQueue: 4 });
+      const batcher = new HeldBatcher({ batchTimeout: 10, maxRows: 4 });
 
       batcher.call('a', 4);
       await later();
@@ -300,7 +300,7 @@ describe('Batcher', () => {
     });
 
     it('[H10] Rows of one turn that idle partitions take at its end do not count as queued', async () => {
-      const batcher = new HeldBatcher({ maxQueue: 3, partitions: 2 });
+      const batcher = new HeldBatcher({ maxRows: 3, partitions: 2 });
       for (const name of 'abcdefghi') {
         batcher.call(name);
       }
@@ -312,7 +312,7 @@ describe('Batcher', () => {
     });
 
     it('[H10] Rows in an open window count as queued although partitions are idle', async () => {
-      const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchTimeout: 10 });
+      const batcher = new HeldBatcher({ maxRows: 4, partitions: 2, batchTimeout: 10 });
       ['left', 'right'].forEach((lane) => batcher.call(lane, 2, lane));
 
       expect(() => batcher.call('a', 1, 'left')).toThrow('has 4 of at most 4 rows in its queue');
@@ -325,7 +325,7 @@ describe('Batcher', () => {
     ])(
       '[H10] Rows that idle partitions take do not count against the share of %s',
       async (_, options, most, message) => {
-        const batcher = new HeldBatcher({ maxQueue: 4, partitions: 2, batchSize: 4 });
+        const batcher = new HeldBatcher({ maxRows: 4, partitions: 2, batchSize: 4 });
         for (let i = 0; i < 8 + most - 1; i++) {
           batcher.ask('a', options);
         }

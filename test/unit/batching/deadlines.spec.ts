@@ -166,7 +166,7 @@ describe('Batcher: deadlines', () => {
   });
 
   it('[7.1] A call refused for lack of room gets a time to retry from the learned batch times', async () => {
-    const batcher = await trained(2900, { maxQueue: 6 });
+    const batcher = await trained(2900, { maxRows: 6 });
     batcher.ask('a', { size: 3 });
     await later();
     batcher.ask('a', { size: 6 });

@@ -78,7 +78,7 @@ describe('Batcher: rows that leave an open window', () => {
   });
 
   it('[W14] Rows that have left an open window are removed from memory', () => {
-    const batcher = new HeldBatcher({ batchSize: 1000, batchTimeout: 100, maxQueue: 1000 });
+    const batcher = new HeldBatcher({ batchSize: 1000, batchTimeout: 100, maxRows: 1000 });
     batcher.call('stays');
     for (let i = 0; i < 10_000; i++) {
       leave(batcher.call(`gone ${i}`));

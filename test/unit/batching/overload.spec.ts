@@ -62,7 +62,7 @@ class Rush {
     this.ends = Array.from({ length: partitions }, () => Promise.resolve());
     this.batcher = new Batcher({
       name: 'rush',
-      maxQueue: 10_000,
+      maxRows: 10_000,
       order: { ageing: 1000, weights: new Map() },
       targets: this.ends.map(() => ({ prefetch: 1 })),
       nextBatch: () => 0,

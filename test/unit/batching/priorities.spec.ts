@@ -179,7 +179,7 @@ describe('Batcher: priorities', () => {
   });
 
   it('[7.4] [7.1] Half of the queue is left to calls with a priority of 0 or more', async () => {
-    const batcher = await busyBatcher({ maxQueue: 8 });
+    const batcher = await busyBatcher({ maxRows: 8 });
     batcher.ask('low', { priority: -1, size: 4 });
 
     expect(() => batcher.ask('more', { priority: -1 })).toThrow(

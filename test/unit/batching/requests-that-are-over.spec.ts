@@ -49,7 +49,7 @@ describe('Batcher: cancelled requests', () => {
   });
 
   it('[7.3] A batch with nothing but cancelled requests is dropped from the queue while all partitions are busy', async () => {
-    const batcher = await busyBatcher({ maxQueue: 3 });
+    const batcher = await busyBatcher({ maxRows: 3 });
     const gone = batcher.call('a', 2, 'left');
     batcher.call('b', 1, 'right');
     expect(() => batcher.call('c')).toThrow('has 3 of at most 3 rows in its queue');
@@ -69,7 +69,7 @@ describe('Batcher: cancelled requests', () => {
   });
 
   it('[7.3] A cancelled request makes room in the queue at once, also in a batch that it shared', async () => {
-    const batcher = await busyBatcher({ batchSize: 4, maxQueue: 4 });
+    const batcher = await busyBatcher({ batchSize: 4, maxRows: 4 });
     const gone = batcher.call('a', 3);
     batcher.call('b');
     leave(gone);

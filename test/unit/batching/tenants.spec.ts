@@ -9,7 +9,7 @@ describe('Batcher: tenants', () => {
   it.each([0, 10])(
     '[7.4] 5000 rows of one tenant delay a row of another by one batch, with a timeout of %s',
     async (batchTimeout) => {
-      const batcher = await busyBatcher({ batchSize: 32, batchTimeout, maxQueue: 20_000 });
+      const batcher = await busyBatcher({ batchSize: 32, batchTimeout, maxRows: 20_000 });
       batcher.ask('many', { tenant: 'many', size: 5000 });
       await later(batchTimeout);
       for (let i = 0; i < 5; i++) {
@@ -39,7 +39,7 @@ describe('Batcher: tenants', () => {
   });
 
   it('[7.4] Each tenant gets the same share, whatever the number of rows per call', async () => {
-    const batcher = await busyBatcher({ batchSize: 6, maxQueue: 20_000 });
+    const batcher = await busyBatcher({ batchSize: 6, maxRows: 20_000 });
     batcher.ask('a', { tenant: 'a', size: 600 });
     for (let i = 0; i < 300; i++) {
       batcher.ask('b', { tenant: 'b', size: 2 });
@@ -51,7 +51,7 @@ describe('Batcher: tenants', () => {
   });
 
   it('[7.4] Tenants get shares by weight while all have rows, and unused shares go to the others', async () => {
-    const batcher = await busyBatcher({ batchSize: 6, weights: { a: 3, b: 2 }, maxQueue: 20_000 });
+    const batcher = await busyBatcher({ batchSize: 6, weights: { a: 3, b: 2 }, maxRows: 20_000 });
     ['a', 'b', 'c'].forEach((tenant) => batcher.ask(tenant, { tenant, size: 600 }));
 
     const ran = await runAll(batcher);
@@ -66,7 +66,7 @@ describe('Batcher: tenants', () => {
   });
 
   it('[7.4] No tenant starves beside tenants that always have new rows', async () => {
-    const batcher = await busyBatcher({ batchSize: 2, maxQueue: 100_000 });
+    const batcher = await busyBatcher({ batchSize: 2, maxRows: 100_000 });
     batcher.ask('waits', { tenant: 'waits', size: 20 });
     let batches = 0;
 
@@ -120,7 +120,7 @@ describe('Batcher: tenants', () => {
   });
 
   it('[7.4] [7.1] No tenant can fill the queue with one call after the other', async () => {
-    const batcher = await busyBatcher({ maxQueue: 10 });
+    const batcher = await busyBatcher({ maxRows: 10 });
     const refused = Array.from({ length: 8 }, () => {
       try {
         batcher.ask('a', { tenant: 'a' });

@@ -193,7 +193,7 @@ describe('Batcher: unavailable partitions', () => {
     });
 
     it('[7.1] Retried rows count as queued, also beyond the queue limit', async () => {
-      const batcher = new HeldBatcher({ maxQueue: 3 });
+      const batcher = new HeldBatcher({ maxRows: 3 });
       const a = batcher.call('a', 3);
       await later(1);
       batcher.call('b', 3);

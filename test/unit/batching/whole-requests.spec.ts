@@ -153,7 +153,7 @@ describe('Batcher: requests that must run in one batch', () => {
   });
 
   it('[7.1] Rows of a whole request that moved to the next window count once', async () => {
-    const batcher = await busyBatcher({ batchSize: 3, batchTimeout: 10, maxQueue: 4 });
+    const batcher = await busyBatcher({ batchSize: 3, batchTimeout: 10, maxRows: 4 });
 
     batcher.call('a', 2);
     batcher.callWhole('B', 2);

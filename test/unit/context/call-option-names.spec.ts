@@ -74,7 +74,7 @@ describe('The options of a call that shares a run', () => {
   const start = useServings();
 
   it('[M8] A call that shares a run is refused with an unknown option', async () => {
-    const serving = await start({ ...same, singleFlight: true });
+    const serving = await start({ ...same, deduplication: { singleFlight: true } });
 
     await expect(doors.batchedRun(serving, { timeoutt: 1 })).rejects.toThrow(InvalidInputError);
   });

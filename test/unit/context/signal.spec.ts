@@ -214,7 +214,7 @@ describe('A signal', () => {
   );
 
   it('[7.1] [7.3] A call that its signal ends makes room in the queue', async () => {
-    const [serving, held, first] = await busy({ batchSize: 2, maxQueue: 2 });
+    const [serving, held, first] = await busy({ batchSize: 2, queue: { maxRows: 2 } });
     const leaving = new AbortController();
     const left = serving.batchedRun(letters('ab'), leaving);
     await turn();

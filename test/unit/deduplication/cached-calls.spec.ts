@@ -12,6 +12,7 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 const reason = new Error('the client has left');
+const caching = { cache: { ttl: 1000 } };
 
 /** A store that answers at once, or when the test releases it. */
 class Store implements ReplyStore {
@@ -50,7 +51,7 @@ describe('Calls with a cache', () => {
   function cached(options: Partial<ServingDefinition> = {}): Promise<LocalServing> {
     const definition = {
       name: 'held',
-      cache: { ttl: 1000 },
+      deduplication: caching,
       useFactory: batches.useFactory,
       ...options,
     } as ServingDefinition;
@@ -92,8 +93,8 @@ describe('Calls with a cache', () => {
   });
 
   it('Replies of other inputs, origins and servings are not mixed up in the cache', async () => {
-    const serving = await cached({ separateOrigins: true });
-    const other = await cached({ name: 'other', separateOrigins: true });
+    const serving = await cached({ queue: { separateOrigins: true } });
+    const other = await cached({ name: 'other', queue: { separateOrigins: true } });
     const calls = [
       () => serving.batchedRun('a', { origin: 'http' }),
       () => serving.batchedRun('b', { origin: 'http' }),
@@ -115,7 +116,7 @@ describe('Calls with a cache', () => {
   });
 
   it('A call is not looked up when the key function returns undefined', async () => {
-    const serving = await cached({ identify: () => undefined });
+    const serving = await cached({ deduplication: { ...caching, key: () => undefined } });
     const reply = serving.batchedRun('a');
     await finish('A');
     expect(await reply).toBe('A');
@@ -123,13 +124,16 @@ describe('Calls with a cache', () => {
   });
 
   it('Without single flight, equal calls that miss the cache each run, and with it they share one lookup, run and entry', async () => {
-    const alone = await cached({ identify: String });
+    const alone = await cached({ deduplication: { ...caching, key: String } });
     const apart = [alone.batchedRun('a'), alone.batchedRun('a')];
     await finish(1, 2);
     expect(await Promise.all(apart)).toEqual([1, 2]);
     expect([store.asked.length, store.sets]).toEqual([2, 2]);
 
-    const joined = await cached({ name: 'joined', singleFlight: true, identify: String });
+    const joined = await cached({
+      name: 'joined',
+      deduplication: { ...caching, singleFlight: true, key: String },
+    });
     const together = [joined.batchedRun('a'), joined.batchedRun('a')];
     await finish('A');
     expect(await Promise.all(together)).toEqual(['A', 'A']);
@@ -137,7 +141,7 @@ describe('Calls with a cache', () => {
   });
 
   it('Calls that share a lookup each get a copy of the cached reply', async () => {
-    const serving = await cached({ singleFlight: true });
+    const serving = await cached({ deduplication: { ...caching, singleFlight: true } });
     const first = serving.batchedRun('a');
     await finish({ legs: [4] });
     await first;
@@ -174,7 +178,7 @@ describe('Calls with a cache', () => {
     [100, { ttl: 1000 }],
   ])('A call goes on without a store that does not answer within %i ms', async (timeout, cache) => {
     hold();
-    const serving = await cached({ cache });
+    const serving = await cached({ deduplication: { cache } });
     const reply = serving.batchedRun('a');
     await later(timeout - 1);
     expect(batches.batches).toEqual([]);
@@ -226,7 +230,7 @@ describe('Calls with a cache', () => {
 
   it('[9.3] A call whose lookup is in progress at shutdown is answered with the closed error when draining is off', async () => {
     const open = hold();
-    const serving = await cached({ drainOnShutdown: false });
+    const serving = await cached({ shutdown: { drain: false } });
     const reply = serving.batchedRun('a');
     const refused = expect(reply).rejects.toThrow(ServingClosedError);
     const closed = serving.close();
@@ -274,7 +278,7 @@ describe('Calls with a cache', () => {
 
   it('A warning is logged when calls go on without the cache', async () => {
     const warn = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
-    const serving = await cached({ cache: { ttl: 1000, timeout: 1 } });
+    const serving = await cached({ deduplication: { cache: { ttl: 1000, timeout: 1 } } });
     hold();
     const reply = serving.batchedRun('a');
     await later(1);

@@ -30,7 +30,7 @@ describe('Calls with single flight', () => {
     const batches = new HeldFunction<unknown>();
     const serving = await start<unknown>({
       name: 'held',
-      singleFlight: true,
+      deduplication: { singleFlight: true },
       useFactory: batches.useFactory,
       ...options,
     });
@@ -60,7 +60,7 @@ describe('Calls with single flight', () => {
   });
 
   it('Equal calls run separately when single flight is off, which is the default', async () => {
-    const [serving, batches] = await held({ singleFlight: undefined });
+    const [serving, batches] = await held({ deduplication: { singleFlight: undefined } });
     const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
     await turn();
     expect(batches.rows).toEqual([['a', 'a']]);
@@ -69,12 +69,12 @@ describe('Calls with single flight', () => {
   });
 
   it('The key function decides which calls are equal, and undefined shares with none', async () => {
-    const identify = jest.fn((input: unknown) => (input as { id?: string }).id);
-    const [serving, batches] = await held({ identify });
+    const key = jest.fn((input: unknown) => (input as { id?: string }).id);
+    const [serving, batches] = await held({ deduplication: { singleFlight: true, key } });
     const inputs = [{ id: 'x', of: 1 }, { id: 'x', of: 2 }, { of: 3 }, { of: 3 }];
     const replies = inputs.map((input) => serving.batchedRun(input));
     await turn();
-    expect(identify).toHaveBeenCalledTimes(4);
+    expect(key).toHaveBeenCalledTimes(4);
     expect(batches.rows).toEqual([[inputs[0], inputs[2], inputs[3]]]);
     batches.next().finish([1, 2, 3]);
     expect(await Promise.all(replies)).toEqual([1, 1, 2, 3]);
@@ -153,7 +153,7 @@ describe('Calls with single flight', () => {
   );
 
   it('[W6] When the first call is refused the next takes over, and no error names another tenant', async () => {
-    const [serving, batches] = await held({ batchSize: 1, maxQueue: 6 });
+    const [serving, batches] = await held({ batchSize: 1, queue: { maxRows: 6 } });
     const running = serving.batchedRun('running');
     await turn();
     const filling = ['a', 'b', 'c'].map((input) => serving.batchedRun(input, { tenant: 'noisy' }));
@@ -209,8 +209,10 @@ describe('Calls with single flight', () => {
     const serving = await start<unknown>({
       name: 'upper',
       batchSize: 2,
-      singleFlight: true,
-      identify: (input) => (Array.isArray(input) ? input.join('') : undefined),
+      deduplication: {
+        singleFlight: true,
+        key: (input) => (Array.isArray(input) ? input.join('') : undefined),
+      },
       preprocess: (letters: string[]) => ({
         batch: letters.length > 3 ? letters.values() : Batch.stack(letters),
       }),
@@ -282,12 +284,12 @@ describe('Calls with single flight', () => {
   });
 
   it('[7.3] A call whose signal has aborted before ends at once', async () => {
-    const identify = jest.fn(() => 'a');
-    const [serving] = await held({ identify });
+    const key = jest.fn(() => 'a');
+    const [serving] = await held({ deduplication: { singleFlight: true, key } });
     await expect(serving.batchedRun('a', { signal: AbortSignal.abort(reason) })).rejects.toBe(
       reason,
     );
-    expect(identify).not.toHaveBeenCalled();
+    expect(key).not.toHaveBeenCalled();
   });
 
   it('[6.1] Shared calls fail together, and a later call runs again', async () => {
@@ -314,7 +316,7 @@ describe('Calls with single flight', () => {
   });
 
   it('[7.1] Calls that join a queued call need no room in the queue', async () => {
-    const [serving, batches] = await held({ batchSize: 1, maxQueue: 1 });
+    const [serving, batches] = await held({ batchSize: 1, queue: { maxRows: 1 } });
     const running = serving.batchedRun('running');
     await turn();
     const replies = ['a', 'a', 'a'].map((input) => serving.batchedRun(input));
@@ -327,7 +329,7 @@ describe('Calls with single flight', () => {
   });
 
   it('[4.10] Calls of different origins do not share a run when the serving separates origins', async () => {
-    const [serving, batches] = await held({ separateOrigins: true });
+    const [serving, batches] = await held({ queue: { separateOrigins: true } });
     const replies = ['http', 'ws', 'http'].map((origin) => serving.batchedRun('a', { origin }));
     await turn();
     batches.next().finish(['over http']);
@@ -347,7 +349,10 @@ describe('Calls with single flight', () => {
   });
 
   it('[4.10] Calls whose origin and key merely concatenate to the same text do not share a run', async () => {
-    const [serving, batches] = await held({ separateOrigins: true, identify: String });
+    const [serving, batches] = await held({
+      queue: { separateOrigins: true },
+      deduplication: { singleFlight: true, key: String },
+    });
     const replies = [
       serving.batchedRun('b:c', { origin: 'a' }),
       serving.batchedRun('c', { origin: 'a:b' }),
@@ -362,10 +367,13 @@ describe('Calls with single flight', () => {
   it('A call whose key cannot be computed fails alone', async () => {
     const [serving, batches] = await held();
     await expect(serving.batchedRun(() => 1)).rejects.toThrow(InvalidInputError);
-    const [odd] = await held({ name: 'odd', identify: (() => 7) as never });
+    const [odd] = await held({
+      name: 'odd',
+      deduplication: { singleFlight: true, key: (() => 7) as never },
+    });
     await expect(odd.batchedRun('a')).rejects.toThrow(
       new InvalidServingError(
-        'Serving "odd": identify must return a string, or undefined for an input that shares with no other; it returned 7',
+        'Serving "odd": deduplication.key must return a string, or undefined for an input that shares with no other; it returned 7',
       ),
     );
     expect(batches.batches).toEqual([]);
@@ -426,32 +434,35 @@ describe('Calls with single flight', () => {
 
 describe('options', () => {
   it.each([
-    [{ singleFlight: 1 }, 'option "singleFlight" is 1; allowed is true or false'],
-    [{ identify: 'id' }, 'option "identify" is "id"; allowed is a function'],
+    [{ singleFlight: 1 }, 'option "deduplication.singleFlight" is 1; allowed is true or false'],
+    [{ key: 'id' }, 'option "deduplication.key" is "id"; allowed is a function'],
     [
       { cache: true },
-      'option "cache" is true; allowed is an object of ttl and timeout, in milliseconds',
+      'option "deduplication.cache" is true; allowed is an object of ttl and timeout, in milliseconds',
     ],
     [
       { cache: {} },
-      'option "cache" is {}; allowed is an object of ttl and timeout, in milliseconds',
+      'option "deduplication.cache" is {}; allowed is an object of ttl and timeout, in milliseconds',
     ],
-    [{ cache: { ttl: 0 } }, 'option "ttl" is 0; allowed is a whole number from 1 to'],
+    [
+      { cache: { ttl: 0 } },
+      'option "deduplication.cache.ttl" is 0; allowed is a whole number from 1 to',
+    ],
     [
       { cache: { ttl: 1, timeout: 0 } },
-      'option "timeout" is 0; allowed is a whole number from 1 to',
+      'option "deduplication.cache.timeout" is 0; allowed is a whole number from 1 to',
     ],
-    [{ cache: { ttl: 1, store: 'redis' } }, 'unknown option "store"'],
+    [{ cache: { ttl: 1, store: 'redis' } }, 'unknown option "deduplication.cache.store"'],
     [
       { cache: { ttl: 1 } },
-      'cache needs the application that has the cache manager; use ServingModule',
+      'deduplication.cache needs the application that has the cache manager; use ServingModule',
     ],
-  ])('[1.9] Invalid options of shared calls are refused at boot: %j', (options, message) => {
+  ])('[1.9] Invalid options of shared calls are refused at boot: %j', (deduplication, message) => {
     const create = (): unknown =>
       createServing({
         name: 'wrong',
         useFactory: () => (rows) => rows,
-        ...options,
+        deduplication,
       } as ServingDefinition);
     expect(create).toThrow(InvalidServingError);
     expect(create).toThrow(message);

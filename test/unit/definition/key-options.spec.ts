@@ -16,8 +16,7 @@ describe('Options of keys', () => {
     const serving = await start({
       name: 'held',
       batchSize: 4,
-      batchKeys: ['long', 'short'],
-      keyOptions: { long: { batchSize: 2 } },
+      batchKeys: [{ key: 'long', batchSize: 2 }, 'short'],
       useFactory: ({ key }) => {
         return (rows: string[]) => (batches.push(`${key}: ${rows.join('')}`), rows);
       },
@@ -37,8 +36,11 @@ describe('Options of keys', () => {
       name: 'held',
       batchTimeout: 10,
       partitions: 3,
-      batchKeys: ['patient', 'hasty', 'other'],
-      keyOptions: { patient: { batchTimeout: 100 }, hasty: { batchTimeout: 0 } },
+      batchKeys: [
+        { key: 'patient', batchTimeout: 100 },
+        { key: 'hasty', batchTimeout: 0 },
+        'other',
+      ],
       useFactory: held.useFactory,
     });
 
@@ -60,8 +62,7 @@ describe('Options of keys', () => {
     const batches: string[][] = [];
     const serving = createServing({
       name: 'upper',
-      batchKeys: ['long', 'short'],
-      keyOptions: { long: { batchSize: 2 } },
+      batchKeys: [{ key: 'long', batchSize: 2 }, 'short'],
       useFactory: () => (rows: string[]) => (batches.push(rows), rows),
     });
 
@@ -82,18 +83,16 @@ describe('Options of keys', () => {
     expect(await serving.run(Batch.stack(['a']))).toEqual(['A']);
   });
 
-  it('[4.7] [1.9] Options for an unknown key are refused with the known keys', () => {
-    const definition = {
-      name: 'upper',
-      useFactory: upper,
-      batchKeys: ['long', 'short'],
-      keyOptions: { lang: {} },
-    };
+  it.each([
+    [[{ key: 'long' }, 'long']],
+    [[{ batchSize: 2 } as never]],
+    [[{ key: '', batchSize: 2 }]],
+    [{ long: { batchSize: 2 } } as never],
+  ])('[4.7] [1.9] The keys %j are refused', (batchKeys: readonly (string | { key: string })[]) => {
+    const definition = { name: 'upper', useFactory: upper, batchKeys };
 
     expect(() => createServing(definition)).toThrow(
-      new InvalidServingError(
-        'Serving "upper" with "useFactory": keyOptions has the unknown key "lang"; its keys are long, short',
-      ),
+      /^Serving "upper" with "useFactory": option "batchKeys" is .*; allowed is a list of different keys: strings, or objects of key and options$/,
     );
   });
 
@@ -103,14 +102,13 @@ describe('Options of keys', () => {
       { batchTimeout: -1 },
       'option "batchTimeout" is -1; allowed is milliseconds from 0 to 2147483647',
     ],
-    [{ pad: 'yes' }, 'option "pad" is "yes"; allowed is true or false'],
     [
-      { maxQueue: 3 },
-      'unknown option "maxQueue" (3); known are allowedSizes, batchSize, batchTimeout, pad',
+      { timeout: 3 },
+      'unknown option "timeout" (3); known are allowedSizes, batchSize, batchTimeout, key',
     ],
     [
       { batchsize: 3 },
-      'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, pad',
+      'unknown option "batchsize" (3); known are allowedSizes, batchSize, batchTimeout, key',
     ],
   ])(
     '[4.7] [1.9] Invalid options of a key are refused with the names of serving and key: %p',
@@ -118,8 +116,7 @@ describe('Options of keys', () => {
       const definition = {
         name: 'upper',
         useFactory: upper,
-        batchKeys: ['long'],
-        keyOptions: { long: own as never },
+        batchKeys: [{ key: 'long', ...(own as object) }],
       };
 
       expect(() => createServing(definition)).toThrow(InvalidServingError);
@@ -133,13 +130,12 @@ describe('Options of keys', () => {
     const definition = {
       name: 'upper',
       useFactory: upper,
-      batchKeys: ['long'],
-      keyOptions: { long: { batchSize: 50 } },
+      batchKeys: [{ key: 'long', batchSize: 50 }],
     };
 
-    expect(() => createServing({ ...definition, maxQueue: 50 })).not.toThrow();
-    expect(() => createServing({ ...definition, maxQueue: 40 })).toThrow(
-      'Serving "upper" with "useFactory", key "long": batchSize 50 is more than maxQueue 40, so no batch could ever fill',
+    expect(() => createServing({ ...definition, queue: { maxRows: 50 } })).not.toThrow();
+    expect(() => createServing({ ...definition, queue: { maxRows: 40 } })).toThrow(
+      'Serving "upper" with "useFactory", key "long": batchSize 50 is more than queue.maxRows 40, so no batch could ever fill',
     );
   });
 });
@@ -262,8 +258,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     const definition = {
       name: 'upper',
       useFactory: upper,
-      batchKeys: ['long'],
-      keyOptions: { long: { batchSize: 4 } },
+      batchKeys: [{ key: 'long', batchSize: 4 }],
     };
     const [changed, other] = [await start(definition), await start(definition)];
 
@@ -273,7 +268,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     other.eventsOf('batch:end').subscribe(({ rows }) => sizes.push(rows));
     await other.batchedRun(keyed('long', 'abcd'));
     expect(sizes).toEqual([4]);
-    expect(definition.keyOptions.long.batchSize).toBe(4);
+    expect(definition.batchKeys).toEqual([{ key: 'long', batchSize: 4 }]);
   });
 
   it.each([
@@ -324,8 +319,7 @@ describe('setBatchSize and setBatchTimeout', () => {
     const serving = createServing({
       name: 'upper',
       useFactory: upper,
-      batchKeys: ['free', 'padded'],
-      keyOptions: { padded: { allowedSizes: [2, 4] } },
+      batchKeys: ['free', { key: 'padded', allowedSizes: [2, 4] }],
     });
 
     const message =
@@ -337,12 +331,12 @@ describe('setBatchSize and setBatchTimeout', () => {
   });
 
   it('[4.8] [7.1] setBatchSize refuses a size above the queue limit', () => {
-    const [small, large] = [40, 20_000].map((maxQueue) =>
-      createServing({ name: 'upper', useFactory: upper, maxQueue }),
+    const [small, large] = [40, 20_000].map((maxRows) =>
+      createServing({ name: 'upper', useFactory: upper, queue: { maxRows } }),
     );
 
     expect(() => small!.setBatchSize(41)).toThrow(
-      'Serving "upper": batchSize 41 is more than maxQueue 40, so no batch could ever fill',
+      'Serving "upper": batchSize 41 is more than queue.maxRows 40, so no batch could ever fill',
     );
     expect(() => large!.setBatchSize(20_000)).not.toThrow();
   });

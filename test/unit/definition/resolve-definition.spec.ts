@@ -23,11 +23,14 @@ const resolve = (definition: object) => resolveDefinition(definition as ServingD
 
 describe('resolveDefinition', () => {
   it.each([
-    [{ wait: 1 }, 'unknown option "wait" (1); known are enabled, postprocess, preprocess, weight'],
-    [{ weight: -1 }, 'option "weight" is -1; allowed is a number from 0 to 1000000'],
+    [
+      { wait: 1 },
+      'unknown option "distribution.wait" (1); known are enabled, postprocess, preprocess, weight',
+    ],
+    [{ weight: -1 }, 'option "distribution.weight" is -1; allowed is a number from 0 to 1000000'],
   ])('[1.9] The distribution options %j are refused', (distribution, message) => {
     expect(() => resolve({ ...valid, distribution })).toThrow(
-      `Serving "embedder" with "useFactory", distribution: ${message}`,
+      `Serving "embedder" with "useFactory": ${message}`,
     );
   });
 
@@ -43,37 +46,38 @@ describe('resolveDefinition', () => {
         preprocess: undefined,
         postprocess: undefined,
       },
-      maxQueue: 10_000,
-      maxRows: 10_000,
-      maxBytes: undefined,
-      order: { ageing: 1000, weights: new Map() },
-      idempotent: false,
-      isolateFailures: false,
-      retries: 2,
+      queue: {
+        maxRows: 10_000,
+        maxRowsPerCall: 10_000,
+        maxBytesPerCall: undefined,
+        maxCost: undefined,
+        order: { ageing: 1000, weights: new Map() },
+        separateOrigins: false,
+      },
+      recovery: {
+        idempotent: false,
+        isolateFailures: false,
+        retries: 2,
+        runTimeout: undefined,
+        restartDelay: 100,
+        maxRestarts: 5,
+        restartTimeout: 600_000,
+      },
       keys: new Map([['default', limits]]),
       otherKeys: limits,
-      separateOrigins: false,
       warmUp: [],
-      restartDelay: 100,
-      maxRestarts: 5,
-      restartTimeout: 600_000,
       partitions: [{}],
-      drainOnShutdown: true,
-      drainTimeout: 30_000,
+      shutdown: { drain: true, timeout: 30_000 },
     });
   });
 
   it('[1.9] A definition with options gets their values', () => {
     const ofKeys = { batchSize: 8, batchTimeout: 2.5 };
     const given = {
-      maxQueue: 8,
-      maxRows: 5,
-      maxBytes: 4096,
-      separateOrigins: true,
+      queue: { maxRows: 8, maxRowsPerCall: 5, maxBytesPerCall: 4096, separateOrigins: true },
       warmUp: ['a'],
-      runTimeout: 500,
-      drainOnShutdown: false,
-      drainTimeout: 0,
+      recovery: { runTimeout: 500 },
+      shutdown: { drain: false, timeout: 0 },
     };
 
     const resolved = resolve({ ...valid, ...ofKeys, ...given, batchKeys: ['en', 'de'] });
@@ -84,7 +88,7 @@ describe('resolveDefinition', () => {
   });
 
   it('[1.9] [5.6] The options for restarts of threads and processes are accepted', () => {
-    const given = { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 };
+    const given = { recovery: { restartDelay: 0, maxRestarts: 0, restartTimeout: 1 } };
 
     expect(resolve({ ...model, ...given })).toMatchObject(given);
     expect(resolve({ name: 'a', useFile: 'a.mjs', ...given })).toMatchObject(given);
@@ -96,7 +100,7 @@ describe('resolveDefinition', () => {
       batchTimeout: undefined,
       partitions: undefined,
       batchKeys: undefined,
-      drainOnShutdown: undefined,
+      shutdown: { drain: undefined },
     };
 
     expect(resolve({ ...valid, ...options })).toEqual(resolve(valid));
@@ -114,7 +118,10 @@ describe('resolveDefinition', () => {
       'a list, whose options win over those of the session',
       {
         ...model,
-        session: { intraOpNumThreads: 4, graphOptimizationLevel: 'all' },
+        model: {
+          file: 'model.onnx',
+          session: { intraOpNumThreads: 4, graphOptimizationLevel: 'all' },
+        },
         partitions: [{ intraOpNumThreads: 2 }, {}],
       },
       [
@@ -173,53 +180,65 @@ describe('resolveDefinition', () => {
     [{ batchSize: null }, `option "batchSize" is null; ${positive}`],
     [{ batchSize: 2 ** 21 }, `option "batchSize" is 2097152; ${positive}`],
     [
-      { batchSize: 64, maxQueue: 63 },
-      'batchSize 64 is more than maxQueue 63, so no batch could ever fill',
+      { batchSize: 64, queue: { maxRows: 63 } },
+      'batchSize 64 is more than queue.maxRows 63, so no batch could ever fill',
     ],
     [
-      { maxRows: 101, maxQueue: 100 },
-      'maxRows 101 is more than maxQueue 100, so no such call could ever wait',
+      { queue: { maxRowsPerCall: 101, maxRows: 100 } },
+      'queue.maxRowsPerCall 101 is more than queue.maxRows 100, so no such call could ever wait',
     ],
-    [{ maxRows: 0 }, 'option "maxRows" is 0; allowed is a whole number from 1 to'],
-    [{ maxBytes: 1.5 }, 'option "maxBytes" is 1.5; allowed is a whole number from 1 to'],
-    [{ maxQueue: 31 }, 'batchSize 32 is more than maxQueue 31, so no batch could ever fill'],
-    [{ maxQueue: 0 }, 'option "maxQueue" is 0; allowed is a whole number from 1 to'],
+    [
+      { queue: { maxRowsPerCall: 0 } },
+      'option "queue.maxRowsPerCall" is 0; allowed is a whole number from 1 to',
+    ],
+    [
+      { queue: { maxBytesPerCall: 1.5 } },
+      'option "queue.maxBytesPerCall" is 1.5; allowed is a whole number from 1 to',
+    ],
+    [
+      { queue: { maxRows: 31 } },
+      'batchSize 32 is more than queue.maxRows 31, so no batch could ever fill',
+    ],
+    [{ queue: { maxRows: 0 } }, 'option "queue.maxRows" is 0; allowed is a whole number from 1 to'],
     [{ batchTimeout: -1 }, `option "batchTimeout" is -1; ${milliseconds}`],
     [{ batchTimeout: NaN }, `option "batchTimeout" is NaN; ${milliseconds}`],
     [{ batchTimeout: 2 ** 31 }, `option "batchTimeout" is 2147483648; ${milliseconds}`],
-    [{ drainTimeout: '30s' }, `option "drainTimeout" is "30s"; ${milliseconds}`],
-    [{ runTimeout: 0 }, 'option "runTimeout" is 0; allowed is milliseconds from 1 to 2147483647'],
-    [{ drainOnShutdown: 'no' }, 'option "drainOnShutdown" is "no"; allowed is true or false'],
+    [{ shutdown: { timeout: '30s' } }, `option "shutdown.timeout" is "30s"; ${milliseconds}`],
+    [
+      { recovery: { runTimeout: 0 } },
+      'option "recovery.runTimeout" is 0; allowed is milliseconds from 1 to 2147483647',
+    ],
+    [{ shutdown: { drain: 'no' } }, 'option "shutdown.drain" is "no"; allowed is true or false'],
     [{ partitions: 0 }, `option "partitions" is 0; ${partitions}`],
     [{ partitions: false }, `option "partitions" is false; ${partitions}`],
     [{ partitions: [] }, `option "partitions" is []; ${partitions}`],
     [{ partitions: [1, 2] }, `option "partitions" is [ 1, 2 ]; ${partitions}`],
-    [{ batchKeys: [] }, 'option "batchKeys" is []; allowed is a list of different strings'],
+    [{ batchKeys: [] }, 'option "batchKeys" is []; allowed is a list of different keys'],
     [
       { batchKeys: ['en', 'en'] },
-      `option "batchKeys" is [ 'en', 'en' ]; allowed is a list of different strings`,
+      `option "batchKeys" is [ 'en', 'en' ]; allowed is a list of different keys`,
     ],
-    [{ batchKeys: [''] }, `option "batchKeys" is [ '' ]; allowed is a list of different strings`],
-    [{ batchKeys: 'en' }, 'option "batchKeys" is "en"; allowed is a list of different strings'],
+    [{ batchKeys: [''] }, `option "batchKeys" is [ '' ]; allowed is a list of different keys`],
+    [{ batchKeys: 'en' }, 'option "batchKeys" is "en"; allowed is a list of different keys'],
     [{ distribution: true }, 'option "distribution" is true; allowed is an object of enabled,'],
     [{ preprocess: 'text' }, 'option "preprocess" is "text"; allowed is a function'],
     [{ postprocess: {} }, 'option "postprocess" is {}; allowed is a function'],
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, cache, cost, distribution,',
+      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
       'unknown option "logger" (<ref *1> { self: [Circular *1] }); known are allowedSizes, batchKeys,',
     ],
     [
-      { maxRestarts: 3 },
-      'option "maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from',
+      { recovery: { maxRestarts: 3 } },
+      'option "recovery.maxRestarts" is 3; allowed is nothing here: only model and useFile run apart from',
     ],
     [
-      { restartTimeout: 3 },
-      'option "restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from',
+      { recovery: { restartTimeout: 3 } },
+      'option "recovery.restartTimeout" is 3; allowed is nothing here: only model and useFile run apart from',
     ],
     [
       { isolation: 'process' },
@@ -227,17 +246,30 @@ describe('resolveDefinition', () => {
     ],
     [{ session: {} }, 'unknown option "session" ({}); known are allowedSizes, batchKeys,'],
     [{ constructor: 1 }, 'unknown option "constructor" (1); known are allowedSizes, batchKeys,'],
-    [{ retries: -1 }, 'option "retries" is -1; allowed is a whole number from 0 to 100'],
-    [{ retries: 1.5 }, 'option "retries" is 1.5; allowed is a whole number from 0 to 100'],
     [
-      { retries: 3 },
-      'retries needs idempotent: true, since it repeats batches whose partition was lost',
+      { recovery: { retries: -1 } },
+      'option "recovery.retries" is -1; allowed is a whole number from 0 to 100',
     ],
     [
-      { identify: String },
-      'identify needs singleFlight: true or cache, whose inputs it identifies',
+      { recovery: { retries: 1.5 } },
+      'option "recovery.retries" is 1.5; allowed is a whole number from 0 to 100',
     ],
-    [{ identify: String, singleFlight: false }, 'identify needs singleFlight: true or cache'],
+    [
+      { recovery: { retries: 3 } },
+      'recovery.retries needs recovery.idempotent: true, since it repeats batches whose partition was lost',
+    ],
+    [
+      { deduplication: { key: String } },
+      'deduplication.key needs deduplication.singleFlight: true or deduplication.cache, whose inputs it identifies',
+    ],
+    [
+      { deduplication: { key: String, singleFlight: false } },
+      'deduplication.key needs deduplication.singleFlight: true or',
+    ],
+    [
+      { deduplication: { cache: { ttl: 0 } } },
+      'option "deduplication.cache.ttl" is 0; allowed is a whole number from 1 to',
+    ],
   ])('[1.9] [M8] The options %p are refused', (options, message) => {
     const resolving = (): unknown => resolve({ ...valid, ...options });
 
@@ -267,21 +299,36 @@ describe('resolveDefinition', () => {
       'Serving "a" with "model": option "model" is ""; allowed is a path, a file: URL, or the bytes of an ONNX file',
     ],
     [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
-    [{ ...model, session: 'cuda' }, 'option "session" is "cuda"; allowed is an object'],
+    [{ name: 'a', model: { session: {} } }, 'option "model.file" is undefined; allowed is a path'],
+    [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
-      { ...model, restartDelay: 30_001 },
-      'option "restartDelay" is 30001; allowed is milliseconds from 0 to 30000',
+      { name: 'a', model: { file: 'a.onnx', input: {} } },
+      'unknown option "model.input" ({}); known are fetches, file, inputs, outputs, session',
     ],
     [
-      { ...model, maxRestarts: -1 },
-      'option "maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991',
+      { ...model, model: { file: 'a.onnx', session: 'cuda' } },
+      'option "model.session" is "cuda"; allowed is an object',
     ],
     [
-      { ...model, restartTimeout: 0 },
-      'option "restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647',
+      { ...model, recovery: { restartDelay: 30_001 } },
+      'option "recovery.restartDelay" is 30001; allowed is milliseconds from 0 to 30000',
     ],
-    [{ ...model, inputs: { x: 1 } }, `option "inputs" is { x: 1 }; ${axes}`],
-    [{ ...model, outputs: { x: { axis: 1 } } }, `option "outputs" is { x: { axis: 1 } }; ${axes}`],
+    [
+      { ...model, recovery: { maxRestarts: -1 } },
+      'option "recovery.maxRestarts" is -1; allowed is a whole number from 0 to 9007199254740991',
+    ],
+    [
+      { ...model, recovery: { restartTimeout: 0 } },
+      'option "recovery.restartTimeout" is 0; allowed is milliseconds from 1 to 2147483647',
+    ],
+    [
+      { ...model, model: { file: 'a.onnx', inputs: { x: 1 } } },
+      `option "model.inputs" is { x: 1 }; ${axes}`,
+    ],
+    [
+      { ...model, model: { file: 'a.onnx', outputs: { x: { axis: 1 } } } },
+      `option "model.outputs" is { x: { axis: 1 } }; ${axes}`,
+    ],
     [
       { ...model, isolation: 'fork' },
       'option "isolation" is "fork"; allowed is "thread" or "process"',

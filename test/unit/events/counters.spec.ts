@@ -41,7 +41,9 @@ describe('The counters of a serving', () => {
 
   it('[M6] [12.3] The counters include refused and failed calls by reason', async () => {
     const script = new BatchScript<string>();
-    const serving = await start(script.createServing({ name: 'a', maxQueue: 2, batchSize: 1 }));
+    const serving = await start(
+      script.createServing({ name: 'a', queue: { maxRows: 2 }, batchSize: 1 }),
+    );
     const leaver = new AbortController();
     const running = serving.batchedRun('a');
     await turn();
@@ -102,7 +104,7 @@ describe('The counters of a serving', () => {
     const serving: LocalServing = await start({
       name: 'a',
       allowedSizes: [4],
-      singleFlight: true,
+      deduplication: { singleFlight: true },
       useFactory: () => (rows: unknown) => rows,
     });
     const input = floats([1, 1], [1]);

@@ -23,7 +23,7 @@ describe('The events of a serving', () => {
   it('[12.1] The end of a call reports the stage in which it ended', async () => {
     const serving = await start({
       ...echo,
-      maxQueue: 4,
+      queue: { maxRows: 4 },
       preprocess: (text: string) => {
         if (text === 'unreadable') {
           throw new Error('cannot read that');
@@ -106,7 +106,11 @@ describe('The events of a serving', () => {
     '[7.3] [12.3] The end of a call reports whether it failed or was cancelled: %s',
     async (_, singleFlight, call) => {
       const held = new HeldFunction();
-      const serving = await start({ ...echo, singleFlight, useFactory: held.useFactory });
+      const serving = await start({
+        ...echo,
+        deduplication: { singleFlight },
+        useFactory: held.useFactory,
+      });
       const ends = firstValueFrom(serving.eventsOf('call:end').pipe(take(2), toArray()));
       const leaving = new AbortController();
       const reason = new Error('the client has left');

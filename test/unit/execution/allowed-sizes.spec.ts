@@ -71,7 +71,6 @@ describe('allowed sizes', () => {
 
   it.each<[string, Partial<FunctionServingDefinition>, string[]]>([
     ['a function without examples', { allowedSizes: [2, 4] }, ['default']],
-    ['pad', { pad: true, batchSize: 4 }, ['default']],
     [
       'a key of three that no example has',
       { ...threeKeys, warmUp: [rowsFrom(1, 1), keyed('b')] },
@@ -128,8 +127,8 @@ describe('allowed sizes', () => {
     ]);
   });
 
-  it('[2.4] With padding to the batch size every batch has that size', async () => {
-    const { definition, seen } = echo({ pad: true, batchSize: 4 });
+  it('[2.4] With one allowed size every batch has that size', async () => {
+    const { definition, seen } = echo({ allowedSizes: [4] });
     const serving = await start(definition);
 
     const replies = await Promise.all([1, 2].map((n) => serving.batchedRun(rowsFrom(10 * n, n))));
@@ -140,21 +139,18 @@ describe('allowed sizes', () => {
 
   it('[2.4] [4.7] Each key pads to its own sizes', async () => {
     const { definition, seen } = echo({
-      pad: true,
-      batchSize: 4,
-      batchKeys: ['shared', 'own', 'free'],
-      keyOptions: { own: { allowedSizes: [3, 6] }, free: { pad: false } },
+      allowedSizes: [4],
+      batchKeys: ['shared', { key: 'own', allowedSizes: [3, 6] }],
     });
     const serving = await start(definition);
 
     const call = (key: string): Promise<unknown> =>
       serving.batchedRun(Batch.concatenate([rowsFrom(1, 2)]).withKey(key));
-    await Promise.all(['shared', 'own', 'free'].map(call));
+    await Promise.all(['shared', 'own'].map(call));
 
     expect(seen.map(({ key, padding }) => [key, padding])).toEqual([
       ['shared', 2],
       ['own', 1],
-      ['free', 0],
     ]);
   });
 
@@ -172,14 +168,12 @@ describe('allowed sizes', () => {
   it('[2.4] [2.2] Every leaf of a padded output is cut back, in nested outputs and in lists', async () => {
     const serving = await start({
       name: 'nest',
-      pad: true,
-      batchSize: 4,
+      allowedSizes: [4],
       useFactory: () => (x: Tensor) => nest(x),
     });
     const list = await start({
       name: 'list',
-      pad: true,
-      batchSize: 4,
+      allowedSizes: [4],
       useFactory: () => (x: Tensor) => Array.from({ length: x.dims[0]! }, (_, i) => i),
     });
 
@@ -190,8 +184,7 @@ describe('allowed sizes', () => {
   it('[2.4] [6.3] A padded batch needs results for its padding rows too', async () => {
     const serving = await start({
       name: 'short',
-      pad: true,
-      batchSize: 4,
+      allowedSizes: [4],
       useFactory: () => () => rowsFrom(1, 3),
     });
 
@@ -224,12 +217,7 @@ describe('allowed sizes', () => {
     [{ allowedSizes: [2, 2] }, 'option "allowedSizes" is [ 2, 2 ]; allowed is'],
     [{ allowedSizes: [1.5] }, 'option "allowedSizes" is [ 1.5 ]; allowed is'],
     [{ allowedSizes: 4 }, 'option "allowedSizes" is 4; allowed is'],
-    [{ pad: 4 }, 'option "pad" is 4; allowed is true or false'],
     [{ warmUp: rowsFrom(1, 1) }, 'option "warmUp" is'],
-    [
-      { allowedSizes: [2], pad: true },
-      'pad is short for allowedSizes [batchSize] and contradicts the allowedSizes given; drop one',
-    ],
     [
       { allowedSizes: [2, 4], batchSize: 5 },
       'batchSize 5 is more than the largest of allowedSizes, 4; lower the one or extend the other',
@@ -242,15 +230,14 @@ describe('allowed sizes', () => {
   });
 
   it('[2.4] [4.7] [1.9] Allowed sizes that contradict the options of a key are refused at boot', () => {
-    const shared = { batchSize: 8, batchKeys: ['own'] };
-    const create = (own: object): unknown =>
-      createServing(echo({ ...shared, keyOptions: { own } }).definition);
+    const batchSize = 8;
+    const create = (own: object): unknown => {
+      const { definition } = echo({ batchKeys: [{ key: 'own', ...own }] });
+      return createServing({ ...definition, batchSize });
+    };
 
     expect(() => create({ allowedSizes: [2, 4] })).toThrow(
       'key "own": batchSize 8 is more than the largest of allowedSizes, 4; lower the one or extend the other',
-    );
-    expect(() => create({ allowedSizes: [2, 4], pad: true })).toThrow(
-      'key "own": pad is short for allowedSizes [batchSize]',
     );
     expect(() => create({ allowedSizes: [2, 4], batchSize: 4 })).not.toThrow();
   });
@@ -265,8 +252,7 @@ describe('warm-up', () => {
   it('[2.4] [9.2] Warm-up runs every allowed size of every key once on every partition, with the first row of the example', async () => {
     const { definition, seen } = echo({
       allowedSizes: [1, 3],
-      batchKeys: ['a', 'b'],
-      keyOptions: { b: { allowedSizes: [2] } },
+      batchKeys: ['a', { key: 'b', allowedSizes: [2] }],
       partitions: 2,
       warmUp: keysOf('a', 'b'),
     });
@@ -319,8 +305,7 @@ describe('warm-up', () => {
     const steps: string[] = [];
     const serving = createServing({
       name: 'slow',
-      pad: true,
-      batchSize: 2,
+      allowedSizes: [2],
       warmUp: [rowsFrom(1, 1)],
       useFactory: () => async (x: Tensor) => {
         steps.push(serving.state);

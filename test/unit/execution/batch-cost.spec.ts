@@ -7,7 +7,7 @@ import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 
-const limited = { name: 'dear', maxQueueCost: 100 };
+const limited = { name: 'dear', queue: { maxCost: 100 } };
 const bytesOf = (batch: Batch): number => costOf(limited, batch);
 
 describe('costOf', () => {
@@ -64,7 +64,10 @@ describe('costOf', () => {
   it('[7.1] A cost function of the serving replaces the size in bytes', () => {
     expect(
       costOf(
-        { ...limited, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) },
+        {
+          name: 'dear',
+          queue: { maxCost: 100, cost: ({ size, key }) => (key === 'default' ? size * 7 : 0) },
+        },
         Batch.stack(['a', 'b']),
       ),
     ).toBe(14);
@@ -73,17 +76,17 @@ describe('costOf', () => {
   it('[7.1] The cost function is not called when no cost is limited', () => {
     let asked = 0;
 
-    expect(costOf({ name: 'free', cost: () => ++asked }, Batch.stack(['a']))).toBe(0);
+    expect(costOf({ name: 'free', queue: { cost: () => ++asked } }, Batch.stack(['a']))).toBe(0);
     expect(asked).toBe(0);
   });
 
   it.each([-1, NaN, '5', undefined, null, 3n])(
     '[7.1] [1.9] A cost function that returns %p is refused',
     (cost) => {
-      const bad = { ...limited, cost: () => cost as number };
+      const bad = { name: 'dear', queue: { maxCost: 100, cost: () => cost as number } };
 
       expect(() => costOf(bad, Batch.stack(['a']))).toThrow(
-        'Serving "dear": cost must return a number of 0 or more, it returned ',
+        'Serving "dear": queue.cost must return a number of 0 or more, it returned ',
       );
     },
   );
@@ -104,7 +107,7 @@ describe('A serving with a cost limit', () => {
   }
 
   it('[7.1] Tensors with too many bytes are refused, and running rows do not count', async () => {
-    const { serving, script } = await busy({ maxQueueCost: 20 });
+    const { serving, script } = await busy({ queue: { maxCost: 20 } });
     const call = (rows: number) =>
       serving.batchedRun(
         floats(
@@ -116,7 +119,7 @@ describe('A serving with a cost limit', () => {
 
     await expect(call(2)).rejects.toThrow(
       new OverloadedError(
-        'Serving "dear" has rows in its queue that cost 16 of at most 20 and no room for 8 more; call again later, or raise maxQueueCost',
+        'Serving "dear" has rows in its queue that cost 16 of at most 20 and no room for 8 more; call again later, or raise queue.maxCost',
       ),
     );
     await expect(call(6)).rejects.toThrow(RequestTooLargeError);
@@ -129,8 +132,7 @@ describe('A serving with a cost limit', () => {
 
   it('[7.1] The cost function of a serving limits its queue, and rows of cancelled calls do not count', async () => {
     const { serving, script, first } = await busy({
-      maxQueueCost: 10,
-      cost: (batch) => (batch.consume() as string[]).join('').length,
+      queue: { maxCost: 10, cost: (batch) => (batch.consume() as string[]).join('').length },
     });
     const leaving = new AbortController();
     const left = serving.batchedRun('12345678', leaving);
@@ -148,9 +150,8 @@ describe('A serving with a cost limit', () => {
 
   it('[7.1] [4.5] Only the waiting part of a split call counts towards the cost limit', async () => {
     const { serving, script } = await busy({
-      maxQueueCost: 8,
+      queue: { maxCost: 8, cost: ({ size }) => size * 2 },
       batchSize: 2,
-      cost: ({ size }) => size * 2,
     });
     const split = serving.batchedRun(Batch.stack(['a', 'b', 'c', 'd']));
     await expect(serving.batchedRun('e')).rejects.toThrow('cost 8 of at most 8');
@@ -172,12 +173,14 @@ describe('A serving with a cost limit', () => {
     async (answer) => {
       const costs: number[] = [];
       const { serving, script, first } = await busy({
-        maxQueueCost: 10,
-        batchSize: 8,
-        cost: (batch) => {
-          costs.push(batch.size);
-          return 4;
+        queue: {
+          maxCost: 10,
+          cost: (batch) => {
+            costs.push(batch.size);
+            return 4;
+          },
         },
+        batchSize: 8,
       });
       const rows = ['a', 'b', 'c', 'd', 'e'];
       costs.length = 0;
@@ -201,13 +204,15 @@ describe('A serving with a cost limit', () => {
 
   it('[7.1] A cost function that throws or returns no number fails only the calls for which it does', async () => {
     const { serving, script } = await busy({
-      maxQueueCost: 10,
-      cost: (batch) => {
-        const [row] = batch.consume() as string[];
-        if (row === 'throws') {
-          throw new RangeError('no such row');
-        }
-        return row === 'nothing' ? (undefined as unknown as number) : 1;
+      queue: {
+        maxCost: 10,
+        cost: (batch) => {
+          const [row] = batch.consume() as string[];
+          if (row === 'throws') {
+            throw new RangeError('no such row');
+          }
+          return row === 'nothing' ? (undefined as unknown as number) : 1;
+        },
       },
     });
     const fine = serving.batchedRun('fine');
@@ -223,9 +228,9 @@ describe('A serving with a cost limit', () => {
     expect(serving.queueDepths().get('dear')).toBe(0);
   });
 
-  it.each([0, -5, NaN, '10'])('[7.1] [1.9] A cost limit of %p is refused', async (maxQueueCost) => {
-    await expect(busy({ maxQueueCost: maxQueueCost as number })).rejects.toThrow(
-      'option "maxQueueCost" is',
+  it.each([0, -5, NaN, '10'])('[7.1] [1.9] A cost limit of %p is refused', async (maxCost) => {
+    await expect(busy({ queue: { maxCost: maxCost as number } })).rejects.toThrow(
+      'option "queue.maxCost" is',
     );
   });
 });

@@ -88,7 +88,7 @@ describe('A call with hostile input', () => {
   });
 
   it('[7.1] [6.5] A call with more rows than the row limit is refused as too large', async () => {
-    const serving = await serve({ ...echo, maxRows: 3, batchSize: 2 });
+    const serving = await serve({ ...echo, queue: { maxRowsPerCall: 3 }, batchSize: 2 });
 
     for (const run of [
       serving.batchedRun(rowsOf(4)),
@@ -97,7 +97,7 @@ describe('A call with hostile input', () => {
     ]) {
       await expect(run).rejects.toThrow(RequestTooLargeError);
       await expect(run).rejects.toThrow(
-        'Serving "echo" takes at most 3 rows in one call and was given 4; give fewer at a time, or raise maxRows',
+        'Serving "echo" takes at most 3 rows in one call and was given 4; give fewer at a time, or raise queue.maxRowsPerCall',
       );
     }
     expect(await serving.batchedRun(rowsOf(3))).toEqual([0, 1, 2]);
@@ -107,7 +107,7 @@ describe('A call with hostile input', () => {
   });
 
   it('[7.1] A call may have as many rows as the queue by default', async () => {
-    const serving = await serve({ ...echo, maxQueue: 40 });
+    const serving = await serve({ ...echo, queue: { maxRows: 40 } });
 
     expect(await serving.batchedRun(rowsOf(40))).toHaveLength(40);
     await expect(serving.batchedRun(rowsOf(41))).rejects.toMatchObject({
@@ -117,7 +117,7 @@ describe('A call with hostile input', () => {
   });
 
   it('[7.1] [8.1] A stream may have more rows than the row limit, in several batches', async () => {
-    const serving = await serve({ ...echo, maxRows: 3, batchSize: 2 });
+    const serving = await serve({ ...echo, queue: { maxRowsPerCall: 3 }, batchSize: 2 });
 
     expect((await collect(serving.stream(rowsOf(5)))).length).toBe(3);
     expect(await serving.batchedRun([rowsOf(3), rowsOf(3)])).toHaveLength(6);
@@ -125,14 +125,14 @@ describe('A call with hostile input', () => {
   });
 
   it('[7.1] A call with more bytes than the byte limit is refused as too large', async () => {
-    const serving = await serve({ ...echo, maxBytes: 8 });
+    const serving = await serve({ ...echo, queue: { maxBytesPerCall: 8 } });
 
     expect(await serving.batchedRun(floats([1, 2], [1, 2]))).toEqual(floats([1, 2], [1, 2]));
     expect(await serving.batchedRun('as long as it likes')).toBe('as long as it likes');
     const refused = serving.batchedRun(floats([3], [1, 2, 3]));
     await expect(refused).rejects.toThrow(RequestTooLargeError);
     await expect(refused).rejects.toThrow(
-      'takes tensors of at most 8 bytes in one call and was given 12; give fewer rows at a time, or raise maxBytes',
+      'takes tensors of at most 8 bytes in one call and was given 12; give fewer rows at a time, or raise queue.maxBytesPerCall',
     );
   });
 
@@ -163,7 +163,7 @@ describe('A call with hostile input', () => {
     ['a symbol', Symbol('http')],
     ['a long text', 'x'.repeat(257)],
   ])('[4.10] An invalid origin is refused: %s', async (_, origin) => {
-    const serving = await serve({ ...echo, separateOrigins: true });
+    const serving = await serve({ ...echo, queue: { separateOrigins: true } });
 
     await expect(serving.batchedRun('a', { origin: origin as never })).rejects.toThrow(
       InvalidInputError,

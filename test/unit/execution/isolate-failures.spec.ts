@@ -30,7 +30,7 @@ describe('A batch that fails', () => {
     const ran: string[][] = [];
     const serving = await startServing<unknown>({
       name: 'picky',
-      idempotent: true,
+      recovery: { idempotent: true },
       useFactory: () => (rows: string[]) => {
         ran.push(rows);
         const bad = rows.find((row) => row.startsWith('bad'));
@@ -125,7 +125,7 @@ describe('A batch that fails', () => {
     const sizes: number[] = [];
     const serving = await startServing<unknown>({
       name: 'picky',
-      idempotent: true,
+      recovery: { idempotent: true },
       useFactory: () => (x: ReturnType<typeof floats>) => {
         sizes.push(x.dims[0]!);
         if ((x.data as Float32Array).includes(-1)) {
@@ -179,10 +179,10 @@ describe('A batch that fails', () => {
     expect(ran).toEqual([2]);
   });
 
-  it.each([{ idempotent: false }, { idempotent: undefined }, { isolateFailures: false }])(
+  it.each([{ idempotent: false }, {}, { idempotent: true, isolateFailures: false }])(
     '[6.4] [6.1] A failed batch fails all of its callers in a serving with %j',
-    async (options) => {
-      const [serving, ran] = await start(options);
+    async (recovery) => {
+      const [serving, ran] = await start({ recovery });
 
       const replies = await settled(serving, ['a', 'bad']);
 
@@ -192,18 +192,29 @@ describe('A batch that fails', () => {
   );
 
   it('[6.4] [1.9] Isolating failures is refused for a serving that is not idempotent', () => {
-    const isolating = { name: 'once', isolateFailures: true, useFactory: () => () => [] };
+    const isolating = {
+      name: 'once',
+      recovery: { isolateFailures: true },
+      useFactory: () => () => [],
+    };
 
     expect(() => createServing(isolating)).toThrow(
-      'isolateFailures runs batches again, and needs idempotent: true',
+      'recovery.isolateFailures runs batches again, and needs recovery.idempotent: true',
     );
-    expect(() => createServing({ ...isolating, idempotent: true })).not.toThrow();
+    expect(() =>
+      createServing({ ...isolating, recovery: { isolateFailures: true, idempotent: true } }),
+    ).not.toThrow();
   });
 
   it('[6.4] [7.1] Retried rows wait ahead of later rows and beyond the queue limit', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
-      script.createServing({ name: 'picky', idempotent: true, batchSize: 2, maxQueue: 2 }),
+      script.createServing({
+        name: 'picky',
+        recovery: { idempotent: true },
+        batchSize: 2,
+        queue: { maxRows: 2 },
+      }),
     );
     const replies = settled(serving, ['a', 'b']);
     const batch = await script.next();
@@ -240,7 +251,7 @@ describe('A batch that fails', () => {
   it('[7.3] Rows of cancelled calls are not retried', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
-      script.createServing({ name: 'picky', idempotent: true }),
+      script.createServing({ name: 'picky', recovery: { idempotent: true } }),
     );
     const leaving = new AbortController();
     const left = [serving.batchedRun('a', leaving), serving.batchedRun('b', leaving)];
@@ -263,7 +274,7 @@ describe('A batch that fails', () => {
   it('[9.3] Retries end before the serving has closed', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
-      script.createServing({ name: 'picky', idempotent: true }),
+      script.createServing({ name: 'picky', recovery: { idempotent: true } }),
     );
     const replies = settled(serving, ['a', 'b']);
     const batch = await script.next();
@@ -280,7 +291,11 @@ describe('A batch that fails', () => {
   it('[9.3] A failed batch of a closing serving that does not drain fails with the closed error', async () => {
     const script = new BatchScript<string>();
     const serving = await startServing<unknown>(
-      script.createServing({ name: 'picky', idempotent: true, drainOnShutdown: false }),
+      script.createServing({
+        name: 'picky',
+        recovery: { idempotent: true },
+        shutdown: { drain: false },
+      }),
     );
     const replies = settled(serving, ['a', 'b']);
     const batch = await script.next();
@@ -308,7 +323,7 @@ describe('A batch that fails', () => {
     it('[6.4] [8.3] A batch that has emitted hooks is not retried', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
-        script.createServing({ name: 'picky', idempotent: true }),
+        script.createServing({ name: 'picky', recovery: { idempotent: true } }),
       );
       const events = iterated(serving.stream('a', { hooks: ['layer'] }));
       const other = serving.batchedRun('b');
@@ -325,7 +340,7 @@ describe('A batch that fails', () => {
     it('[6.4] [8.4] A batch that has emitted a step is not retried', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
-        script.createServing({ name: 'picky', idempotent: true }),
+        script.createServing({ name: 'picky', recovery: { idempotent: true } }),
       );
       const replies = settled(serving, ['a', 'b']);
       const batch = await script.next();
@@ -341,7 +356,7 @@ describe('A batch that fails', () => {
       const sizes: string[] = [];
       const serving = await startServing<unknown>({
         name: 'picky',
-        idempotent: true,
+        recovery: { idempotent: true },
         useFactory:
           () =>
           (rows: string[], { emit }: BatchContext) => {
@@ -382,7 +397,7 @@ describe('A batch that fails', () => {
           }
           return rows;
         },
-        isolateFailures: false,
+        recovery: { idempotent: true, isolateFailures: false },
       });
 
       expect(await serving.run(rowsOf(...'abcdefg'.split('')))).toEqual('abcdefg'.split(''));
@@ -391,7 +406,7 @@ describe('A batch that fails', () => {
     it('[7.3] [3.1] A failed inline run is not retried after its caller has left', async () => {
       const script = new BatchScript<string>();
       const serving = await startServing<unknown>(
-        script.createServing({ name: 'picky', idempotent: true }),
+        script.createServing({ name: 'picky', recovery: { idempotent: true } }),
       );
       const leaving = new AbortController();
       const left = serving.run(rowsOf('a', 'b'), leaving);

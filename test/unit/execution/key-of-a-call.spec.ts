@@ -73,7 +73,7 @@ describe('The key of a call', () => {
   });
 
   it('[M4] Calls with equal inputs and different keys do not share a run', async () => {
-    const serving = await serve({ singleFlight: true });
+    const serving = await serve({ deduplication: { singleFlight: true } });
     const replies = ['short', 'long', 'short'].map((key) => serving.batchedRun('a', { key }));
 
     expect(await Promise.all(replies)).toEqual(['short a', 'long a', 'short a']);

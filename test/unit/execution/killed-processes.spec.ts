@@ -11,7 +11,7 @@ function servingOf(worker: FakeWorker): LocalServing {
   const options = resolveDefinition({
     name: 'held',
     batchSize: 1,
-    drainTimeout: 1000,
+    shutdown: { timeout: 1000 },
     useFactory: () => () => [],
   });
   return new LocalServing(

@@ -65,7 +65,9 @@ describe('resolveCallOptions', () => {
     const inputs: unknown[] = [];
     const asking = {
       ...callbacks,
-      tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined),
+      queue: {
+        tenant: (input: unknown) => (inputs.push(input), input === 'known' ? 'a' : undefined),
+      },
     };
 
     expect(resolveCallOptions(asking, 'known', {}).tenant).toBe('a');
@@ -211,11 +213,13 @@ describe('invalid options', () => {
   it('[7.4] An error in the tenant function fails only its own call', async () => {
     const serving = await start<unknown>({
       name: 'polite',
-      tenant: (input) => {
-        if (input === 'nobody') {
-          throw new RangeError('no such user');
-        }
-        return input === 'number' ? (5 as unknown as string) : 'somebody';
+      queue: {
+        tenant: (input) => {
+          if (input === 'nobody') {
+            throw new RangeError('no such user');
+          }
+          return input === 'number' ? (5 as unknown as string) : 'somebody';
+        },
       },
       useFactory: () => (rows: string[]) => rows,
     });

@@ -22,7 +22,7 @@ describe('A batch whose partition is lost', () => {
   useVirtualTime();
   const startServing = useScripts();
   const start = (options: Partial<ServingOptions<string | Batch>> = {}): Promise<Scripted> =>
-    startServing({ name: 'fragile', idempotent: true, ...options });
+    startServing({ name: 'fragile', recovery: { idempotent: true }, ...options });
 
   it('[5.6] A batch whose partition is lost runs again whole, unnoticed by its callers', async () => {
     const { serving, script } = await start();
@@ -61,7 +61,7 @@ describe('A batch whose partition is lost', () => {
   ])(
     '[5.6] A batch runs again at most $retries times with that number of retries',
     async ({ retries, runs }) => {
-      const { serving, script } = await start({ retries });
+      const { serving, script } = await start({ recovery: { idempotent: true, retries } });
       const reply = serving.batchedRun('a');
       for (let run = 0; run < runs; run++) {
         (await script.next()).crash({ restarts: true });
@@ -72,10 +72,10 @@ describe('A batch whose partition is lost', () => {
     },
   );
 
-  it.each([{ idempotent: false }, { idempotent: undefined }])(
+  it.each([{ idempotent: false }, {}])(
     '[5.6] A batch whose partition is lost fails its callers in a serving with %j',
-    async (options) => {
-      const { serving, script } = await start(options);
+    async (recovery) => {
+      const { serving, script } = await start({ recovery });
       const replies = settled(serving, 'ab');
 
       (await script.next()).crash({ restarts: true });
@@ -132,7 +132,7 @@ describe('A batch whose partition is lost', () => {
   });
 
   it('[5.6] A batch that had not begun runs again without limit, also in a serving that is not idempotent', async () => {
-    const { serving, script } = await start({ idempotent: false });
+    const { serving, script } = await start({ recovery: { idempotent: false } });
     const replies = settled(serving, 'ab');
 
     for (let run = 0; run < 10; run++) {
@@ -209,7 +209,7 @@ describe('A batch whose partition is lost', () => {
   });
 
   it('[5.6] [8.3] A batch with a call with hooks runs again whole, without limit, before its first hook', async () => {
-    const { serving, script } = await start({ retries: 3 });
+    const { serving, script } = await start({ recovery: { idempotent: true, retries: 3 } });
     const events = iterated(serving.stream(letters('abc'), { hooks: ['layer'] }));
     for (let run = 0; run < 3; run++) {
       const lost = await script.next();
@@ -276,7 +276,9 @@ describe('A batch whose partition is lost', () => {
   });
 
   it('[5.6] A batch that ran out of memory runs again in halves, also when failures are not isolated', async () => {
-    const { serving, script } = await start({ isolateFailures: false });
+    const { serving, script } = await start({
+      recovery: { idempotent: true, isolateFailures: false },
+    });
     const replies = settled(serving, 'abcd');
     const sizes: number[] = [];
 

@@ -68,7 +68,10 @@ describe('The metadata that postprocess receives', () => {
   });
 
   it('[W12] Calls that share a run get the metadata of every batch', async () => {
-    const serving = await start({ ...counted(), singleFlight: true, identify: () => 'same' });
+    const serving = await start({
+      ...counted(),
+      deduplication: { singleFlight: true, key: () => 'same' },
+    });
 
     const contexts = await Promise.all(
       [rowsOf(5), rowsOf(5)].map((rows) => serving.batchedRun(rows)),

@@ -76,7 +76,10 @@ describe.each(values)('A batch function that throws %s', (_, thrown) => {
         useFactory: () => (rows: unknown[]) => rows.map(async (row) => failFor([row])[0]),
       },
     ],
-    ['an idempotent function', { name: 'a', idempotent: true, useFactory: () => failFor }],
+    [
+      'an idempotent function',
+      { name: 'a', recovery: { idempotent: true }, useFactory: () => failFor },
+    ],
   ];
 
   it.each(hosts)(

@@ -105,7 +105,7 @@ describe('A call with a timeout', () => {
   });
 
   it('[7.2] A refused call with a timeout leaves no timer', async () => {
-    const [serving, script] = await busy({ maxQueue: 32 });
+    const [serving, script] = await busy({ queue: { maxRows: 32 } });
 
     await expect(serving.batchedRun(letters('x'.repeat(33)), { timeout: 1000 })).rejects.toThrow(
       'takes at most',

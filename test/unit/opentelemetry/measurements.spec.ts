@@ -25,7 +25,7 @@ const echo: FunctionServingDefinition<string> = {
 const touchy: FunctionServingDefinition<string> = {
   name: 'touchy',
   batchSize: 1,
-  maxQueue: 3,
+  queue: { maxRows: 3 },
   preprocess(text: string) {
     if (text === 'unreadable') {
       throw new TypeError('cannot read that');
@@ -135,7 +135,7 @@ describe('metrics', () => {
   });
 
   it('[12.3] Calls that joined another are counted apart from those with rows of their own', async () => {
-    const serving = await start({ ...echo, singleFlight: true });
+    const serving = await start({ ...echo, deduplication: { singleFlight: true } });
     observe(serving);
     await Promise.all(['a', 'a', 'a'].map((input) => serving.batchedRun(input)));
     const { points } = (await telemetry().measured()).get('serving.call.duration')!;
@@ -152,8 +152,7 @@ describe('metrics', () => {
   it('[12.3] Size, fill, wait, run time and padding of batches are recorded', async () => {
     const serving = await start({
       name: 'echo',
-      batchSize: 4,
-      pad: true,
+      allowedSizes: [4],
       warmUp: [floats([1, 1], [0])],
       useFactory: () => (tensor: Tensor) => tensor,
     });

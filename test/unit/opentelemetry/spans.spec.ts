@@ -117,7 +117,7 @@ describe('spans', () => {
   });
 
   it('[12.1] A call that joined another is marked and linked to the batch that runs for both', async () => {
-    const serving = await started({ ...echo, singleFlight: true });
+    const serving = await started({ ...echo, deduplication: { singleFlight: true } });
     await Promise.all([serving.batchedRun('a'), serving.batchedRun('a')]);
     const calls = telemetry().named('batchedRun echo');
     const batch = only('batch echo');
@@ -157,9 +157,8 @@ describe('spans', () => {
   it('[12.2] The span of a batch has all of its figures', async () => {
     const serving = await started({
       name: 'echo',
-      batchSize: 4,
-      pad: true,
-      separateOrigins: true,
+      allowedSizes: [4],
+      queue: { separateOrigins: true },
       warmUp: [floats([1, 1], [0])],
       useFactory: () => (tensor: Tensor) => tensor,
     });
@@ -221,7 +220,7 @@ describe('spans', () => {
     async (_, text, [type, stage]) => {
       const serving = await started({
         ...echo,
-        maxQueue: 2,
+        queue: { maxRows: 2 },
         preprocess(input) {
           if (input === 'no text') {
             throw new TypeError('cannot read that');

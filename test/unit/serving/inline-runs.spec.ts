@@ -40,7 +40,7 @@ describe('Inline runs', () => {
     const batches = new HeldFunction();
     const definition = {
       name: 'held',
-      drainTimeout: 1000,
+      shutdown: { timeout: 1000 },
       useFactory: batches.useFactory,
       ...options,
     } as ServingDefinition;
@@ -57,7 +57,7 @@ describe('Inline runs', () => {
   });
 
   it('[H5] Inline runs beyond the queue limit are refused', async () => {
-    const [serving, batches] = await held({ maxQueue: 2, batchSize: 2 });
+    const [serving, batches] = await held({ queue: { maxRows: 2 }, batchSize: 2 });
     const replies = [serving.run('a')];
     await turn();
     replies.push(...['b', 'c'].map((row) => serving.run(row)));
@@ -70,7 +70,7 @@ describe('Inline runs', () => {
   });
 
   it('[H5] Inline runs beyond the queue limit are refused while the session loads', async () => {
-    const serving = await loading({ maxQueue: 2, batchSize: 2 });
+    const serving = await loading({ queue: { maxRows: 2 }, batchSize: 2 });
     const waiting = ['a', 'b'].map((row) =>
       expect(serving.run(row)).rejects.toThrow(ServingClosedError),
     );
@@ -128,7 +128,7 @@ describe('Inline runs', () => {
   async function loading(limits: Partial<ServingDefinition> = {}): Promise<LocalServing> {
     const options = resolveDefinition({
       name: 'held',
-      drainTimeout: 1000,
+      shutdown: { timeout: 1000 },
       ...limits,
       useFactory: () => () => [],
     });
@@ -172,7 +172,7 @@ describe('Inline runs', () => {
   it('[H4] [9.3] start() is rejected when the session has not loaded by the shutdown limit', async () => {
     const serving = createServing({
       name: 'held',
-      drainTimeout: 100,
+      shutdown: { timeout: 100 },
       useFactory: () => new Promise<never>(() => {}),
     });
     const refused = expect(serving.start()).rejects.toThrow(ServingClosedError);

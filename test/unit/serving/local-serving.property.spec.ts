@@ -186,9 +186,8 @@ class Play {
       batchSize,
       batchTimeout,
       partitions,
-      idempotent,
-      tenantWeights: { a: 2 },
-      priorityAgeing: 10,
+      recovery: { idempotent },
+      queue: { tenantWeights: { a: 2 }, priorityAgeing: 10 },
       batchKeys: ['default', 'other'],
       useFactory: () => (input: number[] | Tensor, context) => this.runBatch(input, context),
     });

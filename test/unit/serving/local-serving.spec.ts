@@ -148,7 +148,7 @@ describe('LocalServing', () => {
     });
 
     it('[7.1] A call beyond the queue limit is refused at once', async () => {
-      const { definition, batches } = upper({ batchSize: 2, maxQueue: 2 });
+      const { definition, batches } = upper({ batchSize: 2, queue: { maxRows: 2 } });
       const serving = await start(definition);
 
       const calls = ['a', 'b', 'c', 'd', 'e'].map((text) => serving.batchedRun(text));
@@ -386,7 +386,7 @@ describe('LocalServing', () => {
       },
       {
         promise: 'answers queued calls with the closed error when draining is off',
-        options: { drainOnShutdown: false },
+        options: { shutdown: { drain: false } },
         queued: {
           status: 'rejected',
           reason: new ServingClosedError('Serving "held" was closed before the call could run'),
@@ -419,7 +419,9 @@ describe('LocalServing', () => {
     it('[9.3] [H1] At the shutdown limit queued and running calls are answered with the closed error', async () => {
       const warnings = jest.spyOn(Logger.prototype, 'warn').mockReturnValue();
       const script = new BatchScript<string>();
-      const serving = await start(script.createServing({ name: 'held', drainTimeout: 500 }));
+      const serving = await start(
+        script.createServing({ name: 'held', shutdown: { timeout: 500 } }),
+      );
       const running = expect(serving.batchedRun('a')).rejects.toThrow(ServingClosedError);
       await turn();
       const queued = expect(serving.batchedRun('b')).rejects.toThrow(ServingClosedError);

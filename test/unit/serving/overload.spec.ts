@@ -108,7 +108,7 @@ describe('A serving under load', () => {
   });
 
   it('[7.1] The time to retry follows from the measured drain rate', async () => {
-    const { serving, script } = await trained({ maxQueue: 100 });
+    const { serving, script } = await trained({ queue: { maxRows: 100 } });
     const waiting = serving.batchedRun(rowsOf(100));
 
     await expect(serving.batchedRun(rowsOf(90))).rejects.toMatchObject({
@@ -143,7 +143,7 @@ describe('A serving under load', () => {
   });
 
   it('[7.4] Waiting makes up for priority at the rate of the ageing time', async () => {
-    const { serving, script } = await busy({ priorityAgeing: 50, batchSize: 1 });
+    const { serving, script } = await busy({ queue: { priorityAgeing: 50 }, batchSize: 1 });
     const order: string[] = [];
     const ask = (row: string, priority?: number): Promise<unknown> =>
       serving.batchedRun(row, { priority }).then((reply) => order.push(reply as string));
@@ -162,8 +162,10 @@ describe('A serving under load', () => {
   it('[7.4] Tenants, named by calls or by a function of the serving, share by weight', async () => {
     const { serving, script } = await busy({
       batchSize: 6,
-      tenant: (input) => (typeof input === 'string' ? input[0] : undefined),
-      tenantWeights: { b: 2 },
+      queue: {
+        tenant: (input) => (typeof input === 'string' ? input[0] : undefined),
+        tenantWeights: { b: 2 },
+      },
     });
     const calls = Array.from({ length: 12 }, (_, i) => [
       serving.batchedRun(rowsOf(1, 'named'), { tenant: 'named' }),
@@ -188,7 +190,7 @@ describe('A serving under load', () => {
   });
 
   it('[7.4] [7.1] Room in the queue is kept for other tenants and for calls with normal priority', async () => {
-    const { serving, script } = await busy({ maxQueue: 8 });
+    const { serving, script } = await busy({ queue: { maxRows: 8 } });
     const calls = Array.from({ length: 4 }, () => serving.batchedRun('a', { tenant: 'greedy' }));
 
     await expect(serving.batchedRun('a', { tenant: 'greedy' })).rejects.toThrow(
@@ -205,7 +207,7 @@ describe('A serving under load', () => {
   it.each([{ tenant: 'a' }, { priority: -1 }])(
     '[7.4] [8.1] A stream with %j does not block itself in a queue little larger than a batch',
     async (options) => {
-      const { serving, script } = await busy({ maxQueue: 8 });
+      const { serving, script } = await busy({ queue: { maxRows: 8 } });
       script.release(echo);
 
       const events = await iterated(serving.stream(rowsOf(100), options));
@@ -222,15 +224,15 @@ describe('A serving under load', () => {
     { tenantWeights: [1] },
     { tenant: 'a' },
     { cost: 5 },
-    { idempotent: 'yes' },
-  ])('[1.9] Invalid options are refused: %j', async (options) => {
-    await expect(busy(options as Partial<ServingOptions<string>>)).rejects.toThrow(
-      `option "${Object.keys(options)[0]}" is`,
+    { separateOrigins: 'yes' },
+  ])('[1.9] Invalid options of the queue are refused: %j', async (queue) => {
+    await expect(busy({ queue } as Partial<ServingOptions<string>>)).rejects.toThrow(
+      `option "queue.${Object.keys(queue)[0]}" is`,
     );
   });
 
   it('[M9] A refusal has no stack trace, which would cost more than the rest of the call', async () => {
-    const { serving } = await busy({ maxQueue: 4 });
+    const { serving } = await busy({ queue: { maxRows: 4 } });
     const waiting = serving.batchedRun(rowsOf(4));
 
     const error = await serving

@@ -62,11 +62,10 @@ const scenario = fc.record({
   batchSize: fc.integer({ min: 1, max: 4 }),
   batchTimeout: fc.constantFrom(0, 5, 50),
   partitions: fc.integer({ min: 1, max: 3 }),
-  maxQueue: fc.constantFrom(15, 1000),
+  queue: fc.record({ maxRows: fc.constantFrom(15, 1000) }),
   singleFlight: fc.boolean(),
-  idempotent: fc.boolean(),
-  drainOnShutdown: fc.boolean(),
-  drainTimeout: fc.nat({ max: 80 }),
+  recovery: fc.record({ idempotent: fc.boolean() }),
+  shutdown: fc.record({ drain: fc.boolean(), timeout: fc.nat({ max: 80 }) }),
   isProcess: fc.boolean(),
   /** Whether running workers can be ended, as processes and threads whose event loop turns can. */
   isHaltable: fc.boolean(),
@@ -114,10 +113,12 @@ class Play {
     const definition = {
       name: 'played',
       ...limitsOf(given),
-      singleFlight,
       // A sequence has no content to compare.
       ...(singleFlight && {
-        identify: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)),
+        deduplication: {
+          singleFlight,
+          key: (input: unknown) => (isSequence(input) ? undefined : contentHash(input)),
+        },
       }),
       ...(preprocessing && { preprocess: (input: unknown) => this.preprocess(input) }),
       useFactory: () => () => [],
@@ -126,7 +127,7 @@ class Play {
   }
 
   async run(): Promise<void> {
-    const { calls, closesAt, drainTimeout, isProcess, isHaltable } = this.options;
+    const { calls, closesAt, shutdown, isProcess, isHaltable } = this.options;
     await this.serving.start();
     const began = performance.now();
     calls.forEach((call) => setTimeout(() => void this.call(call), call.at));
@@ -138,7 +139,7 @@ class Play {
     if ((isProcess || isHaltable) && this.workers.some(({ isBusy }) => isBusy)) {
       this.faults.push('a worker still runs after the close, though it can be stopped');
     }
-    if (!(this.closedAt! <= began + closesAt + drainTimeout + GRACE)) {
+    if (!(this.closedAt! <= began + closesAt + shutdown.timeout + GRACE)) {
       this.faults.push(`the serving closed too late: after ${this.closedAt! - began} ms`);
     }
   }
@@ -275,19 +276,17 @@ function limitsOf({
   batchSize,
   batchTimeout,
   partitions,
-  maxQueue,
-  idempotent,
-  drainOnShutdown,
-  drainTimeout,
+  queue,
+  recovery,
+  shutdown,
 }: Omit<Scenario, 'preprocessing' | 'singleFlight'>) {
   return {
     batchSize,
     batchTimeout,
     partitions,
-    maxQueue,
-    idempotent,
-    drainOnShutdown,
-    drainTimeout,
+    queue,
+    recovery,
+    shutdown,
   };
 }
 

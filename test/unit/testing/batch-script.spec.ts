@@ -51,7 +51,7 @@ describe('BatchScript', () => {
       const serving = await start(script, {
         batchKeys: ['a', 'b'],
         partitions: 2,
-        separateOrigins: true,
+        queue: { separateOrigins: true },
         allowedSizes: [2, 4],
       });
       const three = Batch.concatenate([floats([3], [1, 2, 3])]);
@@ -241,7 +241,7 @@ describe('BatchScript', () => {
 
     it('The batch of a crashed partition runs again on another when the serving is idempotent', async () => {
       const script = new BatchScript<string>();
-      const serving = await start(script, { partitions: 2, idempotent: true });
+      const serving = await start(script, { partitions: 2, recovery: { idempotent: true } });
 
       const reply = serving.batchedRun('a');
       (await script.next()).crash();

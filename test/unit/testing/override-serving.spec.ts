@@ -24,8 +24,7 @@ const lengths = defineServing({
   name: 'lengths',
   model,
   batchSize: 2,
-  batchKeys: ['default', 'long'],
-  keyOptions: { long: { batchSize: 4 } },
+  batchKeys: ['default', { key: 'long', batchSize: 4 }],
   preprocess: (text: string) => ({
     batch: new Tensor('float32', [text.length], [1, 1]),
     info: text,
@@ -204,10 +203,8 @@ describe('overrideServing', () => {
   it('[M8] The replacement drops retry and cache options, which need the model or a cache', async () => {
     const cached = defineServing({
       ...lengths,
-      retries: 3,
-      isolateFailures: true,
-      cache: { ttl: 1000 },
-      identify: (text: string) => text,
+      recovery: { retries: 3, isolateFailures: true },
+      deduplication: { cache: { ttl: 1000 }, key: (text: string) => text },
     });
     const script = BatchScript.of(cached);
     const servings = await boot(ServingModule.forRoot({ servings: [cached] }), (builder) =>
@@ -223,13 +220,16 @@ describe('overrideServing', () => {
   it('The replacement drops warm-up, fixed sizes, devices and session options, which need the model', async () => {
     const compiled = defineServing({
       ...lengths,
-      session: { executionProviders: ['cuda'] },
-      inputs: { x: { batchAxis: 0 } },
-      fetches: ['y'],
+      model: {
+        file: model,
+        session: { executionProviders: ['cuda'] },
+        inputs: { x: { batchAxis: 0 } },
+        fetches: ['y'],
+      },
       partitions: true,
       allowedSizes: [2, 8],
       batchSize: undefined,
-      keyOptions: { long: { pad: true } },
+      batchKeys: ['default', { key: 'long', allowedSizes: [4] }],
       warmUp: ['example'],
     });
     const script = BatchScript.of(compiled);
@@ -263,7 +263,7 @@ describe('overrideServing', () => {
   });
 
   it('[4.10] The replacement separates origins as the serving does', async () => {
-    const apart = defineServing({ ...lengths, separateOrigins: true });
+    const apart = defineServing({ ...lengths, queue: { separateOrigins: true } });
     const origins: (Origin | undefined)[] = [];
     const servings = await boot(ServingModule.forRoot({ servings: [apart] }), (builder) =>
       overrideServing(builder, apart).useFunction(

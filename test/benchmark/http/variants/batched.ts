@@ -7,8 +7,7 @@ import { BINARY, toBytes, toFloats } from '../binary.js';
 
 const scorer = defineServing({
   name: 'scorer',
-  model: mlp.path,
-  session,
+  model: { file: mlp.path, session },
   batchSize,
   postprocess: ({ output }: { output: Tensor }) => toBytes(output.data as Float32Array),
 });

@@ -171,7 +171,7 @@ describe('The JSON handlers of a node', () => {
 
   it('[11] JSON calls have the origin RPC', async () => {
     const { call } = await doorOf({
-      separateOrigins: true,
+      queue: { separateOrigins: true },
       useFactory:
         () =>
         (rows: readonly unknown[], { origin }) =>

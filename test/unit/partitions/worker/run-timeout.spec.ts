@@ -29,13 +29,18 @@ class HeldHandler implements ServingHandler {
 const kinds: [string, (held: HeldFunction) => ServingDefinition][] = [
   [
     'function',
-    (held) => ({ name: 'held', batchSize: 1, runTimeout: 50, useFactory: held.useFactory }),
+    (held) => ({
+      name: 'held',
+      batchSize: 1,
+      recovery: { runTimeout: 50 },
+      useFactory: held.useFactory,
+    }),
   ],
   [
     'class',
     (held) => {
       HeldHandler.held = held;
-      return { name: 'held', batchSize: 1, runTimeout: 50, useClass: HeldHandler };
+      return { name: 'held', batchSize: 1, recovery: { runTimeout: 50 }, useClass: HeldHandler };
     },
   ],
 ];
@@ -90,8 +95,7 @@ describe('runTimeout', () => {
       const options = {
         name: 'held',
         batchSize: 1,
-        runTimeout: 50,
-        idempotent: true,
+        recovery: { runTimeout: 50, idempotent: true },
         useFactory: held.useFactory,
       };
       const rows = partitions === 'one partition' ? ['a'] : ['a', 'b'];
@@ -118,8 +122,7 @@ describe('runTimeout', () => {
     const held = new HeldFunction();
     const serving = createServing({
       name: 'held',
-      runTimeout: 50,
-      idempotent: true,
+      recovery: { runTimeout: 50, idempotent: true },
       useFactory: held.useFactory,
     });
 
@@ -137,7 +140,11 @@ describe('runTimeout', () => {
     subscribe('nestjs-serving:partition:change', note);
     const seen: ServingEvent[] = [];
     const held = new HeldFunction();
-    const serving = await start({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
+    const serving = await start({
+      name: 'held',
+      recovery: { runTimeout: 50 },
+      useFactory: held.useFactory,
+    });
     serving.events$
       .pipe(filter(({ type }) => type === 'partition:change'))
       .subscribe((event) => seen.push(event));
@@ -168,7 +175,7 @@ describe('runTimeout', () => {
     const steps: (() => void)[] = [];
     const serving = await start({
       name: 'steps',
-      runTimeout: 50,
+      recovery: { runTimeout: 50 },
       useFactory: () =>
         async function* (rows: string[]) {
           try {
@@ -196,7 +203,11 @@ describe('runTimeout', () => {
 
   it('[5.6] [3.1] The run timeout applies to inline runs', async () => {
     const held = new HeldFunction();
-    const serving = createServing({ name: 'held', runTimeout: 50, useFactory: held.useFactory });
+    const serving = createServing({
+      name: 'held',
+      recovery: { runTimeout: 50 },
+      useFactory: held.useFactory,
+    });
 
     const reply = expect(serving.run('a')).rejects.toThrow(RunTimeoutError);
     await later(50);
@@ -210,7 +221,7 @@ describe('runTimeout', () => {
     const serving = createServing({
       name: 'held',
       batchSize: 1,
-      runTimeout: 50,
+      recovery: { runTimeout: 50 },
       warmUp: ['a'],
       useFactory: held.useFactory,
     });
@@ -240,8 +251,8 @@ describe('runTimeout', () => {
     const held = new HeldFunction();
     const serving = await start({
       name: 'held',
-      runTimeout: 50,
-      drainTimeout: 1000,
+      recovery: { runTimeout: 50 },
+      shutdown: { timeout: 1000 },
       useFactory: held.useFactory,
     });
     const reply = expect(serving.batchedRun('a')).rejects.toThrow(RunTimeoutError);

@@ -271,7 +271,7 @@ describe('SupervisedPartition', () => {
 
     await later(1);
 
-    const reason = `${tooLate}; raise restartTimeout if that may take so long`;
+    const reason = `${tooLate}; raise recovery.restartTimeout if that may take so long`;
     expect(scene.partition.status).toEqual({
       state: 'lost',
       restarts: 1,
@@ -314,7 +314,7 @@ describe('SupervisedPartition', () => {
     await scene.die();
     await later(100 + 5000);
 
-    const reason = `${tooLate}, and takes no batch until it is; raise restartTimeout if that may take so long`;
+    const reason = `${tooLate}, and takes no batch until it is; raise recovery.restartTimeout if that may take so long`;
     expect(scene.partition.status).toEqual({ state: 'hung', restarts: 1, reason });
     expect(scene.partition.lost).toBeInstanceOf(ServingUnavailableError);
     await expect(runRows(scene.partition, ['early'])).rejects.toBe(scene.partition.lost);

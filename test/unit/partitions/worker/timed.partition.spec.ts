@@ -103,7 +103,11 @@ describe('A partition with a run timeout', () => {
 
     const facts = 'Partition 1 has run a batch of 3 rows for over 50 ms';
     expect(outcomes).toEqual([
-      { error: new RunTimeoutError(`${facts}; raise runTimeout if batches may take so long`) },
+      {
+        error: new RunTimeoutError(
+          `${facts}; raise recovery.runTimeout if batches may take so long`,
+        ),
+      },
       { error: expect.any(NotStartedError) },
     ]);
     expect(partition.lost).toBeInstanceOf(ServingUnavailableError);
@@ -172,7 +176,7 @@ describe('A partition with a run timeout', () => {
       [
         {
           error: new RunTimeoutError(
-            'Partition 1 has run a batch of 1 rows for over 50 ms, and is restarted; raise runTimeout if batches may take so long',
+            'Partition 1 has run a batch of 1 rows for over 50 ms, and is restarted; raise recovery.runTimeout if batches may take so long',
           ),
         },
         { error: expect.any(NotStartedError) },

@@ -1,6 +1,5 @@
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
-export type { BatchAxes } from './batch/template.js';
 export { Batched } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/as-caller.js';
@@ -28,67 +27,40 @@ export {
   UnknownKeyError,
   UnknownServingError,
 } from './errors.js';
-export type {
-  HandlerPartitionOptions,
-  HandlerResult,
-  ServingHandler,
-  ServingKind,
-} from './partitions/handler.partition.js';
-export type { DeclaredAxes } from './partitions/onnx/model-signature.js';
+export type { ServingHandler } from './partitions/handler.partition.js';
 export type { PartitionStatus } from './partitions/partition.js';
 export { ServingRpcExceptionFilter } from './serving-rpc-exception.filter.js';
 export { getServingToken, InjectServing } from './serving.decorator.js';
 export { ServingModule } from './serving.module.js';
 export type { ServingModuleOptions } from './serving.module-definition.js';
-export type { ServingReference } from './definition/serving-reference.js';
 export { ServingService } from './serving.service.js';
-export type { TensorTemplate, RowTemplate } from './definition/row-template.js';
+export type { RowTemplate } from './definition/row-template.js';
 export type { ServingCounters } from './events/counters.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
-export type { ReplyStore } from './deduplication/reply-cache.js';
 export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/health.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
 export { Serving, type ServingState } from './serving/serving.js';
 export {
-  type ClassServingDefinition,
   defineServing,
-  type ExistingServingDefinition,
-  type FileServingDefinition,
-  type FunctionServingDefinition,
-  type KeyServingOptions,
-  type ModelServingDefinition,
   type PostprocessContext,
   type PreprocessResult,
-  type ReplyCacheOptions,
   type ServingDefinition,
-  type ServingDistributionOptions,
   type ServingOptions,
-  type WorkerServingOptions,
 } from './definition/serving-definition.js';
-export type {
-  BatchEndEvent,
-  BatchStartEvent,
-  CallEndEvent,
-  CallStartEvent,
-  PartitionChangeEvent,
-  ServingEvent,
-} from './events/serving-event.js';
-export type { HookEvent, OutputEvent, StreamEvent } from './definition/reply.js';
+export type { BatchEndEvent, CallEndEvent, ServingEvent } from './events/serving-event.js';
+export type { OutputEvent, StreamEvent } from './definition/reply.js';
 export { ServingStream } from './streaming/serving-stream.js';
 export type { Origin } from './context/caller-context.js';
 export type { ServingOf } from './serving/serving.js';
 export {
   type BatchContext,
   type BatchFunction,
-  type BatchFunctionFactory,
   type BatchFunctionContext,
-  type BatchOutput,
-  type BatchResult,
   DONE,
   type PartitionOptions,
   withMetadata,

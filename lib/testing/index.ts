@@ -1,13 +1,7 @@
-export {
-  MemoryNetwork,
-  type MemoryNetworkOptions,
-  type MemoryTransport,
-} from './memory-network.js';
+export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';
 export { recordBatches } from './record-batches.js';
-export type { ResultsOf, RowsOf, TypedBatchFunction } from './held-batch.js';
 export { settle } from './settle.js';
-export type { TestingBuilder } from './override-serving.js';
 export { VirtualTime } from './virtual-time.js';

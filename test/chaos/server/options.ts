@@ -1,7 +1,10 @@
-import type { WorkerServingOptions } from 'nestjs-serving';
+import type { ServingDefinition } from 'nestjs-serving';
 
 /** What of a definition a scenario may want to be otherwise. */
-type Changes = Pick<WorkerServingOptions, 'batchSize' | 'batchTimeout' | 'recovery' | 'shutdown'>;
+type Changes = Pick<
+  Extract<ServingDefinition, { useFile: unknown }>,
+  'batchSize' | 'batchTimeout' | 'recovery' | 'shutdown'
+>;
 
 /** The application that a scenario asks for; it has the servings that are named here. */
 export interface ServerOptions {

@@ -188,7 +188,7 @@ describe('The cache of an application', () => {
     const booting = boot([ServingModule.forRoot({ servings: [upper] })]);
     await expect(booting).rejects.toThrow(InvalidServingError);
     await expect(booting).rejects.toThrow(
-      'Serving "upper" has the option "cache", and the application has no cache manager to keep replies in; ' +
+      'Serving "upper" has the option "deduplication.cache", and the application has no cache manager to keep replies in; ' +
         'import CacheModule.register() of @nestjs/cache-manager, or drop the option',
     );
   });

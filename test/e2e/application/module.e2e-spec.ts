@@ -28,12 +28,12 @@ import {
   Serving,
   type ServingDefinition,
   type ServingHandler,
-  type ServingKind,
   ServingModule,
   type ServingOf,
   ServingService,
   UnknownServingError,
 } from 'nestjs-serving';
+import type { ServingKind } from '../../../lib/partitions/handler.partition.js';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -604,8 +604,8 @@ describe('Wrong wiring', () => {
     ],
     [
       'a method, with a tenant that is no function',
-      '@Batched() on Thing.use: option "tenant" is "gold"; allowed is a function',
-      () => decorate(Batched({ tenant: 'gold' } as object), Thing.prototype, 'use'),
+      '@Batched() on Thing.use: option "queue.tenant" is "gold"; allowed is a function',
+      () => decorate(Batched({ queue: { tenant: 'gold' } } as object), Thing.prototype, 'use'),
     ],
   ])('[10.5] @Batched() on %s is refused', (_, message, decorating) => {
     expect(decorating).toThrow(InvalidServingError);

@@ -23,13 +23,8 @@ import {
   type Tracer,
 } from '@opentelemetry/api';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
-import {
-  Batch,
-  Batched,
-  type FunctionServingDefinition,
-  ServingModule,
-  ServingService,
-} from 'nestjs-serving';
+import { Batch, Batched, ServingModule, ServingService } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { finalize, map, Observable } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';

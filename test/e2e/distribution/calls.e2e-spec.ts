@@ -3,7 +3,6 @@ import { describe, expect, it } from '@jest/globals';
 import type { Tensor } from 'onnxruntime-common';
 import {
   Batch,
-  type FunctionServingDefinition,
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
@@ -13,6 +12,7 @@ import {
   UnknownServingError,
   withMetadata,
 } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { iterated, until } from '../../fixtures/async/streams.js';

@@ -6,13 +6,10 @@ import { firstValueFrom } from 'rxjs';
 // #endregion
 import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
 import { NestFactory } from '@nestjs/core';
-import {
-  Batched,
-  type FunctionServingDefinition,
-  ServingModule,
-  ServingService,
-} from 'nestjs-serving';
-import { type ClusterOptions, ServingClusterModule } from 'nestjs-serving/distribution';
+import { Batched, ServingModule, ServingService } from 'nestjs-serving';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { ClusterOptions } from '../../../lib/distribution/options.js';
 import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';

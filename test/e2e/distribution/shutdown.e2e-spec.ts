@@ -2,12 +2,8 @@ import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Controller, Get, Module, type Type } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { ClientTCP, Transport } from '@nestjs/microservices';
-import {
-  type FunctionServingDefinition,
-  ServingClosedError,
-  ServingModule,
-  ServingService,
-} from 'nestjs-serving';
+import { ServingClosedError, ServingModule, ServingService } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';

@@ -1,12 +1,12 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import {
   Batch,
-  type BatchResult,
-  type HandlerResult,
   InvalidBatchError,
   type LocalServing,
   type ServingDefinition,
 } from 'nestjs-serving';
+import type { BatchResult } from '../../../lib/partitions/batch-function.js';
+import type { HandlerResult } from '../../../lib/partitions/handler.partition.js';
 import { recordBatches } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';

@@ -3,11 +3,11 @@ import { describe, expect, it } from '@jest/globals';
 import {
   Batch,
   createServing,
-  type HandlerResult,
   type LocalServing,
   type ServingDefinition,
   withMetadata,
 } from 'nestjs-serving';
+import type { HandlerResult } from '../../../lib/partitions/handler.partition.js';
 import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

@@ -7,13 +7,13 @@ import { NestFactory } from '@nestjs/core';
 import {
   Batch,
   createServing,
-  type FileServingDefinition,
   InvalidServingError,
   type ServingDefinition,
   ServingLoadError,
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
+import type { FileServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';

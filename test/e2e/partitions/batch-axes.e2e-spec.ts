@@ -4,7 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { Batch, type DeclaredAxes, InvalidOutputError, type LocalServing } from 'nestjs-serving';
+import { Batch, InvalidOutputError, type LocalServing } from 'nestjs-serving';
+import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
 import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import {

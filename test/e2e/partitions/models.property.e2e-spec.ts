@@ -1,6 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { type DeclaredAxes, InvalidServingError, type LocalServing } from 'nestjs-serving';
+import { InvalidServingError, type LocalServing } from 'nestjs-serving';
+import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
 import { type InferenceSession, Tensor } from 'onnxruntime-common';
 import { InferenceSession as Session } from 'onnxruntime-node';
 import { feedOf } from '../../../lib/partitions/onnx/onnx-model.js';
@@ -192,7 +193,8 @@ describe('Models of every shape and element type', () => {
         batchSize: 6,
       };
 
-      await compare(await serve({ ...definition, ...axesOf(sample) }), calls, alone);
+      const declared = { ...definition, model: { ...definition.model, ...axesOf(sample) } };
+      await compare(await serve(declared), calls, alone);
       if (!needsDeclaration(sample)) {
         const serving = await serve(definition).catch((error: unknown) => error as Error);
         if (serving instanceof Error) {

@@ -1,14 +1,14 @@
 import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import {
-  type FileServingDefinition,
   type LocalServing,
-  type PartitionChangeEvent,
   PartitionLostError,
   RunTimeoutError,
   ServingClosedError,
   ServingUnavailableError,
 } from 'nestjs-serving';
+import type { FileServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { PartitionChangeEvent } from '../../../lib/events/serving-event.js';
 import { filter, firstValueFrom } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useGates } from '../../fixtures/batching/gate.js';

@@ -5,12 +5,12 @@ import {
   type BatchEndEvent,
   defineServing,
   DONE,
-  type HookEvent,
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import type { HookEvent } from '../../../lib/definition/reply.js';
 import type { Tensor } from 'onnxruntime-common';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { value } from '../../fixtures/models/models.js';

@@ -3,10 +3,10 @@ import { Logger } from '@nestjs/common';
 import {
   createServing,
   type LocalServing,
-  type ReplyStore,
   ServingClosedError,
   type ServingDefinition,
 } from 'nestjs-serving';
+import type { ReplyStore } from '../../../lib/deduplication/reply-cache.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';

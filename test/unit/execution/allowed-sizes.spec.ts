@@ -5,13 +5,13 @@ import {
   type BatchContext,
   type Container,
   createServing,
-  type FunctionServingDefinition,
   InvalidInputError,
   UnknownKeyError,
   InvalidServingError,
   type ServingHandler,
   ServingLoadError,
 } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

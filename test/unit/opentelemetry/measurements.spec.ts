@@ -3,11 +3,11 @@ import {
   Batch,
   CallCancelledError,
   type CallEndEvent,
-  type FunctionServingDefinition,
   type LocalServing,
   type PartitionStatus,
   type ServingError,
 } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

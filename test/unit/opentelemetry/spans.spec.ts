@@ -12,10 +12,10 @@ import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
 import {
   Batch,
   CallCancelledError,
-  type FunctionServingDefinition,
   type LocalServing,
   type ServingDefinition,
 } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
 import type { Subscription } from 'rxjs';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';

@@ -6,7 +6,6 @@ import {
   BatchFailedError,
   createServing,
   defineServing,
-  type FunctionServingDefinition,
   InvalidBatchError,
   UnknownKeyError,
   InvalidOutputError,
@@ -15,6 +14,7 @@ import {
   ServingClosedError,
   withMetadata,
 } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { BatchScript } from 'nestjs-serving/testing';
 import { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -1,11 +1,6 @@
 import { afterEach, describe, expect, it } from '@jest/globals';
-import {
-  createServing,
-  type FunctionServingDefinition,
-  OverloadedError,
-  type Serving,
-  ServingClosedError,
-} from 'nestjs-serving';
+import { createServing, OverloadedError, type Serving, ServingClosedError } from 'nestjs-serving';
+import type { FunctionServingDefinition } from '../../../../lib/definition/serving-definition.js';
 import { firstValueFrom, from, type Observable, toArray } from 'rxjs';
 import { InboundCalls } from '../../../../lib/distribution/calls/inbound-calls.js';
 import { ExportedServings } from '../../../../lib/distribution/calls/exported-servings.js';

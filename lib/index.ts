@@ -2,7 +2,7 @@ export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
 export { Batched } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
-export { type Caller, asCaller } from './batched/as-caller.js';
+export { type Caller, asCaller } from './batched/batched.decorator.js';
 export {
   BatchFailedError,
   CallCancelledError,
@@ -35,13 +35,13 @@ export { ServingModule } from './serving.module.js';
 export type { ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService } from './serving.service.js';
 export type { RowTemplate } from './definition/row-template.js';
-export type { ServingCounters } from './events/counters.js';
+export type { ServingCounters } from './events/event-hub.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
 export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
-export type { ServingHealth } from './serving/health.js';
+export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';
 export { currentOrigin, withOrigin } from './context/caller-context.js';
 export { Serving, type ServingState } from './serving/serving.js';

@@ -2,8 +2,7 @@ import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError, UnknownServingError } from './errors.js';
 import { servingNameOf } from './serving.decorator.js';
-import type { Serving } from './serving/serving.js';
-import { SERVING_ROUTER, type ServingRouter } from './serving/serving-router.js';
+import { type Serving, SERVING_ROUTER, type ServingRouter } from './serving/serving.js';
 import { formatValue } from './format.js';
 
 /**

@@ -7,12 +7,10 @@ import {
 import { DiscoveryService } from '@nestjs/core';
 import { callInRequest } from '../context/caller-context.js';
 import { UnknownServingError } from '../errors.js';
-import type { ServingCounters } from '../events/counters.js';
-import { EventHub } from '../events/event-hub.js';
-import type { InternalCallOptions } from '../execution/resolved-call-options.js';
+import { type ServingCounters, EventHub } from '../events/event-hub.js';
+import { type InternalCallOptions, Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
 import type { LocalServing } from '../serving/local-serving.js';
-import { Waits } from '../execution/waits.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';

@@ -4,10 +4,9 @@ import { Admission, type AdmissionOptions } from './admission.js';
 import type { QueueOrder } from './priority-queue.js';
 import { type TargetLoad, Pool, type Target } from './pool.js';
 import { type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
-import { OpenWindow } from './open-window.js';
+import { OpenWindow, windowsBy } from './windows.js';
 import { outsideCallContext } from '../context/caller-context.js';
 import { type CloseReason, ReadyQueue, type Window } from './ready-queue.js';
-import { windowsBy } from './windows-by.js';
 
 /** How a batch was formed. */
 export interface BatchRecord<R extends QueuedRequest> {

@@ -1,12 +1,12 @@
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
-import type { Call } from '../execution/call.js';
+import type { Call } from '../execution/caller-side.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import { SingleFlight, type JoinedCall } from './single-flight.js';
-import { copyOutput } from '../execution/output.js';
+import { copyOutput } from '../execution/batch-run.js';
 import { deepCopy, copyInput } from '../batch/deep-copy.js';
 import type { ReplyCache } from './reply-cache.js';
-import type { Reply } from '../execution/reply-request.js';
+import type { Reply } from '../execution/request.js';
 import type { CallMetadata } from '../definition/reply.js';
 import type { AnsweredBy } from '../events/serving-event.js';
 import type { Origin } from '../context/caller-context.js';

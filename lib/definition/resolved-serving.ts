@@ -1,4 +1,4 @@
-import type { ReplyCacheOptions, ShutdownOptions } from './serving-definition.js';
+import type { ReplyCacheOptions, ShutdownOptions, ServingOptions } from './serving-definition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/priority-queue.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
@@ -81,3 +81,12 @@ export interface ServingDistribution {
   readonly preprocess: ((input: unknown) => unknown) | undefined;
   readonly postprocess: ((output: unknown) => unknown) | undefined;
 }
+
+/**
+ * The callbacks that run on the caller's side: `preprocess` before the batch, `postprocess` after
+ * it.
+ */
+export type Callbacks = Pick<
+  ServingOptions,
+  'name' | 'preprocess' | 'postprocess' | 'postprocessStream' | 'queue'
+>;

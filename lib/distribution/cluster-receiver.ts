@@ -3,7 +3,7 @@ import type { OutboundCalls } from './calls/outbound-calls.js';
 import type { Heartbeats } from './membership/heartbeats.js';
 import type { Members } from './membership/members.js';
 import { readNodeInfo } from './membership/node-info.js';
-import type { NodeSelector } from './membership/node-selector.js';
+import type { NodeSelector } from './membership/balancer.js';
 import type { Address, Receiver } from './transport.js';
 import type { Message, Messenger } from './wire/messenger.js';
 import { FrameError, Kind } from './wire/prelude.js';

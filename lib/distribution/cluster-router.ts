@@ -1,8 +1,7 @@
 import { UnknownServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { LocalServing } from '../serving/local-serving.js';
-import type { Serving } from '../serving/serving.js';
-import type { RemotePreprocess, ServingRouter } from '../serving/serving-router.js';
+import type { Serving, RemotePreprocess, ServingRouter } from '../serving/serving.js';
 import type { ExportedServings } from './calls/exported-servings.js';
 import { type RemoteCallOptions, RemoteServing } from './calls/remote-serving.js';
 import type { ClusterShutdown } from './cluster-shutdown.js';

@@ -4,7 +4,7 @@ import type { ExportedServings } from './calls/exported-servings.js';
 import type { InboundCalls } from './calls/inbound-calls.js';
 import type { OutboundCalls } from './calls/outbound-calls.js';
 import type { Heartbeats } from './membership/heartbeats.js';
-import type { NodeSelector } from './membership/node-selector.js';
+import type { NodeSelector } from './membership/balancer.js';
 
 /** Milliseconds of shutdown where neither an option nor a serving of the node sets a limit. */
 const DEFAULT_LIMIT = 30_000;

@@ -9,7 +9,7 @@ import {
   whole,
 } from '../definition/option-rules.js';
 import { InvalidServingError } from '../errors.js';
-import type { RemotePreprocess } from '../serving/serving-router.js';
+import type { RemotePreprocess } from '../serving/serving.js';
 import type { FlowControlOptions } from './calls/flow-control.js';
 import type { Balance } from './membership/balancer.js';
 import type { DistributionLimits, DistributionOptions, RemoteServingOptions } from './options.js';

@@ -10,7 +10,7 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { getServingToken } from '../serving.decorator.js';
 import { ServingRegistry } from '../serving.registry.js';
-import { SERVING_ROUTER } from '../serving/serving-router.js';
+import { SERVING_ROUTER } from '../serving/serving.js';
 import { ExportedServings } from './calls/exported-servings.js';
 import type { DistributionOptions } from './options.js';
 import { resolveDistribution } from './resolve-options.js';

@@ -1,17 +1,14 @@
 import type { BatchAxes } from '../batch/template.js';
 import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
-import {
-  type Call,
-  type Callbacks,
-  dropCall,
-  finishCall,
-  finishStream,
-  prepareCall,
-  withKey,
-} from './call.js';
-import type { ResolvedCallOptions } from './resolved-call-options.js';
-import { Waits } from './waits.js';
+import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
+import type { Callbacks } from '../definition/resolved-serving.js';
+import { Batch, DEFAULT_KEY } from '../batch/batch.js';
+import { flatten, read } from '../batch/container.js';
+import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import { leave, readOnce, type Source, sourceOf } from '../streaming/source.js';
+import type { PostprocessContext, PreprocessResult } from '../definition/serving-definition.js';
 
 /**
  * The caller's half of a call: `preprocess` before its rows run, `postprocess` after. A caller
@@ -38,9 +35,9 @@ export class CallerSide {
     if (!(prepared instanceof Promise)) {
       return key === undefined ? prepared : withKey(callbacks, prepared, key);
     }
-    const keyed =
+    const ready =
       key === undefined ? prepared : prepared.then((call) => withKey(callbacks, call, key));
-    const call = this.preparing.for(keyed, resolved);
+    const call = this.preparing.for(ready, resolved);
     // A call that was cancelled before leaves the rows of `preprocess` to nobody.
     call.catch(() => prepared.then(dropCall, () => {}));
     return call;
@@ -76,4 +73,201 @@ export class CallerSide {
   ): AsyncGenerator<unknown, void> {
     return finishStream(this.callbacks, call, events, (work) => this.finishing.for(work, resolved));
   }
+}
+
+/**
+ * A call after `preprocess`: its rows, as one batch or a sequence of batches, and what
+ * `postprocess` needs.
+ */
+export interface Call {
+  readonly rows: Batch | Source<Batch>;
+  /** The input was one plain value, so the reply is its one result. */
+  readonly single: boolean;
+  /** The sequence of batches may never end. */
+  readonly isOpen: boolean;
+  readonly info: unknown;
+}
+
+/**
+ * Turns the input into rows. `axes` gives the batch axes of a model's inputs.
+ *
+ * @throws InvalidInputError for an iterator that another call reads
+ */
+export function prepareCall(
+  callbacks: Callbacks,
+  input: unknown,
+  axes?: BatchAxes,
+): Call | Promise<Call> {
+  readOnce(input);
+  return callbacks.preprocess ? preprocess(callbacks, input, axes) : callOf(input, undefined, axes);
+}
+
+/**
+ * The call with the key from its options.
+ *
+ * @throws InvalidInputError when a batch has another key
+ */
+export function withKey({ name }: Callbacks, call: Call, key: string): Call {
+  const { rows } = call;
+  if (rows instanceof Batch) {
+    return { ...call, rows: keyed(name, rows, key) };
+  }
+  const source: Source<Batch> = {
+    async next() {
+      const { done, value } = await rows.next();
+      return done ? { done, value: undefined } : { done: false, value: keyed(name, value, key) };
+    },
+    return: async () => (await rows.return?.()) as IteratorReturnResult<undefined>,
+  };
+  return { ...call, rows: source };
+}
+
+function keyed(serving: string, batch: Batch, key: string): Batch {
+  if (batch.key !== DEFAULT_KEY && batch.key !== key) {
+    throw new InvalidInputError(
+      `A call to serving "${serving}" names the key ${formatValue(key)}, and its batch has the ` +
+        `key ${formatValue(batch.key)}; name one of them`,
+    );
+  }
+  return batch.withKey(key);
+}
+
+/** Ends the lazy sequence of a call that does not run. */
+export function dropCall({ rows }: Call): void {
+  if (!(rows instanceof Batch)) {
+    leave(rows);
+  }
+}
+
+/** Shapes the reply from the output for the call's rows. */
+export function finishCall(
+  callbacks: Callbacks,
+  call: Call,
+  output: BatchOutput,
+  said: CallMetadata,
+): unknown {
+  const result = unwrap(call, output);
+  return callbacks.postprocess ? callbacks.postprocess(result, contextOf(call, said)) : result;
+}
+
+function contextOf({ info }: Call, said: CallMetadata): PostprocessContext {
+  return said.isSplit
+    ? { isSplit: true, metadata: said.metadata, info }
+    : { isSplit: false, metadata: said.metadata, info };
+}
+
+/**
+ * Shapes the events of a stream: all of them by `postprocessStream`, or else each output by
+ * `postprocess`.
+ */
+export async function* finishStream(
+  callbacks: Callbacks,
+  { info }: Call,
+  events: AsyncIterable<StreamEvent<unknown, string>>,
+  /** The result of user code, unless the call is cancelled first. */
+  waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
+): AsyncGenerator<unknown, void> {
+  if (callbacks.postprocessStream) {
+    yield* elementsOf(callbacks.name, callbacks.postprocessStream(events, { info }), waitFor);
+    return;
+  }
+  for await (const event of events) {
+    if (!('output' in event && callbacks.postprocess)) {
+      yield event;
+      continue;
+    }
+    const { output, metadata } = event;
+    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info });
+    yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
+  }
+}
+
+/** The one result of a call with one plain value; of any other call, all results. */
+export function unwrap({ single }: Call, output: unknown): unknown {
+  return single && Array.isArray(output) ? output[0] : output;
+}
+
+async function* elementsOf(
+  serving: string,
+  sequence: unknown,
+  waitFor: <T>(work: Promise<T>) => Promise<T>,
+): AsyncGenerator<unknown, void> {
+  const source = sourceOf(sequence);
+  if (!source) {
+    throw new InvalidServingError(
+      `Serving "${serving}": postprocessStream must return an async iterable or an Observable, ` +
+        `it returned ${formatValue(sequence)}`,
+    );
+  }
+  try {
+    const pull = (): Promise<IteratorResult<unknown>> => waitFor(Promise.resolve(source.next()));
+    for (let next = await pull(); !next.done; next = await pull()) {
+      yield next.value;
+    }
+  } finally {
+    leave(source);
+  }
+}
+
+async function preprocess(callbacks: Callbacks, input: unknown, axes?: BatchAxes): Promise<Call> {
+  const prepared: PreprocessResult | undefined = await callbacks.preprocess!(input);
+  if (typeof prepared !== 'object' || prepared === null || !('batch' in prepared)) {
+    throw new InvalidServingError(
+      `Serving "${callbacks.name}": preprocess must return { batch, info? }, it returned ` +
+        formatValue(prepared),
+    );
+  }
+  return callOf(prepared.batch, prepared.info, axes);
+}
+
+function callOf(rows: unknown, info: unknown, axes?: BatchAxes): Call {
+  const source = sourceOf(rows);
+  if (source && Array.isArray(rows)) {
+    // All batches exist already, so none has to be awaited.
+    const batches = rows.filter((row): row is Batch => row instanceof Batch).values();
+    return { rows: batches, single: false, isOpen: false, info };
+  }
+  if (source) {
+    return { rows: batchesOf(source, axes), single: false, isOpen: true, info };
+  }
+  const batch = batchIn(rows, axes);
+  return {
+    rows: batch ?? Batch.ofValues([rows]),
+    single: batch === undefined,
+    isOpen: false,
+    info,
+  };
+}
+
+/** The value as a batch, or undefined if it is one plain value. */
+function batchIn(rows: unknown, axes?: BatchAxes): Batch | undefined {
+  if (typeof rows !== 'object') {
+    return undefined;
+  }
+  if (read(() => rows instanceof Batch)) {
+    return rows as Batch;
+  }
+  const container = flatten(rows);
+  return container && Batch.ofContainer(container, axes);
+}
+
+function batchesOf(source: Source<unknown>, axes?: BatchAxes): Source<Batch> {
+  return {
+    async next() {
+      const { done, value } = resultIn(await source.next());
+      return done
+        ? { done, value: undefined }
+        : { done: false, value: batchIn(value, axes) ?? Batch.ofValues([value]) };
+    },
+    return: async () => (await source.return?.(undefined)) as IteratorReturnResult<undefined>,
+  };
+}
+
+function resultIn(result: unknown): IteratorResult<unknown> {
+  if (typeof result !== 'object' || result === null) {
+    throw new InvalidBatchError(
+      `A lazy sequence must give { done, value } for every step, it gave ${formatValue(result)}`,
+    );
+  }
+  return result as IteratorResult<unknown>;
 }

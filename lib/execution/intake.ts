@@ -2,13 +2,11 @@ import type { Batch } from '../batch/batch.js';
 import type { Batcher } from '../batching/batcher.js';
 import { currentOrigin, type Origin } from '../context/caller-context.js';
 import type { StreamOptions } from '../context/call-options.js';
-import type { ResolvedServing } from '../definition/resolved-serving.js';
+import type { ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 import type { CallRecorder } from '../events/call-recorder.js';
 import type { ModelSignature } from '../partitions/onnx/model-signature.js';
-import type { Callbacks } from './call.js';
 import { largestBatch, type Lanes, type ServingLane } from './lanes.js';
-import { type Reply, ReplyRequest } from './reply-request.js';
-import type { BatchRequest } from './request.js';
+import { type Reply, ReplyRequest, type BatchRequest } from './request.js';
 import {
   type InternalCallOptions,
   isCancellable,

@@ -13,8 +13,7 @@ import {
   type ModelSignature,
 } from '../partitions/onnx/model-signature.js';
 import { truncate, formatValue } from '../format.js';
-import type { Callbacks } from './call.js';
-import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving.js';
+import type { KeyOptions, ResolvedServing, Callbacks } from '../definition/resolved-serving.js';
 
 /** The largest number of hooks of one call. */
 const MOST_HOOKS = 1024;

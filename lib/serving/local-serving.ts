@@ -20,25 +20,27 @@ import { warningsOf } from '../partitions/onnx/model-signature.js';
 import { type Partition, type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { TimedPartition } from '../partitions/worker/timed.partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
-import type { Callbacks } from '../execution/call.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import {
   type ResolvedCallOptions,
   resolveCallOptions,
+  Waits,
 } from '../execution/resolved-call-options.js';
-import type { ServingCounters } from '../events/counters.js';
+import { type ServingCounters, type EventOf, EventHub } from '../events/event-hub.js';
 import { Lanes } from '../execution/lanes.js';
 import { Pipeline } from './pipeline.js';
 import { checkOptions, checkRoom, perKey } from '../definition/option-rules.js';
 import { ReplyCache, type ReplyStore } from '../deduplication/reply-cache.js';
 import { SharedCalls } from '../deduplication/shared-calls.js';
 import { Shutdown } from './shutdown.js';
-import { Waits } from '../execution/waits.js';
 import { Serving, type ServingState } from './serving.js';
 import type { ServingEvent } from '../events/serving-event.js';
-import { type EventOf, EventHub } from '../events/event-hub.js';
 import type { StreamEvent } from '../definition/reply.js';
-import type { ResolvedServing, ServingDistribution } from '../definition/resolved-serving.js';
+import type {
+  ResolvedServing,
+  ServingDistribution,
+  Callbacks,
+} from '../definition/resolved-serving.js';
 
 /** Shared by all calls without options. */
 const NONE: CallOptions = {};

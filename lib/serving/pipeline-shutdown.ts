@@ -5,7 +5,7 @@ import type { BatchRunner } from '../execution/batch-runner.js';
 import type { CallerSide } from '../execution/caller-side.js';
 import type { BatchRequest } from '../execution/request.js';
 import type { Partition } from '../partitions/partition.js';
-import type { Pulls } from '../streaming/pulls.js';
+import type { Pulls } from '../streaming/pull-ahead.js';
 import type { Closable } from './shutdown.js';
 
 /** Where the calls of a pipeline can be. */

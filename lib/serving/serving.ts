@@ -2,11 +2,10 @@ import type { Observable } from 'rxjs';
 import type { PartitionStatus } from '../partitions/partition.js';
 import type { ServingStream } from '../streaming/serving-stream.js';
 import type { CallOptions, StreamOptions } from '../context/call-options.js';
-import type { ServingCounters } from '../events/counters.js';
+import type { ServingCounters, EventOf } from '../events/event-hub.js';
 import type { ServingEvent } from '../events/serving-event.js';
-import type { EventOf } from '../events/event-hub.js';
 import type { StreamEvent } from '../definition/reply.js';
-import { type ServingOptions } from '../definition/serving-definition.js';
+import type { ServingOptions } from '../definition/serving-definition.js';
 
 /** `ready` from the time when every partition is loaded and warm until shutdown begins. */
 export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'closed';
@@ -116,3 +115,71 @@ export type ServingOf<Definition> =
   Definition extends ServingOptions<infer Input, infer Output, infer _Result, infer _Info>
     ? Serving<Input, Output>
     : never;
+
+/** The health of a serving, for probes and operators. */
+export interface ServingHealth {
+  /** The name of the serving. */
+  readonly serving: string;
+  readonly state: ServingState;
+  /**
+   * Whether it answers calls: it is loaded and warm, is not shutting down, and at least one of its
+   * partitions works.
+   */
+  readonly isReady: boolean;
+  /**
+   * False when only a new process helps: every partition hangs in a batch or a load that cannot be
+   * ended.
+   */
+  readonly isLive: boolean;
+  /** A description of what is wrong, also where other parts work. */
+  readonly reason?: string;
+  /** The number of queued rows. */
+  readonly queued: number;
+  readonly partitions: readonly PartitionStatus[];
+}
+
+/** The health of a serving. A handle that a test puts in its place may lack some of this. */
+export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
+  const { state = 'ready', reason: ownReason = `it is ${state}` } = serving;
+  const partitions = serving.partitions?.() ?? [];
+  const queued = serving.queueDepths?.().get(name) ?? 0;
+  const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
+  const hangs =
+    partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');
+  const reason = state === 'ready' ? reasonOf(partitions) : ownReason;
+  return {
+    serving: name,
+    state,
+    isReady: state === 'ready' && works,
+    isLive: !hangs,
+    ...(reason !== undefined && { reason }),
+    queued,
+    partitions,
+  };
+}
+
+function reasonOf(partitions: readonly PartitionStatus[]): string | undefined {
+  const reasons = partitions.flatMap(({ reason }) => reason ?? []);
+  return reasons.length > 0 ? reasons.join('; ') : undefined;
+}
+
+/** Changes an input before it leaves for another node. */
+export type RemotePreprocess = (input: unknown) => unknown;
+
+/** The injection token of the one {@link ServingRouter} that an application may have. */
+export const SERVING_ROUTER = Symbol('serving router');
+
+/** The part of a cluster that the core calls; there is none without `ServingClusterModule`. */
+export interface ServingRouter {
+  /**
+   * The handle of a serving that runs on other nodes.
+   *
+   * @throws UnknownServingError for a name that is not a string
+   */
+  remote(name: string, preprocess?: RemotePreprocess): Serving;
+  /** The target of a call by name; `local` is the application's own serving of that name. */
+  route(name: string, local: Serving | undefined, preprocess?: RemotePreprocess): Serving;
+  isRemote(serving: Serving | undefined): boolean;
+  /** Resolves when the calls of other nodes are answered, or at the limit of shutdown. */
+  answered(): Promise<void>;
+}

@@ -1,6 +1,6 @@
 import { Injectable } from '@nestjs/common';
 import { type HealthIndicatorResult, HealthIndicatorService } from '@nestjs/terminus';
-import type { ServingHealth } from '../serving/health.js';
+import type { ServingHealth } from '../serving/serving.js';
 import { ServingService } from '../serving.service.js';
 
 /** The health of the application's servings, for the health checks of `@nestjs/terminus`. */

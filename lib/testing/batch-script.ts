@@ -13,6 +13,8 @@ import {
   contextOf,
   type BatchListener,
 } from '../partitions/batch-function.js';
+import type { Serving } from '../serving/serving.js';
+import type { BatchEndEvent } from '../events/serving-event.js';
 
 /**
  * Replaces the partitions of a serving: holds each batch until the test ends it.
@@ -128,4 +130,15 @@ class ScriptedPartition implements Partition {
   }
 
   async close(): Promise<void> {}
+}
+
+/**
+ * The batches that end from now on, in that order, in a list that grows.
+ *
+ * @param source a serving, or the ServingService for all servings of the application
+ */
+export function recordBatches(source: Pick<Serving, 'eventsOf'>): readonly BatchEndEvent[] {
+  const batches: BatchEndEvent[] = [];
+  source.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
+  return batches;
 }

@@ -2,6 +2,6 @@ export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';
 export { overrideServing, type ServingOverride } from './override-serving.js';
-export { recordBatches } from './record-batches.js';
-export { settle } from './settle.js';
+export { recordBatches } from './batch-script.js';
+export { settle } from './virtual-time.js';
 export { VirtualTime } from './virtual-time.js';

@@ -1,6 +1,6 @@
 import type { Clock } from '@sinonjs/fake-timers';
+import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { messageOf, ServingError } from '../errors.js';
-import { settle } from './settle.js';
 
 /**
  * Time that passes only when the test says so: timers, `Date` and `performance`, by
@@ -81,5 +81,19 @@ async function fakeTimers(): Promise<typeof import('@sinonjs/fake-timers')> {
       `Virtual time needs the package @sinonjs/fake-timers; install it (${messageOf(cause)})`,
       { cause },
     );
+  }
+}
+
+/**
+ * Waits until everything has happened that needs no time to pass: calls queue, due batches start,
+ * and replies arrive.
+ *
+ * It waits a few turns of the event loop: one until a batch starts, one until its callers have
+ * their replies, and one until the next batch starts. For anything that crosses a network, await
+ * the reply itself.
+ */
+export async function settle(turns = 3): Promise<void> {
+  for (let turn = 0; turn < turns; turn++) {
+    await endOfTurn();
   }
 }

@@ -1,10 +1,8 @@
-import { healthOf } from '../../serving/health.js';
+import { healthOf, type Serving, type RemotePreprocess } from '../../serving/serving.js';
 import { LocalServing } from '../../serving/local-serving.js';
-import type { Serving } from '../../serving/serving.js';
 import { LONGEST_NAME, type ServingStatus } from '../membership/node-info.js';
 import type { ExportedServing } from './exported-serving.js';
 import { RemoteServing } from './remote-serving.js';
-import type { RemotePreprocess } from '../../serving/serving-router.js';
 
 /** Weight of the newest batch in the moving average. */
 const NEWEST = 0.1;

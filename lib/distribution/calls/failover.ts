@@ -3,8 +3,7 @@ import { type ResolvedCallOptions, orCancelled } from '../../execution/resolved-
 import { truncate, formatValue } from '../../format.js';
 import { AttemptError } from './attempt-error.js';
 import type { NodeInfo } from '../membership/node-info.js';
-import type { NodeSelector } from '../membership/node-selector.js';
-import type { Candidate } from '../membership/balancer.js';
+import type { NodeSelector, Candidate } from '../membership/balancer.js';
 import type { Address } from '../transport.js';
 
 export interface FailoverOptions {

@@ -13,7 +13,7 @@ import { InboundCall } from './inbound-call.js';
 import type { Address } from '../transport.js';
 import { type FrameError, Kind } from '../wire/prelude.js';
 import type { WireLimits } from '../wire/limits.js';
-import { Waits } from '../../execution/waits.js';
+import { Waits } from '../../execution/resolved-call-options.js';
 import type { FlowControlOptions } from './flow-control.js';
 
 export interface InboundCallsOptions {

@@ -4,7 +4,7 @@ import { wholeIn } from '../wire/record-reader.js';
 import type { Message, Messenger } from '../wire/messenger.js';
 import type { Address } from '../transport.js';
 import type { FrameError } from '../wire/prelude.js';
-import { Waits } from '../../execution/waits.js';
+import { Waits } from '../../execution/resolved-call-options.js';
 import type { FlowControlOptions } from './flow-control.js';
 
 /** The calls to other nodes that have no answer yet. */

@@ -8,8 +8,7 @@ import {
 } from '../../execution/resolved-call-options.js';
 import { CallRecorder } from '../../events/call-recorder.js';
 import { callInRequest, streamInRequest, currentOrigin } from '../../context/caller-context.js';
-import { Serving, type ServingState } from '../../serving/serving.js';
-import type { RemotePreprocess } from '../../serving/serving-router.js';
+import { Serving, type ServingState, type RemotePreprocess } from '../../serving/serving.js';
 import type { ServingEvent } from '../../events/serving-event.js';
 import { type EventOf, EventHub } from '../../events/event-hub.js';
 import type { StreamEvent } from '../../definition/reply.js';

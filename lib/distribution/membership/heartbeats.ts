@@ -3,7 +3,8 @@ import type { Messenger } from '../wire/messenger.js';
 import { Kind } from '../wire/prelude.js';
 import type { Members } from './members.js';
 import type { NodeInfo } from './node-info.js';
-import type { NodeSelector } from './node-selector.js';
+import type { NodeSelector } from './balancer.js';
+import type { OutboundCalls } from '../calls/outbound-calls.js';
 
 export interface HeartbeatsOptions {
   readonly nodeId: string;
@@ -110,6 +111,51 @@ export class Heartbeats {
     const { members, transport } = this.options;
     for (const address of members.checkSilence(performance.now())) {
       transport.drop?.(address);
+    }
+  }
+}
+
+/** Probes nodes that have calls, over transports that do not notice the end of a node. */
+export class LivenessProbes {
+  private timer: NodeJS.Timeout | undefined;
+  private readonly probed = new Set<Address>();
+
+  constructor(
+    private readonly transport: ServingTransport,
+    private readonly period: number,
+    private readonly outbound: OutboundCalls,
+    private readonly onGone: (address: Address) => void,
+  ) {}
+
+  begin(): void {
+    if (this.transport.probe) {
+      this.timer = setInterval(() => this.probeAll(), this.period).unref();
+    }
+  }
+
+  end(): void {
+    clearInterval(this.timer);
+  }
+
+  private probeAll(): void {
+    for (const node of this.outbound.nodes) {
+      void this.probe(node);
+    }
+  }
+
+  private async probe(node: Address): Promise<void> {
+    if (this.probed.has(node)) {
+      return;
+    }
+    this.probed.add(node);
+    try {
+      if (!(await this.transport.probe!(node))) {
+        this.onGone(node);
+      }
+    } catch {
+      // The probe failed: only heartbeats show whether the node is there.
+    } finally {
+      this.probed.delete(node);
     }
   }
 }

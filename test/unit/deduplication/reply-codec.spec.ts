@@ -3,7 +3,7 @@ import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { contentHash } from '../../../lib/batch/content-hash.js';
-import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-codec.js';
+import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-cache.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
 const kinds = {

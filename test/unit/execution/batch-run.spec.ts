@@ -2,10 +2,9 @@ import { describe, expect, it } from '@jest/globals';
 import { Batch, DONE, InvalidOutputError } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { STEPPED } from '../../../lib/partitions/partition.js';
-import { BatchRun } from '../../../lib/execution/batch-run.js';
+import { BatchRun, releaseOutput } from '../../../lib/execution/batch-run.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';
-import { releaseOutput } from '../../../lib/execution/output.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { ReplyRequest } from '../../../lib/execution/request.js';
 import { StreamRequest } from '../../../lib/execution/stream-request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidServingError } from '../../../lib/errors.js';
-import { type Call, finishCall, prepareCall } from '../../../lib/execution/call.js';
+import { type Call, finishCall, prepareCall } from '../../../lib/execution/caller-side.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const name = 'embedder';

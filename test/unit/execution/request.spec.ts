@@ -1,10 +1,9 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidOutputError } from '../../../lib/errors.js';
-import { BatchRun } from '../../../lib/execution/batch-run.js';
+import { BatchRun, releaseOutput } from '../../../lib/execution/batch-run.js';
 import { Lanes, type ServingLane } from '../../../lib/execution/lanes.js';
-import { releaseOutput } from '../../../lib/execution/output.js';
-import { ReplyRequest } from '../../../lib/execution/reply-request.js';
+import { ReplyRequest } from '../../../lib/execution/request.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const options = { batchSize: 32, batchTimeout: 0, runSize: Infinity };

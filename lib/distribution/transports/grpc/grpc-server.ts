@@ -1,11 +1,10 @@
 import { once } from 'node:events';
 import { createServer, type Server as Listener, type Socket } from 'node:net';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
-import { Server, ServerCredentials, type ChannelOptions } from '@grpc/grpc-js';
-import { GrpcMethodStreamingType, ServerGrpc, type GrpcOptions } from '@nestjs/microservices';
-import { fileURLToPath } from 'node:url';
+import { Server, ServerCredentials } from '@grpc/grpc-js';
+import { GrpcMethodStreamingType, ServerGrpc } from '@nestjs/microservices';
 import { portOf, type Endpoint } from '../peers.js';
-import { type GrpcCall, GrpcConnection } from './grpc-connection.js';
+import { type GrpcCall, GrpcConnection, type GrpcSide, service } from './grpc-connection.js';
 import { closeUnlessLinked } from '../handshake.js';
 
 /** The server side of a call. */
@@ -100,17 +99,4 @@ export class GrpcServer extends ServerGrpc {
       ({ remoteAddress, remotePort }) => `${remoteAddress}:${remotePort}` === peer,
     );
   }
-}
-
-/** The definition of the service, for both sides. */
-export const service = {
-  package: 'nestjs_serving',
-  protoPath: fileURLToPath(new URL('./link.proto', import.meta.url)),
-  loader: {},
-} satisfies Partial<GrpcOptions['options']>;
-
-/** Options of both sides that are not about the service. */
-export interface GrpcSide {
-  readonly channelOptions: ChannelOptions;
-  readonly keepalive?: GrpcOptions['options']['keepalive'];
 }

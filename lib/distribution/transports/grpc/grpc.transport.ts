@@ -17,9 +17,14 @@ import {
   parseEndpoint,
 } from '../peers.js';
 import { Reconnector } from '../reconnector.js';
-import { type GrpcConnection, INVALID_ARGUMENT } from './grpc-connection.js';
-import { GrpcDialler, GrpcLink } from './grpc-link.js';
-import { GrpcServer, type GrpcSide } from './grpc-server.js';
+import {
+  type GrpcConnection,
+  INVALID_ARGUMENT,
+  GrpcDialler,
+  GrpcLink,
+  type GrpcSide,
+} from './grpc-connection.js';
+import { GrpcServer } from './grpc-server.js';
 import { PeerConnections } from '../peer-connections.js';
 import type { GrpcOptions } from '../nest-types.js';
 import { Handshake } from '../handshake.js';

@@ -25,7 +25,7 @@ import { servingPattern, checkSize } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
 import { jsonAnswer } from '../../json/json-answer.js';
 import { dialByTcp, TcpLink } from './tcp-link.js';
-import { packetSocket } from './tcp-packet-socket.js';
+import { packetSocket } from './tcp-packets.js';
 
 export type TcpTransportOptions = Omit<
   NonNullable<TcpOptions['options']>,

@@ -1,6 +1,6 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packet-splitter.js';
+import { PacketSplitter } from '../../../../../lib/distribution/transports/tcp/tcp-packets.js';
 import { FrameError } from '../../../../../lib/distribution/wire/prelude.js';
 import { numberedPacket } from '../../../../fixtures/async/recording-receiver.js';
 

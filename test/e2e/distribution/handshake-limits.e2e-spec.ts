@@ -5,7 +5,10 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
-import { type GrpcCall, service } from '../../../lib/distribution/transports/grpc/grpc-connection.js';
+import {
+  type GrpcCall,
+  service,
+} from '../../../lib/distribution/transports/grpc/grpc-connection.js';
 import { GrpcTransport } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';

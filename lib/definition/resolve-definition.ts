@@ -33,7 +33,7 @@ import type {
   KeyServingOptions,
   ModelFile,
   ModelOptions,
-  ModelServingDefinition,
+  ModelRunner,
   QueueOptions,
   ServingDefinition,
   ServingDistributionOptions,
@@ -372,7 +372,7 @@ function keyOptionsOf(
 }
 
 /** The options of a model, which may be given by its file alone. */
-export function modelOptionsOf({ model }: ModelServingDefinition): ModelOptions {
+export function modelOptionsOf({ model }: ModelRunner): ModelOptions {
   return isModelFile(model) ? { file: model } : model;
 }
 

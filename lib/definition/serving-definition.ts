@@ -320,12 +320,7 @@ export interface ServingOptions<
 }
 
 /** The options of servings that run in threads or processes of their own. */
-export interface WorkerServingOptions<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends ServingOptions<Input, Output, Result, Info> {
+export interface WorkerOptions {
   /**
    * Whether each partition has a thread or a process of its own. When a process is killed (an abort
    * in native code, out of memory), its batch is lost and the application goes on. Processes take
@@ -362,13 +357,8 @@ export interface ModelOptions {
   readonly fetches?: readonly string[];
 }
 
-/** A serving of an ONNX model: its sessions run in threads or processes of their own. */
-export interface ModelServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
-> extends WorkerServingOptions<Input, Output, Result, Info> {
+/** Runs an ONNX model, in threads or processes of its own. */
+export interface ModelRunner extends WorkerOptions {
   /** The ONNX file alone, or with the options of its sessions, inputs and outputs. */
   readonly model: ModelFile | ModelOptions;
 }
@@ -383,26 +373,14 @@ export interface TemplateOptions {
   readonly template?: RowTemplate;
 }
 
-/** A serving of a function in the application's own thread. */
-export interface FunctionServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
->
-  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
+/** Runs a function in the application's own thread. */
+export interface FunctionRunner extends TemplateOptions {
   /** Builds the batch function; called once per partition and key at start. */
   readonly useFactory: BatchFunctionFactory;
 }
 
-/** A serving of a module file that runs in threads or processes of its own. */
-export interface FileServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
->
-  extends WorkerServingOptions<Input, Output, Result, Info>, TemplateOptions {
+/** Runs a module file, in threads or processes of its own. */
+export interface FileRunner extends WorkerOptions, TemplateOptions {
   /**
    * The file, by absolute path or `file:` URL. Its default export is called in the thread or
    * process once per key, like `useFactory`, and returns the batch function.
@@ -410,35 +388,31 @@ export interface FileServingDefinition<
   readonly useFile: string | URL;
 }
 
-/** A serving of a class with two methods, created by Nest with its dependencies. */
-export interface ClassServingDefinition<
-  Input = unknown,
-  Output = unknown,
-  Result = unknown,
-  Info = unknown,
->
-  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
+/** Runs a class with two methods, created by Nest with its dependencies. */
+export interface ClassRunner extends TemplateOptions {
   readonly useClass: Type<ServingHandler>;
 }
 
-/** A serving of a handler that is already a provider of the application. */
-export interface ExistingServingDefinition<
+/** Runs a handler that is already a provider of the application. */
+export interface ExistingRunner extends TemplateOptions {
+  readonly useExisting: InjectionToken<ServingHandler>;
+}
+
+/** A named serving with its options, and what runs its batches: an immutable value. */
+export type ServingDefinition<
   Input = unknown,
   Output = unknown,
   Result = unknown,
   Info = unknown,
->
-  extends ServingOptions<Input, Output, Result, Info>, TemplateOptions {
-  readonly useExisting: InjectionToken<ServingHandler>;
-}
+> = ServingOptions<Input, Output, Result, Info> &
+  (ModelRunner | FunctionRunner | FileRunner | ClassRunner | ExistingRunner);
 
-/** A named serving with its options: an immutable value. */
-export type ServingDefinition<Input = unknown, Output = unknown, Result = unknown, Info = unknown> =
-  | ModelServingDefinition<Input, Output, Result, Info>
-  | FunctionServingDefinition<Input, Output, Result, Info>
-  | FileServingDefinition<Input, Output, Result, Info>
-  | ClassServingDefinition<Input, Output, Result, Info>
-  | ExistingServingDefinition<Input, Output, Result, Info>;
+/** A serving of a function. */
+export type FunctionServingDefinition<Input = unknown, Output = unknown> = ServingOptions<
+  Input,
+  Output
+> &
+  FunctionRunner;
 
 /**
  * Returns the definition itself, with the types of its callbacks inferred: input, output, result

@@ -1,20 +1,20 @@
 import type {
-  ClassServingDefinition,
-  ExistingServingDefinition,
-  FileServingDefinition,
-  FunctionServingDefinition,
-  ModelServingDefinition,
+  ClassRunner,
+  ExistingRunner,
+  FileRunner,
+  FunctionRunner,
+  ModelRunner,
   RecoveryOptions,
   ServingOptions,
 } from '../definition/serving-definition.js';
 
-/** The options for the runner of a serving's batches. */
+/** The options of what runs the batches. */
 type RunOption = Exclude<
-  | keyof ModelServingDefinition
-  | keyof FunctionServingDefinition
-  | keyof FileServingDefinition
-  | keyof ClassServingDefinition
-  | keyof ExistingServingDefinition,
+  | keyof ModelRunner
+  | keyof FunctionRunner
+  | keyof FileRunner
+  | keyof ClassRunner
+  | keyof ExistingRunner,
   keyof ServingOptions
 >;
 

@@ -13,7 +13,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
-import type { FileServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FileRunner, ServingOptions } from '../../../lib/definition/serving-definition.js';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
@@ -184,7 +184,7 @@ describe('The warm-up of threads', () => {
 
   afterEach(() => rm(folder, { recursive: true }));
 
-  const definition = (fails?: string): FileServingDefinition => ({
+  const definition = (fails?: string): ServingOptions & FileRunner => ({
     name: 'sizes',
     useFile: worker('sizes'),
     partitions: [{ diary }, { diary, fails }],

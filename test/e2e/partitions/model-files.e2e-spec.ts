@@ -5,7 +5,7 @@ import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { InvalidServingError, ServingLoadError } from 'nestjs-serving';
-import type { ModelServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { ModelRunner } from '../../../lib/definition/serving-definition.js';
 import { Tensor } from 'onnxruntime-common';
 import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -96,7 +96,7 @@ describe('A serving of an ONNX file', () => {
     expect([shared, own].map((file) => existsSync(file))).toEqual([true, true]);
   });
 
-  it.each<[string, ModelServingDefinition['model'], new () => Error, string]>([
+  it.each<[string, ModelRunner['model'], new () => Error, string]>([
     [
       'the file is missing',
       'missing.onnx',

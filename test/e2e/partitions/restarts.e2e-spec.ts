@@ -7,7 +7,7 @@ import {
   ServingClosedError,
   ServingUnavailableError,
 } from 'nestjs-serving';
-import type { FileServingDefinition } from '../../../lib/definition/serving-definition.js';
+import type { FileRunner, ServingOptions } from '../../../lib/definition/serving-definition.js';
 import type { PartitionChangeEvent } from '../../../lib/events/serving-event.js';
 import { filter, firstValueFrom } from 'rxjs';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
@@ -24,8 +24,8 @@ const shared = (length = 1): Int32Array =>
 /** A serving whose threads end on request and restart at once. */
 function mortal(
   partition: object,
-  options: Partial<FileServingDefinition> = {},
-): FileServingDefinition {
+  options: Partial<ServingOptions & FileRunner> = {},
+): ServingOptions & FileRunner {
   const base = {
     name: 'mortal',
     useFile: worker('mortal'),

@@ -8,17 +8,16 @@ import { DiscoveryService } from '@nestjs/core';
 import { callInRequest } from '../context/caller-context.js';
 import { UnknownServingError } from '../errors.js';
 import { type ServingCounters, EventHub } from '../events/event-hub.js';
-import { type InternalCallOptions, Waits } from '../execution/resolved-call-options.js';
+import { Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
-import type { LocalServing } from '../serving/local-serving.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
-import { MethodCall, methodServing } from './method-serving.js';
+import { MethodServing } from './method-serving.js';
 
 /** A method of a class and the serving that runs it. */
 interface RunningMethod {
-  readonly serving: LocalServing<MethodCall>;
+  readonly serving: MethodServing;
   /** Resolves when the serving can be called; undefined afterwards. */
   starting: Promise<void> | undefined;
   wasCalled: boolean;
@@ -79,7 +78,9 @@ export class BatchedMethods
       }
       for (const method of methods) {
         if (method.options) {
-          this.runningFor(method, type as new () => object);
+          const { serving } = this.runningFor(method, type as new () => object);
+          const isSingle = wrapper.isDependencyTreeStatic() && !wrapper.isTransient;
+          serving.instance ??= isSingle ? (wrapper.instance as object) : undefined;
         }
       }
     }
@@ -106,7 +107,7 @@ export class BatchedMethods
   }
 
   /** The servings of the methods, by `Class.method`; of several with one name, the first. */
-  get servings(): ReadonlyMap<string, LocalServing<MethodCall>> {
+  get servings(): ReadonlyMap<string, MethodServing> {
     const all = this.all().toReversed();
     return new Map(all.map(({ serving }) => [serving.name, serving]));
   }
@@ -139,7 +140,7 @@ export class BatchedMethods
     }
     const running = this.runningFor(method, instance.constructor);
     running.wasCalled = true;
-    const call = (): Promise<unknown> => this.callMethod(running, method, instance, args);
+    const call = (): Promise<unknown> => running.serving.call(instance, args);
     return running.starting ? running.starting.then(call) : call();
   }
 
@@ -154,23 +155,6 @@ export class BatchedMethods
     return callInRequest({}, async ({ signal }) =>
       this.registry.get(name).batchedRun(await this.waits.for(body()), { signal }),
     );
-  }
-
-  private callMethod(
-    { serving }: RunningMethod,
-    { options = {} }: BatchedMethod,
-    instance: object,
-    args: readonly unknown[],
-  ): Promise<unknown> {
-    const group = this.alike.has(instance.constructor) ? instance.constructor : instance;
-    try {
-      const { priority: priorityOf } = options.queue ?? {};
-      const priority = priorityOf && Reflect.apply(priorityOf, undefined, args);
-      const asked: InternalCallOptions = { priority: priority as number | undefined, group };
-      return serving.batchedRun(new MethodCall(instance, args), asked);
-    } catch (error) {
-      return Promise.reject(error);
-    }
   }
 
   private checkServing(method: string, serving: string): void {
@@ -205,7 +189,9 @@ export class BatchedMethods
   private start(name: string, method: BatchedMethod): RunningMethod {
     const hub = this.hubs.get(name) ?? new EventHub(this.events);
     this.hubs.set(name, hub);
-    const serving = methodServing(name, method, hub);
+    const groupOf = (instance: object): unknown =>
+      this.alike.has(instance.constructor) ? instance.constructor : instance;
+    const serving = new MethodServing(name, method, groupOf, hub);
     const starting = serving.start();
     const running: RunningMethod = { serving, starting, wasCalled: false };
     starting.then(

@@ -1,40 +1,119 @@
+import type { CallOptions, StreamOptions } from '../context/call-options.js';
 import type { FunctionServingDefinition } from '../definition/serving-definition.js';
 import { resolveDefinition } from '../definition/resolve-definition.js';
-import { InvalidInputError, InvalidOutputError } from '../errors.js';
+import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
+import type { InternalCallOptions } from '../execution/resolved-call-options.js';
+import { formatValue } from '../format.js';
 import { type Engine, functionEngine } from '../partitions/engine.js';
 import { LocalServing } from '../serving/local-serving.js';
+import { ServingStream } from '../streaming/serving-stream.js';
+import type { StreamEvent } from '../definition/reply.js';
 import type { BatchedMethod } from './batched-method.js';
 
 /** One call of a batched method: a row of its serving. */
-export class MethodCall {
+class MethodCall {
   constructor(
     readonly instance: object,
     readonly args: readonly unknown[],
   ) {}
 }
 
-/** The serving of a batched method: its batch function is the body of the method. */
-export function methodServing(
+/**
+ * The serving of a batched method: its batch function is the body of the method. The input of a
+ * call by its handle is the list of the method's arguments.
+ */
+export class MethodServing extends LocalServing {
+  /** The instance for calls by the handle; undefined if the class has one for each request. */
+  instance: object | undefined;
+
+  constructor(
+    name: string,
+    private readonly method: BatchedMethod,
+    /** What calls share: a batch has calls of one group. */
+    private readonly groupOf: (instance: object) => unknown,
+    events: EventHub,
+  ) {
+    const definition = definitionOf(name, method);
+    const functions = functionEngine(definition.useFactory);
+    // Exception filters look for the class of the error that the method throws.
+    const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
+    super(resolveDefinition(definition), definition, engine, undefined, events);
+  }
+
+  /** Calls the method on the instance. */
+  call(instance: object, args: readonly unknown[], options?: CallOptions): Promise<unknown> {
+    try {
+      const call = new MethodCall(instance, args);
+      return super.batchedRun(call, this.optionsOf(call, options));
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  override async batchedRun(args: unknown, options?: CallOptions): Promise<unknown> {
+    const { instance, args: list } = this.callOf(args);
+    return this.call(instance, list, options);
+  }
+
+  override async run(args: unknown, options?: CallOptions): Promise<unknown> {
+    const call = this.callOf(args);
+    return super.run(call, this.optionsOf(call, options));
+  }
+
+  override stream<Hook extends string = never>(
+    args: unknown,
+    options?: StreamOptions<Hook>,
+  ): ServingStream<StreamEvent<unknown, Hook>> {
+    try {
+      const call = this.callOf(args);
+      return super.stream(call, this.optionsOf(call, options));
+    } catch (error) {
+      return new ServingStream(() => ({ next: () => Promise.reject(error) }));
+    }
+  }
+
+  private callOf(args: unknown): MethodCall {
+    if (!Array.isArray(args)) {
+      throw new InvalidInputError(
+        `Serving "${this.name}" is a @Batched() method: its input is the list of the method's ` +
+          `arguments, not ${formatValue(args)}`,
+      );
+    }
+    if (!this.instance) {
+      throw new InvalidServingError(
+        `Serving "${this.name}" is a @Batched() method of a class with several instances; call ` +
+          'it on one of them',
+      );
+    }
+    return new MethodCall(this.instance, args);
+  }
+
+  private optionsOf<Options extends CallOptions>(
+    { instance, args }: MethodCall,
+    options?: Options,
+  ): Options & InternalCallOptions {
+    const { priority: priorityOf } = this.method.options?.queue ?? {};
+    const priority = priorityOf && Reflect.apply(priorityOf, undefined, args);
+    return { priority, ...options, group: this.groupOf(instance) } as Options & InternalCallOptions;
+  }
+}
+
+function definitionOf(
   name: string,
   { original, options = {} }: BatchedMethod,
-  events: EventHub,
-): LocalServing<MethodCall> {
+): FunctionServingDefinition {
   const { types: _types, queue = {}, ...batching } = options;
   const { priority: _priority, tenant, ...limits } = queue;
-  const definition: FunctionServingDefinition<MethodCall> = {
+  return {
     ...batching,
     name,
     queue: {
       ...limits,
-      tenant: tenant && (({ args }) => Reflect.apply(tenant, undefined, args)),
+      tenant: tenant && ((call) => Reflect.apply(tenant, undefined, (call as MethodCall).args)),
     },
     useFactory: () => (calls: readonly MethodCall[]) => runMethod(name, original, calls),
   };
-  const functions = functionEngine(definition.useFactory);
-  // Exception filters look for the class of the error that the method throws.
-  const engine: Engine = async (...site) => ({ ...(await functions(...site)), throwsAsIs: true });
-  return new LocalServing(resolveDefinition(definition), definition, engine, undefined, events);
 }
 
 /** Calls the method once for all calls of a batch, which are those of one instance. */
@@ -43,11 +122,7 @@ async function runMethod(
   method: BatchedMethod['original'],
   calls: readonly MethodCall[],
 ): Promise<readonly unknown[]> {
-  const [first] = calls;
-  if (!(first instanceof MethodCall)) {
-    throw new InvalidInputError(`${name} is a @Batched() method; call it on its instance`);
-  }
-  const results = await method.apply(first.instance, columnsOf(calls, method.length));
+  const results = await method.apply(calls[0]!.instance, columnsOf(calls, method.length));
   if (!Array.isArray(results) || results.length !== calls.length) {
     const got = Array.isArray(results) ? `${results.length} results` : typeof results;
     throw new InvalidOutputError(

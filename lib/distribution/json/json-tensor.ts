@@ -11,7 +11,7 @@ import {
 import type { JsonReader } from './json-tree.js';
 import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
 import type { Json } from '../wire/value-writer.js';
-import { halfOfNumber, numberOfHalf } from './half.js';
+import { float16OfNumber, numberOfFloat16 } from './float16.js';
 
 /**
  * The tensor of `{ type, dims, data }`. Memory is allocated only once it is known that the data
@@ -140,7 +140,7 @@ export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readon
     return Array.from<number, Json>(data, (element) => element !== 0);
   }
   const numbers =
-    type === 'float16' ? Array.from(bitsOf(data), numberOfHalf) : Array.from<number>(data);
+    type === 'float16' ? Array.from(bitsOf(data), numberOfFloat16) : Array.from<number>(data);
   return numbers.map((number) => wordOfNumber(number) ?? number);
 }
 
@@ -169,7 +169,7 @@ function fillFromList(
         typeof element === 'boolean' ? Number(element) : undefined,
       );
     case 'float16':
-      return fill(bitsOf(data), list, halfIn);
+      return fill(bitsOf(data), list, float16In);
     case 'float32':
     case 'float64':
       return fill(data, list, numberIn, 'nearest');
@@ -202,9 +202,9 @@ function numberIn(element: unknown): number | undefined {
   return typeof element === 'number' ? element : numberOfWord(element);
 }
 
-function halfIn(element: unknown): number | undefined {
+function float16In(element: unknown): number | undefined {
   const number = numberIn(element);
-  return number === undefined ? undefined : halfOfNumber(number);
+  return number === undefined ? undefined : float16OfNumber(number);
 }
 
 /** An unsafe integer has lost digits on its way. */

@@ -24,7 +24,7 @@ import type { Address, Receiver, ServingTransport, TransportContext } from '../.
 import { escapeName, servingPattern, checkSize } from '../names.js';
 import { AnyMessage, BoundedReplies } from './nats-codec.js';
 import type { NatsOptions } from '../nest-types.js';
-import { jsonAnswer } from '../../json/json-answer.js';
+import { jsonAnswer } from '../../json/json-handlers.js';
 import { SendBuffer } from '../send-buffer.js';
 
 /**

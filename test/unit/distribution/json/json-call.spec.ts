@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
-import { readJsonCall } from '../../../../lib/distribution/json/json-call.js';
-import { writeJson } from '../../../../lib/distribution/json/json-writer.js';
+import { readJsonCall } from '../../../../lib/distribution/json/json-handlers.js';
+import { writeJson } from '../../../../lib/distribution/json/json-values.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError } from '../../../../lib/errors.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';

@@ -1,5 +1,5 @@
 import { Tensor } from 'onnxruntime-common';
-import { storageClasses, type TypedData, zerosOf } from '../../batch/tensor.js';
+import { storageClasses, type TensorData, type TypedData, zerosOf } from '../../batch/tensor.js';
 import { formatValue } from '../../format.js';
 import {
   BIG_ENDIAN,
@@ -18,44 +18,108 @@ import type { ReadContext } from './read-context.js';
  */
 export type TensorForm = 'base64' | 'list';
 
+/** The elements of a type in JSON. */
+interface JsonElements {
+  /** The name of the type. */
+  readonly datatype: string;
+  /** The element for a value of a list, undefined if it is none. */
+  readonly read: (value: unknown) => unknown;
+  /** The values of a list, for errors. */
+  readonly holds: string;
+}
+
+const floatElements = (stored: (number: number) => number) => ({
+  read: (value: unknown) => {
+    const number = typeof value === 'number' ? value : numberOfWord(value);
+    return number === undefined ? undefined : stored(number);
+  },
+  holds: 'numbers, "NaN", "Infinity", "-Infinity" and "-0"',
+});
+const integerElements = {
+  read: (value: unknown) => (typeof value === 'number' ? value : undefined),
+  holds: 'whole numbers in its range',
+};
+const byteElements = { ...integerElements, holds: 'whole numbers from 0 to 255' };
+const bigIntElements = {
+  read: bigIntIn,
+  holds: 'whole numbers in its range, beyond 2 ** 53 as strings of digits',
+};
+
 /**
- * The tensor of `{ type, dims, data }`. Memory is allocated only once it is known that the data
- * fills it.
+ * The types have their names in the Open Inference Protocol. It has none for 4 bits: UINT4 and INT4
+ * are names of this package, and each element takes a byte, as in a Tensor.
+ */
+const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
+  bool: {
+    datatype: 'BOOL',
+    read: (value) => (typeof value === 'boolean' ? Number(value) : undefined),
+    holds: 'true and false',
+  },
+  uint8: { datatype: 'UINT8', ...integerElements },
+  uint16: { datatype: 'UINT16', ...integerElements },
+  uint32: { datatype: 'UINT32', ...integerElements },
+  uint64: { datatype: 'UINT64', ...bigIntElements },
+  int8: { datatype: 'INT8', ...integerElements },
+  int16: { datatype: 'INT16', ...integerElements },
+  int32: { datatype: 'INT32', ...integerElements },
+  int64: { datatype: 'INT64', ...bigIntElements },
+  float16: { datatype: 'FP16', ...floatElements(float16OfNumber) },
+  float32: { datatype: 'FP32', ...floatElements(Math.fround) },
+  float64: { datatype: 'FP64', ...floatElements(Number) },
+  string: {
+    datatype: 'BYTES',
+    read: (value) => (typeof value === 'string' ? value : undefined),
+    holds: 'strings',
+  },
+  uint4: { datatype: 'UINT4', ...byteElements },
+  int4: { datatype: 'INT4', ...byteElements },
+};
+
+const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
+  Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
+);
+
+/**
+ * The tensor of `{ shape, datatype, data }`, as in the Open Inference Protocol. Memory is allocated
+ * only once it is known that the data fills it.
  *
  * @throws InvalidInputError
  */
 export function readTensor(content: unknown, context: ReadContext): Tensor {
   context.countTensor();
-  const { type, dims, data, ...others } = context.partsOf(content);
+  const { shape, datatype, data, ...others } = context.partsOf(content);
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
-    context.fail(`has ${formatValue(unknown)}; a tensor has type, dims and data`);
+    context.fail(`has ${formatValue(unknown)}; a tensor has shape, datatype and data`);
   }
-  if (!isTensorType(type)) {
-    return context.fail(`is ${formatValue(type)}; allowed are ${types.join(', ')}`, 'type');
-  }
-  const shape = context.at('dims', () => readShape(dims, context));
+  const type =
+    typeByDatatype.get(datatype) ??
+    context.fail(
+      `is ${formatValue(datatype)}; allowed are ${[...typeByDatatype.keys()].join(', ')}`,
+      'datatype',
+    );
+  const dims = context.at('shape', () => readShape(shape, context));
   const elements = context.at('data', () =>
-    typeof data === 'string' && type !== 'string' && type !== 'bool'
-      ? readBase64(type, data, shape, context)
-      : readList(type, data, shape, context),
+    typeof data === 'string' && !isOnlyInLists(type)
+      ? readBase64(type, data, dims, context)
+      : readList(type, data, dims, context),
   );
-  return new Tensor(type, elements, shape);
+  return new Tensor(type, elements, dims);
 }
 
-const types: readonly string[] = [...storageClasses.keys(), 'string'];
-
-function isTensorType(type: unknown): type is Tensor.Type {
-  return typeof type === 'string' && types.includes(type);
+function isOnlyInLists(type: string): boolean {
+  return type === 'string' || type === 'bool';
 }
 
-function readShape(dims: unknown, context: ReadContext): number[] {
+function readShape(shape: unknown, context: ReadContext): number[] {
   const { rank } = context.limits;
-  if (!Array.isArray(dims) || dims.length > rank) {
-    return context.fail(`is ${formatValue(dims)}; give a list of up to ${rank} axes`);
+  if (!Array.isArray(shape) || shape.length > rank) {
+    return context.fail(`is ${formatValue(shape)}; give a list of up to ${rank} axes`);
   }
-  return dims.map((dim: unknown, axis) =>
-    isSize(dim) ? dim : context.fail(`is ${formatValue(dim)}, and no length`, axis),
+  return shape.map((size: unknown, axis) =>
+    isSize(size)
+      ? size
+      : context.fail(`is ${formatValue(size)}; give whole numbers from 0 on`, axis),
   );
 }
 
@@ -64,20 +128,20 @@ function isSize(value: unknown): value is number {
 }
 
 function readBase64(
-  type: Exclude<Tensor.Type, 'string'>,
+  type: Tensor.Type,
   text: string,
-  shape: readonly number[],
+  dims: readonly number[],
   context: ReadContext,
 ): TypedData {
   const size = storageClasses.get(type)!.BYTES_PER_ELEMENT;
   const length = Buffer.byteLength(text, 'base64');
-  if (countOf(shape, length) * size !== length) {
+  if (countOf(dims, length) * size !== length) {
     context.fail(
-      `has ${length} bytes of base64, which are not those of the shape ${formatValue(shape)}`,
+      `has ${length} bytes of base64, which are not those of the shape ${formatValue(dims)}`,
     );
   }
   context.countBytes(length);
-  const elements = zerosOf(type, shape) as TypedData;
+  const elements = zerosOf(type, dims) as TypedData;
   const bytes = bytesOf(elements);
   if (bytes.write(text, 'base64') !== length) {
     context.fail('is a string, and no base64');
@@ -89,83 +153,47 @@ function readBase64(
 function readList(
   type: Tensor.Type,
   data: unknown,
-  shape: readonly number[],
+  dims: readonly number[],
   context: ReadContext,
-): Tensor['data'] {
+): TensorData {
   if (!Array.isArray(data)) {
-    return context.fail(`is ${formatValue(data)}, and must be a list`);
+    const allowed = isOnlyInLists(type) ? 'a list' : 'a list or base64';
+    return context.fail(`is ${formatValue(data)}; give ${allowed}`);
   }
-  if (countOf(shape, data.length) !== data.length) {
+  if (countOf(dims, data.length) !== data.length) {
     context.fail(
-      `has ${data.length} elements, which are not those of the shape ${formatValue(shape)}`,
+      `has ${data.length} elements, which are not those of the shape ${formatValue(dims)}`,
     );
   }
-  context.countBytes(sizeOf(data, type));
-  const elements = zerosOf(type, shape);
-  const fault = fill(type, elements, data);
-  return fault === -1
-    ? elements
-    : context.fail(`is ${formatValue(data[fault])}, and no ${type}`, fault);
+  context.countBytes(leastBytesOf(type, data));
+  const elements = zerosOf(type, dims);
+  const invalid = fill(type, elements, data);
+  if (invalid !== -1) {
+    const { datatype, holds } = jsonElements[type];
+    context.fail(`is ${formatValue(data[invalid])}; ${datatype} holds ${holds}`, invalid);
+  }
+  return elements;
 }
 
-/** The bytes of the elements, or as many as their strings have at least. */
-function sizeOf(list: readonly unknown[], type: Tensor.Type): number {
+/** The bytes of the elements; of strings, which are in memory already, at least as many. */
+function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
   const storage = storageClasses.get(type);
   return storage
     ? list.length * storage.BYTES_PER_ELEMENT
-    : list.reduce<number>(
-        (sum, element) => sum + (typeof element === 'string' ? element.length : 0),
-        0,
-      );
+    : list.reduce<number>((sum, text) => sum + (typeof text === 'string' ? text.length : 0), 0);
 }
 
-/**
- * Fills the elements from a list of as many. Returns the index of the first value that is not of
- * the type, or -1.
- */
-function fill(type: Tensor.Type, elements: Tensor['data'], list: readonly unknown[]): number {
+/** Returns the index of the first value that is no element of the type, or -1. */
+function fill(type: Tensor.Type, elements: TensorData, list: readonly unknown[]): number {
+  const { read } = jsonElements[type];
   const target: { [i: number]: unknown } =
     type === 'float16' ? bitsOf(elements as TypedData) : elements;
-  const read = elementReaderOf(type);
-  const isRounded = type === 'float32' || type === 'float64';
   return list.findIndex((value, i) => {
     const element = read(value);
-    if (element === undefined) {
-      return true;
-    }
-    target[i] = element;
+    target[i] = element ?? target[i];
     // A typed array changes whole numbers that are out of its range.
-    return !isRounded && target[i] !== element;
+    return element === undefined || !(Object.is(target[i], element) || target[i] === element);
   });
-}
-
-/** Returns undefined for a value that is no element. */
-function elementReaderOf(type: Tensor.Type): (value: unknown) => unknown {
-  switch (type) {
-    case 'string':
-      return (value) => (typeof value === 'string' ? value : undefined);
-    case 'bool':
-      return (value) => (typeof value === 'boolean' ? Number(value) : undefined);
-    case 'int64':
-    case 'uint64':
-      return bigIntIn;
-    case 'float16':
-      return float16In;
-    case 'float32':
-    case 'float64':
-      return numberIn;
-    default:
-      return (value) => (typeof value === 'number' ? value : undefined);
-  }
-}
-
-function numberIn(value: unknown): number | undefined {
-  return typeof value === 'number' ? value : numberOfWord(value);
-}
-
-function float16In(value: unknown): number | undefined {
-  const number = numberIn(value);
-  return number === undefined ? undefined : float16OfNumber(number);
 }
 
 /** An unsafe integer has lost digits on its way. */
@@ -176,19 +204,23 @@ function bigIntIn(value: unknown): bigint | undefined {
 }
 
 /** The tensor of the block, as {@link readTensor} reads it. */
-export function writeTensor(block: Block, form: TensorForm): Json {
+export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json {
   // Tensors have no type for clamped bytes.
-  const type = block.type === 'uint8clamped' ? 'uint8' : block.type;
-  const data = form === 'list' || type === 'bool' ? listOf(block) : base64Of(block);
-  return { type, dims: block.dims, data };
+  const own = (type === 'uint8clamped' ? 'uint8' : type) as Tensor.Type;
+  const inList = form === 'list' || isOnlyInLists(own);
+  return {
+    shape: dims,
+    datatype: jsonElements[own].datatype,
+    data: inList ? listOf(own, data) : base64Of(data),
+  };
 }
 
-export function writeStrings(dims: Json, data: Json): Json {
-  return { type: 'string', dims, data };
+export function writeStrings(shape: Json, data: Json): Json {
+  return { shape, datatype: jsonElements.string.datatype, data };
 }
 
 /** The elements as little-endian bytes, in base64. */
-function base64Of({ data }: Block): string {
+function base64Of(data: Elements): string {
   const bytes = bytesOf(BIG_ENDIAN ? data.slice() : data);
   swapOnBigEndian(bytes, data.BYTES_PER_ELEMENT);
   return bytes.toString('base64');
@@ -198,7 +230,7 @@ function base64Of({ data }: Block): string {
  * The elements in a list. Whole numbers beyond the safe range are written in digits, and numbers
  * that JSON does not have as words.
  */
-function listOf({ type, data }: Block): readonly Json[] {
+function listOf(type: Tensor.Type, data: Elements): readonly Json[] {
   if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
     return Array.from<bigint, Json>(data, (element) =>
       Number.isSafeInteger(Number(element)) ? Number(element) : element.toString(),

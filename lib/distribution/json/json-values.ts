@@ -22,7 +22,7 @@ import { ReadContext } from './read-context.js';
  *
  * | name | stands for | holds |
  * | --- | --- | --- |
- * | `$tensor` | a tensor; in outputs a typed array, too | `type`, `dims`, `data` |
+ * | `$tensor` | a tensor; in outputs a typed array, too | `shape`, `datatype`, `data` |
  * | `$bigint` | a bigint | decimal digits, a minus before them |
  * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
  *
@@ -172,8 +172,8 @@ function writeTagged(
     case '$d':
       return content === null ? null : new Date(Number(content)).toISOString();
     case '$s': {
-      const [dims, data] = content as readonly [Json, Json];
-      return { $tensor: writeStrings(dims, data) };
+      const [shape, data] = content as readonly [Json, Json];
+      return { $tensor: writeStrings(shape, data) };
     }
     case '$e':
       return { ...jsonErrorOf(fromWire(content as unknown as WireError)) };

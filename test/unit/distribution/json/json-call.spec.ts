@@ -24,7 +24,7 @@ describe('A JSON call', () => {
 
     expect(
       read({
-        input: { $tensor: { type: 'int8', dims: [1], data: [1] } },
+        input: { $tensor: { shape: [1], datatype: 'INT8', data: [1] } },
         method: 'stream',
         tensors: 'list',
         ...terms,
@@ -129,10 +129,11 @@ const strangers: fc.Arbitrary<unknown> = fc.oneof(
     '-0',
     'AAAA',
     '====',
+    'FP32',
+    'BYTES',
+    'BOOL',
+    'INT64',
     'float32',
-    'string',
-    'bool',
-    'int64',
     'json',
     '__proto__',
   ),
@@ -185,8 +186,8 @@ const changes = fc.record({
     fc.record<Change & { kind: 'replace' | 'add' }>({
       kind: fc.constantFrom('replace', 'replace', 'add'),
       name: fc.constantFrom(
-        'type',
-        'dims',
+        'shape',
+        'datatype',
         'data',
         'input',
         '$tensor',

@@ -119,7 +119,7 @@ function readShape(shape: unknown, context: ReadContext): number[] {
   return shape.map((size: unknown, axis) =>
     isSize(size)
       ? size
-      : context.fail(`is ${formatValue(size)}; give whole numbers from 0 on`, axis),
+      : context.fail(`is ${formatValue(size)}; give whole numbers from 0 to 2 ** 32 - 1`, axis),
   );
 }
 
@@ -160,19 +160,55 @@ function readList(
     const allowed = isOnlyInLists(type) ? 'a list' : 'a list or base64';
     return context.fail(`is ${formatValue(data)}; give ${allowed}`);
   }
-  if (countOf(dims, data.length) !== data.length) {
+  const isNested = dims.length > 1 && Array.isArray(data[0]);
+  if (isNested) {
+    checkNesting(data, dims, context);
+  } else if (countOf(dims, data.length) !== data.length) {
     context.fail(
       `has ${data.length} elements, which are not those of the shape ${formatValue(dims)}`,
     );
   }
-  context.countBytes(leastBytesOf(type, data));
+  const list: readonly unknown[] = isNested ? data.flat(dims.length - 1) : data;
+  context.countBytes(leastBytesOf(type, list));
   const elements = zerosOf(type, dims);
-  const invalid = fill(type, elements, data);
+  const invalid = fill(type, elements, list);
   if (invalid !== -1) {
     const { datatype, holds } = jsonElements[type];
-    context.fail(`is ${formatValue(data[invalid])}; ${datatype} holds ${holds}`, invalid);
+    const path = isNested ? indicesOf(invalid, dims) : [invalid];
+    context.fail(`is ${formatValue(list[invalid])}; ${datatype} holds ${holds}`, ...path);
   }
   return elements;
+}
+
+/** Checks that lists are nested like the shape, down to the elements of its last axis. */
+function checkNesting(
+  node: unknown,
+  dims: readonly number[],
+  context: ReadContext,
+  axis = 0,
+): void {
+  if (!Array.isArray(node) || node.length !== dims[axis]) {
+    context.fail(
+      `is ${formatValue(node)}; for the shape ${formatValue(dims)}, ` +
+        `give one flat list, or here a list of ${dims[axis]}`,
+    );
+  }
+  if (axis < dims.length - 1) {
+    node.forEach((part, i) => context.at(i, () => checkNesting(part, dims, context, axis + 1)));
+  }
+}
+
+/** The index on each axis of an element that has this index in the flat list. */
+function indicesOf(index: number, dims: readonly number[]): readonly number[] {
+  let rest = index;
+  return dims
+    .toReversed()
+    .map((size) => {
+      const inner = rest % size;
+      rest = (rest - inner) / size;
+      return inner;
+    })
+    .toReversed();
 }
 
 /** The bytes of the elements; of strings, which are in memory already, at least as many. */

@@ -94,13 +94,23 @@ describe('A JSON call', () => {
   });
 });
 
-/** Valid messages with tensors of every type, in both forms. */
+/** Valid messages with tensors of every type, in both forms, and in nested lists. */
 const messages = fc.constantFrom(
   ...sixOfEachType.flatMap((tensor) =>
     (['base64', 'list'] as const).map((tensors) => ({
       input: {
         rows: [
           writeJson(tensor, tensors, defaultWireLimits),
+          {
+            $tensor: {
+              shape: [2, 2],
+              datatype: 'INT8',
+              data: [
+                [1, 2],
+                [3, 4],
+              ],
+            },
+          },
           { $bigint: '-12' },
           { $number: 'NaN' },
           { $$tensor: [1, 'a'] },
@@ -157,6 +167,10 @@ const strangers: fc.Arbitrary<unknown> = fc.oneof(
     [],
     {},
     [[]],
+    [
+      [1, 2, 3],
+      [4, 5, 6],
+    ],
     [6],
     [2, 3],
     [2 ** 31, 2 ** 31, 2 ** 31],

@@ -73,6 +73,17 @@ describe('JSON values', () => {
     });
   });
 
+  it('[11] A list of elements may be nested like the shape', () => {
+    expect(read(tensorOf('INT8', [2, 1, 2], [[[1, 2]], [[3, 4]]]))).toEqual(
+      new Tensor('int8', [1, 2, 3, 4], [2, 1, 2]),
+    );
+    expect(read(tensorOf('BYTES', [1, 2], [['a', 'b']]))).toEqual(
+      new Tensor('string', ['a', 'b'], [1, 2]),
+    );
+    expect(read(tensorOf('FP32', [2, 0], [[], []]))).toEqual(new Tensor('float32', [], [2, 0]));
+    expect(read(tensorOf('FP32', [0, 2], []))).toEqual(new Tensor('float32', [], [0, 2]));
+  });
+
   it('[11] Typed arrays are written as tensors with one axis', () => {
     fc.assert(
       fc.property(typedArrays, forms, (array, form) =>
@@ -209,7 +220,7 @@ describe('JSON values from a stranger', () => {
     [
       'an axis below 0',
       tensorOf('FP32', [-1], []),
-      '"input.$tensor.shape.0" in the message is -1; give whole numbers from 0 on',
+      '"input.$tensor.shape.0" in the message is -1; give whole numbers from 0 to 2 ** 32 - 1',
     ],
     [
       'an axis that is no number',
@@ -220,6 +231,66 @@ describe('JSON values from a stranger', () => {
       'less data than its shape',
       tensorOf('FP32', [2, 3], [1, 2, 3, 4, 5]),
       '"input.$tensor.data" in the message has 5 elements',
+    ],
+    [
+      'a nested list that is too short',
+      tensorOf('FP32', [2, 2], [[1, 2], [3]]),
+      '"input.$tensor.data.1" in the message is [ 3 ]; for the shape [ 2, 2 ], give one flat list, or here a list of 2',
+    ],
+    [
+      'too few nested lists',
+      tensorOf('FP32', [2, 2], [[1, 2]]),
+      '"input.$tensor.data" in the message is [ [ 1, 2 ] ]; for the shape [ 2, 2 ]',
+    ],
+    [
+      'a number beside nested lists',
+      tensorOf('FP32', [2, 2], [[1, 2], 3, 4]),
+      '"input.$tensor.data" in the message is [ [ 1, 2 ], 3, 4 ]; for the shape [ 2, 2 ]',
+    ],
+    [
+      'a number in place of a nested list',
+      tensorOf('FP32', [2, 2], [[1, 2], 3]),
+      '"input.$tensor.data.1" in the message is 3; for the shape [ 2, 2 ]',
+    ],
+    [
+      'lists that are nested for some axes alone',
+      tensorOf(
+        'INT8',
+        [2, 1, 2],
+        [
+          [1, 2],
+          [3, 4],
+        ],
+      ),
+      '"input.$tensor.data.0" in the message is [ 1, 2 ]; for the shape [ 2, 1, 2 ]',
+    ],
+    [
+      'lists that are nested deeper than the shape',
+      tensorOf('INT8', [2], [[1], [2]]),
+      '"input.$tensor.data.0" in the message is [ 1 ]; INT8 holds',
+    ],
+    [
+      'lists in place of nested elements',
+      tensorOf('INT8', [1, 2], [[[1], 2]]),
+      '"input.$tensor.data.0.0" in the message is [ 1 ]; INT8 holds',
+    ],
+    [
+      'an invalid element of a nested list',
+      tensorOf(
+        'INT8',
+        [2, 2, 3],
+        [
+          [
+            [1, 2, 3],
+            [4, 5, 6],
+          ],
+          [
+            [7, 8, 128],
+            [1, 2, 3],
+          ],
+        ],
+      ),
+      '"input.$tensor.data.1.0.2" in the message is 128; INT8 holds',
     ],
     [
       'an endless shape',
@@ -348,6 +419,9 @@ describe('JSON values from a stranger', () => {
     );
     expect(() => read(tensorOf('BYTES', [2], ['abc', 'def']), { bytes: 5 })).toThrow(
       'more than 5 bytes',
+    );
+    expect(() => read(tensorOf('FP32', [2, 1], [[1], [2]]), { bytes: 7 })).toThrow(
+      'more than 7 bytes',
     );
     expect(() => read({ abc: 'def' }, { bytes: 5 })).toThrow('more than 5 bytes');
     expect(() => read(tensorOf('UINT8', [1, 1, 1], [1]), { rank: 2 })).toThrow(

@@ -17,7 +17,7 @@ import type { WireLimits } from '../wire/limits.js';
 import type { TensorForm } from './json-tensor.js';
 import { jsonErrorOf, readJson, writeJson } from './json-values.js';
 
-export interface JsonHandlersOptions {
+interface JsonHandlersOptions {
   /** Counts calls, or refuses them. */
   readonly calls: InboundCalls;
   readonly limits: WireLimits;
@@ -89,7 +89,7 @@ function loggedError(error: unknown): object {
 }
 
 /** The call of a client that is no node. */
-export interface JsonCall {
+interface JsonCall {
   readonly method: Method;
   readonly input: unknown;
   readonly options: Pick<

@@ -194,7 +194,7 @@ export class ServingCluster
     const { exported, inbound, options } = this;
     const { limits, secret } = options;
     return secret === undefined && this.describe().role === 'node'
-      ? jsonHandlersOf(exported, { incoming: inbound, limits })
+      ? jsonHandlersOf(exported, { calls: inbound, limits })
       : new Map();
   }
 

@@ -1,15 +1,25 @@
-import { Observable } from 'rxjs';
-import type { InboundCalls } from '../calls/inbound-calls.js';
-import { eventsOf, type ExportedServing, outputOf } from '../calls/exported-serving.js';
+import { Logger } from '@nestjs/common';
+import { catchError, defer, Observable, throwError } from 'rxjs';
+import { isPlainObject } from '../../batch/container.js';
+import type { StreamOptions } from '../../context/call-options.js';
+import { InvalidInputError, isServingError } from '../../errors.js';
+import { formatValue, typeName } from '../../format.js';
+import {
+  eventsOf,
+  type ExportedServing,
+  type Method,
+  outputOf,
+} from '../calls/exported-serving.js';
 import type { ExportedServings } from '../calls/exported-servings.js';
+import type { InboundCalls } from '../calls/inbound-calls.js';
 import type { JsonHandler } from '../transport.js';
 import type { WireLimits } from '../wire/limits.js';
-import { readJsonCall } from './json-call.js';
-import { writeJson } from './json-writer.js';
+import type { TensorForm } from './json-tensor.js';
+import { jsonErrorOf, readJson, writeJson } from './json-values.js';
 
-export interface JsonHandlersOptions {
+interface JsonHandlersOptions {
   /** Counts calls, or refuses them. */
-  readonly incoming: InboundCalls;
+  readonly calls: InboundCalls;
   readonly limits: WireLimits;
 }
 
@@ -18,42 +28,160 @@ export interface JsonHandlersOptions {
  * languages.
  */
 export function jsonHandlersOf(
-  offers: ExportedServings,
-  { incoming, limits }: JsonHandlersOptions,
+  servings: ExportedServings,
+  { calls, limits }: JsonHandlersOptions,
 ): ReadonlyMap<string, JsonHandler> {
   const handlerOf =
     (name: string): JsonHandler =>
     (message) =>
       new Observable((subscriber) => {
-        const left = new AbortController();
-        const call = async (offer: ExportedServing): Promise<void> => {
-          for await (const answer of answersOf(offer, message, limits, left.signal)) {
+        const unsubscribed = new AbortController();
+        const call = async (serving: ExportedServing): Promise<void> => {
+          for await (const answer of answersOf(serving, message, limits, unsubscribed.signal)) {
             subscriber.next(answer);
           }
         };
-        incoming.take(name, call).then(
+        calls.take(name, call).then(
           () => subscriber.complete(),
           (error: unknown) => subscriber.error(error),
         );
         // A client that unsubscribes cancels its call.
-        return () => left.abort();
+        return () => unsubscribed.abort();
       });
-  return new Map(offers.names().map((name) => [name, handlerOf(name)]));
+  return new Map(servings.names().map((name) => [name, handlerOf(name)]));
 }
 
 async function* answersOf(
-  offer: ExportedServing,
+  serving: ExportedServing,
   message: unknown,
   limits: WireLimits,
   signal: AbortSignal,
 ): AsyncGenerator<unknown, void> {
   const { method, input, options, form } = readJsonCall(message, limits);
-  const inside = { ...options, signal, origin: 'rpc' };
+  const callOptions = { ...options, signal, origin: 'rpc' };
   if (method === 'stream') {
-    for await (const event of eventsOf(offer, input, inside)) {
+    for await (const event of eventsOf(serving, input, callOptions)) {
       yield writeJson(event, form, limits);
     }
   } else {
-    yield writeJson(await outputOf(offer, method, input, inside), form, limits);
+    yield writeJson(await outputOf(serving, method, input, callOptions), form, limits);
   }
+}
+
+const logger = new Logger('ServingTransport');
+
+/**
+ * A handler for Nest's servers. They send only the error of an Observable, and send it as JSON, in
+ * which an Error is `{}`. So errors become plain objects.
+ */
+export function jsonAnswer(handler: JsonHandler): (data: unknown) => Promise<Observable<unknown>> {
+  return async (data) =>
+    defer(() => handler(data)).pipe(
+      catchError((error: unknown) => throwError(() => loggedError(error))),
+    );
+}
+
+function loggedError(error: unknown): object {
+  if (!(isServingError(error) && error.expose)) {
+    logger.error(error);
+  }
+  return jsonErrorOf(error);
+}
+
+/** The call of a client that is no node. */
+interface JsonCall {
+  readonly method: Method;
+  readonly input: unknown;
+  readonly options: Pick<
+    StreamOptions<string>,
+    'timeout' | 'priority' | 'tenant' | 'key' | 'hooks'
+  >;
+  readonly form: TensorForm;
+}
+
+/**
+ * The call of a message: `{ input, method, timeout, priority, tenant, key, hooks, tensors }`, of
+ * which only `input` is required.
+ *
+ * @throws InvalidInputError naming the invalid field
+ */
+export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
+  if (!isPlainObject(message) || Array.isArray(message)) {
+    throw new InvalidInputError(
+      `The message is ${typeName(message)}; give an object with at least the field "input"`,
+    );
+  }
+  const fields = message as Record<string, unknown>;
+  const unknown = Object.keys(fields).find((name) => !names.includes(name));
+  if (unknown !== undefined) {
+    throw new InvalidInputError(
+      `The message has a field ${formatValue(unknown)}; known are ${names.join(', ')}`,
+    );
+  }
+  if (!Object.hasOwn(fields, 'input')) {
+    throw new InvalidInputError('The message has no field "input"');
+  }
+  const method =
+    fieldIn(fields, 'method', isMethod, '"batchedRun", "run" or "stream"') ?? 'batchedRun';
+  const hooks = fieldIn(fields, 'hooks', isStrings, 'a list of names') ?? [];
+  if (hooks.length > 0 && method !== 'stream') {
+    throw new InvalidInputError(
+      `The message has hooks, and method ${formatValue(method)}; hooks come in what "stream" gives`,
+    );
+  }
+  const options = {
+    timeout: fieldIn(fields, 'timeout', isNumber, 'a number of milliseconds'),
+    priority: fieldIn(fields, 'priority', isNumber, 'a whole number'),
+    tenant: fieldIn(fields, 'tenant', isString, 'a string'),
+    key: fieldIn(fields, 'key', isString, 'a string'),
+    ...(method === 'stream' && { hooks }),
+  };
+  const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
+  return { method, input: readJson(fields['input'], limits, 'input'), options, form };
+}
+
+const names: readonly string[] = [
+  'input',
+  'method',
+  'timeout',
+  'priority',
+  'tenant',
+  'key',
+  'hooks',
+  'tensors',
+];
+
+function fieldIn<T>(
+  fields: Readonly<Record<string, unknown>>,
+  name: string,
+  is: (value: unknown) => value is T,
+  allowed: string,
+): T | undefined {
+  const value = fields[name];
+  if (value === undefined || is(value)) {
+    return value;
+  }
+  throw new InvalidInputError(
+    `"${name}" in the message is ${formatValue(value)}; allowed is ${allowed}`,
+  );
+}
+
+function isMethod(value: unknown): value is Method {
+  return value === 'batchedRun' || value === 'run' || value === 'stream';
+}
+
+function isForm(value: unknown): value is TensorForm {
+  return value === 'base64' || value === 'list';
+}
+
+function isNumber(value: unknown): value is number {
+  return typeof value === 'number';
+}
+
+function isString(value: unknown): value is string {
+  return typeof value === 'string';
+}
+
+function isStrings(value: unknown): value is readonly string[] {
+  return Array.isArray(value) && value.every(isString);
 }

@@ -1,59 +1,125 @@
 import { Tensor } from 'onnxruntime-common';
-import { type Storage, storageClasses } from '../../batch/tensor.js';
+import { storageClasses, type TensorData, type TypedData, zerosOf } from '../../batch/tensor.js';
 import { formatValue } from '../../format.js';
 import {
-  countOf,
   BIG_ENDIAN,
-  swapOnBigEndian,
   type Block,
+  countOf,
   type Elements,
+  swapOnBigEndian,
 } from '../wire/element-types.js';
-import type { JsonReader } from './json-tree.js';
 import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
 import type { Json } from '../wire/value-writer.js';
-import { halfOfNumber, numberOfHalf } from './half.js';
+import { float16OfNumber, numberOfFloat16 } from './float16.js';
+import type { ReadContext } from './read-context.js';
 
 /**
- * The tensor of `{ type, dims, data }`. Memory is allocated only once it is known that the data
- * fills it.
+ * The form of the elements of tensors and typed arrays. Strings and booleans are always in lists.
+ */
+export type TensorForm = 'base64' | 'list';
+
+/** The elements of a type in JSON. */
+interface JsonElements {
+  /** The name of the type. */
+  readonly datatype: string;
+  /** The element for a value of a list, undefined if it is none. */
+  readonly read: (value: unknown) => unknown;
+  /** The values of a list, for errors. */
+  readonly holds: string;
+}
+
+const floatElements = (stored: (number: number) => number) => ({
+  read: (value: unknown) => {
+    const number = typeof value === 'number' ? value : numberOfWord(value);
+    return number === undefined ? undefined : stored(number);
+  },
+  holds: 'numbers, "NaN", "Infinity", "-Infinity" and "-0"',
+});
+const integerElements = {
+  read: (value: unknown) => (typeof value === 'number' ? value : undefined),
+  holds: 'whole numbers in its range',
+};
+const byteElements = { ...integerElements, holds: 'whole numbers from 0 to 255' };
+const bigIntElements = {
+  read: bigIntIn,
+  holds: 'whole numbers in its range, beyond 2 ** 53 as strings of digits',
+};
+
+/**
+ * The types have their names in the Open Inference Protocol. It has none for 4 bits: UINT4 and INT4
+ * are names of this package, and each element takes a byte, as in a Tensor.
+ */
+const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
+  bool: {
+    datatype: 'BOOL',
+    read: (value) => (typeof value === 'boolean' ? Number(value) : undefined),
+    holds: 'true and false',
+  },
+  uint8: { datatype: 'UINT8', ...integerElements },
+  uint16: { datatype: 'UINT16', ...integerElements },
+  uint32: { datatype: 'UINT32', ...integerElements },
+  uint64: { datatype: 'UINT64', ...bigIntElements },
+  int8: { datatype: 'INT8', ...integerElements },
+  int16: { datatype: 'INT16', ...integerElements },
+  int32: { datatype: 'INT32', ...integerElements },
+  int64: { datatype: 'INT64', ...bigIntElements },
+  float16: { datatype: 'FP16', ...floatElements(float16OfNumber) },
+  float32: { datatype: 'FP32', ...floatElements(Math.fround) },
+  float64: { datatype: 'FP64', ...floatElements(Number) },
+  string: {
+    datatype: 'BYTES',
+    read: (value) => (typeof value === 'string' ? value : undefined),
+    holds: 'strings',
+  },
+  uint4: { datatype: 'UINT4', ...byteElements },
+  int4: { datatype: 'INT4', ...byteElements },
+};
+
+const typeByDatatype: ReadonlyMap<unknown, Tensor.Type> = new Map(
+  Object.entries(jsonElements).map(([type, { datatype }]) => [datatype, type as Tensor.Type]),
+);
+
+/**
+ * The tensor of `{ shape, datatype, data }`, as in the Open Inference Protocol. Memory is allocated
+ * only once it is known that the data fills it.
  *
  * @throws InvalidInputError
  */
-export function readTensor(content: unknown, reading: JsonReader): Tensor {
-  reading.countTensor();
-  const { type, dims, data, ...others } = reading.partsOf(content);
+export function readTensor(content: unknown, context: ReadContext): Tensor {
+  context.countTensor();
+  const { shape, datatype, data, ...others } = context.partsOf(content);
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
-    reading.fail(`has ${formatValue(unknown)}; a tensor has type, dims and data`);
+    context.fail(`has ${formatValue(unknown)}; a tensor has shape, datatype and data`);
   }
-  if (!isTensorType(type)) {
-    return reading.at('type', () =>
-      reading.fail(`is ${formatValue(type)}; allowed are ${types.join(', ')}`),
+  const type =
+    typeByDatatype.get(datatype) ??
+    context.fail(
+      `is ${formatValue(datatype)}; allowed are ${[...typeByDatatype.keys()].join(', ')}`,
+      'datatype',
     );
-  }
-  const shape = reading.at('dims', () => readShape(dims, reading));
-  return reading.at('data', () =>
-    type === 'string'
-      ? new Tensor('string', readStrings(data, shape, reading), shape)
-      : new Tensor(type, readElements(type, data, shape, reading), shape),
+  const dims = context.at('shape', () => readShape(shape, context));
+  const elements = context.at('data', () =>
+    typeof data === 'string' && !isOnlyInLists(type)
+      ? readBase64(type, data, dims, context)
+      : readList(type, data, dims, context),
   );
+  return new Tensor(type, elements, dims);
 }
 
-const types: readonly string[] = [...storageClasses.keys(), 'string'];
-
-function isTensorType(type: unknown): type is Tensor.Type {
-  return typeof type === 'string' && types.includes(type);
+function isOnlyInLists(type: string): boolean {
+  return type === 'string' || type === 'bool';
 }
 
-function readShape(dims: unknown, reading: JsonReader): number[] {
-  const { rank } = reading.limits;
-  if (!Array.isArray(dims) || dims.length > rank) {
-    return reading.fail(`is ${formatValue(dims)}; give a list of up to ${rank} axes`);
+function readShape(shape: unknown, context: ReadContext): number[] {
+  const { rank } = context.limits;
+  if (!Array.isArray(shape) || shape.length > rank) {
+    return context.fail(`is ${formatValue(shape)}; give a list of up to ${rank} axes`);
   }
-  return dims.map((dim: unknown, axis) =>
-    isSize(dim)
-      ? dim
-      : reading.at(axis, () => reading.fail(`is ${formatValue(dim)}, and no length`)),
+  return shape.map((size: unknown, axis) =>
+    isSize(size)
+      ? size
+      : context.fail(`is ${formatValue(size)}; give whole numbers from 0 to 2 ** 32 - 1`, axis),
   );
 }
 
@@ -61,66 +127,136 @@ function isSize(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < 2 ** 32;
 }
 
-function readStrings(data: unknown, shape: readonly number[], reading: JsonReader): string[] {
-  const list = listOf(data, shape, reading);
-  return list.map((element, i) => {
-    if (typeof element !== 'string') {
-      return reading.at(i, () => reading.fail(`is ${formatValue(element)}, and no string`));
-    }
-    reading.countBytes(element.length);
-    return element;
+function readBase64(
+  type: Tensor.Type,
+  text: string,
+  dims: readonly number[],
+  context: ReadContext,
+): TypedData {
+  const size = storageClasses.get(type)!.BYTES_PER_ELEMENT;
+  const length = Buffer.byteLength(text, 'base64');
+  if (countOf(dims, length) * size !== length) {
+    context.fail(
+      `has ${length} bytes of base64, which are not those of the shape ${formatValue(dims)}`,
+    );
+  }
+  context.countBytes(length);
+  const elements = zerosOf(type, dims) as TypedData;
+  const bytes = bytesOf(elements);
+  if (bytes.write(text, 'base64') !== length) {
+    context.fail('is a string, and no base64');
+  }
+  swapOnBigEndian(bytes, size);
+  return elements;
+}
+
+function readList(
+  type: Tensor.Type,
+  data: unknown,
+  dims: readonly number[],
+  context: ReadContext,
+): TensorData {
+  if (!Array.isArray(data)) {
+    const allowed = isOnlyInLists(type) ? 'a list' : 'a list or base64';
+    return context.fail(`is ${formatValue(data)}; give ${allowed}`);
+  }
+  const isNested = dims.length > 1 && Array.isArray(data[0]);
+  if (isNested) {
+    checkNesting(data, dims, context);
+  } else if (countOf(dims, data.length) !== data.length) {
+    context.fail(
+      `has ${data.length} elements, which are not those of the shape ${formatValue(dims)}`,
+    );
+  }
+  const list: readonly unknown[] = isNested ? data.flat(dims.length - 1) : data;
+  context.countBytes(leastBytesOf(type, list));
+  const elements = zerosOf(type, dims);
+  const invalid = fill(type, elements, list);
+  if (invalid !== -1) {
+    const { datatype, holds } = jsonElements[type];
+    const path = isNested ? indicesOf(invalid, dims) : [invalid];
+    context.fail(`is ${formatValue(list[invalid])}; ${datatype} holds ${holds}`, ...path);
+  }
+  return elements;
+}
+
+/** Checks that lists are nested like the shape, down to the elements of its last axis. */
+function checkNesting(
+  node: unknown,
+  dims: readonly number[],
+  context: ReadContext,
+  axis = 0,
+): void {
+  if (!Array.isArray(node) || node.length !== dims[axis]) {
+    context.fail(
+      `is ${formatValue(node)}; for the shape ${formatValue(dims)}, ` +
+        `give one flat list, or here a list of ${dims[axis]}`,
+    );
+  }
+  if (axis < dims.length - 1) {
+    node.forEach((part, i) => context.at(i, () => checkNesting(part, dims, context, axis + 1)));
+  }
+}
+
+/** The index on each axis of an element that has this index in the flat list. */
+function indicesOf(index: number, dims: readonly number[]): readonly number[] {
+  let rest = index;
+  return dims
+    .toReversed()
+    .map((size) => {
+      const inner = rest % size;
+      rest = (rest - inner) / size;
+      return inner;
+    })
+    .toReversed();
+}
+
+/** The bytes of the elements; of strings, which are in memory already, at least as many. */
+function leastBytesOf(type: Tensor.Type, list: readonly unknown[]): number {
+  const storage = storageClasses.get(type);
+  return storage
+    ? list.length * storage.BYTES_PER_ELEMENT
+    : list.reduce<number>((sum, text) => sum + (typeof text === 'string' ? text.length : 0), 0);
+}
+
+/** Returns the index of the first value that is no element of the type, or -1. */
+function fill(type: Tensor.Type, elements: TensorData, list: readonly unknown[]): number {
+  const { read } = jsonElements[type];
+  const target: { [i: number]: unknown } =
+    type === 'float16' ? bitsOf(elements as TypedData) : elements;
+  return list.findIndex((value, i) => {
+    const element = read(value);
+    target[i] = element ?? target[i];
+    // A typed array changes whole numbers that are out of its range.
+    return element === undefined || !(Object.is(target[i], element) || target[i] === element);
   });
 }
 
-function readElements(
-  type: Exclude<Tensor.Type, 'string'>,
-  data: unknown,
-  shape: readonly number[],
-  reading: JsonReader,
-) {
-  const storage = storageClasses.get(type)!;
-  if (typeof data === 'string' && type !== 'bool') {
-    return readBase64(storage, data, shape, reading);
-  }
-  const list = listOf(data, shape, reading);
-  reading.countBytes(list.length * storage.BYTES_PER_ELEMENT);
-  const elements = new storage(list.length);
-  const fault = fillFromList({ type, data: elements }, list);
-  return fault === -1
-    ? elements
-    : reading.at(fault, () => reading.fail(`is ${formatValue(list[fault])}, and no ${type}`));
+/** An unsafe integer has lost digits on its way. */
+function bigIntIn(value: unknown): bigint | undefined {
+  return Number.isSafeInteger(value) || (typeof value === 'string' && /^-?\d{1,20}$/.test(value))
+    ? BigInt(value as number | string)
+    : undefined;
 }
 
-function readBase64(storage: Storage, text: string, shape: readonly number[], reading: JsonReader) {
-  const bytes = Buffer.byteLength(text, 'base64');
-  const count = countOf(shape, bytes);
-  if (count * storage.BYTES_PER_ELEMENT !== bytes) {
-    reading.fail(
-      `has ${bytes} bytes of base64, which are not those of the shape ${formatValue(shape)}`,
-    );
-  }
-  reading.countBytes(bytes);
-  const elements = new storage(count);
-  return fillFromBase64({ data: elements }, text)
-    ? elements
-    : reading.fail('is a string, and no base64');
+/** The tensor of the block, as {@link readTensor} reads it. */
+export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json {
+  // Tensors have no type for clamped bytes.
+  const own = (type === 'uint8clamped' ? 'uint8' : type) as Tensor.Type;
+  const inList = form === 'list' || isOnlyInLists(own);
+  return {
+    shape: dims,
+    datatype: jsonElements[own].datatype,
+    data: inList ? listOf(own, data) : base64Of(data),
+  };
 }
 
-/** A list with the number of elements of the shape. */
-function listOf(data: unknown, shape: readonly number[], reading: JsonReader): readonly unknown[] {
-  if (!Array.isArray(data)) {
-    return reading.fail(`is ${formatValue(data)}, and must be a list`);
-  }
-  if (countOf(shape, data.length) !== data.length) {
-    reading.fail(
-      `has ${data.length} elements, which are not those of the shape ${formatValue(shape)}`,
-    );
-  }
-  return data;
+export function writeStrings(shape: Json, data: Json): Json {
+  return { shape, datatype: jsonElements.string.datatype, data };
 }
 
 /** The elements as little-endian bytes, in base64. */
-export function base64Of({ data }: Pick<Block, 'data'>): string {
+function base64Of(data: Elements): string {
   const bytes = bytesOf(BIG_ENDIAN ? data.slice() : data);
   swapOnBigEndian(bytes, data.BYTES_PER_ELEMENT);
   return bytes.toString('base64');
@@ -130,8 +266,8 @@ export function base64Of({ data }: Pick<Block, 'data'>): string {
  * The elements in a list. Whole numbers beyond the safe range are written in digits, and numbers
  * that JSON does not have as words.
  */
-export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readonly Json[] {
-  if (isBig(data)) {
+function listOf(type: Tensor.Type, data: Elements): readonly Json[] {
+  if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
     return Array.from<bigint, Json>(data, (element) =>
       Number.isSafeInteger(Number(element)) ? Number(element) : element.toString(),
     );
@@ -140,83 +276,8 @@ export function elementsOf({ type, data }: Pick<Block, 'type' | 'data'>): readon
     return Array.from<number, Json>(data, (element) => element !== 0);
   }
   const numbers =
-    type === 'float16' ? Array.from(bitsOf(data), numberOfHalf) : Array.from<number>(data);
+    type === 'float16' ? Array.from(bitsOf(data), numberOfFloat16) : Array.from<number>(data);
   return numbers.map((number) => wordOfNumber(number) ?? number);
-}
-
-/** Fills the storage from base64; false when it has another number of bytes. */
-function fillFromBase64({ data }: Pick<Block, 'data'>, text: string): boolean {
-  const bytes = bytesOf(data);
-  const isWhole = bytes.write(text, 'base64') === bytes.byteLength;
-  swapOnBigEndian(bytes, data.BYTES_PER_ELEMENT);
-  return isWhole;
-}
-
-/**
- * Fills the storage from a list of that length. Returns the index of the first element that is not
- * of the type, or -1.
- */
-function fillFromList(
-  { type, data }: Pick<Block, 'type' | 'data'>,
-  list: readonly unknown[],
-): number {
-  if (isBig(data)) {
-    return fill(data, list, bigIntIn);
-  }
-  switch (type) {
-    case 'bool':
-      return fill(data, list, (element) =>
-        typeof element === 'boolean' ? Number(element) : undefined,
-      );
-    case 'float16':
-      return fill(bitsOf(data), list, halfIn);
-    case 'float32':
-    case 'float64':
-      return fill(data, list, numberIn, 'nearest');
-    default:
-      return fill(data, list, (element) => (typeof element === 'number' ? element : undefined));
-  }
-}
-
-/**
- * An element that the storage would change is not of the type, except for floats, which are
- * rounded.
- */
-function fill<T>(
-  data: { [i: number]: T },
-  list: readonly unknown[],
-  read: (element: unknown) => T | undefined,
-  precision: 'exact' | 'nearest' = 'exact',
-): number {
-  return list.findIndex((element, i) => {
-    const value = read(element);
-    if (value === undefined) {
-      return true;
-    }
-    data[i] = value;
-    return precision === 'exact' && data[i] !== value;
-  });
-}
-
-function numberIn(element: unknown): number | undefined {
-  return typeof element === 'number' ? element : numberOfWord(element);
-}
-
-function halfIn(element: unknown): number | undefined {
-  const number = numberIn(element);
-  return number === undefined ? undefined : halfOfNumber(number);
-}
-
-/** An unsafe integer has lost digits on its way. */
-function bigIntIn(element: unknown): bigint | undefined {
-  return Number.isSafeInteger(element) ||
-    (typeof element === 'string' && /^-?\d{1,20}$/.test(element))
-    ? BigInt(element as number | string)
-    : undefined;
-}
-
-function isBig(data: Elements): data is BigInt64Array | BigUint64Array {
-  return data instanceof BigInt64Array || data instanceof BigUint64Array;
 }
 
 function bytesOf({ buffer, byteOffset, byteLength }: Elements): Buffer {

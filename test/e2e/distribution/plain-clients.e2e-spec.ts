@@ -59,8 +59,8 @@ async function* countTo([last]: readonly number[]): AsyncGenerator<unknown[], vo
 
 const counter: FunctionServingDefinition = { name: 'counter', useFactory: () => countTo };
 
-const tensor = (type: string, dims: readonly number[], data: unknown) => ({
-  $tensor: { type, dims, data },
+const tensor = (datatype: string, shape: readonly number[], data: unknown) => ({
+  $tensor: { shape, datatype, data },
 });
 const send = (client: ClientProxy, serving: string, message: object): Promise<unknown> =>
   firstValueFrom(client.send(`sv.default.s.${serving}`, message));
@@ -92,12 +92,12 @@ describe('A client of Nest over TCP', () => {
     const client = clientOf(owner.port);
     const bytes = Buffer.from(Float32Array.of(3, 4, NaN, 0).buffer).toString('base64');
 
-    expect(await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]) })).toEqual(
-      tensor('float32', [1, 2], Buffer.from(Float32Array.of(5, 1).buffer).toString('base64')),
+    expect(await send(client, 'norms', { input: tensor('FP32', [1, 2], [3, 4]) })).toEqual(
+      tensor('FP32', [1, 2], Buffer.from(Float32Array.of(5, 1).buffer).toString('base64')),
     );
     expect(
-      await send(client, 'norms', { input: tensor('float32', [2, 2], bytes), tensors: 'list' }),
-    ).toEqual(tensor('float32', [2, 2], [5, 2, 'NaN', 2]));
+      await send(client, 'norms', { input: tensor('FP32', [2, 2], bytes), tensors: 'list' }),
+    ).toEqual(tensor('FP32', [2, 2], [5, 2, 'NaN', 2]));
   });
 
   it('[11] Clients of Nest and nodes share batches and a port', async () => {
@@ -107,12 +107,12 @@ describe('A client of Nest over TCP', () => {
     const replies = await Promise.all([
       web.servings.batchedRun('norms', floats([1, 2], [3, 4])),
       send(clientOf(owner.port), 'norms', {
-        input: tensor('float32', [2, 2], [6, 8, 5, 12]),
+        input: tensor('FP32', [2, 2], [6, 8, 5, 12]),
         tensors: 'list',
       }),
     ]);
 
-    expect(replies).toEqual([floats([1, 2], [5, 3]), tensor('float32', [2, 2], [10, 3, 13, 3])]);
+    expect(replies).toEqual([floats([1, 2], [5, 3]), tensor('FP32', [2, 2], [10, 3, 13, 3])]);
   });
 
   it('[11] A client of Nest receives a stream as one message per event', async () => {
@@ -122,7 +122,7 @@ describe('A client of Nest over TCP', () => {
     expect(await stream(client, 'counter', { input: 3, tensors: 'list' })).toEqual(
       [1, 2, 3].map((step) => ({
         batch: { offset: 0, rows: 1 },
-        output: tensor('float32', [1], [step]),
+        output: tensor('FP32', [1], [step]),
       })),
     );
     expect(await stream(client, 'counter', { input: 0 })).toEqual([]);
@@ -177,7 +177,7 @@ describe('A client of Nest over TCP', () => {
     const client = clientOf(owner.port);
     const failure = (serving: string, message: object) => failureOf(send(client, serving, message));
 
-    expect(await failure('echo', { input: { image: tensor('float32', [2], [1]) } })).toEqual({
+    expect(await failure('echo', { input: { image: tensor('FP32', [2], [1]) } })).toEqual({
       name: 'InvalidInputError',
       code: 'SERVING_INVALID_INPUT',
       statusCode: 400,
@@ -288,8 +288,8 @@ describe('A client of Nest over TCP', () => {
 
     const input = {
       $tensor: {
-        type: 'float32',
-        dims: [2, 2],
+        shape: [2, 2],
+        datatype: 'FP32',
         data: Buffer.from(vectors.buffer).toString('base64'),
       },
     };
@@ -298,7 +298,7 @@ describe('A client of Nest over TCP', () => {
     );
     // #endregion
 
-    expect($tensor).toEqual({ type: 'float32', dims: [2, 2], data: [5, 2, 13, 2] });
+    expect($tensor).toEqual({ shape: [2, 2], datatype: 'FP32', data: [5, 2, 13, 2] });
     client.close();
   });
 });
@@ -391,10 +391,10 @@ describeUnless(natsMissing, 'A client of Nest over NATS', () => {
     closing.push(() => client.close());
 
     expect(
-      await send(client, 'norms', { input: tensor('float32', [1, 2], [3, 4]), tensors: 'list' }),
-    ).toEqual(tensor('float32', [1, 2], [5, 1]));
+      await send(client, 'norms', { input: tensor('FP32', [1, 2], [3, 4]), tensors: 'list' }),
+    ).toEqual(tensor('FP32', [1, 2], [5, 1]));
     expect(await stream(client, 'counter', { input: 3, tensors: 'list' })).toMatchObject(
-      [1, 2, 3].map((step) => ({ output: tensor('float32', [1], [step]) })),
+      [1, 2, 3].map((step) => ({ output: tensor('FP32', [1], [step]) })),
     );
     expect(await failureOf(send(client, 'norms', { inputs: 1 }))).toMatchObject({
       code: 'SERVING_INVALID_INPUT',
@@ -416,15 +416,11 @@ describeUnless(
       const { stdout } = await promisify(execFile)('python3', [script, `${owner.port}`]);
 
       expect(JSON.parse(stdout)).toEqual({
-        norms: tensor('float32', [2, 2], [5, 2, 13, 2]),
+        norms: tensor('FP32', [2, 2], [5, 2, 13, 2]),
         text: 'größer 🐘🐘 als 𝄞',
         events: [1, 2, 3].map((step) => ({
           batch: { offset: 0, rows: 1 },
-          output: tensor(
-            'float32',
-            [1],
-            Buffer.from(Float32Array.of(step).buffer).toString('base64'),
-          ),
+          output: tensor('FP32', [1], Buffer.from(Float32Array.of(step).buffer).toString('base64')),
         })),
         fault: expect.objectContaining({ code: 'SERVING_INVALID_INPUT', statusCode: 400 }),
       });

@@ -35,9 +35,9 @@ class Servings:
         return json.loads(text)
 
 
-def floats(dims, values):
+def floats(shape, values):
     data = base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()
-    return {"$tensor": {"type": "float32", "dims": dims, "data": data}}
+    return {"$tensor": {"shape": shape, "datatype": "FP32", "data": data}}
 # #endregion
 
 

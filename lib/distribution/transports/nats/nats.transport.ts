@@ -23,7 +23,7 @@ import { messageOf, InvalidOutputError } from '../../../errors.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
 import { escapeName, servingPattern, checkSize } from '../names.js';
 import type { NatsOptions } from '../nest-types.js';
-import { jsonAnswer } from '../../json/json-answer.js';
+import { jsonAnswer } from '../../json/json-handlers.js';
 import { SendBuffer } from '../send-buffer.js';
 
 /**

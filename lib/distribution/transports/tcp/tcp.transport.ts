@@ -23,7 +23,7 @@ import { closeUnlessLinked, HANDSHAKE_BYTES, HANDSHAKE_TIMEOUT, Handshake } from
 import { PeerConnections } from '../peer-connections.js';
 import { servingPattern, checkSize } from '../names.js';
 import type { TcpOptions } from '../nest-types.js';
-import { jsonAnswer } from '../../json/json-answer.js';
+import { jsonAnswer } from '../../json/json-handlers.js';
 import { dialByTcp, TcpLink } from './tcp-link.js';
 import { packetSocket } from './tcp-packets.js';
 

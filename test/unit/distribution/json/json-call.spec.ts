@@ -1,8 +1,8 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
-import { readJsonCall } from '../../../../lib/distribution/json/json-call.js';
-import { writeJson } from '../../../../lib/distribution/json/json-writer.js';
+import { readJsonCall } from '../../../../lib/distribution/json/json-handlers.js';
+import { writeJson } from '../../../../lib/distribution/json/json-values.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError } from '../../../../lib/errors.js';
 import { sixOfEachType } from '../../../fixtures/values/tensors.js';
@@ -24,7 +24,7 @@ describe('A JSON call', () => {
 
     expect(
       read({
-        input: { $tensor: { type: 'int8', dims: [1], data: [1] } },
+        input: { $tensor: { shape: [1], datatype: 'INT8', data: [1] } },
         method: 'stream',
         tensors: 'list',
         ...terms,
@@ -94,13 +94,23 @@ describe('A JSON call', () => {
   });
 });
 
-/** Valid messages with tensors of every type, in both forms. */
+/** Valid messages with tensors of every type, in both forms, and in nested lists. */
 const messages = fc.constantFrom(
   ...sixOfEachType.flatMap((tensor) =>
     (['base64', 'list'] as const).map((tensors) => ({
       input: {
         rows: [
           writeJson(tensor, tensors, defaultWireLimits),
+          {
+            $tensor: {
+              shape: [2, 2],
+              datatype: 'INT8',
+              data: [
+                [1, 2],
+                [3, 4],
+              ],
+            },
+          },
           { $bigint: '-12' },
           { $number: 'NaN' },
           { $$tensor: [1, 'a'] },
@@ -129,10 +139,11 @@ const strangers: fc.Arbitrary<unknown> = fc.oneof(
     '-0',
     'AAAA',
     '====',
+    'FP32',
+    'BYTES',
+    'BOOL',
+    'INT64',
     'float32',
-    'string',
-    'bool',
-    'int64',
     'json',
     '__proto__',
   ),
@@ -156,6 +167,10 @@ const strangers: fc.Arbitrary<unknown> = fc.oneof(
     [],
     {},
     [[]],
+    [
+      [1, 2, 3],
+      [4, 5, 6],
+    ],
     [6],
     [2, 3],
     [2 ** 31, 2 ** 31, 2 ** 31],
@@ -185,8 +200,8 @@ const changes = fc.record({
     fc.record<Change & { kind: 'replace' | 'add' }>({
       kind: fc.constantFrom('replace', 'replace', 'add'),
       name: fc.constantFrom(
-        'type',
-        'dims',
+        'shape',
+        'datatype',
         'data',
         'input',
         '$tensor',

@@ -18,8 +18,8 @@ afterEach(() => Promise.all(started.splice(0).map((serving) => serving.close()))
 
 const echo = { useFactory: () => (rows: readonly unknown[]) => rows };
 
-/** The doors of a node with one serving of the name `m`. */
-async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCalls = 10) {
+/** The JSON handlers of a node with one serving of the name `m`. */
+async function handlersOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCalls = 10) {
   const serving = createServing({ name: 'm', ...definition });
   started.push(serving);
   await serving.start();
@@ -33,17 +33,17 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCa
     refuse: () => {},
     unreadable: () => {},
   });
-  const offers = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
-  const incoming = new InboundCalls({
+  const exported = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
+  const calls = new InboundCalls({
     messenger,
     limits,
     window: { messages: 1, bytes: 1 },
     maxCalls,
-    find: (name) => offers.find(name),
+    find: (name) => exported.find(name),
   });
-  const handlers = jsonHandlersOf(offers, { incoming, limits });
+  const handlers = jsonHandlersOf(exported, { calls, limits });
   const call = (message: object): Observable<unknown> => from(handlers.get('m')!(message));
-  return { serving, incoming, handlers, call };
+  return { serving, calls, handlers, call };
 }
 
 /** Yields without end and records when it is closed. */
@@ -67,7 +67,7 @@ class Endless {
 describe('The JSON handlers of a node', () => {
   it('[11] JSON calls are counted, failed ones and streams included, and drain waits for them', async () => {
     const held = new HeldFunction();
-    const { incoming, call } = await doorOf({
+    const { calls, call } = await handlersOf({
       batchSize: 1,
       partitions: 3,
       useFactory: held.useFactory,
@@ -78,17 +78,17 @@ describe('The JSON handlers of a node', () => {
       firstValueFrom(call({ input: 'c', method: 'stream' }).pipe(toArray())),
     ];
     await until(() => held.batches.length === 3);
-    expect(incoming.count('m')).toBe(3);
+    expect(calls.count('m')).toBe(3);
     let isDrained = false;
 
-    const drained = incoming.drain().then(() => (isDrained = true));
+    const drained = calls.drain().then(() => (isDrained = true));
     expect(await failureOf(firstValueFrom(call({ input: 'd' })))).toBeInstanceOf(
       ServingClosedError,
     );
     held.next().finish([1]);
     held.next().fail(new RangeError('b'));
     await replies[1];
-    expect(incoming.count('m')).toBe(1);
+    expect(calls.count('m')).toBe(1);
     expect(isDrained).toBe(false);
     held.next().finish([3]);
     await drained;
@@ -98,12 +98,12 @@ describe('The JSON handlers of a node', () => {
       { code: 'SERVING_BATCH_FAILED' },
       [{ output: 3 }],
     ]);
-    expect(incoming.count('m')).toBe(0);
+    expect(calls.count('m')).toBe(0);
   });
 
   it('[11] JSON calls beyond the limit of concurrent calls are refused', async () => {
     const held = new HeldFunction();
-    const { call } = await doorOf({ useFactory: held.useFactory }, 1);
+    const { call } = await handlersOf({ useFactory: held.useFactory }, 1);
     const reply = firstValueFrom(call({ input: 'a' }));
 
     expect(await failureOf(firstValueFrom(call({ input: 'b' })))).toBeInstanceOf(OverloadedError);
@@ -113,19 +113,19 @@ describe('The JSON handlers of a node', () => {
   });
 
   it('[11] A message that cannot be read is not counted after it was refused', async () => {
-    const { incoming, call } = await doorOf(echo);
+    const { calls, call } = await handlersOf(echo);
 
     await failureOf(firstValueFrom(call({ inputs: 1 })));
 
-    expect(incoming.count('m')).toBe(0);
-    await incoming.drain();
+    expect(calls.count('m')).toBe(0);
+    await calls.drain();
   });
 
   it.each(['batchedRun', 'stream'])(
     '[11] A %s call ends when its client leaves, and its row leaves the queue',
     async (method) => {
       const held = new HeldFunction();
-      const { serving, incoming, call } = await doorOf({
+      const { serving, calls, call } = await handlersOf({
         batchSize: 1,
         useFactory: held.useFactory,
       });
@@ -135,37 +135,37 @@ describe('The JSON handlers of a node', () => {
       await until(() => serving.queueDepths().get('m') === 1);
 
       waiting.unsubscribe();
-      await until(() => incoming.count('m') === 1);
+      await until(() => calls.count('m') === 1);
 
       expect(serving.queueDepths().get('m')).toBe(0);
       held.next().finish([1]);
-      await incoming.drain();
+      await calls.drain();
     },
   );
 
   it('[11] A stream ends when its client leaves', async () => {
     const endless = new Endless();
-    const { incoming, call } = await doorOf({ useFactory: endless.useFactory });
+    const { calls, call } = await handlersOf({ useFactory: endless.useFactory });
     let events = 0;
 
     const stream = call({ input: 1, method: 'stream' }).subscribe(() => events++);
     await until(() => events === 3);
     stream.unsubscribe();
     await until(() => endless.isLeft);
-    await incoming.drain();
+    await calls.drain();
 
     expect(events).toBe(3);
   });
 
   it('[11] Only servings that are distributed have a JSON handler', async () => {
-    expect([...(await doorOf(echo)).handlers.keys()]).toEqual(['m']);
+    expect([...(await handlersOf(echo)).handlers.keys()]).toEqual(['m']);
     expect([
-      ...(await doorOf({ ...echo, distribution: { enabled: false } })).handlers.keys(),
+      ...(await handlersOf({ ...echo, distribution: { enabled: false } })).handlers.keys(),
     ]).toEqual([]);
   });
 
   it('[11] JSON calls have the origin RPC', async () => {
-    const { call } = await doorOf({
+    const { call } = await handlersOf({
       queue: { separateOrigins: true },
       useFactory:
         () =>

@@ -2,8 +2,8 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../../../lib/batch/batch.js';
-import { readJson } from '../../../../lib/distribution/json/json-reader.js';
-import { type TensorForm, writeJson } from '../../../../lib/distribution/json/json-writer.js';
+import type { TensorForm } from '../../../../lib/distribution/json/json-tensor.js';
+import { readJson, writeJson } from '../../../../lib/distribution/json/json-values.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError, InvalidOutputError, OverloadedError } from '../../../../lib/errors.js';
 import { plainly } from '../../../fixtures/cluster/json-values.js';
@@ -21,8 +21,8 @@ const cross = (value: unknown, form: TensorForm): unknown =>
 
 const forms = fc.constantFrom<TensorForm>('base64', 'list');
 
-const tensorOf = (type: string, dims: unknown, data: unknown) => ({
-  $tensor: { type, dims, data },
+const tensorOf = (datatype: string, shape: unknown, data: unknown) => ({
+  $tensor: { shape, datatype, data },
 });
 const nested = (levels: number): unknown =>
   Array.from({ length: levels }).reduce((inner) => [inner], 1);
@@ -47,6 +47,43 @@ describe('JSON values', () => {
     },
   );
 
+  it('[11] Each type has its name in the Open Inference Protocol', () => {
+    const names = sixOfEachType.map((tensor) => {
+      const { $tensor } = write(tensor) as { $tensor: { datatype: string } };
+      return [tensor.type, $tensor.datatype];
+    });
+
+    expect(Object.fromEntries(names)).toEqual({
+      bool: 'BOOL',
+      uint8: 'UINT8',
+      uint16: 'UINT16',
+      uint32: 'UINT32',
+      uint64: 'UINT64',
+      int8: 'INT8',
+      int16: 'INT16',
+      int32: 'INT32',
+      int64: 'INT64',
+      float16: 'FP16',
+      float32: 'FP32',
+      float64: 'FP64',
+      string: 'BYTES',
+      // The protocol has no names for these.
+      uint4: 'UINT4',
+      int4: 'INT4',
+    });
+  });
+
+  it('[11] A list of elements may be nested like the shape', () => {
+    expect(read(tensorOf('INT8', [2, 1, 2], [[[1, 2]], [[3, 4]]]))).toEqual(
+      new Tensor('int8', [1, 2, 3, 4], [2, 1, 2]),
+    );
+    expect(read(tensorOf('BYTES', [1, 2], [['a', 'b']]))).toEqual(
+      new Tensor('string', ['a', 'b'], [1, 2]),
+    );
+    expect(read(tensorOf('FP32', [2, 0], [[], []]))).toEqual(new Tensor('float32', [], [2, 0]));
+    expect(read(tensorOf('FP32', [0, 2], []))).toEqual(new Tensor('float32', [], [0, 2]));
+  });
+
   it('[11] Typed arrays are written as tensors with one axis', () => {
     fc.assert(
       fc.property(typedArrays, forms, (array, form) =>
@@ -68,12 +105,12 @@ describe('JSON values', () => {
     const long = new Tensor('int64', BigInt64Array.of(1n, 2n ** 53n), [2]);
 
     expect(write({ floats, long }, 'base64')).toEqual({
-      floats: tensorOf('float32', [1, 3], 'AACAPwAAwH8AAACA'),
-      long: tensorOf('int64', [2], 'AQAAAAAAAAAAAAAAAAAgAA=='),
+      floats: tensorOf('FP32', [1, 3], 'AACAPwAAwH8AAACA'),
+      long: tensorOf('INT64', [2], 'AQAAAAAAAAAAAAAAAAAgAA=='),
     });
     expect(write({ floats, long }, 'list')).toEqual({
-      floats: tensorOf('float32', [1, 3], [1, 'NaN', '-0']),
-      long: tensorOf('int64', [2], [1, '9007199254740992']),
+      floats: tensorOf('FP32', [1, 3], [1, 'NaN', '-0']),
+      long: tensorOf('INT64', [2], [1, '9007199254740992']),
     });
     expect(
       write(
@@ -81,7 +118,7 @@ describe('JSON values', () => {
         'list',
       ),
     ).toEqual([
-      tensorOf('uint8', [2], [1, 2]),
+      tensorOf('UINT8', [2], [1, 2]),
       { $bigint: '7' },
       { $number: 'NaN' },
       { $number: '-0' },
@@ -91,7 +128,7 @@ describe('JSON values', () => {
     ]);
     expect(
       write([new Tensor('bool', [true, false], [2]), new Tensor('string', ['ä'], [1])]),
-    ).toEqual([tensorOf('bool', [2], [true, false]), tensorOf('string', [1], ['ä'])]);
+    ).toEqual([tensorOf('BOOL', [2], [true, false]), tensorOf('BYTES', [1], ['ä'])]);
     expect(write(undefined)).toBeNull();
   });
 
@@ -143,17 +180,22 @@ describe('JSON values from a stranger', () => {
     [
       'an unknown type',
       tensorOf('float128', [1], [1]),
-      '"input.$tensor.type" in the message is "float128"; allowed are float32,',
+      '"input.$tensor.datatype" in the message is "float128"; allowed are BOOL, UINT8, UINT16',
+    ],
+    [
+      'the type of a Tensor',
+      tensorOf('float32', [1], [1]),
+      '"input.$tensor.datatype" in the message is "float32"; allowed are BOOL',
     ],
     [
       'a type named like an object member',
       tensorOf('constructor', [1], [1]),
-      '"input.$tensor.type" in the message is "constructor"',
+      '"input.$tensor.datatype" in the message is "constructor"',
     ],
     [
       'a tensor of JSON',
       tensorOf('json', [1], [1]),
-      '"input.$tensor.type" in the message is "json"',
+      '"input.$tensor.datatype" in the message is "json"',
     ],
     [
       'an invalid tensor',
@@ -162,93 +204,170 @@ describe('JSON values from a stranger', () => {
     ],
     [
       'an unknown field of a tensor',
-      { a: { $tensor: { type: 'bool', dims: [], data: [true], shape: 1 } } },
-      '"input.a.$tensor" in the message has "shape"',
+      { a: { $tensor: { shape: [], datatype: 'BOOL', data: [true], dims: [] } } },
+      '"input.a.$tensor" in the message has "dims"; a tensor has shape, datatype and data',
     ],
     [
-      'no dims',
-      { $tensor: { type: 'float32', data: [1] } },
-      '"input.$tensor.dims" in the message is undefined; give a list',
+      'no shape',
+      { $tensor: { datatype: 'FP32', data: [1] } },
+      '"input.$tensor.shape" in the message is undefined; give a list',
     ],
     [
       'too many axes',
-      tensorOf('float32', Array(17).fill(1), [1]),
-      '"input.$tensor.dims" in the message',
+      tensorOf('FP32', Array(17).fill(1), [1]),
+      '"input.$tensor.shape" in the message',
     ],
     [
       'an axis below 0',
-      tensorOf('float32', [-1], []),
-      '"input.$tensor.dims.0" in the message is -1, and no length',
+      tensorOf('FP32', [-1], []),
+      '"input.$tensor.shape.0" in the message is -1; give whole numbers from 0 to 2 ** 32 - 1',
     ],
     [
       'an axis that is no number',
-      [tensorOf('float32', [1, '1'], [1])],
-      '"input.0.$tensor.dims.1" in the message is "1"',
+      [tensorOf('FP32', [1, '1'], [1])],
+      '"input.0.$tensor.shape.1" in the message is "1"',
     ],
     [
       'less data than its shape',
-      tensorOf('float32', [2, 3], [1, 2, 3, 4, 5]),
+      tensorOf('FP32', [2, 3], [1, 2, 3, 4, 5]),
       '"input.$tensor.data" in the message has 5 elements',
     ],
     [
+      'a nested list that is too short',
+      tensorOf('FP32', [2, 2], [[1, 2], [3]]),
+      '"input.$tensor.data.1" in the message is [ 3 ]; for the shape [ 2, 2 ], give one flat list, or here a list of 2',
+    ],
+    [
+      'too few nested lists',
+      tensorOf('FP32', [2, 2], [[1, 2]]),
+      '"input.$tensor.data" in the message is [ [ 1, 2 ] ]; for the shape [ 2, 2 ]',
+    ],
+    [
+      'a number beside nested lists',
+      tensorOf('FP32', [2, 2], [[1, 2], 3, 4]),
+      '"input.$tensor.data" in the message is [ [ 1, 2 ], 3, 4 ]; for the shape [ 2, 2 ]',
+    ],
+    [
+      'a number in place of a nested list',
+      tensorOf('FP32', [2, 2], [[1, 2], 3]),
+      '"input.$tensor.data.1" in the message is 3; for the shape [ 2, 2 ]',
+    ],
+    [
+      'lists that are nested for some axes alone',
+      tensorOf(
+        'INT8',
+        [2, 1, 2],
+        [
+          [1, 2],
+          [3, 4],
+        ],
+      ),
+      '"input.$tensor.data.0" in the message is [ 1, 2 ]; for the shape [ 2, 1, 2 ]',
+    ],
+    [
+      'lists that are nested deeper than the shape',
+      tensorOf('INT8', [2], [[1], [2]]),
+      '"input.$tensor.data.0" in the message is [ 1 ]; INT8 holds',
+    ],
+    [
+      'lists in place of nested elements',
+      tensorOf('INT8', [1, 2], [[[1], 2]]),
+      '"input.$tensor.data.0.0" in the message is [ 1 ]; INT8 holds',
+    ],
+    [
+      'an invalid element of a nested list',
+      tensorOf(
+        'INT8',
+        [2, 2, 3],
+        [
+          [
+            [1, 2, 3],
+            [4, 5, 6],
+          ],
+          [
+            [7, 8, 128],
+            [1, 2, 3],
+          ],
+        ],
+      ),
+      '"input.$tensor.data.1.0.2" in the message is 128; INT8 holds',
+    ],
+    [
       'an endless shape',
-      tensorOf('float32', [2 ** 31, 2 ** 31, 2 ** 31], [1]),
+      tensorOf('FP32', [2 ** 31, 2 ** 31, 2 ** 31], [1]),
       'has 1 elements, which are not those of the shape',
     ],
     [
       'an endless shape with base64',
-      tensorOf('uint8', [2 ** 31, 2 ** 31], 'AAAA'),
+      tensorOf('UINT8', [2 ** 31, 2 ** 31], 'AAAA'),
       'has 3 bytes of base64',
     ],
     [
       'base64 of another length',
-      tensorOf('float32', [1], 'AAAA'),
+      tensorOf('FP32', [1], 'AAAA'),
       '"input.$tensor.data" in the message has 3 bytes of base64',
     ],
     [
       'invalid base64',
-      tensorOf('uint8', [3], 'A!A!'),
+      tensorOf('UINT8', [3], 'A!A!'),
       '"input.$tensor.data" in the message is a string, and no base64',
     ],
     [
       'truth values in base64',
-      tensorOf('bool', [3], 'AAAA'),
-      '"input.$tensor.data" in the message is "AAAA", and must be a list',
+      tensorOf('BOOL', [3], 'AAAA'),
+      '"input.$tensor.data" in the message is "AAAA"; give a list',
     ],
     [
       'no data',
-      { $tensor: { type: 'float32', dims: [0] } },
-      '"input.$tensor.data" in the message is undefined',
+      { $tensor: { shape: [0], datatype: 'FP32' } },
+      '"input.$tensor.data" in the message is undefined; give a list or base64',
     ],
     [
       'a hole',
-      tensorOf('float32', [2], [1, null]),
-      '"input.$tensor.data.1" in the message is null, and no float32',
+      tensorOf('FP32', [2], [1, null]),
+      '"input.$tensor.data.1" in the message is null; FP32 holds numbers, "NaN", "Infinity"',
     ],
     [
       'a number that is out of range',
-      tensorOf('int8', [2], [127, 128]),
-      '"input.$tensor.data.1" in the message is 128, and no int8',
+      tensorOf('INT8', [2], [127, 128]),
+      '"input.$tensor.data.1" in the message is 128; INT8 holds whole numbers in its range',
     ],
-    ['a fraction among whole numbers', tensorOf('uint32', [1], [1.5]), 'is 1.5, and no uint32'],
-    ['a word in place of a number', tensorOf('float64', [1], ['nan']), 'is "nan", and no float64'],
-    ['NaN among whole numbers', tensorOf('int32', [1], ['NaN']), 'is "NaN", and no int32'],
+    [
+      'more than a byte for 4 bits',
+      tensorOf('UINT4', [1], [256]),
+      'is 256; UINT4 holds whole numbers from 0 to 255',
+    ],
+    [
+      'a fraction among whole numbers',
+      tensorOf('UINT32', [1], [1.5]),
+      'is 1.5; UINT32 holds whole numbers in its range',
+    ],
+    ['a word in place of a number', tensorOf('FP64', [1], ['nan']), 'is "nan"; FP64 holds numbers'],
+    [
+      'NaN among whole numbers',
+      tensorOf('INT32', [1], ['NaN']),
+      'is "NaN"; INT32 holds whole numbers',
+    ],
     [
       'a whole number that has lost digits',
-      tensorOf('int64', [1], [2 ** 53]),
-      'is 9007199254740992, and no int64',
+      tensorOf('INT64', [1], [2 ** 53]),
+      'is 9007199254740992; INT64 holds whole numbers in its range, beyond 2 ** 53 as strings of digits',
     ],
     [
       'a whole number of more than 64 bits',
-      tensorOf('uint64', [1], ['18446744073709551616']),
-      'is "18446744073709551616", and no uint64',
+      tensorOf('UINT64', [1], ['18446744073709551616']),
+      'is "18446744073709551616"; UINT64 holds',
     ],
-    ['a negative number without signs', tensorOf('uint64', [1], [-1]), 'is -1, and no uint64'],
-    ['a truth value that is a number', tensorOf('bool', [1], [1]), 'is 1, and no bool'],
+    ['a negative number without signs', tensorOf('UINT64', [1], [-1]), 'is -1; UINT64 holds'],
+    [
+      'a truth value that is a number',
+      tensorOf('BOOL', [1], [1]),
+      'is 1; BOOL holds true and false',
+    ],
     [
       'an invalid string',
-      tensorOf('string', [2], ['a', 1]),
-      '"input.$tensor.data.1" in the message is 1, and no string',
+      tensorOf('BYTES', [2], ['a', 1]),
+      '"input.$tensor.data.1" in the message is 1; BYTES holds strings',
     ],
     [
       'an invalid bigint',
@@ -285,7 +404,7 @@ describe('JSON values from a stranger', () => {
   });
 
   it('[11] JSON beyond the limits is refused before anything is made of it', () => {
-    const one = tensorOf('float64', [2], [1, 2]);
+    const one = tensorOf('FP64', [2], [1, 2]);
 
     expect(() => read([1, 2, 3], { nodes: 3 })).toThrow('has more than 3 parts');
     expect(() => read({ a: 1, b: [] }, { nodes: 2 })).toThrow('has more than 2 parts');
@@ -295,14 +414,17 @@ describe('JSON values from a stranger', () => {
     expect(() => read([one, one], { bytes: 31 })).toThrow(
       '"input.1.$tensor.data" in the message is where the message has more than 31 bytes',
     );
-    expect(() => read(tensorOf('uint8', [6], 'AAAAAAAA'), { bytes: 5 })).toThrow(
+    expect(() => read(tensorOf('UINT8', [6], 'AAAAAAAA'), { bytes: 5 })).toThrow(
       'more than 5 bytes',
     );
-    expect(() => read(tensorOf('string', [2], ['abc', 'def']), { bytes: 5 })).toThrow(
+    expect(() => read(tensorOf('BYTES', [2], ['abc', 'def']), { bytes: 5 })).toThrow(
       'more than 5 bytes',
+    );
+    expect(() => read(tensorOf('FP32', [2, 1], [[1], [2]]), { bytes: 7 })).toThrow(
+      'more than 7 bytes',
     );
     expect(() => read({ abc: 'def' }, { bytes: 5 })).toThrow('more than 5 bytes');
-    expect(() => read(tensorOf('uint8', [1, 1, 1], [1]), { rank: 2 })).toThrow(
+    expect(() => read(tensorOf('UINT8', [1, 1, 1], [1]), { rank: 2 })).toThrow(
       'give a list of up to 2 axes',
     );
     expect(read([one, one], { bytes: 32, tensors: 2, nodes: 5, rank: 1 })).toHaveLength(2);

@@ -3,42 +3,14 @@ import { InvalidInputError } from '../../errors.js';
 import { truncate, typeName } from '../../format.js';
 import type { WireLimits } from '../wire/limits.js';
 
-/**
- * The names for values that JSON has no form for. Each is the only name of its object:
- *
- * | name | stands for | holds |
- * | --- | --- | --- |
- * | `$tensor` | a tensor; in outputs a typed array, too | `type`, `dims`, `data` |
- * | `$bigint` | a bigint | decimal digits, a minus before them |
- * | `$number` | NaN, Infinity, -Infinity, -0 | the word |
- *
- * An ordinary name that looks like one of these gets another `$` in front.
- */
-export type Tag = '$tensor' | '$bigint' | '$number';
-
-export function isTag(name: string): name is Tag {
-  return name === '$tensor' || name === '$bigint' || name === '$number';
-}
-
-/** The name in JSON. */
-export function escapeTag(name: string): string {
-  return LIKE_A_MARK.test(name) ? `$${name}` : name;
-}
-
-/** The original name. */
-export function unescapeTag(name: string): string {
-  return LIKE_A_MARK.test(name) ? name.slice(1) : name;
-}
-
-const LIKE_A_MARK = /^\$+(tensor|bigint|number)$/;
-
-/** The position of a reader in a message, and the counts of what it has read. */
-export class JsonReader {
+/** The path to the part of a message that is read, and the counts of what was read before. */
+export class ReadContext {
   private readonly path: (string | number)[];
   private nodes = 1;
   private bytes = 0;
   private tensors = 0;
 
+  /** @param name the name of the whole value in errors */
   constructor(
     readonly limits: WireLimits,
     name: string,
@@ -46,7 +18,7 @@ export class JsonReader {
     this.path = [name];
   }
 
-  /** Runs the work with the name added to the path. */
+  /** Reads the part of that name. */
   at<T>(name: string | number, read: () => T): T {
     this.path.push(name);
     const value = read();
@@ -54,9 +26,13 @@ export class JsonReader {
     return value;
   }
 
-  /** @throws InvalidInputError naming the path */
-  fail(what: string): never {
-    throw new InvalidInputError(`"${truncate(this.path.join('.'))}" in the message ${what}`);
+  /**
+   * @param inner the name of the invalid part, unless it is the one that is read
+   * @throws InvalidInputError naming the path
+   */
+  fail(what: string, ...inner: readonly (string | number)[]): never {
+    const path = [...this.path, ...inner].join('.');
+    throw new InvalidInputError(`"${truncate(path)}" in the message ${what}`);
   }
 
   countNodes(more: number): void {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { halfOfNumber, numberOfHalf } from '../../../../lib/distribution/json/half.js';
+import { float16OfNumber, numberOfFloat16 } from '../../../../lib/distribution/json/float16.js';
 
 describe('A 16-bit float', () => {
   it.each([
@@ -17,13 +17,14 @@ describe('A 16-bit float', () => {
     [0xfc00, -Infinity],
     [0x7e00, NaN],
   ])('[11] The bits %i are the number %d', (bits, number) => {
-    expect(numberOfHalf(bits)).toBe(number);
-    expect(halfOfNumber(number)).toBe(bits);
+    expect(numberOfFloat16(bits)).toBe(number);
+    expect(float16OfNumber(number)).toBe(bits);
   });
 
   it('[11] A number keeps the bits from which it was read', () => {
     const changed = Array.from({ length: 2 ** 16 }, (_, bits) => bits).filter(
-      (bits) => !Number.isNaN(numberOfHalf(bits)) && halfOfNumber(numberOfHalf(bits)) !== bits,
+      (bits) =>
+        !Number.isNaN(numberOfFloat16(bits)) && float16OfNumber(numberOfFloat16(bits)) !== bits,
     );
 
     expect(changed).toEqual([]);
@@ -32,8 +33,8 @@ describe('A 16-bit float', () => {
   it('[11] A number is rounded to the nearest half, and ties to even', () => {
     fc.assert(
       fc.property(fc.double({ min: -65_504, max: 65_504, noNaN: true }), (number) => {
-        const half = halfOfNumber(number);
-        const distance = (bits: number): number => Math.abs(numberOfHalf(bits) - number);
+        const half = float16OfNumber(number);
+        const distance = (bits: number): number => Math.abs(numberOfFloat16(bits) - number);
         const neighbours = [half - 1, half + 1].filter(
           (bits) => bits >> 15 === half >> 15 && (bits & 0x7fff) <= 0x7bff,
         );
@@ -53,7 +54,18 @@ describe('A 16-bit float', () => {
         65_519.99,
         65_520,
         -1e300,
-      ].map(halfOfNumber),
+      ].map(float16OfNumber),
     ).toEqual([0x3c00, 0x3c02, 0x4000, 0, 2, 0x7bff, 0x7c00, 0xfc00]);
+  });
+
+  it('[11] A number beside a power of two is rounded to it', () => {
+    const powers = Array.from({ length: 41 }, (_, i) => 2 ** (i - 24));
+    const bits = powers.map(float16OfNumber);
+
+    expect(bits.map(numberOfFloat16)).toEqual(
+      powers.map((power) => (power > 65504 ? Infinity : power)),
+    );
+    expect(powers.map((power) => float16OfNumber(power * (1 - 2 ** -53)))).toEqual(bits);
+    expect(powers.map((power) => float16OfNumber(power * (1 + 2 ** -52)))).toEqual(bits);
   });
 });

@@ -89,8 +89,8 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The handle of a serving, or of a `@Batched()` method by `Class.method`: its settings and its
-   * status, while calls go to the method itself.
+   * The handle of a serving, or of a `@Batched()` method by `Class.method`; the input of a method
+   * is the list of its arguments.
    *
    * @throws UnknownServingError when there is none of that name; in a cluster, calls of the handle
    * throw it

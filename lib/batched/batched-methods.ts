@@ -32,6 +32,8 @@ export class BatchedMethods
   implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown
 {
   readonly events = new EventHub();
+  /** The servings of the methods, by `Class.method`; of several with one name, the first. */
+  readonly servings = new Map<string, MethodServing>();
   /** By class and method: classes that inherit a method have servings of their own. */
   private readonly running = new Map<unknown, Map<BatchedMethod, RunningMethod>>();
   /** Methods of the same name share their counters. */
@@ -104,12 +106,6 @@ export class BatchedMethods
     return this.all()
       .filter(({ wasCalled }) => wasCalled)
       .map(({ serving }) => serving.shutdownLimit);
-  }
-
-  /** The servings of the methods, by `Class.method`; of several with one name, the first. */
-  get servings(): ReadonlyMap<string, MethodServing> {
-    const all = this.all().toReversed();
-    return new Map(all.map(({ serving }) => [serving.name, serving]));
   }
 
   /** Fails the calls of `@Batched('name')` methods whose body still runs. */
@@ -192,6 +188,9 @@ export class BatchedMethods
     const groupOf = (instance: object): unknown =>
       this.alike.has(instance.constructor) ? instance.constructor : instance;
     const serving = new MethodServing(name, method, groupOf, hub);
+    if (!this.servings.has(name)) {
+      this.servings.set(name, serving);
+    }
     const starting = serving.start();
     const running: RunningMethod = { serving, starting, wasCalled: false };
     starting.then(

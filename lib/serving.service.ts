@@ -2,7 +2,6 @@ import { Injectable, type OnModuleInit } from '@nestjs/common';
 import { AsyncSubject, EMPTY, merge, type Observable, switchMap } from 'rxjs';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { InvalidServingError, UnknownServingError } from './errors.js';
-import type { PartitionStatus } from './partitions/partition.js';
 import { readReference, type ServingReference } from './definition/serving-reference.js';
 import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from './context/call-options.js';
@@ -48,15 +47,6 @@ export class ServingService implements OnModuleInit {
     );
   }
 
-  /** How many rows wait now, by the name of the serving or `Class.method`. */
-  queueDepths(): ReadonlyMap<string, number> {
-    // A handle that a test puts in place of a serving may be without a queue.
-    const servings = [...this.registry.all.values()].flatMap((serving) => [
-      ...(serving.queueDepths?.() ?? []),
-    ]);
-    return new Map([...this.methods.queueDepths(), ...servings]);
-  }
-
   /** What every serving has done so far, by the name of the serving or `Class.method`. */
   counters(): ReadonlyMap<string, ServingCounters> {
     const servings = [...this.registry.all.entries()].flatMap(([name, serving]) => {
@@ -67,25 +57,19 @@ export class ServingService implements OnModuleInit {
     return new Map([...this.methods.counters(), ...servings]);
   }
 
-  /** How the partitions of every serving are now, by the name of the serving or `Class.method`. */
-  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
-    // A handle that a test puts in place of a serving may be without partitions.
-    return new Map(
-      [...this.all.values()].flatMap((serving) => [...(serving.partitionsByName?.() ?? [])]),
-    );
-  }
-
   /** Whether every serving answers calls: what a readiness probe asks. */
   get isReady(): boolean {
     return this.health().every(({ isReady }) => isReady);
   }
 
   /**
-   * How every serving and `@Batched()` method is: whether it answers calls, what of it does not
-   * work and why, what waits.
+   * The health of every serving and `@Batched()` method: whether it answers calls, what of it does
+   * not work and why, and how many rows are queued.
    */
   health(): readonly ServingHealth[] {
-    return [...this.all].map(([name, serving]) => healthOf(name, serving));
+    // A handle that a test puts in place of a serving may have no health.
+    const servings = [...this.registry.all].map(([name, serving]) => healthOf(name, serving));
+    return [...servings, ...this.methods.health()];
   }
 
   /**
@@ -129,11 +113,6 @@ export class ServingService implements OnModuleInit {
     options?: StreamOptions<Hook>,
   ): ServingStream<StreamEvent<Output, Hook>> {
     return this.get(serving).stream(input, options);
-  }
-
-  /** The servings, and those of the methods, by name. */
-  private get all(): ReadonlyMap<string, Serving> {
-    return new Map<string, Serving>([...this.registry.all, ...this.methods.servings]);
   }
 
   private find(reference: unknown): Serving {

@@ -10,6 +10,7 @@ import { UnknownServingError } from '../errors.js';
 import { type ServingCounters, EventHub } from '../events/event-hub.js';
 import { Waits } from '../execution/resolved-call-options.js';
 import { formatValue } from '../format.js';
+import type { ServingHealth } from '../serving/serving.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
 import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
@@ -113,15 +114,9 @@ export class BatchedMethods
     this.waits.end(error);
   }
 
-  /** The number of queued calls, by `Class.method`. Methods of the same name are added up. */
-  queueDepths(): ReadonlyMap<string, number> {
-    const depths = new Map<string, number>();
-    for (const { serving } of this.all()) {
-      serving
-        .queueDepths()
-        .forEach((depth, name) => depths.set(name, (depths.get(name) ?? 0) + depth));
-    }
-    return depths;
+  /** The health of each method. */
+  health(): readonly ServingHealth[] {
+    return this.all().map(({ serving }) => serving.health());
   }
 
   /** The totals of the methods, by `Class.method`. Methods of the same name are added up. */

@@ -77,7 +77,7 @@ export class ClusterRouter implements ServingRouter {
     return (
       localFirst === 'unless-saturated' &&
       local instanceof LocalServing &&
-      (local.queueDepths().get(local.name) ?? 0) >= local.distribution.saturation &&
+      local.queued >= local.distribution.saturation &&
       selector.candidates(local.name).some(({ address }) => address !== self)
     );
   }

@@ -1,6 +1,7 @@
 import type { BatchObservableCallback, Counter, Histogram, Meter } from '@opentelemetry/api';
 import { isServingError } from '../errors.js';
 import type { PartitionStatus } from '../partitions/partition.js';
+import type { ServingHealth } from '../serving/serving.js';
 import type { BatchEndEvent, CallEndEvent, ServingEvent } from '../events/serving-event.js';
 import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 
@@ -11,12 +12,6 @@ import { answeredBy, hasFailed, outcomeOf } from './attributes.js';
 const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10];
 const rows = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const tenths = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
-
-/** The values read by servings' gauges when metrics are collected. */
-export interface Gauges {
-  queueDepths(): ReadonlyMap<string, number>;
-  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
-}
 
 const states: readonly PartitionStatus['state'][] = ['up', 'restarting', 'hung', 'lost'];
 
@@ -32,7 +27,7 @@ export class Measurements {
   /** Removes the gauges. */
   readonly close: () => void;
 
-  constructor(meter: Meter, gauges: Gauges) {
+  constructor(meter: Meter, health: () => readonly ServingHealth[]) {
     const histogram = (
       name: string,
       unit: string,
@@ -96,11 +91,14 @@ export class Measurements {
       description: 'How often threads or processes of partitions were started again',
     });
     const observe: BatchObservableCallback = (result) => {
-      gauges
-        .queueDepths()
-        .forEach((waiting, serving) => result.observe(depth, waiting, { 'serving.name': serving }));
-      gauges.partitionsByName().forEach((statuses, serving) => {
+      for (const [serving, parts] of byName(health())) {
+        const statuses = parts.flatMap((part) => part.partitions);
+        // A handle without partitions has no queue either.
+        if (statuses.length === 0) {
+          continue;
+        }
         const attributes = { 'serving.name': serving };
+        result.observe(depth, sumOf(parts.map(({ queued }) => queued)), attributes);
         // Reports states without partitions as 0: a gauge that is not reported keeps its last
         // value.
         for (const state of states) {
@@ -108,7 +106,7 @@ export class Measurements {
           result.observe(partitions, count, { ...attributes, 'serving.partition.state': state });
         }
         result.observe(restarts, sumOf(statuses.map((status) => status.restarts)), attributes);
-      });
+      }
     };
     const observed = [depth, partitions, restarts];
     meter.addBatchObservableCallback(observe, observed);
@@ -158,4 +156,13 @@ export class Measurements {
 
 function sumOf(numbers: readonly number[]): number {
   return numbers.reduce((sum, number) => sum + number, 0);
+}
+
+/** Methods of two classes of one name share a name. */
+function byName(all: readonly ServingHealth[]): ReadonlyMap<string, readonly ServingHealth[]> {
+  const parts = new Map<string, ServingHealth[]>();
+  for (const health of all) {
+    parts.set(health.serving, [...(parts.get(health.serving) ?? []), health]);
+  }
+  return parts;
 }

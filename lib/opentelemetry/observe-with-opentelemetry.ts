@@ -1,6 +1,6 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
-import type { PartitionStatus } from '../partitions/partition.js';
+import type { ServingHealth } from '../serving/serving.js';
 import type { ServingEvent } from '../events/serving-event.js';
 import type { EventOf } from '../events/event-hub.js';
 import { SCOPE } from './attributes.js';
@@ -10,8 +10,7 @@ import { Spans } from './spans.js';
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
-  queueDepths(): ReadonlyMap<string, number>;
-  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]>;
+  health(): ServingHealth | readonly ServingHealth[];
 }
 
 /** Options of the observation. */
@@ -35,7 +34,9 @@ export function observeWithOpenTelemetry(
   const { tracerProvider = trace.getTracerProvider(), meterProvider = metrics.getMeterProvider() } =
     options;
   const spans = new Spans(tracerProvider.getTracer(SCOPE));
-  const measurements = new Measurements(meterProvider.getMeter(SCOPE), source);
+  const measurements = new Measurements(meterProvider.getMeter(SCOPE), () =>
+    [source.health()].flat(),
+  );
   const observers = [spans, measurements];
   return merge(
     source.eventsOf('call:start'),

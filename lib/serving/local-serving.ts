@@ -117,9 +117,8 @@ export class LocalServing<Input = unknown, Output = unknown>
     return this.events.of(type);
   }
 
-  override queueDepths(): ReadonlyMap<string, number> {
-    const depth = (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
-    return new Map(this.pipeline ? [[this.name, depth]] : []);
+  override get queued(): number {
+    return (this.pipeline?.depth ?? 0) + (this.inlinePipeline?.depth ?? 0);
   }
 
   override counters(): ServingCounters {

@@ -36,12 +36,9 @@ export abstract class Serving<Input = unknown, Output = unknown> {
    */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
-  /**
-   * The number of queued rows, by the name of the serving; empty for a handle without a queue of
-   * its own.
-   */
-  queueDepths(): ReadonlyMap<string, number> {
-    return new Map();
+  /** The number of queued rows; 0 for a handle without a queue of its own. */
+  get queued(): number {
+    return 0;
   }
 
   /** The totals of the serving; undefined for a handle that counts nothing. */
@@ -54,10 +51,9 @@ export abstract class Serving<Input = unknown, Output = unknown> {
     return [];
   }
 
-  /** Like {@link partitions}, by the name of the serving. */
-  partitionsByName(): ReadonlyMap<string, readonly PartitionStatus[]> {
-    const partitions = this.partitions();
-    return new Map(partitions.length > 0 ? [[this.name, partitions]] : []);
+  /** Whether it answers calls, what of it does not work and why, and how many rows are queued. */
+  health(): ServingHealth {
+    return healthOf(this.name, this);
   }
 
   /**
@@ -140,9 +136,8 @@ export interface ServingHealth {
 
 /** The health of a serving. A handle that a test puts in its place may lack some of this. */
 export function healthOf(name: string, serving: Partial<Serving>): ServingHealth {
-  const { state = 'ready', reason: ownReason = `it is ${state}` } = serving;
+  const { state = 'ready', reason: ownReason = `it is ${state}`, queued = 0 } = serving;
   const partitions = serving.partitions?.() ?? [];
-  const queued = serving.queueDepths?.().get(name) ?? 0;
   const works = partitions.length === 0 || partitions.some((partition) => partition.state === 'up');
   const hangs =
     partitions.length > 0 && partitions.every((partition) => partition.state === 'hung');

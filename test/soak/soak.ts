@@ -110,13 +110,11 @@ async function settled(ledger: Ledger, calling: Promise<unknown>, patience: numb
 /** Nothing may wait where nobody calls. */
 function checkRest(ledger: Ledger, subjects: readonly Subject[]): void {
   for (const { name, serving } of subjects) {
-    for (const depth of serving.queueDepths().values()) {
-      if (depth !== 0) {
-        ledger.fault(
-          'unexpected',
-          `${depth} rows wait in the queue of ${name}, and nobody for them`,
-        );
-      }
+    if (serving.queued !== 0) {
+      ledger.fault(
+        'unexpected',
+        `${serving.queued} rows wait in the queue of ${name}, and nobody for them`,
+      );
     }
   }
 }

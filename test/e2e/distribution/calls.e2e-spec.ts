@@ -177,7 +177,7 @@ describe('A call in a cluster', () => {
       web.servings.batchedRun('m', 'waits, too'),
     ];
 
-    expect(web.servings.queueDepths().get('m')).toBe(2);
+    expect(web.servings.get({ local: 'm' }).queued).toBe(2);
     expect(await web.servings.batchedRun('m', 'spills over')).toEqual({
       node: 'other',
       row: 'spills over',

@@ -275,7 +275,7 @@ describe('A call that a node refuses', () => {
     await web.knows('m', 2);
     const waiting = (): number =>
       full.reduce((sum, { batches }) => sum + batches.batches.length, 0) +
-      nodes.reduce((sum, { servings }) => sum + servings.queueDepths().get('m')!, 0);
+      nodes.reduce((sum, { servings }) => sum + servings.get('m').queued, 0);
     const replies: Promise<unknown>[] = [];
     for (let i = 1; i <= 4; i++) {
       replies.push(web.servings.batchedRun('m', `${i}`));

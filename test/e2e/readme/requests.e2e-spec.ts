@@ -52,7 +52,7 @@ describe('The manual on requests', () => {
     const [leaving, gone] = [await RawClient.connect(url), await RawClient.connect(url)];
     leaving.get('/summaries/left');
     gone.get('/summaries/left/kept');
-    await until(() => service.queueDepths().get('summary') === 2);
+    await until(() => service.get('summary').queued === 2);
 
     leaving.leave();
     gone.leave();

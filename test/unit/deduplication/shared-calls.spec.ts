@@ -469,4 +469,4 @@ describe('options', () => {
   });
 });
 
-const depthOf = (serving: LocalServing): number => serving.queueDepths().get(serving.name)!;
+const depthOf = (serving: LocalServing): number => serving.queued;

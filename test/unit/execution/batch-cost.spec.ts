@@ -191,7 +191,7 @@ describe('A serving with a cost limit', () => {
           : iterated(serving.stream(sequence)).then(outputsOf);
       await settle();
 
-      expect([serving.queueDepths().get('dear'), costs]).toEqual([2, [1, 1, 1]]);
+      expect([serving.queued, costs]).toEqual([2, [1, 1, 1]]);
       script.release((batch) => batch);
 
       expect((await reply) as unknown[]).toEqual(
@@ -225,7 +225,7 @@ describe('A serving with a cost limit', () => {
 
     script.release((rows) => rows);
     expect(await fine).toBe('fine');
-    expect(serving.queueDepths().get('dear')).toBe(0);
+    expect(serving.queued).toBe(0);
   });
 
   it.each([0, -5, NaN, '10'])('[7.1] [1.9] A cost limit of %p is refused', async (maxCost) => {

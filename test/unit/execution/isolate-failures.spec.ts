@@ -226,12 +226,12 @@ describe('A batch that fails', () => {
     await settle();
 
     expect(script.rows).toEqual([['a']]);
-    expect(serving.queueDepths().get('picky')).toBe(3);
+    expect(serving.queued).toBe(3);
     script.release((rows) => rows);
     expect([await replies, await after].flat().map(({ status }) => status)).toEqual(
       Array.from({ length: 4 }, () => 'fulfilled'),
     );
-    expect(serving.queueDepths().get('picky')).toBe(0);
+    expect(serving.queued).toBe(0);
   });
 
   it('[6.4] [12.2] A failed batch is reported with its error, and its halves with the reason "retry"', async () => {

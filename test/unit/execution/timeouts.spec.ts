@@ -50,10 +50,10 @@ describe('A call with a timeout', () => {
     const call = outcomeOf(serving.batchedRun(letters('abc'), { timeout: 50 }));
     const other = outcomeOf(serving.batchedRun('d'));
     await later(49);
-    expect([call.outcome, serving.queueDepths().get('timed')]).toEqual([undefined, 4]);
+    expect([call.outcome, serving.queued]).toEqual([undefined, 4]);
 
     await later(1);
-    expect([call.outcome, serving.queueDepths().get('timed')]).toEqual([late(50), 1]);
+    expect([call.outcome, serving.queued]).toEqual([late(50), 1]);
     expect(call.outcome).toBeInstanceOf(DeadlineExceededError);
 
     script.release(upper);
@@ -297,7 +297,7 @@ describe('A call with a timeout', () => {
 
       await later(1);
       expect([events, call.outcome]).toEqual([[['A']], late(10)]);
-      expect(serving.queueDepths().get('timed')).toBe(0);
+      expect(serving.queued).toBe(0);
       script.release(upper);
     });
 

@@ -23,7 +23,7 @@ const of = (state: ServingState, ...partitions: PartitionStatus[]) =>
   healthOf('embedder', {
     state,
     partitions: () => partitions,
-    queueDepths: () => new Map([['embedder', 7]]),
+    queued: 7,
   });
 
 describe('The health of a serving', () => {

@@ -197,7 +197,7 @@ class Play {
     await this.serving.start();
     this.options.calls.forEach(({ at, call }) => setTimeout(() => void this.call(call), at));
     await runTimers();
-    if (this.serving.queueDepths().get('played') !== 0) {
+    if (this.serving.queued !== 0) {
       this.broken.push('rows still wait after all calls have ended');
     }
     await this.serving.close();

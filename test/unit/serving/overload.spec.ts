@@ -53,7 +53,7 @@ describe('A serving under load', () => {
         /^Serving "loaded" would need about 50\d ms to answer and the call has 4\d\d ms; call again later, or with a longer timeout$/,
       ),
     });
-    expect(serving.queueDepths().get('loaded')).toBe(8);
+    expect(serving.queued).toBe(8);
     const inTime = serving.batchedRun('in time', { timeout: 550 });
     script.release(echo);
     expect(await inTime).toBe('in time');

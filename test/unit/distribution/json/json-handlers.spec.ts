@@ -132,12 +132,12 @@ describe('The JSON handlers of a node', () => {
       call({ input: 'a' }).subscribe();
       await until(() => held.batches.length === 1);
       const waiting = call({ input: 'b', method }).subscribe();
-      await until(() => serving.queueDepths().get('m') === 1);
+      await until(() => serving.queued === 1);
 
       waiting.unsubscribe();
       await until(() => calls.count('m') === 1);
 
-      expect(serving.queueDepths().get('m')).toBe(0);
+      expect(serving.queued).toBe(0);
       held.next().finish([1]);
       await calls.drain();
     },

@@ -260,7 +260,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     const { name, queue } = this.options;
     if (this.waits.size >= queue.maxRows) {
       throw new OverloadedError(
-        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it;  ` +
+        `Serving "${name}" loads the session for run(), and ${queue.maxRows} calls wait for it; ` +
           'call again later',
       );
     }

@@ -2,9 +2,8 @@ import { fromWire, InvalidOutputError, messageOf, type WireError } from '../../e
 import type { Block } from '../wire/element-types.js';
 import { bigIntOf } from '../wire/tagged-values.js';
 import type { WireLimits } from '../wire/limits.js';
-import { isTag } from '../wire/value-reader.js';
 import type { Json } from '../wire/value-writer.js';
-import { encodeValue } from '../wire/values.js';
+import { encodeValue, isTag } from '../wire/values.js';
 import { escapeTag } from './json-tree.js';
 import { jsonErrorOf } from './json-answer.js';
 import { base64Of, elementsOf } from './json-tensor.js';

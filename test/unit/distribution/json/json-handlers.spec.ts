@@ -29,9 +29,9 @@ async function doorOf(definition: Omit<FunctionServingDefinition, 'name'>, maxCa
     transport: new MemoryNetwork().transport(),
     limits,
     secret: undefined,
-    read: () => {},
-    refuse: () => {},
-    unreadable: () => {},
+    onMessage: () => {},
+    onTooLarge: () => {},
+    onInvalidFrame: () => {},
   });
   const offers = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
   const incoming = new InboundCalls({

@@ -22,7 +22,7 @@ export class ClusterReceiver implements Receiver {
   constructor(private readonly options: ClusterReceiverOptions) {}
 
   receive(packet: Uint8Array): void {
-    this.options.messenger.hear(packet);
+    this.options.messenger.receive(packet);
   }
 
   nodeConnected(address: Address): void {
@@ -87,6 +87,6 @@ export class ClusterReceiver implements Receiver {
     const { inbound, outbound, messenger } = this.options;
     outbound.lose(address, 'unknown');
     inbound.lose(address);
-    messenger.forget(address);
+    messenger.dropFrom(address);
   }
 }

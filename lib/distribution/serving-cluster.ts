@@ -78,9 +78,9 @@ export class ServingCluster
       transport,
       limits,
       secret: secret === undefined ? undefined : namespaceSecret(secret, namespace),
-      read: (message) => this.receiver.read(message),
-      refuse: (message, error) => this.receiver.refuse(message, error),
-      unreadable: ({ message }) => warnings.warn(`A message cannot be read: ${message}`),
+      onMessage: (message) => this.receiver.read(message),
+      onTooLarge: (message, error) => this.receiver.refuse(message, error),
+      onInvalidFrame: ({ message }) => warnings.warn(`A message cannot be read: ${message}`),
     });
     const outbound = new OutboundCalls(messenger, window, limits.calls);
     const inbound = new InboundCalls({

@@ -16,7 +16,7 @@ import { truncate } from '../../format.js';
 import type { Header } from '../wire/record-reader.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
-import { isWireError, wireError } from '../wire/wire-error.js';
+import { isWireError, wireError } from '../wire/tagged-values.js';
 
 /** Whether rows of a failed call may have run, which decides whether another node may run them. */
 export type MayHaveRun = 'no' | 'unknown' | 'yes';

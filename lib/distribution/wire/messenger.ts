@@ -28,11 +28,14 @@ export interface MessengerOptions {
   readonly limits: WireLimits;
   /** The secret of the namespace. */
   readonly secret: Secret | undefined;
-  readonly read: (letter: Message) => void;
+  readonly onMessage: (message: Message) => void;
   /** Called for a message that is too large to be read. */
-  readonly refuse: (letter: Pick<Message, 'kind' | 'from' | 'header'>, error: FrameError) => void;
-  /** Called for bytes that are no message, and for refused messages. */
-  readonly unreadable: (error: FrameError) => void;
+  readonly onTooLarge: (
+    message: Pick<Message, 'kind' | 'from' | 'header'>,
+    error: FrameError,
+  ) => void;
+  /** Called for bytes that are no message, and for messages that are too large. */
+  readonly onInvalidFrame: (error: FrameError) => void;
 }
 
 /** Sends frames as packets, and assembles frames from received packets. */
@@ -71,43 +74,43 @@ export class Messenger {
     }
   }
 
-  hear(packet: Uint8Array): void {
-    const { limits, read, unreadable } = this.options;
+  receive(packet: Uint8Array): void {
+    const { limits, onMessage, onInvalidFrame } = this.options;
     try {
-      const bytes = this.unpacker.hear(packet);
+      const bytes = this.unpacker.receive(packet);
       if (bytes) {
         const { kind, header, value } = decodeFrame(bytes, limits);
         this.checkReceiver(kind, header);
-        read({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
+        onMessage({ kind, header, from: senderOf(header), bytes: bytes.byteLength, value });
       }
     } catch (error) {
       if (!(error instanceof FrameError)) {
         throw error;
       }
-      unreadable(error);
+      onInvalidFrame(error);
       if (error instanceof FrameTooLargeError) {
-        this.refuse(error);
+        this.reportTooLarge(error);
       }
     }
   }
 
   /** Drops the unfinished frames of the sender. */
-  forget(address: Address): void {
-    this.unpacker.forget(address);
+  dropFrom(address: Address): void {
+    this.unpacker.dropFrom(address);
   }
 
-  /** Refuses the message, so that its sender is not left waiting for the end of it. */
-  private refuse(error: FrameTooLargeError): void {
-    const { limits, refuse, unreadable } = this.options;
+  /** Passes on the header, so that an answer ends the wait of the sender. */
+  private reportTooLarge(error: FrameTooLargeError): void {
+    const { limits, onTooLarge, onInvalidFrame } = this.options;
     try {
       const { kind, header } = reading(() => headOf(error.beginning, limits));
       this.checkReceiver(kind, header);
-      refuse({ kind, header, from: senderOf(header) }, error);
+      onTooLarge({ kind, header, from: senderOf(header) }, error);
     } catch (cause) {
       if (!(cause instanceof FrameError)) {
         throw cause;
       }
-      unreadable(cause);
+      onInvalidFrame(cause);
     }
   }
 
@@ -130,7 +133,7 @@ export class Messenger {
   private async sendPackets(to: Address, frame: Uint8Array): Promise<void> {
     const { address, transport } = this.options;
     for (const packet of this.packer.pack(frame)) {
-      await (to === address ? this.loop(packet) : transport.send(to, packet));
+      await (to === address ? this.loopBack(packet) : transport.send(to, packet));
     }
   }
 
@@ -151,9 +154,9 @@ export class Messenger {
   }
 
   /** A message to this node takes the same path as any other, except for the transport. */
-  private async loop(packet: Uint8Array): Promise<void> {
+  private async loopBack(packet: Uint8Array): Promise<void> {
     await endOfTurn();
-    this.hear(packet);
+    this.receive(packet);
   }
 
   /**

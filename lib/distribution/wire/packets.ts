@@ -124,13 +124,13 @@ export class Unpacker {
    *
    * @throws FrameError for an invalid packet, a wrong signature, or a fragment out of order
    */
-  hear(packet: Uint8Array): Uint8Array | undefined {
+  receive(packet: Uint8Array): Uint8Array | undefined {
     return reading(() => this.read(packet));
   }
 
   /** Drops the unfinished frames of the sender. */
-  forget(from: Address): void {
-    this.unfinished.forget(from);
+  dropFrom(address: Address): void {
+    this.unfinished.dropFrom(address);
   }
 
   private read(packet: Uint8Array): Uint8Array | undefined {

@@ -7,7 +7,7 @@ import {
 } from 'node:crypto';
 import { Flag, FrameError, PRELUDE, TRAILER } from './prelude.js';
 
-/** Known to all nodes, and to no one else. */
+/** All nodes have it, and no one else. */
 export type Secret = string | Uint8Array;
 
 /** The secret of one namespace. Packets of other namespaces are invalid with it. */
@@ -59,7 +59,7 @@ export class Signer {
 /** Checks signatures, and that no packet is received twice. */
 export class Verifier {
   private readonly key: KeyObject;
-  private readonly seen = new ReplayWindow();
+  private readonly received = new ReplayWindow();
   private sweptAt = 0;
 
   /**
@@ -98,13 +98,17 @@ export class Verifier {
     }
     const uptime = this.uptime();
     if (uptime - this.sweptAt > WINDOW) {
-      this.seen.forgetBefore(uptime - WINDOW);
+      this.received.dropBefore(uptime - WINDOW);
       this.sweptAt = uptime;
     }
     if (
-      !this.seen.add(trailer.toString('latin1', 8, 16), Number(trailer.readBigUInt64LE(16)), uptime)
+      !this.received.add(
+        trailer.toString('latin1', 8, 16),
+        Number(trailer.readBigUInt64LE(16)),
+        uptime,
+      )
     ) {
-      throw new FrameError('A packet that has come before');
+      throw new FrameError('A packet that was received before');
     }
   }
 }
@@ -139,7 +143,7 @@ interface Page {
   /** The largest counter. */
   largest: number;
   /** When the last packet of the page was received. */
-  heardAt: number;
+  receivedAt: number;
 }
 
 /** The received counters of one sender. */
@@ -178,15 +182,15 @@ export class ReplayWindow {
     }
     page.bits[byte]! |= bit;
     page.largest = Math.max(page.largest, counter);
-    page.heardAt = now;
+    page.receivedAt = now;
     return true;
   }
 
   /** Drops the pages that have received nothing since then. */
-  forgetBefore(time: number): void {
+  dropBefore(time: number): void {
     for (const sender of this.senders.values()) {
-      for (const [number, { heardAt, largest }] of sender.pages) {
-        if (heardAt < time) {
+      for (const [number, { receivedAt, largest }] of sender.pages) {
+        if (receivedAt < time) {
           sender.pages.delete(number);
           sender.floor = Math.max(sender.floor, largest + 1);
         }
@@ -221,7 +225,7 @@ export class ReplayWindow {
 function pageOf(pages: Map<number, Page>, number: number): Page {
   let page = pages.get(number);
   if (!page) {
-    page = { bits: new Uint8Array(PAGE / 8), largest: 0, heardAt: 0 };
+    page = { bits: new Uint8Array(PAGE / 8), largest: 0, receivedAt: 0 };
     pages.set(number, page);
   }
   return page;

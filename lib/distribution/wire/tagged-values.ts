@@ -3,7 +3,7 @@ import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import { flatten, isPlainObject } from '../../batch/container.js';
 import { checkTensor, isTensor } from '../../batch/tensor.js';
-import { fromWire, InvalidInputError, isError } from '../../errors.js';
+import { fromWire, InvalidInputError, isError, toWire, type WireError } from '../../errors.js';
 import {
   type Block,
   countOf,
@@ -13,7 +13,6 @@ import {
 } from './element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
-import { isWireError, wireError } from './wire-error.js';
 
 /** A value that JSON has no form for: its tag, and a JSON value to make it from. */
 export type TaggedValue = readonly [tag: string, content: unknown];
@@ -236,4 +235,41 @@ export function wordOfNumber(value: number): string | undefined {
     return undefined;
   }
   return Object.is(value, -0) ? '-0' : String(value);
+}
+
+/**
+ * The form of an error that is sent to other machines. It has no stack, which would reveal this
+ * one.
+ */
+export function wireError(error: unknown): WireError {
+  return withoutStacks(toWire(error));
+}
+
+/** True for the result of {@link wireError}. */
+export function isWireError(value: unknown): value is WireError {
+  if (!isPlainObject(value)) {
+    return false;
+  }
+  const { name, message, stack, code, retryAfter, cause } = value as Record<
+    keyof WireError,
+    unknown
+  >;
+  return (
+    typeof name === 'string' &&
+    typeof message === 'string' &&
+    stack === undefined &&
+    (code === undefined || typeof code === 'string') &&
+    (retryAfter === undefined || typeof retryAfter === 'number') &&
+    (cause === undefined || isWireError(cause))
+  );
+}
+
+function withoutStacks({ name, message, code, retryAfter, cause }: WireError): WireError {
+  return {
+    name,
+    message,
+    ...(code !== undefined && { code }),
+    ...(retryAfter !== undefined && { retryAfter }),
+    ...(cause && { cause: withoutStacks(cause) }),
+  };
 }

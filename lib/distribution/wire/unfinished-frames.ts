@@ -7,7 +7,7 @@ interface Unfinished {
   /** The received fragments, and their size in bytes. */
   fragments: number;
   length: number;
-  heardAt: number;
+  receivedAt: number;
 }
 
 /** The unfinished frames of one sender, by number, and their cost. */
@@ -24,7 +24,7 @@ const FRAMES_OF_ALL = 16;
 const COST = 1024;
 
 /** A frame without a new fragment for this many milliseconds makes room for others. */
-const PATIENCE = 60_000;
+const IDLE_AFTER = 60_000;
 
 /**
  * Assembles frames from fragments. The fragments of a frame are received in order; others may lie
@@ -60,10 +60,10 @@ export class UnfinishedFrames {
       !isCount(total) ||
       !(part instanceof Uint8Array)
     ) {
-      throw new FrameError('A fragment that does not say what it is a part of');
+      throw new FrameError('A fragment that does not name its frame, or has no bytes');
     }
-    const known = this.senders.get(from)?.frames.get(id);
-    const frame = known ?? (index === 0 ? this.begin(from, id, total, part) : undefined);
+    const begun = this.senders.get(from)?.frames.get(id);
+    const frame = begun ?? (index === 0 ? this.begin(from, id, total, part) : undefined);
     const follows = frame && index === frame.fragments && total === frame.bytes.length;
     if (!follows || part.length === 0 || part.length > total - frame.length) {
       this.drop(from, id);
@@ -74,7 +74,7 @@ export class UnfinishedFrames {
     frame.bytes.set(part, frame.length);
     frame.length += part.length;
     frame.fragments++;
-    frame.heardAt = this.now();
+    frame.receivedAt = this.now();
     if (frame.length < total) {
       return undefined;
     }
@@ -83,9 +83,9 @@ export class UnfinishedFrames {
   }
 
   /** Drops the unfinished frames of the sender. */
-  forget(from: Address): void {
-    this.total -= this.senders.get(from)?.cost ?? 0;
-    this.senders.delete(from);
+  dropFrom(address: Address): void {
+    this.total -= this.senders.get(address)?.cost ?? 0;
+    this.senders.delete(address);
   }
 
   private begin(from: Address, id: number, total: number, part: Uint8Array): Unfinished {
@@ -96,7 +96,7 @@ export class UnfinishedFrames {
       );
     }
     if (!this.hasRoom(from, total)) {
-      this.dropSilent();
+      this.dropIdle();
     }
     if (!this.hasRoom(from, total)) {
       throw new FrameTooLargeError(
@@ -105,7 +105,7 @@ export class UnfinishedFrames {
         part,
       );
     }
-    const frame = { bytes: new Uint8Array(total), fragments: 0, length: 0, heardAt: this.now() };
+    const frame = { bytes: new Uint8Array(total), fragments: 0, length: 0, receivedAt: this.now() };
     const sender = this.senders.get(from) ?? { frames: new Map(), cost: 0 };
     this.senders.set(from, sender);
     sender.frames.set(id, frame);
@@ -123,11 +123,11 @@ export class UnfinishedFrames {
     );
   }
 
-  private dropSilent(): void {
-    const before = this.now() - PATIENCE;
+  private dropIdle(): void {
+    const before = this.now() - IDLE_AFTER;
     for (const [from, { frames }] of this.senders) {
-      for (const [id, { heardAt }] of frames) {
-        if (heardAt < before) {
+      for (const [id, { receivedAt }] of frames) {
+        if (receivedAt < before) {
           this.drop(from, id);
         }
       }

@@ -37,7 +37,7 @@ export class ValueWriter implements BlockWriter {
   textOf(value: unknown): string {
     const text = JSON.stringify(this.write(value, 0));
     this.bytes = this.blocks.reduce((sum, { data }) => sum + data.byteLength, 0);
-    this.charge(Buffer.byteLength(text));
+    this.countBytes(Buffer.byteLength(text));
     return text;
   }
 
@@ -45,7 +45,7 @@ export class ValueWriter implements BlockWriter {
     this.checkCount(++this.nodes);
     switch (typeof value) {
       case 'string':
-        this.charge(value.length);
+        this.countBytes(value.length);
         return value;
       case 'boolean':
         return value;
@@ -73,7 +73,7 @@ export class ValueWriter implements BlockWriter {
       );
     }
     this.checkShape(block.dims);
-    this.charge(block.data.byteLength);
+    this.countBytes(block.data.byteLength);
     return this.blocks.push(block) - 1;
   }
 
@@ -121,7 +121,7 @@ export class ValueWriter implements BlockWriter {
       if (name === '__proto__') {
         throw this.unfit('of a name that no part may have');
       }
-      this.charge(name.length);
+      this.countBytes(name.length);
       parts[name.startsWith('$') ? `$${name}` : name] = this.write(value[name], depth);
       this.path.pop();
     }
@@ -148,7 +148,7 @@ export class ValueWriter implements BlockWriter {
     }
   }
 
-  private charge(bytes: number): void {
+  private countBytes(bytes: number): void {
     this.bytes += bytes;
     if (this.bytes > this.limits.bytes) {
       throw new RequestTooLargeError(

@@ -29,9 +29,9 @@ async function handlersOf(definition: Omit<FunctionServingDefinition, 'name'>, m
     transport: new MemoryNetwork().transport(),
     limits,
     secret: undefined,
-    read: () => {},
-    refuse: () => {},
-    unreadable: () => {},
+    onMessage: () => {},
+    onTooLarge: () => {},
+    onInvalidFrame: () => {},
   });
   const exported = new ExportedServings(() => new Map<string, Serving>([['m', serving]]));
   const calls = new InboundCalls({

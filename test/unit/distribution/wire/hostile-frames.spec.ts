@@ -55,7 +55,9 @@ describe('Hostile packets', () => {
     const packer = new Packer({ from: 'a', maxPacket: 256 });
     const unpacker = new Unpacker({ limits: { ...limits, bytes: 1e6 } });
     const fragments = framesOf(packer).flatMap((frame) => packer.pack(frame));
-    const { refused, taken } = tally(mutated(fragments, COUNT, 2), (bytes) => unpacker.hear(bytes));
+    const { refused, taken } = tally(mutated(fragments, COUNT, 2), (bytes) =>
+      unpacker.receive(bytes),
+    );
 
     expect(refused + taken).toBe(COUNT);
     expect(Math.min(refused, taken)).toBeGreaterThan(COUNT / 100);
@@ -73,6 +75,6 @@ describe('Hostile packets', () => {
       }
     })();
 
-    expect(tally(changed, (bytes) => unpacker.hear(bytes)).taken).toBe(0);
+    expect(tally(changed, (bytes) => unpacker.receive(bytes)).taken).toBe(0);
   });
 });

@@ -8,9 +8,9 @@ import { encodeValue } from '../../../../lib/distribution/wire/values.js';
 import { turn } from '../../../fixtures/async/virtual-time.js';
 
 /** A messenger whose packets are collected here. */
-function postOf(address: string) {
+function messengerOf(address: string) {
   const packets: Uint8Array[] = [];
-  const letters: Message[] = [];
+  const messages: Message[] = [];
   const errors: FrameError[] = [];
   const keep = (packet: Uint8Array): void => void packets.push(packet.slice());
   const transport = {
@@ -23,53 +23,57 @@ function postOf(address: string) {
     broadcast: keep,
     stop: async () => {},
   } satisfies ServingTransport;
-  const post = new Messenger({
+  const messenger = new Messenger({
     address,
     transport,
     limits: defaultWireLimits,
     secret: 'known to all of the nodes',
-    read: (letter) => letters.push(letter),
-    refuse: () => {},
-    unreadable: (error) => errors.push(error),
+    onMessage: (message) => messages.push(message),
+    onTooLarge: () => {},
+    onInvalidFrame: (error) => errors.push(error),
   });
-  return { post, transport, packets, letters, errors };
+  return { messenger, transport, packets, messages, errors };
 }
 
 const bytes = (count: number) => encodeValue(new Uint8Array(count), defaultWireLimits);
 
 describe('Messenger', () => {
   it('[11] Frames for the own node are read, and frames signed for another are refused', async () => {
-    const [sender, receiver, other] = [postOf('sender'), postOf('receiver'), postOf('other')];
-    await sender.post.send('receiver', Kind.cancel, { call: 1 });
+    const [sender, receiver, other] = [
+      messengerOf('sender'),
+      messengerOf('receiver'),
+      messengerOf('other'),
+    ];
+    await sender.messenger.send('receiver', Kind.cancel, { call: 1 });
     const [packet] = sender.packets;
 
-    other.post.hear(packet!.slice());
-    receiver.post.hear(packet!.slice());
+    other.messenger.receive(packet!.slice());
+    receiver.messenger.receive(packet!.slice());
 
-    expect(other.letters).toEqual([]);
+    expect(other.messages).toEqual([]);
     expect(other.errors).toMatchObject([{ message: 'A frame is for another node' }]);
-    expect(receiver.letters).toMatchObject([
+    expect(receiver.messages).toMatchObject([
       { kind: Kind.cancel, from: 'sender', header: { call: 1 } },
     ]);
   });
 
   it('[11] Broadcasts carry the state of nodes and no calls', async () => {
-    const [sender, receiver] = [postOf('sender'), postOf('receiver')];
-    await sender.post.broadcast(Kind.hello, {});
-    await sender.post.broadcast(Kind.cancel, { call: 1 });
+    const [sender, receiver] = [messengerOf('sender'), messengerOf('receiver')];
+    await sender.messenger.broadcast(Kind.hello, {});
+    await sender.messenger.broadcast(Kind.cancel, { call: 1 });
 
-    sender.packets.forEach((packet) => receiver.post.hear(packet));
+    sender.packets.forEach((packet) => receiver.messenger.receive(packet));
 
-    expect(receiver.letters).toMatchObject([{ kind: Kind.hello }]);
+    expect(receiver.messages).toMatchObject([{ kind: Kind.hello }]);
     expect(receiver.errors).toMatchObject([{ message: 'A frame is for another node' }]);
   });
 
   it('[11] Large frames are sent one after the other to each node, which assembles only one at a time', async () => {
-    const { post, packets } = postOf('sender');
+    const { messenger, packets } = messengerOf('sender');
     const large = ['one', 'one', 'other', 'one'].map((to, call) =>
-      post.send(to, Kind.reply, { call }, bytes(1 << 19)),
+      messenger.send(to, Kind.reply, { call }, bytes(1 << 19)),
     );
-    await Promise.all([...large, post.send('one', Kind.reply, { call: 4 }, bytes(8))]);
+    await Promise.all([...large, messenger.send('one', Kind.reply, { call: 4 }, bytes(8))]);
 
     const kinds = packets.map((packet) => {
       const { kind, header } = decodeFrame(packet, defaultWireLimits);
@@ -89,7 +93,7 @@ describe('Messenger', () => {
   });
 
   it('[11] Sending goes on after a fragmented frame could not be sent', async () => {
-    const { post, transport, packets } = postOf('sender');
+    const { messenger, transport, packets } = messengerOf('sender');
     const { send } = transport;
     transport.send = async (to, packet) => {
       if (decodeFrame(packet, defaultWireLimits).header['id'] === 0) {
@@ -97,19 +101,19 @@ describe('Messenger', () => {
       }
       await send(to, packet);
     };
-    const failed = expect(post.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow(
+    const failed = expect(messenger.send('one', Kind.reply, {}, bytes(1 << 19))).rejects.toThrow(
       'no way',
     );
-    await Promise.all([failed, post.send('one', Kind.reply, {}, bytes(1 << 19))]);
+    await Promise.all([failed, messenger.send('one', Kind.reply, {}, bytes(1 << 19))]);
 
     expect(packets).toHaveLength(3);
   });
 
   it('[11] Packets become smaller when the transport accepts no larger ones', async () => {
-    const { post, transport, packets } = postOf('sender');
-    await post.send('one', Kind.reply, {}, bytes(1 << 17));
+    const { messenger, transport, packets } = messengerOf('sender');
+    await messenger.send('one', Kind.reply, {}, bytes(1 << 17));
     transport.maxPacket = 1 << 16;
-    await post.send('one', Kind.reply, {}, bytes(1 << 17));
+    await messenger.send('one', Kind.reply, {}, bytes(1 << 17));
 
     expect(packets.map(({ byteLength }) => byteLength > 1 << 16)).toEqual([
       true,

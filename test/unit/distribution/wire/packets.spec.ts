@@ -23,9 +23,9 @@ const packetOf = (packer: Packer, value: unknown): Uint8Array =>
   packetsOf(packer, value)[0]!.slice();
 
 /** The values of the frames that the packets make. */
-const heard = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
+const received = (unpacker: Unpacker, packets: Iterable<Uint8Array>): unknown[] =>
   [...packets].flatMap((packet) => {
-    const frame = unpacker.hear(packet);
+    const frame = unpacker.receive(packet);
     return frame ? [decodeFrame(frame, limits).value()] : [];
   });
 
@@ -65,7 +65,7 @@ describe('Packer and Unpacker', () => {
           .flat()
           .filter((packet) => packet.length > maxPacket || packetLength(packet) !== packet.length);
         expect(ill).toEqual([]);
-        const values = heard(unpacker, mixed(packets, order)) as Uint8Array[];
+        const values = received(unpacker, mixed(packets, order)) as Uint8Array[];
         expect(texts(values)).toEqual(texts(lengths.map(bytesOf)));
       }),
     );
@@ -77,7 +77,7 @@ describe('Packer and Unpacker', () => {
 
     expect(packer.pack(frame)).toEqual([frame]);
     expect(packer.pack(frame)[0]).toBe(frame);
-    expect(new Unpacker().hear(frame)).toBe(frame);
+    expect(new Unpacker().receive(frame)).toBe(frame);
   });
 
   it.each<[string, (packets: Uint8Array[]) => Uint8Array[]]>([
@@ -91,11 +91,15 @@ describe('Packer and Unpacker', () => {
     const [broken, whole] = [packetsOf(packer, bytesOf(3000)), packetsOf(packer, bytesOf(2000))];
     const packets = change([...broken]);
 
-    expect(heard(unpacker, whole.slice(0, 1))).toEqual([]);
-    expect(heard(unpacker, packets.slice(0, -1))).toEqual([]);
-    expect(() => heard(unpacker, packets.slice(-1))).toThrow('does not follow on what came before');
-    expect(() => heard(unpacker, broken.slice(1))).toThrow('does not follow on what came before');
-    expect(heard(unpacker, whole.slice(1))).toEqual([bytesOf(2000)]);
+    expect(received(unpacker, whole.slice(0, 1))).toEqual([]);
+    expect(received(unpacker, packets.slice(0, -1))).toEqual([]);
+    expect(() => received(unpacker, packets.slice(-1))).toThrow(
+      'does not follow on what came before',
+    );
+    expect(() => received(unpacker, broken.slice(1))).toThrow(
+      'does not follow on what came before',
+    );
+    expect(received(unpacker, whole.slice(1))).toEqual([bytesOf(2000)]);
   });
 
   it('[11] Unfinished frames of one sender are dropped, and those of others are not', () => {
@@ -104,11 +108,11 @@ describe('Packer and Unpacker', () => {
       Uint8Array[],
     ];
     const unpacker = new Unpacker();
-    heard(unpacker, [a[0]!, b[0]!]);
-    unpacker.forget('a');
+    received(unpacker, [a[0]!, b[0]!]);
+    unpacker.dropFrom('a');
 
-    expect(() => heard(unpacker, a.slice(1))).toThrow(FrameError);
-    expect(heard(unpacker, b.slice(1))).toEqual([bytesOf(2000)]);
+    expect(() => received(unpacker, a.slice(1))).toThrow(FrameError);
+    expect(received(unpacker, b.slice(1))).toEqual([bytesOf(2000)]);
   });
 
   it('[11] A frame that the receiver would refuse is not sent', () => {
@@ -130,9 +134,9 @@ describe('Packer and Unpacker', () => {
     const unpacker = new Unpacker();
     const packet = packetOf(packerOf(), 1);
 
-    expect(() => unpacker.hear(packet.subarray(0, 10))).toThrow(FrameError);
-    expect(() => unpacker.hear(packet.subarray(0, -1))).toThrow('came in');
-    expect(() => unpacker.hear(Buffer.concat([packet, packet]))).toThrow('came in');
+    expect(() => unpacker.receive(packet.subarray(0, 10))).toThrow(FrameError);
+    expect(() => unpacker.receive(packet.subarray(0, -1))).toThrow('came in');
+    expect(() => unpacker.receive(Buffer.concat([packet, packet]))).toThrow('came in');
   });
 
   it.each<[string, object, unknown]>([
@@ -156,7 +160,7 @@ describe('Packer and Unpacker', () => {
   ])('[11] A fragment %s is refused', (_, header, value) => {
     const packet = encodeFrame({ kind: Kind.fragment, header, value: encodeValue(value, limits) });
 
-    expect(() => new Unpacker({ limits }).hear(packet)).toThrow(FrameError);
+    expect(() => new Unpacker({ limits }).receive(packet)).toThrow(FrameError);
   });
 });
 
@@ -166,16 +170,20 @@ describe('A shared secret', () => {
   it('[11] Only packets signed with the secret are accepted', () => {
     const unpacker = new Unpacker({ limits, secret });
 
-    expect(heard(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
-    expect(heard(unpacker, [packetOf(packerOf({ secret: Buffer.from(secret) }), 2)])).toEqual([2]);
-    expect(() => unpacker.hear(packetOf(packerOf(), 1))).toThrow('A packet without a signature');
-    expect(() => unpacker.hear(packetOf(packerOf({ secret: 'another' }), 1))).toThrow(
+    expect(received(unpacker, [packetOf(packerOf({ secret }), 1)])).toEqual([1]);
+    expect(received(unpacker, [packetOf(packerOf({ secret: Buffer.from(secret) }), 2)])).toEqual([
+      2,
+    ]);
+    expect(() => unpacker.receive(packetOf(packerOf(), 1))).toThrow('A packet without a signature');
+    expect(() => unpacker.receive(packetOf(packerOf({ secret: 'another' }), 1))).toThrow(
       'do all nodes have the same secret and namespace?',
     );
   });
 
   it('[11] A signed packet is refused by a node without a secret', () => {
-    expect(() => new Unpacker().hear(packetOf(packerOf({ secret }), 1))).toThrow('has no secret');
+    expect(() => new Unpacker().receive(packetOf(packerOf({ secret }), 1))).toThrow(
+      'has no secret',
+    );
   });
 
   it('[11] The signature covers every bit of a packet', () => {
@@ -183,9 +191,9 @@ describe('A shared secret', () => {
     for (let bit = 0; bit < packet.length * 8; bit++) {
       const changed = packet.slice();
       changed[bit >> 3]! ^= 1 << (bit & 7);
-      expect(() => new Unpacker({ secret }).hear(changed)).toThrow(FrameError);
+      expect(() => new Unpacker({ secret }).receive(changed)).toThrow(FrameError);
     }
-    expect(heard(new Unpacker({ secret }), [packet])).toEqual([{ a: bytesOf(9) }]);
+    expect(received(new Unpacker({ secret }), [packet])).toEqual([{ a: bytesOf(9) }]);
   });
 
   it('[11] The signature covers each fragment of a frame', () => {
@@ -194,9 +202,9 @@ describe('A shared secret', () => {
     const forged = second!.slice();
     forged[200]! ^= 1;
 
-    expect(unpacker.hear(first!)).toBeUndefined();
-    expect(() => unpacker.hear(forged)).toThrow('whose signature is wrong');
-    expect(heard(unpacker, [second!])).toEqual([bytesOf(1500)]);
+    expect(unpacker.receive(first!)).toBeUndefined();
+    expect(() => unpacker.receive(forged)).toThrow('whose signature is wrong');
+    expect(received(unpacker, [second!])).toEqual([bytesOf(1500)]);
   });
 
   it('[11] Repeated packets are refused in any order, and late ones are accepted', () => {
@@ -205,10 +213,10 @@ describe('A shared secret', () => {
     const packets = Array.from({ length: 20 }, (_, i) => packetOf(packer, i));
     const others = Array.from({ length: 20 }, (_, i) => packetOf(packerOf({ secret }), i));
 
-    expect(heard(unpacker, packets.toReversed())).toHaveLength(20);
-    expect(heard(unpacker, others)).toHaveLength(20);
+    expect(received(unpacker, packets.toReversed())).toHaveLength(20);
+    expect(received(unpacker, others)).toHaveLength(20);
     for (const packet of [...packets, ...others]) {
-      expect(() => unpacker.hear(packet)).toThrow('A packet that has come before');
+      expect(() => unpacker.receive(packet)).toThrow('A packet that was received before');
     }
   });
 
@@ -218,8 +226,8 @@ describe('A shared secret', () => {
       const at = (time: number) => packetOf(packerOf({ secret, now: () => time }), 1);
       const unpacker = new Unpacker({ secret, now: () => start });
 
-      expect(heard(unpacker, [at(start + by - Math.sign(by))])).toEqual([1]);
-      expect(() => unpacker.hear(at(start + by))).toThrow('do the clocks of all nodes agree?');
+      expect(received(unpacker, [at(start + by - Math.sign(by))])).toEqual([1]);
+      expect(() => unpacker.receive(at(start + by))).toThrow('do the clocks of all nodes agree?');
     },
   );
 
@@ -230,10 +238,10 @@ describe('A shared secret', () => {
     const packet = packetOf(packerOf({ secret, now: () => start + 59_000 }), 1);
     const other = packerOf({ secret, now: () => time });
 
-    expect(heard(unpacker, [packet])).toEqual([1]);
+    expect(received(unpacker, [packet])).toEqual([1]);
     for (; time < start + 300_000; time += 5000) {
-      expect(heard(unpacker, [packetOf(other, 2)])).toEqual([2]);
-      expect(() => unpacker.hear(packet)).toThrow(FrameError);
+      expect(received(unpacker, [packetOf(other, 2)])).toEqual([2]);
+      expect(() => unpacker.receive(packet)).toThrow(FrameError);
     }
   });
 
@@ -242,17 +250,17 @@ describe('A shared secret', () => {
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
     const sender = packerOf({ secret, now: () => time });
     const packet = packetOf(sender, 1);
-    expect(heard(unpacker, [packet])).toEqual([1]);
+    expect(received(unpacker, [packet])).toEqual([1]);
     for (let minute = 0; minute < 10; minute++) {
       [time, uptime] = [time + 61_000, uptime + 61_000];
-      expect(heard(unpacker, [packetOf(packerOf({ secret, now: () => time }), 2)])).toEqual([2]);
+      expect(received(unpacker, [packetOf(packerOf({ secret, now: () => time }), 2)])).toEqual([2]);
     }
 
     time = start;
 
-    expect(() => unpacker.hear(packet)).toThrow('A packet that has come before');
+    expect(() => unpacker.receive(packet)).toThrow('A packet that was received before');
     // The sender goes on normally.
-    expect(heard(unpacker, [packetOf(sender, 3)])).toEqual([3]);
+    expect(received(unpacker, [packetOf(sender, 3)])).toEqual([3]);
   });
 
   it('[S3] Old counters are dropped also while the clock of the node is set back', () => {
@@ -260,11 +268,11 @@ describe('A shared secret', () => {
     const unpacker = new Unpacker({ secret, now: () => time, uptime: () => uptime });
     const sender = packerOf({ secret, now: () => time });
     const old = packetOf(sender, 1);
-    heard(unpacker, [packetOf(sender, 2)]);
+    received(unpacker, [packetOf(sender, 2)]);
     [time, uptime] = [time - 50_000, uptime + 61_000];
-    heard(unpacker, [packetOf(packerOf({ secret, now: () => time }), 3)]);
+    received(unpacker, [packetOf(packerOf({ secret, now: () => time }), 3)]);
 
-    expect(() => unpacker.hear(old)).toThrow('A packet that has come before');
+    expect(() => unpacker.receive(old)).toThrow('A packet that was received before');
   });
 
   it('[11] A signature needs the room that the frame has reserved for it', () => {

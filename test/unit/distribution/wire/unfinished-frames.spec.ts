@@ -35,7 +35,7 @@ describe('UnfinishedFrames', () => {
     }
 
     expect(() => begin(frames, 'another', 0, 1)).toThrow('too many others are not finished');
-    frames.forget('node-0');
+    frames.dropFrom('node-0');
     expect(begin(frames, 'another', 0)).toBeUndefined();
     expect(begin(frames, 'another', 1)).toBeUndefined();
     expect(() => begin(frames, 'another', 2, 1)).toThrow('too many others are not finished');
@@ -59,8 +59,8 @@ describe('UnfinishedFrames', () => {
 
     expect(go(frames, 'a', 1, 1, 2)).toEqual(Uint8Array.of(1, 1));
     expect(() => go(frames, 'a', 2, 2, 2)).toThrow(FrameError);
-    frames.forget('b');
-    frames.forget('nobody');
+    frames.dropFrom('b');
+    frames.dropFrom('nobody');
     expect(frames.cost).toBe(0);
     expect(() => go(frames, 'a', 1, 1, 2)).toThrow(FrameError);
     expect(frames.cost).toBe(0);

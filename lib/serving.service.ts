@@ -133,8 +133,8 @@ export class ServingService implements OnModuleInit {
   }
 
   /**
-   * The very promise of the serving, which knows what becomes of it; of one that is not there, a
-   * rejected one.
+   * The promise of the serving itself, without another one around it; a rejected promise where the
+   * serving does not exist.
    */
   private reply<Input, Output>(
     serving: ServingReference<Input, Output>,

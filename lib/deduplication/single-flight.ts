@@ -58,7 +58,7 @@ class InFlightCall<T, First> {
   constructor(
     private readonly first: First,
     /** Removes it from the joinable works; called once. */
-    private readonly forget: () => void,
+    private readonly remove: () => void,
   ) {}
 
   begin(start: (left: AbortSignal) => Promise<T>): void {
@@ -82,17 +82,17 @@ class InFlightCall<T, First> {
     }
     taker.reject(reason);
     if (this.waiters.size === 0) {
-      this.forget();
+      this.remove();
       this.left.abort(reason);
     }
   }
 
-  private settle(tell: (taker: Waiter<T>) => void): void {
+  private settle(finish: (taker: Waiter<T>) => void): void {
     if (this.waiters.size === 0) {
       return;
     }
-    this.forget();
-    this.waiters.forEach(tell);
+    this.remove();
+    this.waiters.forEach(finish);
     this.waiters.clear();
   }
 }

@@ -8,19 +8,24 @@ import { checkSize } from '../distribution/transports/names.js';
 
 export interface MemoryNetworkOptions {
   /**
-   * Whether there is a connection between any two, whose ends are told of each other. Otherwise it
-   * is as with a broker: nobody is told, what is sent to nobody is lost, and who wants to know must
-   * probe.
+   * Whether each two nodes have a connection, and learn when it opens and breaks. Otherwise the
+   * network is like a broker: a packet to an address without a node is lost, and a node that has
+   * left is noticed only by a probe.
+   *
    * @default true
    */
   readonly connections?: boolean;
-  /** The largest packet, in bytes. @default 262144 */
+  /**
+   * The largest packet, in bytes.
+   *
+   * @default 262144
+   */
   readonly maxPacket?: number;
 }
 
 /**
- * A network within this process, for tests. It carries packets as real ones do, in turns of the
- * event loop after the one they were sent in, and breaks when it is told to.
+ * A network within this process, for tests. A packet arrives in a later turn of the event loop than
+ * the one in which it was sent. Tests can cut connections, and hang or kill nodes.
  */
 export class MemoryNetwork {
   readonly maxPacket: number;
@@ -46,29 +51,26 @@ export class MemoryNetwork {
     return member;
   }
 
-  /** From now on, what one of the two sends to the other is lost. Neither is told. */
+  /** From now on packets between the two are lost, and neither notices it. */
   cut(a: Address, b: Address): void {
     this.cuts.add(pair(a, b));
   }
 
-  /**
-   * Breaks the connection between the two: both are told that the other has gone, though both go
-   * on.
-   */
+  /** Breaks the connection between the two: each sees the other as gone. */
   disconnect(a: Address, b: Address): void {
     this.disconnected.add(pair(a, b));
-    this.tellBoth(a, b, 'nodeDisconnected');
+    this.notifyBoth(a, b, 'nodeDisconnected');
   }
 
   /** Undoes `cut` and `disconnect`. */
   mend(a: Address, b: Address): void {
     this.cuts.delete(pair(a, b));
     if (this.disconnected.delete(pair(a, b))) {
-      this.tellBoth(a, b, 'nodeConnected');
+      this.notifyBoth(a, b, 'nodeConnected');
     }
   }
 
-  /** From now on, all that comes from this node or goes to it is lost. Nobody is told. */
+  /** From now on packets from and to the node are lost, and no other node notices it. */
   hang(address: Address): void {
     this.hung.add(address);
   }
@@ -78,7 +80,7 @@ export class MemoryNetwork {
     this.hung.delete(address);
   }
 
-  /** Ends a node at once, with what is on its way to it or from it; the others are told. */
+  /** Ends a node at once; packets on their way to and from it are lost, and the others notice it. */
   kill(address: Address): void {
     const member = this.members.get(address);
     if (member) {
@@ -86,29 +88,29 @@ export class MemoryNetwork {
     }
   }
 
-  /** Takes the broker away, or brings it back: all are told. What is sent meanwhile is lost. */
+  /** Stops the broker, or starts it again; all nodes notice it. Packets sent meanwhile are lost. */
   broker(isUp: boolean): void {
     this.isOnline = isUp;
-    for (const { station } of this.members.values()) {
-      this.carry(() => station.receiver.online(isUp));
+    for (const { context } of this.members.values()) {
+      this.carry(() => context.receiver.online(isUp));
     }
   }
 
   /** @internal */
   join(member: MemoryTransport): void {
-    this.members.set(member.station.address, member);
+    this.members.set(member.context.address, member);
     for (const other of this.othersOf(member)) {
-      this.tell(member, 'nodeConnected', other.station.address);
-      this.tell(other, 'nodeConnected', member.station.address);
+      this.notify(member, 'nodeConnected', other.context.address);
+      this.notify(other, 'nodeConnected', member.context.address);
     }
   }
 
   /** @internal */
   leave(member: MemoryTransport): void {
     const others = this.othersOf(member);
-    this.members.delete(member.station.address);
+    this.members.delete(member.context.address);
     for (const other of others) {
-      this.tell(other, 'nodeDisconnected', member.station.address);
+      this.notify(other, 'nodeDisconnected', member.context.address);
     }
   }
 
@@ -128,7 +130,11 @@ export class MemoryNetwork {
     return [...this.members.values()].filter((other) => this.areLinked(member, other));
   }
 
-  /** Does this after all that has been sent before. @internal */
+  /**
+   * Runs the action after the delivery of all packets that were sent before.
+   *
+   * @internal
+   */
   carry(action: () => unknown): void {
     if (this.underway.push(action) === 1) {
       setImmediate(() => {
@@ -139,10 +145,10 @@ export class MemoryNetwork {
     }
   }
 
-  /** Packets are lost where they would arrive: what happened while they were under way counts. */
+  /** Whether a packet is lost is decided on its arrival. */
   private deliver(from: MemoryTransport, to: MemoryTransport, packet: Uint8Array): void {
-    if (this.isOnline && this.areLinked(from, to) && this.answers(from, to.station.address)) {
-      to.station.receiver.receive(new Uint8Array(packet));
+    if (this.isOnline && this.areLinked(from, to) && this.answers(from, to.context.address)) {
+      to.context.receiver.receive(new Uint8Array(packet));
     }
   }
 
@@ -156,51 +162,51 @@ export class MemoryNetwork {
     return isThere;
   }
 
-  private answers({ station }: MemoryTransport, address: Address): boolean {
+  private answers({ context }: MemoryTransport, address: Address): boolean {
     return (
-      !this.cuts.has(pair(station.address, address)) &&
-      !this.hung.has(station.address) &&
+      !this.cuts.has(pair(context.address, address)) &&
+      !this.hung.has(context.address) &&
       !this.hung.has(address)
     );
   }
 
   private areLinked(one: MemoryTransport, other: MemoryTransport): boolean {
-    const a = one.station;
-    const b = other.station;
+    const a = one.context;
+    const b = other.context;
     return (
       this.isHere(one) &&
       this.isHere(other) &&
       a.address !== b.address &&
       a.namespace === b.namespace &&
-      // Nobody connects to a client.
+      // Two clients have no connection.
       !(this.connections && a.role === 'client' && b.role === 'client') &&
       !this.disconnected.has(pair(a.address, b.address))
     );
   }
 
   private isHere(member: MemoryTransport): boolean {
-    return this.members.get(member.station.address) === member;
+    return this.members.get(member.context.address) === member;
   }
 
-  private tellBoth(a: Address, b: Address, event: 'nodeConnected' | 'nodeDisconnected'): void {
+  private notifyBoth(a: Address, b: Address, event: 'nodeConnected' | 'nodeDisconnected'): void {
     for (const [address, other] of [
       [a, b],
       [b, a],
     ] as const) {
       const member = this.members.get(address);
       if (member && this.members.has(other)) {
-        this.tell(member, event, other);
+        this.notify(member, event, other);
       }
     }
   }
 
-  private tell(
+  private notify(
     member: MemoryTransport,
     event: 'nodeConnected' | 'nodeDisconnected',
     address: Address,
   ): void {
     if (this.connections) {
-      this.carry(() => this.isHere(member) && member.station.receiver[event](address));
+      this.carry(() => this.isHere(member) && member.context.receiver[event](address));
     }
   }
 }
@@ -216,15 +222,15 @@ export class MemoryTransport implements ServingTransport {
     return this.network.maxPacket;
   }
 
-  get station(): TransportContext {
+  get context(): TransportContext {
     if (!this.started) {
       throw new Error('The transport has not been started');
     }
     return this.started;
   }
 
-  async start(station: TransportContext): Promise<void> {
-    this.started = station;
+  async start(context: TransportContext): Promise<void> {
+    this.started = context;
     this.network.join(this);
   }
 
@@ -235,7 +241,7 @@ export class MemoryTransport implements ServingTransport {
   broadcast(packet: Uint8Array): void {
     this.network
       .othersOf(this)
-      .forEach(({ station }) => this.network.send(this, station.address, packet));
+      .forEach(({ context }) => this.network.send(this, context.address, packet));
   }
 
   stop(): Promise<void> {

@@ -9,7 +9,7 @@ export interface PeerConnection {
   readonly address: Address;
   /** Resolves when the connection is closed. */
   readonly closed: Promise<void>;
-  /** Resolves when there is room for more, if the connection can tell. */
+  /** Resolves when there is room for more, if the connection reports it. */
   send(packet: Uint8Array): void | Promise<void>;
   /** Ends the connection and receives nothing more. */
   destroy(): void;
@@ -34,7 +34,7 @@ export class PeerConnections<Connection extends EventEmitter, L extends PeerConn
     private readonly make: (
       address: Address,
       connection: Connection,
-      hear: (packet: Uint8Array) => void,
+      receive: (packet: Uint8Array) => void,
     ) => L,
   ) {}
 

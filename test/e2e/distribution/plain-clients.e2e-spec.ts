@@ -246,7 +246,7 @@ describe('A client of Nest over TCP', () => {
         abortOnError: false,
       });
 
-      expect([...transport.station.jsonHandlers.keys()]).toEqual(servings);
+      expect([...transport.context.jsonHandlers.keys()]).toEqual(servings);
       await app.close();
     },
   );

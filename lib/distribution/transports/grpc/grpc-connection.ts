@@ -59,7 +59,7 @@ export class GrpcConnection extends EventEmitter {
   /** Sends a request to the other end; resolves with the answer. */
   async ask(pattern: string, data: object): Promise<unknown> {
     const answer = once(this, 'text');
-    this.say({ pattern, data });
+    this.sendText({ pattern, data });
     const end = this.closed.then(() =>
       Promise.reject(this.failure ?? new Error('Connection closed')),
     );
@@ -67,7 +67,7 @@ export class GrpcConnection extends EventEmitter {
     return JSON.parse(text ?? '');
   }
 
-  say(value: unknown): void {
+  sendText(value: unknown): void {
     if (this.call.writable) {
       this.call.write({ text: JSON.stringify(value) });
     }
@@ -184,9 +184,9 @@ export class GrpcLink implements PeerConnection {
   constructor(
     readonly address: Address,
     readonly connection: GrpcConnection,
-    private readonly hear: (packet: Uint8Array) => void,
+    private readonly receive: (packet: Uint8Array) => void,
   ) {
-    connection.on('packet', hear);
+    connection.on('packet', receive);
     this.closed = connection.closed;
   }
 
@@ -202,7 +202,7 @@ export class GrpcLink implements PeerConnection {
   }
 
   destroy(): void {
-    this.connection.off('packet', this.hear);
+    this.connection.off('packet', this.receive);
     this.connection.destroy();
   }
 }

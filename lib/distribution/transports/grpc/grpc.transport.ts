@@ -193,7 +193,7 @@ function answer(
         `Nobody answers ${formatValue(pattern)} here; is this node of another namespace?`,
       );
     }
-    connection.say(known(data, connection));
+    connection.sendText(known(data, connection));
   } catch (error) {
     connection.destroy(messageOf(error), INVALID_ARGUMENT);
   }

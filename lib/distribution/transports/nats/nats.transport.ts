@@ -120,8 +120,8 @@ export class NatsTransport implements ServingTransport {
   }
 
   /** Rejects with the error of the NATS client when there is no server. */
-  async start(station: TransportContext): Promise<void> {
-    const { namespace, address, receiver, jsonHandlers } = station;
+  async start(context: TransportContext): Promise<void> {
+    const { namespace, address, receiver, jsonHandlers } = context;
     this.own = { namespace, address };
     this.server.addHandler(this.probeSubject(address), async () => address);
     for (const [name, handler] of jsonHandlers) {

@@ -55,11 +55,11 @@ export class TcpLink implements PeerConnection {
   constructor(
     readonly address: Address,
     readonly socket: Socket,
-    private readonly hear: (packet: Uint8Array) => void,
+    private readonly receive: (packet: Uint8Array) => void,
   ) {
     socket.setNoDelay(true);
     socket.setKeepAlive(true, 10_000);
-    socket.on('packet', hear);
+    socket.on('packet', receive);
     this.closed = new Promise((resolve) => {
       if (socket.destroyed || socket.readableEnded) {
         resolve();
@@ -89,7 +89,7 @@ export class TcpLink implements PeerConnection {
   }
 
   destroy(): void {
-    this.socket.off('packet', this.hear);
+    this.socket.off('packet', this.receive);
     this.socket.destroy();
   }
 }

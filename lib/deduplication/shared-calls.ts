@@ -149,9 +149,8 @@ export class SharedCalls {
     }
     if (typeof identity !== 'string') {
       throw new InvalidServingError(
-        `Serving "${this.serving}": deduplication.key must return a string, or undefined for an input ` +
-          'that shares with no other; ' +
-          `it returned ${formatValue(identity)}`,
+        `Serving "${this.serving}": deduplication.key must return a string, or undefined for ` +
+          `an input that shares with no other; it returned ${formatValue(identity)}`,
       );
     }
     const named = key === undefined ? identity : `${key.length}:${key}:${identity}`;

@@ -34,8 +34,8 @@ export function checkSize({ name, queue }: ResolvedServing, batch: Batch): void 
   }
   if (maxBytesPerCall !== undefined && batch.bytes > maxBytesPerCall) {
     throw new RequestTooLargeError(
-      `Serving "${name}" takes tensors of at most ${maxBytesPerCall} bytes in one call and was given ` +
-        `${batch.bytes}; ` +
+      `Serving "${name}" takes tensors of at most ${maxBytesPerCall} bytes in one call and was ` +
+        `given ${batch.bytes}; ` +
         'give fewer rows at a time, or raise queue.maxBytesPerCall',
     );
   }

@@ -37,8 +37,8 @@ export function createServing<Input, Output, Result, Info>(
   const callbacks = erased as ServingOptions;
   if (options.sharing?.cache && !storeOf) {
     throw new InvalidServingError(
-      `Serving "${options.name}": deduplication.cache needs the application that has the cache manager; use ` +
-        'ServingModule',
+      `Serving "${options.name}": deduplication.cache needs the application that has the cache ` +
+        'manager; use ServingModule',
     );
   }
   return new LocalServing<Input, Output>(options, callbacks, engineOf(erased, handlerOf), storeOf);

@@ -80,7 +80,7 @@ export class MemoryNetwork {
     this.hung.delete(address);
   }
 
-  /** Ends a node at once; packets on their way to and from it are lost, and the others notice it. */
+  /** Ends a node at once; packets from and to it are lost, and the other nodes notice it. */
   kill(address: Address): void {
     const member = this.members.get(address);
     if (member) {

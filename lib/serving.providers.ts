@@ -109,7 +109,8 @@ function storeOf({ name }: ServingDefinition, moduleRef: ModuleRef): () => Reply
     } catch (cause) {
       throw new InvalidServingError(
         `Serving "${name}" has the option "deduplication.cache", and the application has no ` +
-          'cache manager to keep replies in; import CacheModule.register() of @nestjs/cache-manager, or drop the option',
+          'cache manager to keep replies in; import CacheModule.register() of ' +
+          '@nestjs/cache-manager, or drop the option',
         { cause },
       );
     }

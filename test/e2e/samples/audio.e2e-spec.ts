@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { AppModule } from '../../../sample/03-audio-streams/src/app.module.js';
@@ -8,6 +7,7 @@ import { clipFile } from '../../../sample/03-audio-streams/src/speech-clip.js';
 import type { Stats } from '../../../sample/03-audio-streams/src/stats.service.js';
 import type { StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { startSample } from '../../fixtures/http/sample-app.js';
 
 interface Heard {
   readonly probabilities: readonly number[];
@@ -229,9 +229,8 @@ describe('The sample 03-audio-streams', () => {
   }, microphone);
 
   async function listen(): Promise<INestApplication> {
-    const app = await NestFactory.create(AppModule, { logger: false });
+    const app = await startSample(AppModule);
     apps.push(app);
-    await app.listen(0, '127.0.0.1');
     return app;
   }
 

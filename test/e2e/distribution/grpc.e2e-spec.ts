@@ -17,9 +17,16 @@ import {
 } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
-import { Awaited, until } from '../../fixtures/async/awaited.js';
+import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
 import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
+import {
+  expectEndAt128MiB,
+  expectStopAfter5Seconds,
+  sendMany,
+  sendUntilGone,
+  testDialling,
+} from '../../fixtures/cluster/dialling-nodes.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
   describeTransport,
@@ -60,6 +67,12 @@ function urlOf({ transport }: Joined<GrpcTransport>): string {
   return `127.0.0.1:${transport.port}`;
 }
 
+/** Starts a process with a node, at a port if given. */
+function startNode(address: string, port = 0): AppProcess {
+  const settings = { options: { url: `127.0.0.1:${port}` } };
+  return startProcess('node', { transport: 'grpc', settings, address });
+}
+
 /** Starts a process with a node that is connected with this one, as dialling or dialled side. */
 async function startLinked(
   way: string,
@@ -85,80 +98,14 @@ const join = useNodes<GrpcTransport>(
 describeTransport({ name: 'gRPC', connections: true, join });
 
 describe('connections', () => {
-  it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
-    for (let round = 0; round < 10; round++) {
-      // The connection is made when both nodes listen, so that all dial at once.
-      const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
-      const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
-      const peers = ways.map(({ port }) => `127.0.0.1:${port}`);
-      const [a, b] = await Promise.all([start('a', { peers }), start('b', { peers })]);
-      toB.give(b.transport.port!);
-      toA.give(a.transport.port!);
-
-      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
-      void a.transport.send('b', numberedPacket(1));
-      void b.transport.send('a', numberedPacket(2));
-      await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
-      await Promise.all(
-        [a, b].map(({ recorded }) => recorded.until(({ packets }) => packets.length === 1)),
-      );
-
-      expect([a.recorded.events, b.recorded.events]).toEqual([['found b'], ['found a']]);
-      await Promise.all([a.transport.stop(), b.transport.stop()]);
-    }
-  });
-
-  it('[11] A broken connection is reported to both ends and opened again while the peer is listed', async () => {
-    const a = await start('a');
-    const way = await breakable(a.transport.port!);
-    const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
-
-    for (let times = 1; times <= 3; times++) {
-      await Promise.all([
-        a.recorded.until(has('found b', times)),
-        b.recorded.until(has('found a', times)),
-      ]);
-      void b.transport.send('a', numberedPacket(times));
-      await a.recorded.until(({ packets }) => packets.length === times);
-      way.break();
-    }
-    await Promise.all([a.recorded.until(has('gone b', 3)), b.recorded.until(has('gone a', 3))]);
-
-    expect(a.recorded.numbers).toEqual([1, 2, 3]);
-  });
-
-  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
-    const killed = startProcess('node', {
-      transport: 'grpc',
-      settings: { options: { url: '127.0.0.1:0' } },
-      address: 'b-1',
-    });
-    const url = `127.0.0.1:${(await killed.told<number>('started'))[0]}`;
-    const a = await start('a', { peers: [url] });
-    await a.recorded.until(has('found b-1'));
-
-    killed.kill('SIGKILL');
-    await a.recorded.until(has('gone b-1'));
-    expect(() => a.transport.send('b-1', numberedPacket(1))).toThrow('There is no node b-1');
-    const next = startProcess('node', {
-      transport: 'grpc',
-      settings: { options: { url } },
-      address: 'b-2',
-    });
-    await a.recorded.until(has('found b-2'));
-    void a.transport.send('b-2', numberedPacket(2));
-
-    expect(await next.told('received')).toEqual([2]);
-  });
+  testDialling({ start, startProcess: startNode });
 
   it.each(['dials', 'is dialled'])(
     '[11] Sending waits for a slow node and goes on when it reads again; the node %s',
     async (who) => {
       const [a, slow] = await startLinked(who);
       slow.kill('SIGSTOP');
-      const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
-      );
+      const sent = sendMany(a);
       const events: string[] = [];
       const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
       await turn();
@@ -180,9 +127,7 @@ describe('connections', () => {
     async (who) => {
       const [a, killed] = await startLinked(who);
       killed.kill('SIGSTOP');
-      const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
-      );
+      const sent = sendMany(a);
 
       killed.kill('SIGKILL');
       await Promise.all(sent.map(async (each) => each));
@@ -196,18 +141,10 @@ describe('connections', () => {
     '[11] The connection to a node that does not read ends when 128 MiB wait; the node %s',
     async (who) => {
       const [a, stopped] = await startLinked(who);
-      const packet = numberedPacket(1, a.transport.maxPacket);
-      let sent = 0;
 
       stopped.kill('SIGSTOP');
-      while (!has('gone b')(a.recorded)) {
-        void a.transport.send('b', packet);
-        sent++;
-        await turn();
-      }
 
-      expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
-      expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
+      await expectEndAt128MiB(a);
       stopped.kill('SIGKILL');
     },
   );
@@ -220,10 +157,7 @@ describe('connections', () => {
     await a.recorded.until(has('found b'));
 
     stopped.kill('SIGSTOP');
-    while (!has('gone b')(a.recorded)) {
-      void a.transport.send('b', numberedPacket(1, a.transport.maxPacket));
-      await turn();
-    }
+    await sendUntilGone(a);
     await until(() => way.open === 0);
 
     expect(way.made).toBe(1);
@@ -236,15 +170,7 @@ describe('connections', () => {
       try {
         const [a, stopped] = await startLinked(who);
         stopped.kill('SIGSTOP');
-        for (let i = 0; i < 64; i++) {
-          void a.transport.send('b', numberedPacket(i, a.transport.maxPacket));
-        }
-        let hasStopped = false;
-        const stopping = a.transport.stop().then(() => (hasStopped = true));
-        await time.advance(4_999);
-        expect(hasStopped).toBe(false);
-        await time.advance(1);
-        await stopping;
+        await expectStopAfter5Seconds(a, time);
       } finally {
         time.restore();
       }

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
 import { Messenger } from '../../../lib/distribution/wire/messenger.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -84,8 +85,7 @@ describe('The log of a node', () => {
   });
 
   it('[11] Nodes with another secret lead to one warning', async () => {
-    const told: string[] = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => void told.push(line));
+    const warnings = recordWarnings();
     const secrets = ['one that is long enough', 'another that is, too'];
 
     const nodes = await Promise.all(
@@ -96,6 +96,6 @@ describe('The log of a node', () => {
 
     const complaint =
       'A message cannot be read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
-    expect(told).toEqual([complaint, complaint]);
+    expect(warnings).toEqual([complaint, complaint]);
   });
 });

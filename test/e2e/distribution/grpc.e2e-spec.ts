@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
@@ -16,10 +16,11 @@ import {
   type GrpcTransportSettings,
 } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
-import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
+import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
 import {
   expectEndAt128MiB,
   expectStopAfter5Seconds,
@@ -27,7 +28,6 @@ import {
   sendUntilGone,
   testDialling,
 } from '../../fixtures/cluster/dialling-nodes.js';
-import { describeUnless } from '../../fixtures/describe-unless.js';
 import {
   describeTransport,
   type Joined,
@@ -194,23 +194,20 @@ describe('strangers', () => {
   }
 
   it('[11] Without the secret there is no connection in either direction', async () => {
-    const told: string[] = [];
-    jest
-      .spyOn(Logger.prototype, 'warn')
-      .mockImplementation((message: string) => void told.push(message));
+    const warnings = recordWarnings();
     const a = await start('a', { secret: 'one' });
     const peers = [urlOf(a)];
     const strangers = await Promise.all([
       start('b', { secret: 'another', peers }),
       start('c', { peers }),
     ]);
-    await until(() => told.length === 2);
+    await until(() => warnings.length === 2);
     const friend = await start('d', { secret: 'one', peers });
     await friend.recorded.until(has('found a'));
     void friend.transport.send('a', numberedPacket(1));
     await a.recorded.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(
+    expect(warnings).toEqual(
       Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
     );
     expect(a.recorded.events).toEqual(['found d']);
@@ -300,67 +297,53 @@ describe('strangers', () => {
   );
 });
 
-let certificate: Certificate | undefined;
-try {
-  certificate = makeCertificate();
-} catch {
-  // openssl is missing.
-}
+describeWithCertificate('nodes with certificates', (certificate) => {
+  const tls = { ...certificate, requestCert: true };
 
-describeUnless(
-  certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
-  'nodes with certificates',
-  () => {
-    const tls = { ...certificate, requestCert: true };
-
-    it('[11] Nodes with certificates connect on a public port', async () => {
-      const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
-      const b = await start('b', {
-        options: { tlsOptions: tls },
-        peers: [`localhost:${a.transport.port}`],
-      });
-      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
-      const packet = numberedPacket(1, a.transport.maxPacket);
-      void a.transport.send('b', packet);
-      await b.recorded.until(({ packets }) => packets.length === 1);
-
-      expect(Buffer.compare(b.recorded.packets[0]!, packet)).toBe(0);
+  it('[11] Nodes with certificates connect on a public port', async () => {
+    const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
+    const b = await start('b', {
+      options: { tlsOptions: tls },
+      peers: [`localhost:${a.transport.port}`],
     });
+    await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+    const packet = numberedPacket(1, a.transport.maxPacket);
+    void a.transport.send('b', packet);
+    await b.recorded.until(({ packets }) => packets.length === 1);
 
-    it('[11] The server name of a connection is the one that the certificates are for', async () => {
-      const options = { tlsOptions: { ...tls, servername: 'localhost' } };
-      const a = await start('a', { options });
-      const names: string[] = [];
-      const checkServerIdentity = (name: string): undefined => void names.push(name);
-      const b = await start('b', {
-        options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
-        peers: [urlOf(a)],
-      });
-      await b.recorded.until(has('found a'));
+    expect(Buffer.compare(b.recorded.packets[0]!, packet)).toBe(0);
+  });
 
-      expect(names).toEqual(['localhost']);
+  it('[11] The server name of a connection is the one that the certificates are for', async () => {
+    const options = { tlsOptions: { ...tls, servername: 'localhost' } };
+    const a = await start('a', { options });
+    const names: string[] = [];
+    const checkServerIdentity = (name: string): undefined => void names.push(name);
+    const b = await start('b', {
+      options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
+      peers: [urlOf(a)],
     });
+    await b.recorded.until(has('found a'));
 
-    it.each([
-      ['no certificate', { ca: certificate?.ca }],
-      ['no encryption', undefined],
-    ])('[11] A peer with %s is refused', async (_, tlsOptions) => {
-      const told: string[] = [];
-      jest
-        .spyOn(Logger.prototype, 'warn')
-        .mockImplementation((message: string) => void told.push(message));
-      const a = await start('a', { options: { tlsOptions: tls } });
-      const stranger = new GrpcTransport({
-        options: { ...(tlsOptions && { tlsOptions }) },
-        peers: [`localhost:${a.transport.port}`],
-      });
-      transports.push(stranger);
-      const recorded = new RecordingReceiver();
-      await stranger.start(contextOf('b', recorded, { role: 'client' }));
-      await until(() => told.length > 0);
+    expect(names).toEqual(['localhost']);
+  });
 
-      expect(told).toEqual([expect.stringContaining('UNAVAILABLE')]);
-      expect([a.recorded.events, recorded.events]).toEqual([[], []]);
+  it.each([
+    ['no certificate', { ca: certificate.ca }],
+    ['no encryption', undefined],
+  ])('[11] A peer with %s is refused', async (_, tlsOptions) => {
+    const warnings = recordWarnings();
+    const a = await start('a', { options: { tlsOptions: tls } });
+    const stranger = new GrpcTransport({
+      options: { ...(tlsOptions && { tlsOptions }) },
+      peers: [`localhost:${a.transport.port}`],
     });
-  },
-);
+    transports.push(stranger);
+    const recorded = new RecordingReceiver();
+    await stranger.start(contextOf('b', recorded, { role: 'client' }));
+    await until(() => warnings.length > 0);
+
+    expect(warnings).toEqual([expect.stringContaining('UNAVAILABLE')]);
+    expect([a.recorded.events, recorded.events]).toEqual([[], []]);
+  });
+});

@@ -27,7 +27,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     await until(() => !web.cluster.selector.isOnline);
     const stranded = nodes.flatMap((each) => each.stranded);
     expect(stranded.length).toBeGreaterThan(0);
-    nodes.forEach(({ process }) => process.tell('open'));
+    nodes.forEach(({ process }) => process.send('open'));
     return { nodes, web, callers, stranded };
   }
 

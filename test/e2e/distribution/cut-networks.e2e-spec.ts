@@ -56,7 +56,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
     await Promise.all([web.knows('m', 2), b.knows('m', 2), c.knows('m', 2), a.knows('m', 1)]);
     await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
-    a.process.tell('open');
+    a.process.send('open');
     hosts.mend();
     await Promise.all([web, a, b, c].map((each) => each.knows('m', 3)));
     await callers.answered(50, a.pid);

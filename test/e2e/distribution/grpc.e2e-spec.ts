@@ -80,7 +80,7 @@ async function startLinked(
   const own = way === 'dials' ? undefined : await start('a');
   const settings = { options: { url: '127.0.0.1:0' }, peers: own ? [urlOf(own)] : [] };
   const there = startProcess('node', { transport: 'grpc', settings, address: 'b' });
-  const [port] = await there.told<number>('started');
+  const [port] = await there.messages<number>('started');
   const here = own ?? (await start('a', { peers: [`127.0.0.1:${port}`] }));
   await here.recorded.until(has('found b'));
   return [here, there];
@@ -113,7 +113,7 @@ describe('connections', () => {
 
       slow.kill('SIGCONT');
       await room;
-      const recorded = await slow.told<number>('received', sent.length);
+      const recorded = await slow.messages<number>('received', sent.length);
 
       expect(sent[0]).toBe(undefined);
       expect(sent.at(-1)).toBeInstanceOf(Promise);

@@ -66,7 +66,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
     await web.knows('m', 2);
     await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
-    victim.process.tell('open');
+    victim.process.send('open');
     victim.process.kill('SIGCONT');
     await web.knows('m', 3);
     await callers.answered(50, victim.pid);

@@ -69,7 +69,7 @@ describeWirings('A stream of another process', (wiring) => {
     const stream = sequence[Symbol.asyncIterator]();
     const first = await stream.next();
 
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
 
     expect(owner.steps).toBe(200);
     expect(
@@ -85,7 +85,7 @@ describeWirings('A stream of another process', (wiring) => {
     const stream = sequence[Symbol.asyncIterator]();
     const steps = stepsOf([(await stream.next()).value!]);
 
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
     const failure = await failureOf(
       (async () => {
         for await (const event of { [Symbol.asyncIterator]: () => stream }) {
@@ -110,13 +110,13 @@ describeWirings('A stream of another process', (wiring) => {
       expect(event).toMatchObject({ output: [{ step: 1 }] });
       break;
     }
-    await owner.process.told('counted', 1);
+    await owner.process.messages('counted', 1);
     expect(owner.steps).toBeLessThan(100);
     for (const [before, signal] of (['SIGKILL', 'SIGSTOP'] as const).entries()) {
       const reader = await node({ reads, distribution });
-      expect(await reader.process.told('read', 3)).toEqual([1, 2, 3]);
+      expect(await reader.process.messages('read', 3)).toEqual([1, 2, 3]);
       reader.process.kill(signal);
-      await owner.process.told('counted', before + 2);
+      await owner.process.messages('counted', before + 2);
     }
   });
 
@@ -132,7 +132,7 @@ describeWirings('A stream of another process', (wiring) => {
     owner.process.kill('SIGSTOP');
     const failure = await failureOf(iterated({ [Symbol.asyncIterator]: () => stream }));
     owner.process.kill('SIGCONT');
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
 
     expect(failure).toBeInstanceOf(NodeLostError);
   });

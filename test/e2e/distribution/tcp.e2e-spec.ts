@@ -30,7 +30,7 @@ function startNode(address: string, port?: number): AppProcess {
 /** Starts a process with the node b, and a node that is connected with it. */
 async function startLinked(): Promise<readonly [here: Joined<TcpTransport>, there: AppProcess]> {
   const there = startNode('b');
-  const [port] = await there.told<number>('started');
+  const [port] = await there.messages<number>('started');
   const here = await start('a', { peers: [`127.0.0.1:${port}`] });
   await here.recorded.until(has('found b'));
   return [here, there];

@@ -298,7 +298,7 @@ describe('The processes of a serving', () => {
   it('[5.3] [9.3] Processes do not outlive an application that is killed, also during a run', async () => {
     const held = gate();
     const app = run('parted', { gate: held.row.gate });
-    const [pids] = await app.told<number[]>('processes');
+    const [pids] = await app.messages<number[]>('processes');
     await held.entered();
     expect(new Set(pids).size).toBe(2);
 
@@ -366,7 +366,7 @@ describe('The processes of a serving', () => {
     const folder = await mkdtemp(join(tmpdir(), 'processes-'));
     const diary = join(folder, 'diary.txt');
     const app = run('http', { platform: 'express', ending: 'close', diary, isolation: 'process' });
-    const [url] = await app.told<string>('listening');
+    const [url] = await app.messages<string>('listening');
     const response = await fetch(`${url}/threads/text`);
     expect([response.status, await response.text()]).toEqual([200, 'text']);
 

@@ -48,7 +48,7 @@ describe('The log of a node', () => {
   it('[11] The log warns when a node is lost and reports its return', async () => {
     const model = await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     lines.length = 0;
 
@@ -59,7 +59,7 @@ describe('The log of a node', () => {
     ]);
     lines.length = 0;
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     expect(ofOthers().toSorted()).toEqual([
       'Client "web" has joined',
@@ -71,7 +71,7 @@ describe('The log of a node', () => {
     const network = cluster.network({ connections: false });
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     lines.length = 0;
 
@@ -79,7 +79,7 @@ describe('The log of a node', () => {
     await until(() => !web.cluster.selector.isOnline);
     network.broker(true);
     await until(() => web.cluster.selector.isOnline);
-    await web.knows('a');
+    await web.untilNodes('a');
 
     expect(lines).toEqual([]);
   });

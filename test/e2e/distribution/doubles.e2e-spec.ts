@@ -15,7 +15,7 @@ describe('Nodes with one nodeId', () => {
     const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
     const first = await cluster.node({ nodeId: 'same', servings: servings('first'), ...quick });
     const web = await cluster.node(quick);
-    await web.knows('m');
+    await web.untilNodes('m');
     const last = await cluster.node({ nodeId: 'same', servings: servings('last'), ...quick });
 
     await until(() => error.mock.calls.length >= 3);
@@ -39,7 +39,7 @@ describe('Nodes with one nodeId', () => {
       ...quick,
     });
     const first = await cluster.node({ nodeId: 'same', ...quick });
-    await first.knows('m');
+    await first.untilNodes('m');
     const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow(
       'counted its caller as lost',
     );

@@ -14,7 +14,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
     const web = await client({ attempts: 1 });
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm');
     await callers.answered(200);
 
@@ -49,7 +49,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
         servings: [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }],
       });
       const web = await client();
-      await web.knows('m', 1);
+      await web.untilNodes('m', 1);
       leaving.process.send('hold');
       await leaving.process.messages('holds');
       const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));

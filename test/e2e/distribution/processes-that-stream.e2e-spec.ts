@@ -28,7 +28,7 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] [8.2] A stream waits for its reader, loses nothing, and is bounded at its owner', async () => {
     const owner = await node({ servings: [counter, { name: 'm' }] });
     const web = await client();
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', {
       steps: 400,
       bytes: 128 * KIB,
@@ -61,7 +61,7 @@ describeWirings('A stream of another process', (wiring) => {
     const distribution = { window: { messages: 10_000, bytes: 1024 * MIB } };
     const owner = await node({ servings: [counter, { name: 'm' }], distribution });
     const web = await client(distribution);
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', {
       steps: 200,
       bytes: 128 * KIB,
@@ -80,7 +80,7 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] [8.2] A stream whose batch does not wait fails when its reader is far behind', async () => {
     const owner = await node({ servings: [{ name: 'stepper', as: 'stepping', batchSize: 1 }] });
     const web = await client();
-    await web.knows('stepper', 1);
+    await web.untilNodes('stepper', 1);
     const sequence = web.servings.stream<object, StepOutput>('stepper', { steps: 5000, bytes: 8 });
     const stream = sequence[Symbol.asyncIterator]();
     const steps = stepsOf([(await stream.next()).value!]);
@@ -104,7 +104,7 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter], distribution });
     const reads = { serving: 'counter', input: { steps: 1e9, bytes: KIB }, most: 3 };
     const web = await client(distribution);
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
 
     for await (const event of web.servings.stream<object, StepOutput>('counter', reads.input)) {
       expect(event).toMatchObject({ output: [{ step: 1 }] });
@@ -124,7 +124,7 @@ describeWirings('A stream of another process', (wiring) => {
     const distribution = { heartbeat: 100, downAfter: 1000 };
     const owner = await node({ servings: [counter], distribution });
     const web = await client({ ...distribution, probeAfter: 1_000_000 });
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
     const stream = sequence[Symbol.asyncIterator]();
     await stream.next();
@@ -140,7 +140,7 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] A stream whose owner is killed fails after the events that it had sent', async () => {
     const owner = await node({ servings: [counter] });
     const web = await client();
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
     const stream = sequence[Symbol.asyncIterator]();
     const steps: number[] = [];

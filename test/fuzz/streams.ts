@@ -64,7 +64,7 @@ class Peer {
     await new Promise<void>((resolve) => {
       const receiver = {
         receive: (packet: Uint8Array) => {
-          peer.hear(packet);
+          peer.receive(packet);
           if (peer.owner !== '') {
             resolve();
           }
@@ -117,7 +117,7 @@ class Peer {
     );
   }
 
-  private hear(packet: Uint8Array): void {
+  private receive(packet: Uint8Array): void {
     const { decodeFrame, defaultWireLimits, Kind } = this.parts;
     const { kind, header } = decodeFrame(packet, defaultWireLimits);
     const { info, error, call, from } = header as {

@@ -240,16 +240,16 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
   it('[9.1] Servings can be called in onModuleInit, wherever they are registered', async () => {
     @Injectable()
     class Early implements OnModuleInit {
-      readonly heard: unknown[] = [];
+      readonly replies: unknown[] = [];
 
       constructor(private readonly servings: ServingService) {}
 
       async onModuleInit(): Promise<void> {
-        this.heard.push(
+        this.replies.push(
           await this.servings.batchedRun('loud', 'a'),
           await this.servings.run('quiet', 'b'),
         );
-        this.heard.push(await asCaller(this).echo('c'));
+        this.replies.push(await asCaller(this).echo('c'));
       }
 
       @Batched()
@@ -268,7 +268,7 @@ describeOnPlatforms('Servings while the application starts and runs', (listen) =
       imports: [EarlyModule, ServingModule.forRoot({ servings: [loud] })],
     });
 
-    expect(app.get(Early).heard).toEqual(['a!', 'b.', 'c']);
+    expect(app.get(Early).replies).toEqual(['a!', 'b.', 'c']);
   });
 
   it('[10.1] The service emits the batches of all servings in one stream, which completes with the application', async () => {

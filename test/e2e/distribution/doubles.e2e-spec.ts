@@ -19,11 +19,11 @@ describe('Nodes with one nodeId', () => {
     const last = await cluster.node({ nodeId: 'same', servings: servings('last'), ...quick });
 
     await until(() => error.mock.calls.length >= 3);
-    const told = error.mock.calls.map(([message]) => String(message));
+    const messages = error.mock.calls.map(([message]) => String(message));
     const answer = await web.servings.batchedRun('m', 1);
     error.mockRestore();
 
-    for (const message of told) {
+    for (const message of messages) {
       expect(message).toMatch(/^Two nodes have the nodeId "same": /);
       expect([first, last].every(({ address }) => message.includes(address))).toBe(true);
     }

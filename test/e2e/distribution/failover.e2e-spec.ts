@@ -175,7 +175,7 @@ describe('A call whose caller counts as lost by mistake', () => {
       await until(() => m.batches.batches.length === 1);
 
       node.cluster.receiver.nodeDisconnected(web.address);
-      answer(m, 'nobody hears');
+      answer(m, 'unread');
 
       if (idempotent) {
         await until(() => m.batches.batches.length === 1);
@@ -202,7 +202,7 @@ describe('While the broker is offline', () => {
 
     network.broker(false);
     await until(() => !web.cluster.selector.isOnline);
-    answer(m, 'nobody hears');
+    answer(m, 'unread');
     const later = web.servings.batchedRun('m', 'later');
     for (let i = 0; i < 20; i++) {
       await turn();
@@ -229,7 +229,7 @@ describe('While the broker is offline', () => {
 
     network.hang(node.address);
     node.cluster.receiver.online(false);
-    answer(m, 'nobody hears');
+    answer(m, 'unread');
     network.resume(node.address);
     node.cluster.receiver.online(true);
     await until(() => m.batches.batches.length === 1);

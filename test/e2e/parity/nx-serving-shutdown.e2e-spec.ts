@@ -47,13 +47,13 @@ describe('Shutdown, like Nx.Serving', () => {
     async (_, second) => {
       const { serving, batches } = await hold({ shutdown: { drain: false } });
       const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
-      const told = jest.fn();
-      waiting.catch(told);
+      const rejected = jest.fn();
+      waiting.catch(rejected);
       await turn();
 
       const closing = serving.close();
       await turn();
-      expect(told).toHaveBeenCalledWith(expect.any(ServingClosedError));
+      expect(rejected).toHaveBeenCalledWith(expect.any(ServingClosedError));
       await goOn(batches);
       await closing;
 

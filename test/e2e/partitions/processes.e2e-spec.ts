@@ -172,11 +172,11 @@ describe('The processes of a serving', () => {
     ]);
 
     await leaving!.return!();
-    let heard = await next(staying);
-    while ((heard as string[]).length > 1) {
-      heard = await next(staying);
+    let callers = await next(staying);
+    while ((callers as string[]).length > 1) {
+      callers = await next(staying);
     }
-    expect(heard).toEqual(['stays']);
+    expect(callers).toEqual(['stays']);
 
     await staying!.return!();
     // The generator goes on while a caller waits, and shutdown waits for it.

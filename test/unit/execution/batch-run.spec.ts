@@ -30,7 +30,7 @@ function runOf(...requests: readonly StreamRequest[]): BatchRun {
 }
 
 /** The events of the streams until now: hooks with values, and lists of rows. */
-function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
+function eventsOf(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
   return Promise.all(
     requests.map(async ({ events }) => {
       const values: unknown[] = [];
@@ -75,7 +75,7 @@ describe('BatchRun', () => {
     run.hook('y', floats([4, 2], [1, 2, 3, 4, 5, 6, 7, 8]));
     run.hook('z', [1, 2, 3, 4]);
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [{ x: [1, 2] }, { y: floats([2, 2], [1, 2, 3, 4]) }],
       [],
       [{ y: floats([1, 2], [7, 8]) }],
@@ -87,7 +87,7 @@ describe('BatchRun', () => {
 
     runOf(...requests).hook('logits', floats([3, 2], [1, 2, 3, 4, 5, 6]));
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [{ logits: floats([3, 1], [1, 3, 5]) }],
       [{ logits: floats([3, 1], [2, 4, 6]) }],
     ]);
@@ -109,7 +109,7 @@ describe('BatchRun', () => {
     expect(() => runOf(...requests).hook('x', value)).toThrow(InvalidOutputError);
     expect(() => runOf(...requests).hook('x', value)).toThrow('Hook "x": ');
 
-    expect(await heard(...requests)).toEqual([[], []]);
+    expect(await eventsOf(...requests)).toEqual([[], []]);
   });
 
   it.each<[string, unknown, string]>([
@@ -124,7 +124,7 @@ describe('BatchRun', () => {
     expect(() => runOf(...requests).step(value, undefined)).toThrow(InvalidOutputError);
     expect(() => runOf(...requests).step(value, undefined)).toThrow(message);
 
-    expect(await heard(...requests)).toEqual([[], []]);
+    expect(await eventsOf(...requests)).toEqual([[], []]);
   });
 
   it('[8.4] Each caller gets its own rows of a step', async () => {
@@ -135,7 +135,7 @@ describe('BatchRun', () => {
     run.step([4, 5, DONE], undefined);
     run.end(STEPPED);
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [
         [1, undefined],
         [4, undefined],
@@ -185,7 +185,7 @@ describe('BatchRun', () => {
 
     expect(releaseOutput((await split.reply).rows)).toEqual([[], 'B']);
     expect(await done.events.next()).toEqual({ done: true, value: undefined });
-    expect(await heard(waiting)).toEqual([[['d1']]]);
+    expect(await eventsOf(waiting)).toEqual([[['d1']]]);
     await expect(waiting.events.next()).rejects.toBe(error);
   });
 });

@@ -1,6 +1,6 @@
 import { setTimeout } from 'node:timers/promises';
 
-/** A process that has gone meanwhile hears nothing. */
+/** A process that has ended meanwhile receives nothing. */
 export function signalTo(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);

@@ -1,13 +1,11 @@
 import { connect, type Socket } from 'node:net';
 import { once } from 'node:events';
-import { type INestApplicationContext } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
 import { Transport } from '@nestjs/microservices';
 import * as fc from 'fast-check';
-import { type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
-import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
+import { ServingService } from 'nestjs-serving';
 import { freePort } from '../fixtures/http/free-port.js';
 import type { Attack, Entry, Outcome } from './entry.js';
+import { openNode } from './open-node.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 
 const secret = 'known to nodes alone';
@@ -39,8 +37,8 @@ export async function handshakes(): Promise<Entry & { close(): Promise<unknown> 
   const parts = await nodeParts();
   const port = await freePort();
   const peers = [`127.0.0.1:${port}`];
-  const node = await open({ transport: Transport.TCP, secret, options: { port } }, [echo]);
-  const client = await open({ transport: Transport.TCP, secret, peers });
+  const node = await openNode({ transport: Transport.TCP, secret, options: { port } }, [echo]);
+  const client = await openNode({ transport: Transport.TCP, secret, peers });
   const servings = client.get(ServingService);
   return {
     name: 'cluster, handshake',
@@ -223,12 +221,4 @@ function call(servings: ServingService, value: unknown): Attack {
     },
     toString: () => `a call with ${JSON.stringify(value)}`,
   };
-}
-
-function open(
-  distribution: DistributionOptions,
-  servings: readonly ServingDefinition[] = [],
-): Promise<INestApplicationContext> {
-  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
-  return NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false });
 }

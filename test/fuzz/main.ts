@@ -48,13 +48,13 @@ let failed = false;
 for (const entry of entries.filter(({ name }) => name.includes(options.only))) {
   const startedAt = performance.now();
   const report = await fuzz(entry, { count, seed });
-  failed = tell(report, (performance.now() - startedAt) / 1000) || failed;
+  failed = print(report, (performance.now() - startedAt) / 1000) || failed;
 }
 await Promise.all([sites.express, sites.fastify, ...clusters].map((each) => each.close()));
 process.exitCode = failed ? 1 : 0;
 
 /** Prints the report; true if it is bad. */
-function tell(
+function print(
   { entry, hostile, valid, outcomes, failures, memory }: FuzzReport,
   seconds: number,
 ): boolean {

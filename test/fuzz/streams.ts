@@ -1,10 +1,8 @@
-import { type INestApplicationContext } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
 import * as fc from 'fast-check';
-import { Batch, type ServingDefinition, ServingModule, ServingService } from 'nestjs-serving';
-import { type DistributionOptions, ServingClusterModule } from 'nestjs-serving/distribution';
+import { Batch, ServingService } from 'nestjs-serving';
 import { MemoryNetwork } from 'nestjs-serving/testing';
 import type { Attack, Entry, Outcome } from './entry.js';
+import { openNode } from './open-node.js';
 import { type NodeParts, nodeParts } from './node-parts.js';
 
 const EVIL = 'evil';
@@ -36,8 +34,8 @@ interface Streamed {
 export async function streams(): Promise<Entry & { close(): Promise<unknown> }> {
   const parts = await nodeParts();
   const network = new MemoryNetwork({ maxPacket: 2 ** 20 });
-  const node = await open({ transport: network.transport() }, [echo]);
-  const client = await open({ transport: network.transport() });
+  const node = await openNode({ transport: network.transport() }, [echo]);
+  const client = await openNode({ transport: network.transport() });
   const servings = client.get(ServingService);
   const peer = await Peer.join(network, parts);
   return {
@@ -230,12 +228,4 @@ function validStream(servings: ServingService, rows: readonly number[]): Attack 
     },
     toString: () => `a stream of ${rows.length} rows`,
   };
-}
-
-function open(
-  distribution: DistributionOptions,
-  servings: readonly ServingDefinition[] = [],
-): Promise<INestApplicationContext> {
-  const imports = [ServingModule.forRoot({ servings }), ServingClusterModule.forRoot(distribution)];
-  return NestFactory.createApplicationContext({ module: class {}, imports }, { logger: false });
 }

@@ -22,8 +22,8 @@ export class Fleet {
     return this.weights.map((weight, index) => this.beat(`node-${index}`, weight));
   }
 
-  /** All of them are heard. */
-  tell(members: Members, changed = 0): void {
+  /** The members receive all of them. */
+  announce(members: Members, changed = 0): void {
     this.beats(changed).forEach((info) => members.receive(info, this.seq));
   }
 

@@ -66,7 +66,7 @@ async function errorOfNodes(plan: Plan): Promise<Measurement> {
       for (let call = 0; call < calls; call++) {
         tallies.get(pick(members.candidates('m'), nobody, context)!.address)!.got++;
       }
-      fleet.tell(members, 0.01);
+      fleet.announce(members, 0.01);
     }
     const all = [...tallies.values()];
     sides.weighted.push(100 * rootMeanSquare(all.map(({ got, due }) => (got - due) / due)));
@@ -84,27 +84,27 @@ async function costOfBeats({ rounds }: Plan): Promise<Measurement> {
   const { readNodeInfo } = await balancing();
   const { members, fleet } = await newCluster();
   const repeats = 20;
-  const cost = (changed: number, hear: (header: string) => unknown): number => {
+  const cost = (changed: number, receive: (header: string) => unknown): number => {
     let time = 0;
     for (let repeat = 0; repeat < repeats; repeat++) {
       const headers = fleet.beats(changed).map((info) => JSON.stringify(info));
       const start = performance.now();
-      headers.forEach(hear);
+      headers.forEach(receive);
       members.candidates('m');
       time += performance.now() - start;
     }
     return time / repeats;
   };
-  const hear = (header: string): void => members.receive(readNodeInfo(JSON.parse(header)), 0);
+  const receive = (header: string): void => members.receive(readNodeInfo(JSON.parse(header)), 0);
   const sides = await interleave(rounds, {
-    'another load': async () => cost(0, hear),
+    'another load': async () => cost(0, receive),
     'JSON alone': async () => cost(0, (header) => JSON.parse(header)),
-    'another weight': async () => cost(1, hear),
+    'another weight': async () => cost(1, receive),
   });
 
   return compare({
     figure: 'P10',
-    title: `hearing the beats of ${nodes} nodes`,
+    title: `receiving the beats of ${nodes} nodes`,
     by: 'ratio',
     sides,
     sideUnit: 'ms',
@@ -130,7 +130,7 @@ async function newCluster(seed = 1): Promise<{ members: Members; fleet: Fleet }>
   const { Members: Table } = await balancing();
   const members = new Table({ suspectAfter: 2000, downAfter: 3000, maxNodes: 1024 });
   const fleet = new Fleet('m', nodes, randomFrom(seed));
-  fleet.tell(members);
+  fleet.announce(members);
   return { members, fleet };
 }
 

@@ -36,14 +36,14 @@ export class BinarySocket extends TcpSocket {
     }
     let rest = this.chunks.length === 1 ? data : Buffer.concat(this.chunks);
     while (rest.length >= (this.needed = needOf(rest))) {
-      this.hear(rest.subarray(4, this.needed));
+      this.receive(rest.subarray(4, this.needed));
       rest = rest.subarray(this.needed);
     }
     this.chunks = [rest];
     this.buffered = rest.length;
   }
 
-  private hear(message: Buffer): void {
+  private receive(message: Buffer): void {
     const start = 1 + message.readUInt8();
     const data = message.subarray(start);
     this.netSocket.emit('message', {
@@ -56,7 +56,7 @@ export class BinarySocket extends TcpSocket {
   }
 }
 
-/** The bytes of the first message, or those that tell. */
+/** The bytes of the first message, or of its length. */
 function needOf(bytes: Buffer): number {
   return bytes.length < 4 ? 4 : 4 + bytes.readUInt32LE();
 }

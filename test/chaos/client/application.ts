@@ -27,7 +27,7 @@ export class Application {
    * and nobody can write to that any more.
    */
   readonly ended: Promise<Ending>;
-  /** What it said beside, such as warnings. */
+  /** What it printed beside, such as warnings. */
   output = '';
   private lastWords: LastWords | undefined;
   private readonly client: HttpClient;

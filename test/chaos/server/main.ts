@@ -41,13 +41,13 @@ if (ending === 'exit') {
 } else {
   process.once('SIGTERM', () => void app.close());
 }
-process.once('exit', () => tell({ accepted: counts.accepted } satisfies LastWords));
+process.once('exit', () => send({ accepted: counts.accepted } satisfies LastWords));
 // Whoever has started it may be killed.
 process.stdin.resume().once('end', () => process.kill(process.pid, 'SIGKILL'));
 (process.stdin as Socket).unref();
 await app.listen(0, '127.0.0.1');
-tell({ url: await app.getUrl() });
+send({ url: await app.getUrl() });
 
-function tell(words: object): void {
-  writeSync(1, `${JSON.stringify(words)}\n`);
+function send(message: object): void {
+  writeSync(1, `${JSON.stringify(message)}\n`);
 }

@@ -279,16 +279,16 @@ describe('A client that leaves a process', () => {
 
   it('[7.3] A client that leaves does not end the process through calls that the handler awaits later', async () => {
     const app = run('early-calls');
-    const [url] = await app.told<string>('listening');
+    const [url] = await app.messages<string>('listening');
     const client = await RawClient.connect(url!);
     client.get('/');
-    await app.told('running', 3);
+    await app.messages('running', 3);
 
     client.leave();
-    await app.told('ended', 4);
-    app.tell('go on');
+    await app.messages('ended', 4);
+    app.send('go on');
 
-    expect(await app.told('settled')).toEqual([
+    expect(await app.messages('settled')).toEqual([
       Array.from({ length: 4 }, () => 'CallCancelledError'),
     ]);
     app.kill('SIGTERM');

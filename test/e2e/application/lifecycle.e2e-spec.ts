@@ -35,7 +35,7 @@ const threads = async () => (await readFile(diary, 'utf8')).trim().split('\n');
 /** Starts an application and returns a function that calls it. */
 async function serve(options: object) {
   const app = run('http', { platform: 'express', ending: 'close', diary, ...options });
-  const [url] = await app.told<string>('listening');
+  const [url] = await app.messages<string>('listening');
   const call = async (text: string, serving = 'held') => {
     const response = await fetch(`${url}/${serving}/${text}`);
     return { status: response.status, body: await response.text() };
@@ -58,10 +58,10 @@ describe('An application that receives SIGTERM', () => {
       const texts = Array.from({ length: 100 }, (_, i) => `text${i}`);
 
       const replies = Promise.all(texts.map((text) => call(text)));
-      await app.told('accepted', texts.length);
+      await app.messages('accepted', texts.length);
       app.kill('SIGTERM');
-      await app.told('closing');
-      app.tell('open');
+      await app.messages('closing');
+      app.send('open');
 
       expect(await replies).toEqual(
         texts.map((text) => ({ status: 200, body: text.toUpperCase() })),
@@ -75,7 +75,7 @@ describe('An application that receives SIGTERM', () => {
     '[9.3] Calls that are accepted during shutdown are answered while clients go on calling, on %s',
     async (platform) => {
       const { app, call } = await serve({ platform });
-      app.tell('open');
+      app.send('open');
       const answered: string[] = [];
       const callForEver = async (client: number) => {
         for (let i = 0; ; i++) {
@@ -92,7 +92,7 @@ describe('An application that receives SIGTERM', () => {
       };
 
       const clients = Promise.all(Array.from({ length: 20 }, (_, client) => callForEver(client)));
-      await app.told('accepted', 200);
+      await app.messages('accepted', 200);
       app.kill('SIGTERM');
       await clients;
 
@@ -118,9 +118,9 @@ describe('An application that receives SIGTERM', () => {
     const { app, call } = await serve({ batchSize: 1, ...options });
 
     const running = call('running');
-    await app.told('running');
+    await app.messages('running');
     const queued = Promise.all(['a', 'b', 'c'].map((text) => call(text)));
-    await app.told('accepted', 4);
+    await app.messages('accepted', 4);
     app.kill('SIGTERM');
 
     expect(await queued).toEqual(
@@ -129,7 +129,7 @@ describe('An application that receives SIGTERM', () => {
         body: '{"statusCode":503,"message":"Service Unavailable"}',
       })),
     );
-    app.tell('open');
+    app.send('open');
     expect(await running).toEqual(ofRunning);
     expect(await app.ended).toEqual({ ...byItself, output: expect.stringContaining(warning) });
     expect(await app.all('running')).toEqual([['running']]);
@@ -142,7 +142,7 @@ describe('An application that receives SIGTERM', () => {
   ])('[5.3] [9.3] Shutdown waits for a thread that runs a model, by %s', async (ending, end) => {
     const app = run('model', { model: slow, ending });
 
-    expect(await app.told('reply')).toEqual([{ dims: [128, 512], intact: true }]);
+    expect(await app.messages('reply')).toEqual([{ dims: [128, 512], intact: true }]);
     expect(await app.ended).toEqual(end);
   });
 });
@@ -153,7 +153,7 @@ describe('A process', () => {
     async (order) => {
       const app = run('boot', { diary, model, order, handled: true });
 
-      expect(await app.told('failed')).toEqual([
+      expect(await app.messages('failed')).toEqual([
         expect.stringMatching(/^Serving "wrong": Cannot load the model \S+boot\.mjs: /),
       ]);
       expect(await app.ended).toEqual({ ...byItself, code: 3 });
@@ -175,7 +175,7 @@ describe('A process', () => {
   it('[9.3] A process with idle servings ends by itself', async () => {
     const app = run('idle', { diary, model });
 
-    expect(await app.told('replies')).toEqual([['text', [2, 2]]]);
+    expect(await app.messages('replies')).toEqual([['text', [2, 2]]]);
     expect(await app.ended).toEqual(byItself);
   });
 });

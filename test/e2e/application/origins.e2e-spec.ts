@@ -40,20 +40,20 @@ import { describeOnPlatforms, type Listen } from '../../fixtures/partitions/plat
 const pairs: BatchedOptions = { batchSize: 2, batchTimeout: 1_000_000 };
 const pairsOfOneOrigin: BatchedOptions = { ...pairs, queue: { separateOrigins: true } };
 
-/** The origin of the batch and the rows in it. */
-const told = (rows: readonly string[]): string[] =>
+/** For each row, the origin of the batch and the rows in it. */
+const described = (rows: readonly string[]): string[] =>
   rows.map(() => `${currentOrigin()}: ${rows.toSorted().join(' ')}`);
 
 const servings: ServingDefinition[] = [
   {
-    name: 'told',
+    name: 'described',
     ...pairsOfOneOrigin,
     useFactory:
       () =>
       async (rows: string[], { origin }) => {
         await Promise.resolve();
-        return told(rows).map((words) =>
-          words.startsWith(`${origin}: `) ? words : `${origin}, but ${words}`,
+        return described(rows).map((text) =>
+          text.startsWith(`${origin}: `) ? text : `${origin}, but ${text}`,
         );
       },
   },
@@ -77,8 +77,8 @@ const Text = createParamDecorator((_: unknown, context: ExecutionContext): unkno
 @Injectable()
 class Provider {
   @Batched(pairsOfOneOrigin)
-  tell(rows: string[]): string[] {
-    return told(rows);
+  describe(rows: string[]): string[] {
+    return described(rows);
   }
 }
 
@@ -88,8 +88,8 @@ class AskingGuard implements CanActivate {
   constructor(@Inject(ServingService) private readonly service: ServingService) {}
 
   async canActivate(context: ExecutionContext): Promise<boolean> {
-    context.switchToHttp().getRequest<{ told?: unknown }>().told = await this.service.run(
-      'told',
+    context.switchToHttp().getRequest<{ ofGuard?: unknown }>().ofGuard = await this.service.run(
+      'described',
       'guard',
     );
     return true;
@@ -103,12 +103,12 @@ class Front {
   @Get('serving/:text')
   @MessagePattern('serving')
   serving(@Text() text: string): Promise<unknown> {
-    return this.service.batchedRun('told', text);
+    return this.service.batchedRun('described', text);
   }
 
   @Get('named/:text')
   @MessagePattern('named')
-  @Batched('told')
+  @Batched('described')
   named(@Text() text: string): string {
     return text;
   }
@@ -117,7 +117,7 @@ class Front {
   @MessagePattern('method')
   @Batched({ ...pairsOfOneOrigin, types: [String] })
   method(@Text() texts: string[]): string[] {
-    return told(texts);
+    return described(texts);
   }
 
   @Get('mixed/:text')
@@ -129,14 +129,14 @@ class Front {
   @Sse('streamed/:text')
   streamed(@Text() text: string): Observable<MessageEvent> {
     return this.service
-      .stream<string, string>('told', text)
+      .stream<string, string>('described', text)
       .pipe(map(({ output }) => ({ data: output })));
   }
 
   @Get('guarded')
   @UseGuards(AskingGuard)
-  async guarded(@Req() request: { told: unknown }): Promise<unknown[]> {
-    return [request.told, await this.service.run('told', 'handler')];
+  async guarded(@Req() request: { ofGuard: unknown }): Promise<unknown[]> {
+    return [request.ofGuard, await this.service.run('described', 'handler')];
   }
 }
 
@@ -146,8 +146,8 @@ class ProviderFront {
 
   @Get('provider/:text')
   @MessagePattern('provider')
-  tell(@Text() text: string): Promise<string> {
-    return asCaller(this.provider).tell(text);
+  describe(@Text() text: string): Promise<string> {
+    return asCaller(this.provider).describe(text);
   }
 }
 
@@ -186,10 +186,10 @@ function overTcp(server: Server): Call {
 function inProcess(app: INestApplicationContext): Call {
   const service = app.get(ServingService);
   const calls: Record<Way, (text: string) => Promise<unknown>> = {
-    serving: (text) => service.batchedRun('told', text),
+    serving: (text) => service.batchedRun('described', text),
     named: async (text) => app.get(Front).named(text),
     method: (text) => asCaller(app.get(Front)).method(text),
-    provider: (text) => asCaller(app.get(Provider)).tell(text),
+    provider: (text) => asCaller(app.get(Provider)).describe(text),
     mixed: (text) => service.batchedRun('mixed', text),
   };
   return (way, text) => calls[way](text);
@@ -328,22 +328,23 @@ describeOnPlatforms('Origins', (listen) => {
       expect.stringContaining('data: http: a b'),
       expect.stringContaining('data: http: a b'),
     ]);
-    const cold = withOrigin('ws', () => service.stream('told', 'c'));
-    const reply = service.batchedRun('told', 'd', { origin: 'ws' });
+    const cold = withOrigin('ws', () => service.stream('described', 'c'));
+    const reply = service.batchedRun('described', 'd', { origin: 'ws' });
     expect(await firstValueFrom(cold.pipe(map(({ output }) => output)))).toBe('ws: c d');
     expect(await reply).toBe('ws: c d');
   });
 
   it('[4.10] A caller can name the origin as an option of the call and around it', async () => {
     const { service, http } = await startHybrid(listen, true);
-    const asIfHttp: Call = (_, text) => service.batchedRun('told', text, { origin: 'http' });
-    const asIfSocket: Call = (_, text) => withOrigin('ws', () => service.batchedRun('told', text));
+    const asIfHttp: Call = (_, text) => service.batchedRun('described', text, { origin: 'http' });
+    const asIfSocket: Call = (_, text) =>
+      withOrigin('ws', () => service.batchedRun('described', text));
 
     const replies = await Promise.all([
       http('serving', 'a'),
       asIfHttp('serving', 'b'),
       asIfSocket('serving', 'c'),
-      service.batchedRun('told', 'd', { origin: 'ws' }),
+      service.batchedRun('described', 'd', { origin: 'ws' }),
     ]);
 
     expect(replies).toEqual(['http: a b', 'http: a b', 'ws: c d', 'ws: c d']);

@@ -359,10 +359,10 @@ it('[12.2] An error thrown by a listener is an uncaught error of the process and
   const thrown = ['channel', 'observable'].flatMap((from) =>
     types.map((type) => `${from} ${type}`),
   );
-  const [replies, heard] = messages as [string[], string[]];
-  expect({ code, replies, heard: heard.toSorted() }).toEqual({
+  const [replies, uncaught] = messages as [string[], string[]];
+  expect({ code, replies, uncaught: uncaught.toSorted() }).toEqual({
     code: 0,
     replies: ['a', 'b'],
-    heard: thrown,
+    uncaught: thrown,
   });
 });

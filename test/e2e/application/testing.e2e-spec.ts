@@ -171,10 +171,10 @@ describeOnPlatforms('An application under test', (listen) => {
     const responded = once(request, 'response');
     const batch = await script.next();
     batch.step(['once']);
-    const heard = hearing(((await responded) as [IncomingMessage])[0]);
-    await heard('data: once');
+    const received = receiverOf(((await responded) as [IncomingMessage])[0]);
+    await received('data: once');
     batch.step(['upon']);
-    await heard('data: upon');
+    await received('data: upon');
 
     request.destroy();
     for (let tries = 0; batch.isWaiting(0) && tries < 10_000; tries++) {
@@ -228,7 +228,7 @@ describeOnPlatforms('An application under test', (listen) => {
 });
 
 /** A function that resolves when the response has received the text. */
-function hearing(response: IncomingMessage): (text: string) => Promise<void> {
+function receiverOf(response: IncomingMessage): (text: string) => Promise<void> {
   let read = '';
   response.on('data', (chunk: Buffer) => (read += chunk.toString()));
   return async (text) => {

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import type { ServingDefinition } from 'nestjs-serving';
 import { Messenger } from '../../../lib/distribution/wire/messenger.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
@@ -47,7 +48,7 @@ describe('The log of a node', () => {
   it('[11] The log warns when a node is lost and reports its return', async () => {
     const model = await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     lines.length = 0;
 
@@ -58,7 +59,7 @@ describe('The log of a node', () => {
     ]);
     lines.length = 0;
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     expect(ofOthers().toSorted()).toEqual([
       'Client "web" has joined',
@@ -70,7 +71,7 @@ describe('The log of a node', () => {
     const network = cluster.network({ connections: false });
     await cluster.node({ nodeId: 'model', servings: [serving('a')] });
     const web = await cluster.node({ nodeId: 'web' });
-    await web.knows('a');
+    await web.untilNodes('a');
     await until(() => ofOthers().length === 2);
     lines.length = 0;
 
@@ -78,14 +79,13 @@ describe('The log of a node', () => {
     await until(() => !web.cluster.selector.isOnline);
     network.broker(true);
     await until(() => web.cluster.selector.isOnline);
-    await web.knows('a');
+    await web.untilNodes('a');
 
     expect(lines).toEqual([]);
   });
 
   it('[11] Nodes with another secret lead to one warning', async () => {
-    const told: string[] = [];
-    jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: string) => void told.push(line));
+    const warnings = recordWarnings();
     const secrets = ['one that is long enough', 'another that is, too'];
 
     const nodes = await Promise.all(
@@ -96,6 +96,6 @@ describe('The log of a node', () => {
 
     const complaint =
       'A message cannot be read: A packet whose signature is wrong: do all nodes have the same secret and namespace?';
-    expect(told).toEqual([complaint, complaint]);
+    expect(warnings).toEqual([complaint, complaint]);
   });
 });

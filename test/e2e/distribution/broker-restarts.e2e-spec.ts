@@ -18,7 +18,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
     const web = await client(distribution);
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm', 48);
     await callers.answered(300);
     await Promise.all(nodes.map((each) => each.hold()));
@@ -27,7 +27,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
     await until(() => !web.cluster.selector.isOnline);
     const stranded = nodes.flatMap((each) => each.stranded);
     expect(stranded.length).toBeGreaterThan(0);
-    nodes.forEach(({ process }) => process.tell('open'));
+    nodes.forEach(({ process }) => process.send('open'));
     return { nodes, web, callers, stranded };
   }
 
@@ -58,7 +58,7 @@ describeBrokers('Processes of a cluster whose broker restarts', (wiring) => {
 
     await wiring.broker().start();
     await callers.answered(300);
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     await callers.end();
 
     expect([...lost.values()].filter((failure) => !(failure instanceof NodeLostError))).toEqual([]);

@@ -43,7 +43,7 @@ describe('A call in a cluster', () => {
   it('[M8] A call with an unknown option is refused before it is sent', async () => {
     await cluster.node({ servings: [saying('far', 'owner')] });
     const web = await cluster.node();
-    await web.knows('far');
+    await web.untilNodes('far');
     const misspelt: object = { timeoutt: 1 };
 
     const faults = await Promise.all([
@@ -71,7 +71,7 @@ describe('A call in a cluster', () => {
       ],
     });
     const web = await cluster.node();
-    await web.knows('split');
+    await web.untilNodes('split');
 
     expect(await web.servings.batchedRun('split', Batch.stack(['a', 'b', 'c']))).toEqual([
       { offset: 0, rows: 2, metadata: 'ab' },
@@ -84,7 +84,7 @@ describe('A call in a cluster', () => {
       servings: [saying('near', 'owner'), saying('far', 'owner')],
     });
     const web = await cluster.node({ servings: [saying('near', 'web')] });
-    await web.knows('far');
+    await web.untilNodes('far');
 
     expect(await web.servings.batchedRun('near', 1)).toEqual({ node: 'web', row: 1 });
     expect(await web.servings.batchedRun('far', 2)).toEqual({ node: 'owner', row: 2 });
@@ -94,13 +94,13 @@ describe('A call in a cluster', () => {
 
   it('[11] A call runs on the side that it names', async () => {
     const web = await cluster.node({ servings: [saying('near', 'web')] });
-    await web.knows('near');
+    await web.untilNodes('near');
     const { servings } = web;
 
     expect(await servings.batchedRun({ local: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
     expect(await servings.batchedRun({ distributed: 'near' }, 1)).toEqual({ node: 'web', row: 1 });
     const owner = await cluster.node({ servings: [saying('far', 'owner')] });
-    await web.knows('far');
+    await web.untilNodes('far');
     expect(await failureOf(servings.batchedRun({ local: 'far' }, 1))).toBeInstanceOf(
       UnknownServingError,
     );
@@ -142,7 +142,7 @@ describe('A call in a cluster', () => {
       ],
     });
     const [one, two] = [await cluster.node(), await cluster.node()];
-    await Promise.all([one.knows('held'), two.knows('held')]);
+    await Promise.all([one.untilNodes('held'), two.untilNodes('held')]);
 
     const replies = [
       one.servings.batchedRun('held', 1),
@@ -168,7 +168,7 @@ describe('A call in a cluster', () => {
       drainTimeout: 1000,
     });
     await cluster.node({ servings: [saying('m', 'other')] });
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const runs = web.servings.batchedRun('m', 'runs');
     await until(() => own.batches.length === 1);
     const waiting = [
@@ -199,7 +199,7 @@ describe('A call in a cluster', () => {
       balance: (candidates, { serving }) =>
         candidates.find(({ id }) => id === 'b' && serving === 'm'),
     });
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
 
     const replies = await Promise.all(nodes.map((row) => web.servings.batchedRun('m', row)));
 
@@ -211,7 +211,7 @@ describe('A call in a cluster', () => {
       servings: [{ name: 'echo', useFactory: () => (rows: unknown) => rows }],
     });
     const web = await cluster.node();
-    await web.knows('echo');
+    await web.untilNodes('echo');
     const input = { x: floats([2, 3], [1, NaN, -0, Infinity, 5, 6]) };
 
     expect(await web.servings.batchedRun('echo', input)).toEqual(input);
@@ -234,7 +234,7 @@ describe('A call in a cluster', () => {
     };
     await cluster.node({ servings: [definition] });
     const web = await cluster.node();
-    await web.knows('sides');
+    await web.untilNodes('sides');
 
     expect(await web.servings.batchedRun('sides', 'a')).toBe('a owner() post');
     expect(await web.servings.batchedRun(definition, 'a')).toBe('a pre@ owner() post');
@@ -256,7 +256,7 @@ describe('A call in a cluster', () => {
     const web = await cluster.node();
 
     for (const { name } of servings) {
-      await web.knows(name);
+      await web.untilNodes(name);
       const replies = [1, 2].map((value) => web.servings.batchedRun(name, floats([1, 1], [value])));
       expect(await Promise.all(replies)).toEqual([floats([1, 1], [1]), floats([1, 1], [2])]);
     }
@@ -279,7 +279,7 @@ describe('A call in a cluster', () => {
       limits,
     });
     const web = await cluster.node({ limits });
-    await web.knows('texts');
+    await web.untilNodes('texts');
     const { servings } = web;
 
     // Sizes at which the value fits and the frame with its header does not.
@@ -324,7 +324,7 @@ describe('A call in a cluster', () => {
       const small = { limits: { bytes: 20_000 }, requestTimeout: 600_000 };
       const node = await cluster.node({ servings, ...small });
       const web = await cluster.node({ requestTimeout: 600_000 });
-      await web.knows('echo');
+      await web.untilNodes('echo');
 
       const large = 'x'.repeat(50_000);
       const lazy = Readable.from([Batch.ofValues(['a']), Batch.ofValues([large])]);
@@ -342,7 +342,7 @@ describe('A call in a cluster', () => {
       await node.close();
       await cluster.node({ servings });
       const caller = await cluster.node({ ...small, attempts: 1 });
-      await caller.knows('texts');
+      await caller.untilNodes('texts');
       const unreadable = {
         name: 'NodeLostError',
         message: expect.stringMatching(/cannot be read.*at most 20000 are allowed/),
@@ -365,7 +365,7 @@ describe('A call in a cluster', () => {
     };
     await cluster.node({ servings: [{ ...saying('shared', 'owner'), queue: { tenant } }] });
     const web = await cluster.node();
-    await web.knows('shared');
+    await web.untilNodes('shared');
 
     await web.servings.batchedRun('shared', 1);
     await web.servings.batchedRun('shared', 2, { tenant: 'said' });
@@ -384,7 +384,7 @@ describe('A call in a cluster', () => {
     };
     await cluster.node({ servings: [keyed] });
     const web = await cluster.node();
-    await web.knows('keyed');
+    await web.untilNodes('keyed');
 
     const replies = ['short', 'long'].map((key) =>
       web.servings.batchedRun('keyed', 'row', { key }),
@@ -397,7 +397,7 @@ describe('A call in a cluster', () => {
     const held = new HeldFunction<number>();
     await cluster.node({ servings: [{ name: 'held', batchSize: 1, useFactory: held.useFactory }] });
     const web = await cluster.node({ drainTimeout: 30_000 });
-    await web.knows('held');
+    await web.untilNodes('held');
     const { servings } = web;
     const reply = servings.batchedRun('held', 1);
     await until(() => held.batches.length === 1);
@@ -420,7 +420,7 @@ describe('A call in a cluster', () => {
     };
     await cluster.node({ servings: [sum], limits: { nodes: 5 } });
     const web = await cluster.node({ limits: { nodes: 5 } });
-    await web.knows('sum');
+    await web.untilNodes('sum');
 
     expect(
       await web.servings.batchedRun(

@@ -29,7 +29,7 @@ describe('The events of a call to another node', () => {
   async function watched(serving: FunctionServingDefinition) {
     const owner = await cluster.node({ servings: [serving] });
     const web = await cluster.node({ remotes: ['m'] });
-    await web.knows('m');
+    await web.untilNodes('m');
     const ends = [web, owner].map(({ servings }) => firstValueFrom(servings.eventsOf('call:end')));
     return { servings: web.servings, ends };
   }

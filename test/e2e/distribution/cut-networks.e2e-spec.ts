@@ -36,7 +36,7 @@ describeHosts(4, 'A network of hosts', (hosts) => {
         return node({ host: where, distribution, servings: host <= serving ? servings : [] });
       }),
     );
-    await Promise.all(all.map((each) => each.knows('m', serving)));
+    await Promise.all(all.map((each) => each.untilNodes('m', serving)));
     return all;
   }
 
@@ -53,12 +53,17 @@ describeHosts(4, 'A network of hosts', (hosts) => {
 
     hosts.cut(1);
     const { stranded } = a;
-    await Promise.all([web.knows('m', 2), b.knows('m', 2), c.knows('m', 2), a.knows('m', 1)]);
+    await Promise.all([
+      web.untilNodes('m', 2),
+      b.untilNodes('m', 2),
+      c.untilNodes('m', 2),
+      a.untilNodes('m', 1),
+    ]);
     await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
-    a.process.tell('open');
+    a.process.send('open');
     hosts.mend();
-    await Promise.all([web, a, b, c].map((each) => each.knows('m', 3)));
+    await Promise.all([web, a, b, c].map((each) => each.untilNodes('m', 3)));
     await callers.answered(50, a.pid);
     await callers.end();
 
@@ -78,17 +83,17 @@ describeHosts(4, 'A network of hosts', (hosts) => {
     await Promise.all([parted.answered(100), other.answered(100)]);
 
     hosts.part(1, 3);
-    await near.knows('m', 1);
+    await near.untilNodes('m', 1);
     const before = answersOf(parted, a);
     await Promise.all([
       parted.answered(100, b.pid),
       other.answered(50, a.pid),
       other.answered(50, b.pid),
     ]);
-    await Promise.all([far, a, b].map((each) => each.knows('m', 2)));
+    await Promise.all([far, a, b].map((each) => each.untilNodes('m', 2)));
     const after = answersOf(parted, a);
     hosts.mend();
-    await near.knows('m', 2);
+    await near.untilNodes('m', 2);
     await parted.answered(50, a.pid);
     await Promise.all([parted.end(), other.end()]);
 

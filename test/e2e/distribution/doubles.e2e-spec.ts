@@ -15,15 +15,15 @@ describe('Nodes with one nodeId', () => {
     const error = jest.spyOn(Logger.prototype, 'error').mockReturnValue();
     const first = await cluster.node({ nodeId: 'same', servings: servings('first'), ...quick });
     const web = await cluster.node(quick);
-    await web.knows('m');
+    await web.untilNodes('m');
     const last = await cluster.node({ nodeId: 'same', servings: servings('last'), ...quick });
 
     await until(() => error.mock.calls.length >= 3);
-    const told = error.mock.calls.map(([message]) => String(message));
+    const messages = error.mock.calls.map(([message]) => String(message));
     const answer = await web.servings.batchedRun('m', 1);
     error.mockRestore();
 
-    for (const message of told) {
+    for (const message of messages) {
       expect(message).toMatch(/^Two nodes have the nodeId "same": /);
       expect([first, last].every(({ address }) => message.includes(address))).toBe(true);
     }
@@ -39,7 +39,7 @@ describe('Nodes with one nodeId', () => {
       ...quick,
     });
     const first = await cluster.node({ nodeId: 'same', ...quick });
-    await first.knows('m');
+    await first.untilNodes('m');
     const ended = expect(first.servings.batchedRun('m', 1)).rejects.toThrow(
       'counted its caller as lost',
     );

@@ -44,7 +44,7 @@ describe('A call whose node is lost', () => {
       await cluster.node({ servings: [b.definition] }),
     ];
     const web = await cluster.node();
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => a.batches.batches.length + b.batches.batches.length === 1);
     const [first, second] = a.batches.batches.length === 1 ? [nodeA, b] : [nodeB, a];
@@ -61,7 +61,7 @@ describe('A call whose node is lost', () => {
     const nodeA = await cluster.node({ servings: [a.definition] });
     await cluster.node({ servings: [held('m', { distribution: { weight: 0 } }).definition] });
     const web = await cluster.node();
-    await web.knows('m', 1);
+    await web.untilNodes('m', 1);
     const reply = failureOf(web.servings.batchedRun('m', 'row'));
     await until(() => a.batches.batches.length === 1);
 
@@ -89,7 +89,7 @@ describe('A call whose node is lost', () => {
       attempts: 2,
       balance: (owners) => owners.toSorted((one, other) => (one.id < other.id ? -1 : 1))[0],
     });
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => b.batches.batches.length === 1);
 
@@ -106,7 +106,7 @@ describe('A call whose node is lost', () => {
       }),
     );
     const web = await cluster.node({ attempts: 2 });
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const reply = failureOf(web.servings.batchedRun('m', 'row'));
     for (let lost = 0; lost < 2; lost++) {
       await until(() => nodes.some(({ serving }) => serving.batches.batches.length === 1));
@@ -127,7 +127,7 @@ describe('A call whose node is lost', () => {
     const quick = { heartbeat: 20, downAfter: 100, probeAfter: 1_000_000 };
     const nodeA = await cluster.node({ servings: [a.definition], ...quick });
     const web = await cluster.node(quick);
-    await web.knows('m');
+    await web.untilNodes('m');
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => a.batches.batches.length === 1);
 
@@ -148,7 +148,7 @@ describe('A call whose node is lost', () => {
     const slow = { heartbeat: 60_000, probeAfter: 10 };
     const nodeA = await cluster.node({ servings: [a.definition], ...slow });
     const web = await cluster.node(slow);
-    await web.knows('m');
+    await web.untilNodes('m');
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => a.batches.batches.length === 1);
 
@@ -170,12 +170,12 @@ describe('A call whose caller counts as lost by mistake', () => {
       const m = held('m', { recovery: { idempotent } });
       const node = await cluster.node({ servings: [m.definition] });
       const web = await cluster.node({ discoveryTimeout: 50 });
-      await web.knows('m');
+      await web.untilNodes('m');
       const reply = web.servings.batchedRun('m', 'row');
       await until(() => m.batches.batches.length === 1);
 
       node.cluster.receiver.nodeDisconnected(web.address);
-      answer(m, 'nobody hears');
+      answer(m, 'unread');
 
       if (idempotent) {
         await until(() => m.batches.batches.length === 1);
@@ -196,13 +196,13 @@ describe('While the broker is offline', () => {
     const m = held('m', { recovery: { idempotent: true } });
     await cluster.node({ servings: [m.definition] });
     const web = await cluster.node({ discoveryTimeout: 10 });
-    await web.knows('m');
+    await web.untilNodes('m');
     const underWay = web.servings.batchedRun('m', 'under way');
     await until(() => m.batches.batches.length === 1);
 
     network.broker(false);
     await until(() => !web.cluster.selector.isOnline);
-    answer(m, 'nobody hears');
+    answer(m, 'unread');
     const later = web.servings.batchedRun('m', 'later');
     for (let i = 0; i < 20; i++) {
       await turn();
@@ -223,13 +223,13 @@ describe('While the broker is offline', () => {
     const patient = { downAfter: 60_000 };
     const node = await cluster.node({ servings: [m.definition], ...patient });
     const web = await cluster.node(patient);
-    await web.knows('m');
+    await web.untilNodes('m');
     const reply = web.servings.batchedRun('m', 'row');
     await until(() => m.batches.batches.length === 1);
 
     network.hang(node.address);
     node.cluster.receiver.online(false);
-    answer(m, 'nobody hears');
+    answer(m, 'unread');
     network.resume(node.address);
     node.cluster.receiver.online(true);
     await until(() => m.batches.batches.length === 1);
@@ -243,7 +243,7 @@ describe('While the broker is offline', () => {
     const slow = { heartbeat: 20, downAfter: 60_000, probeAfter: 1_000_000 };
     const node = await cluster.node({ servings: [answering('m')], ...slow });
     const web = await cluster.node(slow);
-    await web.knows('m');
+    await web.untilNodes('m');
 
     network.hang(node.address);
     [web, node].forEach(({ cluster: each }) => each.receiver.online(false));
@@ -272,7 +272,7 @@ describe('A call that a node refuses', () => {
       full.map(({ definition }) => cluster.node({ servings: [definition] })),
     );
     const web = await cluster.node();
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const waiting = (): number =>
       full.reduce((sum, { batches }) => sum + batches.batches.length, 0) +
       nodes.reduce((sum, { servings }) => sum + servings.get('m').queued, 0);
@@ -310,7 +310,7 @@ describe('A node that shuts down', () => {
       cluster.node({ servings: [definition], drainTimeout: 30_000 });
     const [nodeA, nodeB] = [await nodeOf(a), await nodeOf(b)];
     const web = await cluster.node();
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const first = web.servings.batchedRun('m', 'first');
     await until(() => a.batches.batches.length + b.batches.batches.length === 1);
     const [closing, running, other] =
@@ -333,7 +333,7 @@ describe('A node that shuts down', () => {
     const closing = await cluster.node({ servings: [answering('a')] });
     await cluster.node({ servings: [answering('b')] });
     const web = await cluster.node();
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
 
     // About half of the calls are in transit to the node when it closes.
     const replies = Array.from({ length: 100 }, (_, i) => web.servings.batchedRun('m', i));
@@ -350,7 +350,7 @@ describe('A node that shuts down', () => {
     const a = held('m');
     await cluster.node({ servings: [a.definition] });
     const web = await cluster.node();
-    await web.knows('m');
+    await web.untilNodes('m');
     const reply = failureOf(web.servings.batchedRun('m', 'row'));
     await until(() => a.batches.batches.length === 1);
 
@@ -369,7 +369,7 @@ describe('A node that shuts down', () => {
     const a = held('m');
     const nodeA = await cluster.node({ servings: [a.definition] });
     const web = await cluster.node();
-    await web.knows('m');
+    await web.untilNodes('m');
     const reply = failureOf(web.servings.batchedRun('m', 'row', { timeout: 1_000_000 }));
     await until(() => a.batches.batches.length === 1);
 

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { setImmediate as turn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { ClientGrpcProxy } from '@nestjs/microservices';
 import { VirtualTime } from 'nestjs-serving/testing';
@@ -16,11 +16,18 @@ import {
   type GrpcTransportSettings,
 } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
-import { Awaited, until } from '../../fixtures/async/awaited.js';
+import { until } from '../../fixtures/async/awaited.js';
 import { useBreakableLinks } from '../../fixtures/cluster/breakable-link.js';
-import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
-import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
+import {
+  expectEndAt128MiB,
+  expectStopAfter5Seconds,
+  sendMany,
+  sendUntilGone,
+  testDialling,
+} from '../../fixtures/cluster/dialling-nodes.js';
 import {
   describeTransport,
   type Joined,
@@ -60,6 +67,12 @@ function urlOf({ transport }: Joined<GrpcTransport>): string {
   return `127.0.0.1:${transport.port}`;
 }
 
+/** Starts a process with a node, at a port if given. */
+function startNode(address: string, port = 0): AppProcess {
+  const settings = { options: { url: `127.0.0.1:${port}` } };
+  return startProcess('node', { transport: 'grpc', settings, address });
+}
+
 /** Starts a process with a node that is connected with this one, as dialling or dialled side. */
 async function startLinked(
   way: string,
@@ -67,7 +80,7 @@ async function startLinked(
   const own = way === 'dials' ? undefined : await start('a');
   const settings = { options: { url: '127.0.0.1:0' }, peers: own ? [urlOf(own)] : [] };
   const there = startProcess('node', { transport: 'grpc', settings, address: 'b' });
-  const [port] = await there.told<number>('started');
+  const [port] = await there.messages<number>('started');
   const here = own ?? (await start('a', { peers: [`127.0.0.1:${port}`] }));
   await here.recorded.until(has('found b'));
   return [here, there];
@@ -85,80 +98,14 @@ const join = useNodes<GrpcTransport>(
 describeTransport({ name: 'gRPC', connections: true, join });
 
 describe('connections', () => {
-  it('[11] Two nodes that dial each other and themselves by several paths have one connection', async () => {
-    for (let round = 0; round < 10; round++) {
-      // The connection is made when both nodes listen, so that all dial at once.
-      const [toA, toB] = [new Awaited<number>(), new Awaited<number>()];
-      const ways = await Promise.all([toA, toA, toB, toB].map((port) => breakable(port.value)));
-      const peers = ways.map(({ port }) => `127.0.0.1:${port}`);
-      const [a, b] = await Promise.all([start('a', { peers }), start('b', { peers })]);
-      toB.give(b.transport.port!);
-      toA.give(a.transport.port!);
-
-      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
-      void a.transport.send('b', numberedPacket(1));
-      void b.transport.send('a', numberedPacket(2));
-      await until(() => ways.reduce((open, way) => open + way.open, 0) === 1);
-      await Promise.all(
-        [a, b].map(({ recorded }) => recorded.until(({ packets }) => packets.length === 1)),
-      );
-
-      expect([a.recorded.events, b.recorded.events]).toEqual([['found b'], ['found a']]);
-      await Promise.all([a.transport.stop(), b.transport.stop()]);
-    }
-  });
-
-  it('[11] A broken connection is reported to both ends and opened again while the peer is listed', async () => {
-    const a = await start('a');
-    const way = await breakable(a.transport.port!);
-    const b = await start('b', { peers: [`127.0.0.1:${way.port}`] });
-
-    for (let times = 1; times <= 3; times++) {
-      await Promise.all([
-        a.recorded.until(has('found b', times)),
-        b.recorded.until(has('found a', times)),
-      ]);
-      void b.transport.send('a', numberedPacket(times));
-      await a.recorded.until(({ packets }) => packets.length === times);
-      way.break();
-    }
-    await Promise.all([a.recorded.until(has('gone b', 3)), b.recorded.until(has('gone a', 3))]);
-
-    expect(a.recorded.numbers).toEqual([1, 2, 3]);
-  });
-
-  it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
-    const killed = startProcess('node', {
-      transport: 'grpc',
-      settings: { options: { url: '127.0.0.1:0' } },
-      address: 'b-1',
-    });
-    const url = `127.0.0.1:${(await killed.told<number>('started'))[0]}`;
-    const a = await start('a', { peers: [url] });
-    await a.recorded.until(has('found b-1'));
-
-    killed.kill('SIGKILL');
-    await a.recorded.until(has('gone b-1'));
-    expect(() => a.transport.send('b-1', numberedPacket(1))).toThrow('There is no node b-1');
-    const next = startProcess('node', {
-      transport: 'grpc',
-      settings: { options: { url } },
-      address: 'b-2',
-    });
-    await a.recorded.until(has('found b-2'));
-    void a.transport.send('b-2', numberedPacket(2));
-
-    expect(await next.told('received')).toEqual([2]);
-  });
+  testDialling({ start, startProcess: startNode });
 
   it.each(['dials', 'is dialled'])(
     '[11] Sending waits for a slow node and goes on when it reads again; the node %s',
     async (who) => {
       const [a, slow] = await startLinked(who);
       slow.kill('SIGSTOP');
-      const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
-      );
+      const sent = sendMany(a);
       const events: string[] = [];
       const room = Promise.all(sent.map(async (each) => each)).then(() => events.push('room'));
       await turn();
@@ -166,7 +113,7 @@ describe('connections', () => {
 
       slow.kill('SIGCONT');
       await room;
-      const recorded = await slow.told<number>('received', sent.length);
+      const recorded = await slow.messages<number>('received', sent.length);
 
       expect(sent[0]).toBe(undefined);
       expect(sent.at(-1)).toBeInstanceOf(Promise);
@@ -180,9 +127,7 @@ describe('connections', () => {
     async (who) => {
       const [a, killed] = await startLinked(who);
       killed.kill('SIGSTOP');
-      const sent = Array.from({ length: 64 }, (_, i) =>
-        a.transport.send('b', numberedPacket(i, a.transport.maxPacket)),
-      );
+      const sent = sendMany(a);
 
       killed.kill('SIGKILL');
       await Promise.all(sent.map(async (each) => each));
@@ -196,18 +141,10 @@ describe('connections', () => {
     '[11] The connection to a node that does not read ends when 128 MiB wait; the node %s',
     async (who) => {
       const [a, stopped] = await startLinked(who);
-      const packet = numberedPacket(1, a.transport.maxPacket);
-      let sent = 0;
 
       stopped.kill('SIGSTOP');
-      while (!has('gone b')(a.recorded)) {
-        void a.transport.send('b', packet);
-        sent++;
-        await turn();
-      }
 
-      expect(sent * packet.byteLength).toBeGreaterThan(128 * 1024 * 1024);
-      expect(sent * packet.byteLength).toBeLessThan(160 * 1024 * 1024);
+      await expectEndAt128MiB(a);
       stopped.kill('SIGKILL');
     },
   );
@@ -220,10 +157,7 @@ describe('connections', () => {
     await a.recorded.until(has('found b'));
 
     stopped.kill('SIGSTOP');
-    while (!has('gone b')(a.recorded)) {
-      void a.transport.send('b', numberedPacket(1, a.transport.maxPacket));
-      await turn();
-    }
+    await sendUntilGone(a);
     await until(() => way.open === 0);
 
     expect(way.made).toBe(1);
@@ -236,15 +170,7 @@ describe('connections', () => {
       try {
         const [a, stopped] = await startLinked(who);
         stopped.kill('SIGSTOP');
-        for (let i = 0; i < 64; i++) {
-          void a.transport.send('b', numberedPacket(i, a.transport.maxPacket));
-        }
-        let hasStopped = false;
-        const stopping = a.transport.stop().then(() => (hasStopped = true));
-        await time.advance(4_999);
-        expect(hasStopped).toBe(false);
-        await time.advance(1);
-        await stopping;
+        await expectStopAfter5Seconds(a, time);
       } finally {
         time.restore();
       }
@@ -268,23 +194,20 @@ describe('strangers', () => {
   }
 
   it('[11] Without the secret there is no connection in either direction', async () => {
-    const told: string[] = [];
-    jest
-      .spyOn(Logger.prototype, 'warn')
-      .mockImplementation((message: string) => void told.push(message));
+    const warnings = recordWarnings();
     const a = await start('a', { secret: 'one' });
     const peers = [urlOf(a)];
     const strangers = await Promise.all([
       start('b', { secret: 'another', peers }),
       start('c', { peers }),
     ]);
-    await until(() => told.length === 2);
+    await until(() => warnings.length === 2);
     const friend = await start('d', { secret: 'one', peers });
     await friend.recorded.until(has('found a'));
     void friend.transport.send('a', numberedPacket(1));
     await a.recorded.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(
+    expect(warnings).toEqual(
       Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
     );
     expect(a.recorded.events).toEqual(['found d']);
@@ -374,67 +297,53 @@ describe('strangers', () => {
   );
 });
 
-let certificate: Certificate | undefined;
-try {
-  certificate = makeCertificate();
-} catch {
-  // openssl is missing.
-}
+describeWithCertificate('nodes with certificates', (certificate) => {
+  const tls = { ...certificate, requestCert: true };
 
-describeUnless(
-  certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
-  'nodes with certificates',
-  () => {
-    const tls = { ...certificate, requestCert: true };
-
-    it('[11] Nodes with certificates connect on a public port', async () => {
-      const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
-      const b = await start('b', {
-        options: { tlsOptions: tls },
-        peers: [`localhost:${a.transport.port}`],
-      });
-      await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
-      const packet = numberedPacket(1, a.transport.maxPacket);
-      void a.transport.send('b', packet);
-      await b.recorded.until(({ packets }) => packets.length === 1);
-
-      expect(Buffer.compare(b.recorded.packets[0]!, packet)).toBe(0);
+  it('[11] Nodes with certificates connect on a public port', async () => {
+    const a = await start('a', { options: { url: '0.0.0.0:0', tlsOptions: tls } });
+    const b = await start('b', {
+      options: { tlsOptions: tls },
+      peers: [`localhost:${a.transport.port}`],
     });
+    await Promise.all([a.recorded.until(has('found b')), b.recorded.until(has('found a'))]);
+    const packet = numberedPacket(1, a.transport.maxPacket);
+    void a.transport.send('b', packet);
+    await b.recorded.until(({ packets }) => packets.length === 1);
 
-    it('[11] The server name of a connection is the one that the certificates are for', async () => {
-      const options = { tlsOptions: { ...tls, servername: 'localhost' } };
-      const a = await start('a', { options });
-      const names: string[] = [];
-      const checkServerIdentity = (name: string): undefined => void names.push(name);
-      const b = await start('b', {
-        options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
-        peers: [urlOf(a)],
-      });
-      await b.recorded.until(has('found a'));
+    expect(Buffer.compare(b.recorded.packets[0]!, packet)).toBe(0);
+  });
 
-      expect(names).toEqual(['localhost']);
+  it('[11] The server name of a connection is the one that the certificates are for', async () => {
+    const options = { tlsOptions: { ...tls, servername: 'localhost' } };
+    const a = await start('a', { options });
+    const names: string[] = [];
+    const checkServerIdentity = (name: string): undefined => void names.push(name);
+    const b = await start('b', {
+      options: { tlsOptions: { ...options.tlsOptions, checkServerIdentity } },
+      peers: [urlOf(a)],
     });
+    await b.recorded.until(has('found a'));
 
-    it.each([
-      ['no certificate', { ca: certificate?.ca }],
-      ['no encryption', undefined],
-    ])('[11] A peer with %s is refused', async (_, tlsOptions) => {
-      const told: string[] = [];
-      jest
-        .spyOn(Logger.prototype, 'warn')
-        .mockImplementation((message: string) => void told.push(message));
-      const a = await start('a', { options: { tlsOptions: tls } });
-      const stranger = new GrpcTransport({
-        options: { ...(tlsOptions && { tlsOptions }) },
-        peers: [`localhost:${a.transport.port}`],
-      });
-      transports.push(stranger);
-      const recorded = new RecordingReceiver();
-      await stranger.start(contextOf('b', recorded, { role: 'client' }));
-      await until(() => told.length > 0);
+    expect(names).toEqual(['localhost']);
+  });
 
-      expect(told).toEqual([expect.stringContaining('UNAVAILABLE')]);
-      expect([a.recorded.events, recorded.events]).toEqual([[], []]);
+  it.each([
+    ['no certificate', { ca: certificate.ca }],
+    ['no encryption', undefined],
+  ])('[11] A peer with %s is refused', async (_, tlsOptions) => {
+    const warnings = recordWarnings();
+    const a = await start('a', { options: { tlsOptions: tls } });
+    const stranger = new GrpcTransport({
+      options: { ...(tlsOptions && { tlsOptions }) },
+      peers: [`localhost:${a.transport.port}`],
     });
-  },
-);
+    transports.push(stranger);
+    const recorded = new RecordingReceiver();
+    await stranger.start(contextOf('b', recorded, { role: 'client' }));
+    await until(() => warnings.length > 0);
+
+    expect(warnings).toEqual([expect.stringContaining('UNAVAILABLE')]);
+    expect([a.recorded.events, recorded.events]).toEqual([[], []]);
+  });
+});

@@ -11,8 +11,7 @@ import {
 } from '../../../lib/distribution/transports/grpc/grpc-connection.js';
 import { GrpcTransport } from '../../../lib/distribution/transports/grpc/grpc.transport.js';
 import { until } from '../../fixtures/async/awaited.js';
-import { type Certificate, makeCertificate } from '../../fixtures/cluster/certificates.js';
-import { describeUnless } from '../../fixtures/describe-unless.js';
+import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
 import {
   contextOf,
   numberedPacket,
@@ -229,28 +228,17 @@ describe('A stranger at the gRPC port of a node', () => {
   });
 });
 
-let certificate: Certificate | undefined;
-try {
-  certificate = makeCertificate();
-} catch {
-  // openssl is missing.
-}
+describeWithCertificate('A stranger at the TCP port of a node with certificates', (certificate) => {
+  it('[L7] A stranger that does not begin TLS is disconnected after 10 seconds', async () => {
+    const node = await start('a', {
+      options: { tlsOptions: { ...certificate, requestCert: true } },
+    });
+    const began = performance.now();
+    await once(await connectTo(node), 'close');
 
-describeUnless(
-  certificate ? undefined : 'Certificates are made by openssl: apt install openssl',
-  'A stranger at the TCP port of a node with certificates',
-  () => {
-    it('[L7] A stranger that does not begin TLS is disconnected after 10 seconds', async () => {
-      const node = await start('a', {
-        options: { tlsOptions: { ...certificate, requestCert: true } },
-      });
-      const began = performance.now();
-      await once(await connectTo(node), 'close');
-
-      expect(performance.now() - began).toBeGreaterThan(9_000);
-    }, 30_000);
-  },
-);
+    expect(performance.now() - began).toBeGreaterThan(9_000);
+  }, 30_000);
+});
 
 function question(pattern: string, data: object): string {
   const text = JSON.stringify({ pattern, data, id: '1' });

@@ -99,7 +99,7 @@ describe('A hello to the nodes of a cluster without a secret', () => {
     });
     const began = performance.now();
     const web = await cluster.node({ heartbeat: 60_000 });
-    await web.knows('m');
+    await web.untilNodes('m');
 
     expect(performance.now() - began).toBeLessThan(5_000);
   });

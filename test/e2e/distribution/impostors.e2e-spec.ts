@@ -119,7 +119,7 @@ describe('An impostor that can broadcast to all nodes', () => {
       servings: [{ name: 'm', useFactory: () => (rows: readonly unknown[]) => rows }],
     });
     const web = await cluster.node(options);
-    await web.knows('m', 1);
+    await web.untilNodes('m', 1);
 
     beats.forEach((beat) => transport.broadcast(beat));
     await turn();
@@ -155,7 +155,7 @@ describe('An impostor that can broadcast to all nodes', () => {
     });
     const web = await cluster.node({ attempts: 1 });
     transport.broadcast(falseBeat('m'));
-    await web.knows('m');
+    await web.untilNodes('m');
 
     const failure = await failureOf(call(web.servings));
 

@@ -34,7 +34,7 @@ describeEach(
       const distribution = { ...patient, limits: { bytes: 2 * MIB } };
       await node({ servings, distribution });
       const web = await client(distribution);
-      await web.knows('m', 1);
+      await web.untilNodes('m', 1);
       const rows = Array.from({ length: 24 }, (_, i): Row => ({
         id: `${i}`,
         bytes: MIB + i,
@@ -59,7 +59,7 @@ describeEach(
       const distribution = { ...patient, limits: { bytes: MIB } };
       await node({ servings, distribution });
       const web = await client(distribution);
-      await web.knows('m', 1);
+      await web.untilNodes('m', 1);
       const call = (row: Row) => web.servings.batchedRun<Row, Answer>('m', row);
       const other = call({ id: 'other', bytes: MIB / 2 });
 
@@ -75,7 +75,7 @@ describeEach(
     it('[11] Packets become smaller when the restarted server accepts less', async () => {
       await node({ servings, distribution: patient });
       const web = await client(patient);
-      await web.knows('m', 1);
+      await web.untilNodes('m', 1);
       const call = (id: string) =>
         web.servings.batchedRun<Row, Answer>('m', {
           id,

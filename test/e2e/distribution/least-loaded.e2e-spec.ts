@@ -30,7 +30,7 @@ describe('Calls to nodes with a wrong weight', () => {
       await cluster.node({ namespace, servings: [serving(weight, partitions)] });
     }
     const web = await cluster.node({ namespace, balance });
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const start = performance.now();
     let left = 600;
     const callers = Array.from({ length: 32 }, async () => {

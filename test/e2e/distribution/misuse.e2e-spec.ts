@@ -214,7 +214,7 @@ describe('In a cluster', () => {
       { isReady: false, reason: 'no node that has it takes calls now' },
     ]);
     await cluster.node({ servings: [serving('a')] });
-    await web.knows('a');
+    await web.untilNodes('a');
     expect(web.servings.health()).toEqual([
       { serving: 'a', state: 'ready', isReady: true, isLive: true, queued: 0, partitions: [] },
     ]);

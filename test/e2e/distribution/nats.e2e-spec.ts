@@ -56,7 +56,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
   it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const settings = { options: { servers: server.url } };
     const killed = startProcess('node', { transport: 'nats', settings, address: 'b-1' });
-    await killed.told('started');
+    await killed.messages('started');
     const a = await join('a');
     await expect(a.transport.probe('b-1')).resolves.toBe(true);
 
@@ -64,10 +64,10 @@ describeUnless(natsMissing, 'The NATS transport', () => {
     await killed.ended;
     await expect(probed(a.transport, 'b-1')).resolves.toBe(false);
     const next = startProcess('node', { transport: 'nats', settings, address: 'b-2' });
-    await next.told('started');
+    await next.messages('started');
     a.transport.send('b-2', numberedPacket(7));
 
-    expect(await next.told('received')).toEqual([7]);
+    expect(await next.messages('received')).toEqual([7]);
     expect(a.recorded.events).toEqual([]);
   });
 
@@ -77,7 +77,7 @@ describeUnless(natsMissing, 'The NATS transport', () => {
       settings: { options: { servers: server.url } },
       address: 'b',
     });
-    await hung.told('started');
+    await hung.messages('started');
     const a = await join('a');
 
     hung.kill('SIGSTOP');

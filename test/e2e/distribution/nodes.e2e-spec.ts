@@ -20,7 +20,7 @@ describe('ServingCluster.nodes()', () => {
   it('[M3] nodes() lists this node and the others with their servings, weights and partitions', async () => {
     const a = await cluster.node({ nodeId: 'a', servings: [echo('m', 3), echo('n', 0.5)] });
     const web = await cluster.node({ nodeId: 'web' });
-    await web.knows('n');
+    await web.untilNodes('n');
 
     const nodes: readonly ClusterNode[] = web.cluster.nodes();
 

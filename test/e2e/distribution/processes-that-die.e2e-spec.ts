@@ -29,7 +29,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
     const servings = [{ name: 'm', batchSize: 4, ...serving }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings, distribution })));
     const web = await client(distribution);
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm');
     await callers.answered(200);
     const [victim, ...others] = nodes as [ClusterProcess, ...ClusterProcess[]];
@@ -46,7 +46,7 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
     victim.process.kill('SIGKILL');
     await victim.process.ended;
     const stranded = strandedAt(victim);
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     const next = await victim.again();
     await callers.answered(50, next.pid);
     await callers.end();
@@ -63,12 +63,12 @@ describeWirings('Processes of a cluster that fail', (wiring) => {
 
     victim.process.kill('SIGSTOP');
     const stranded = strandedAt(victim);
-    await web.knows('m', 2);
+    await web.untilNodes('m', 2);
     await callers.answered(200);
     const answered = stranded.map((id) => callers.answers.get(id));
-    victim.process.tell('open');
+    victim.process.send('open');
     victim.process.kill('SIGCONT');
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     await callers.answered(50, victim.pid);
     await callers.end();
 

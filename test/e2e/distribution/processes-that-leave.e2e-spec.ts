@@ -14,7 +14,7 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
     const servings = [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }];
     const nodes = await Promise.all([1, 2, 3].map(() => node({ servings })));
     const web = await client({ attempts: 1 });
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const callers = new Callers(web.servings, 'm');
     await callers.answered(200);
 
@@ -49,20 +49,20 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
         servings: [{ name: 'm', batchSize: 4, recovery: { idempotent: false } }],
       });
       const web = await client();
-      await web.knows('m', 1);
-      leaving.process.tell('hold');
-      await leaving.process.told('holds');
+      await web.untilNodes('m', 1);
+      leaving.process.send('hold');
+      await leaving.process.messages('holds');
       const rows = Array.from({ length: 20 }, (_, i) => ({ id: `${i}`, numbers: [i] }));
 
       const replies = rows.map((row) => web.servings.batchedRun('m', row));
-      await leaving.process.told('called', rows.length);
+      await leaving.process.messages('called', rows.length);
       if (way === 'SIGTERM') {
         leaving.process.kill(way);
       } else {
-        leaving.process.tell('close');
+        leaving.process.send('close');
       }
-      await leaving.process.told('closing');
-      leaving.process.tell('open');
+      await leaving.process.messages('closing');
+      leaving.process.send('open');
 
       expect(await Promise.all(replies)).toEqual(
         rows.map(({ id }, i) => ({ id, sum: i, serving: 'm', pid: leaving.pid })),
@@ -75,14 +75,14 @@ describeWirings('Processes of a cluster that leave', (wiring) => {
   it('[11] [9.3] A process that leaves answers over HTTP with what other nodes run for it', async () => {
     const model = await node({ servings: [{ name: 'm', batchSize: 1 }] });
     const front = await node({ kind: 'hybrid' });
-    model.process.tell('hold');
-    await model.process.told('holds');
+    model.process.send('hold');
+    await model.process.messages('holds');
 
     const answer = front.get('any/m/123');
-    await model.process.told('held');
+    await model.process.messages('held');
     front.process.kill('SIGTERM');
-    await front.process.told('closing');
-    model.process.tell('open');
+    await front.process.messages('closing');
+    model.process.send('open');
 
     expect(await answer).toEqual({ id: '123', sum: 6, serving: 'm', pid: model.pid });
     expect(await front.process.ended).toEqual(byItself);

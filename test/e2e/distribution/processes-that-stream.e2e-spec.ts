@@ -28,7 +28,7 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] [8.2] A stream waits for its reader, loses nothing, and is bounded at its owner', async () => {
     const owner = await node({ servings: [counter, { name: 'm' }] });
     const web = await client();
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', {
       steps: 400,
       bytes: 128 * KIB,
@@ -61,7 +61,7 @@ describeWirings('A stream of another process', (wiring) => {
     const distribution = { window: { messages: 10_000, bytes: 1024 * MIB } };
     const owner = await node({ servings: [counter, { name: 'm' }], distribution });
     const web = await client(distribution);
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', {
       steps: 200,
       bytes: 128 * KIB,
@@ -69,7 +69,7 @@ describeWirings('A stream of another process', (wiring) => {
     const stream = sequence[Symbol.asyncIterator]();
     const first = await stream.next();
 
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
 
     expect(owner.steps).toBe(200);
     expect(
@@ -80,12 +80,12 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] [8.2] A stream whose batch does not wait fails when its reader is far behind', async () => {
     const owner = await node({ servings: [{ name: 'stepper', as: 'stepping', batchSize: 1 }] });
     const web = await client();
-    await web.knows('stepper', 1);
+    await web.untilNodes('stepper', 1);
     const sequence = web.servings.stream<object, StepOutput>('stepper', { steps: 5000, bytes: 8 });
     const stream = sequence[Symbol.asyncIterator]();
     const steps = stepsOf([(await stream.next()).value!]);
 
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
     const failure = await failureOf(
       (async () => {
         for await (const event of { [Symbol.asyncIterator]: () => stream }) {
@@ -104,19 +104,19 @@ describeWirings('A stream of another process', (wiring) => {
     const owner = await node({ servings: [counter], distribution });
     const reads = { serving: 'counter', input: { steps: 1e9, bytes: KIB }, most: 3 };
     const web = await client(distribution);
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
 
     for await (const event of web.servings.stream<object, StepOutput>('counter', reads.input)) {
       expect(event).toMatchObject({ output: [{ step: 1 }] });
       break;
     }
-    await owner.process.told('counted', 1);
+    await owner.process.messages('counted', 1);
     expect(owner.steps).toBeLessThan(100);
     for (const [before, signal] of (['SIGKILL', 'SIGSTOP'] as const).entries()) {
       const reader = await node({ reads, distribution });
-      expect(await reader.process.told('read', 3)).toEqual([1, 2, 3]);
+      expect(await reader.process.messages('read', 3)).toEqual([1, 2, 3]);
       reader.process.kill(signal);
-      await owner.process.told('counted', before + 2);
+      await owner.process.messages('counted', before + 2);
     }
   });
 
@@ -124,7 +124,7 @@ describeWirings('A stream of another process', (wiring) => {
     const distribution = { heartbeat: 100, downAfter: 1000 };
     const owner = await node({ servings: [counter], distribution });
     const web = await client({ ...distribution, probeAfter: 1_000_000 });
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
     const stream = sequence[Symbol.asyncIterator]();
     await stream.next();
@@ -132,7 +132,7 @@ describeWirings('A stream of another process', (wiring) => {
     owner.process.kill('SIGSTOP');
     const failure = await failureOf(iterated({ [Symbol.asyncIterator]: () => stream }));
     owner.process.kill('SIGCONT');
-    await owner.process.told('counted');
+    await owner.process.messages('counted');
 
     expect(failure).toBeInstanceOf(NodeLostError);
   });
@@ -140,7 +140,7 @@ describeWirings('A stream of another process', (wiring) => {
   it('[11] A stream whose owner is killed fails after the events that it had sent', async () => {
     const owner = await node({ servings: [counter] });
     const web = await client();
-    await web.knows('counter', 1);
+    await web.untilNodes('counter', 1);
     const sequence = web.servings.stream<object, StepOutput>('counter', { steps: 1e9, bytes: KIB });
     const stream = sequence[Symbol.asyncIterator]();
     const steps: number[] = [];

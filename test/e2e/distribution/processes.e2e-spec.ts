@@ -19,7 +19,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
       node({ servings: [{ ...serving, distribution: { weight: 0 } }] }),
     ]);
     const web = await client();
-    await web.knows('m', 3);
+    await web.untilNodes('m', 3);
     const counts = new Map<number, number>();
 
     for (let round = 0; round < 8; round++) {
@@ -39,7 +39,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
   it("[11] Calls are preprocessed in the caller's process and postprocessed in the owner's", async () => {
     const owner = await node({ servings: [{ name: 'sides', as: 'sides' }] });
     const web = await client();
-    await web.knows('sides', 1);
+    await web.untilNodes('sides', 1);
     const definition = {
       name: 'sides',
       useFactory: () => (rows: readonly unknown[]) => rows,
@@ -66,7 +66,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
       servings: [{ name: 'both', distribution: { weight: 0 } }],
     });
     const web = await client();
-    await Promise.all([web.knows('both', 1), web.knows('far', 1)]);
+    await Promise.all([web.untilNodes('both', 1), web.untilNodes('far', 1)]);
     // From then on the two nodes have found each other.
     expect(await near.get('any/far/1')).toMatchObject({ pid: far.pid });
 
@@ -81,7 +81,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
   it('[11] A call fails when no process has its serving', async () => {
     await node({ servings: [{ name: 'm' }] });
     const web = await client({ discoveryTimeout: 100 });
-    await web.knows('m', 1);
+    await web.untilNodes('m', 1);
 
     for (const serving of ['unknown', { local: 'm' }, { distributed: 'unknown' }]) {
       expect(await failureOf(web.servings.batchedRun(serving, row(1)))).toBeInstanceOf(
@@ -102,7 +102,7 @@ describeWirings('Calls between processes of a cluster', (wiring) => {
     const clients = await Promise.all(namespaces.map((namespace) => client({ namespace })));
 
     for (const [i, web] of clients.entries()) {
-      await web.knows('a', 1);
+      await web.untilNodes('a', 1);
       const answers = await Promise.all(
         names.map((name, id) => web.servings.batchedRun(name, row(id))),
       );

@@ -65,7 +65,7 @@ describeUnless(redisMissing, 'The Redis transport', () => {
   it('[11] A node that is killed is gone, and its next incarnation is found', async () => {
     const settings = { options: { port: server.port } };
     const killed = startProcess('node', { transport: 'redis', settings, address: 'b-1' });
-    await killed.told('started');
+    await killed.messages('started');
     const a = await join('a');
     await expect(a.transport.probe('b-1')).resolves.toBe(true);
 
@@ -75,10 +75,10 @@ describeUnless(redisMissing, 'The Redis transport', () => {
       // The server notices the kill after a moment.
     }
     const next = startProcess('node', { transport: 'redis', settings, address: 'b-2' });
-    await next.told('started');
+    await next.messages('started');
     await a.transport.send('b-2', numberedPacket(7));
 
-    expect(await next.told('received')).toEqual([7]);
+    expect(await next.messages('received')).toEqual([7]);
     expect(a.recorded.events).toEqual([]);
   });
 

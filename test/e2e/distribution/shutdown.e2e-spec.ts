@@ -59,7 +59,7 @@ describe('A node that shuts down', () => {
       ...options,
     });
     const web = await cluster.node();
-    const known = web.knows(definition.name);
+    const known = web.untilNodes(definition.name);
     await time.advance(100);
     await known;
     return [owner, web];

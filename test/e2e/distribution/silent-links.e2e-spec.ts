@@ -22,14 +22,14 @@ describeEach('The connection to a silent node', [tcp(), grpc()], (wiring) => {
     const silent = await node({ servings: [{ name: 'm' }], distribution });
     way = await breakable(silent.places.port!);
     const web = await client(distribution);
-    await web.knows('m', 1);
+    await web.untilNodes('m', 1);
     expect(way.made).toBe(1);
 
     silent.process.kill('SIGSTOP');
-    await web.knows('m', 0);
+    await web.untilNodes('m', 0);
     await until(() => way!.made > 1);
     silent.process.kill('SIGCONT');
-    await web.knows('m', 1);
+    await web.untilNodes('m', 1);
 
     expect(await web.servings.batchedRun('m', { id: 'a', numbers: [1, 2] })).toMatchObject({
       id: 'a',

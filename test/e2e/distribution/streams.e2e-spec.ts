@@ -33,7 +33,7 @@ describe('A stream of another node', () => {
   it('[11] [8.1] A stream of another node has all of its events in order', async () => {
     await cluster.node({ servings: [new Counter().definition] });
     const web = await cluster.node();
-    await web.knows('counter');
+    await web.untilNodes('counter');
 
     const outputs = outputsOf(await iterated(web.servings.stream('counter', 500)));
 
@@ -47,7 +47,7 @@ describe('A stream of another node', () => {
     };
     await cluster.node({ servings: [same] });
     const web = await cluster.node();
-    await web.knows('same');
+    await web.untilNodes('same');
     const stream = web.servings.stream('same', ['a', 'b'].values());
 
     expect(outputsOf(await iterated(stream)).flat()).toEqual(['a', 'b']);
@@ -58,7 +58,7 @@ describe('A stream of another node', () => {
     const counter = new Counter();
     await cluster.node({ servings: [counter.definition] });
     const web = await cluster.node();
-    await web.knows('counter');
+    await web.untilNodes('counter');
 
     for await (const event of web.servings.stream('counter', Infinity)) {
       expect(event).toMatchObject({ output: [1] });
@@ -75,7 +75,7 @@ describe('A stream of another node', () => {
     const counter = new Counter();
     await cluster.node({ servings: [counter.definition] });
     const web = await cluster.node();
-    await web.knows('counter');
+    await web.untilNodes('counter');
     const events = web.servings.stream('counter', Infinity)[Symbol.asyncIterator]();
     await events.next();
 
@@ -94,7 +94,7 @@ describe('A stream of another node', () => {
     const patient = { downAfter: 60_000 };
     const owner = await cluster.node({ servings: [counter.definition], ...patient });
     const web = await cluster.node(patient);
-    await web.knows('counter');
+    await web.untilNodes('counter');
     const events = web.servings.stream('counter', Infinity)[Symbol.asyncIterator]();
     await events.next();
 
@@ -121,7 +121,7 @@ describe('A stream of another node', () => {
       servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
     });
     const web = await cluster.node();
-    await web.knows('echo');
+    await web.untilNodes('echo');
 
     const outputs = outputsOf(await iterated(web.servings.stream('echo', batches())));
 
@@ -139,7 +139,7 @@ describe('A stream of another node', () => {
       servings: [{ name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows }],
     });
     const web = await cluster.node();
-    await web.knows('echo');
+    await web.untilNodes('echo');
 
     expect(await failureOf(iterated(web.servings.stream('echo', batches())))).toBe(error);
     expect(await failureOf(web.servings.batchedRun('echo', { call: () => {} }))).toBeInstanceOf(

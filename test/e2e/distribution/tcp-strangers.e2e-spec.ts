@@ -1,12 +1,12 @@
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
-import { describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
+import { describe, expect, it } from '@jest/globals';
 import { VirtualTime } from 'nestjs-serving/testing';
 import { firstValueFrom } from 'rxjs';
 import { hmacOf } from '../../../lib/distribution/transports/handshake.js';
 import { TcpTransport } from '../../../lib/distribution/transports/tcp/tcp.transport.js';
 import { InvalidServingError } from '../../../lib/errors.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { until } from '../../fixtures/async/awaited.js';
 import {
   contextOf,
@@ -17,31 +17,22 @@ import { has, useTcpNodes } from '../../fixtures/cluster/tcp-nodes.js';
 
 const { start, clientOf, closing } = useTcpNodes();
 
-/** The warnings of nodes whose dialling fails. */
-function warnings(): string[] {
-  const told: string[] = [];
-  jest
-    .spyOn(Logger.prototype, 'warn')
-    .mockImplementation((message: string) => void told.push(message));
-  return told;
-}
-
 describe('strangers', () => {
   it('[11] Without the secret there is no connection in either direction', async () => {
-    const told = warnings();
+    const warnings = recordWarnings();
     const a = await start('a', { secret: 'one' });
     const peers = [{ host: '127.0.0.1', port: a.transport.port! }];
     const strangers = await Promise.all([
       start('b', { secret: 'another', peers }),
       start('c', { peers }),
     ]);
-    await until(() => told.length === 2);
+    await until(() => warnings.length === 2);
     const friend = await start('d', { secret: 'one', peers });
     await friend.recorded.until(has('found a'));
     friend.transport.send('a', numberedPacket(1));
     await a.recorded.until(({ packets }) => packets.length === 1);
 
-    expect(told).toEqual(
+    expect(warnings).toEqual(
       Array(2).fill(expect.stringContaining('Its secret is not that of this node')),
     );
     expect(a.recorded.events).toEqual(['found d']);
@@ -49,14 +40,14 @@ describe('strangers', () => {
   });
 
   it('[11] A node of another namespace gets no connection and the reason', async () => {
-    const told = warnings();
+    const warnings = recordWarnings();
     const a = await start('a');
     const stranger = new TcpTransport({ peers: [{ host: '127.0.0.1', port: a.transport.port! }] });
     closing.push(() => stranger.stop());
     await stranger.start(contextOf('b', new RecordingReceiver(), { namespace: 'another' }));
-    await until(() => told.length > 0);
+    await until(() => warnings.length > 0);
 
-    expect(told).toEqual([expect.stringContaining('No node of namespace "another" is there')]);
+    expect(warnings).toEqual([expect.stringContaining('No node of namespace "another" is there')]);
     expect(a.recorded.events).toEqual([]);
   });
 
@@ -124,7 +115,7 @@ describe('strangers', () => {
   ])(
     '[11] A peer that answers with %s is dialled again, with one warning',
     async (_, answer, reason) => {
-      const told = warnings();
+      const warnings = recordWarnings();
       let dialled = 0;
       const server = createServer((socket) => {
         dialled++;
@@ -143,12 +134,12 @@ describe('strangers', () => {
         const before = dialled;
         await time.advance(60_000);
 
-        expect(told).toEqual([
+        expect(warnings).toEqual([
           expect.stringMatching(
             /^There is no connection to the node at 127\.0\.0\.1:\d+; it is retried without end\./,
           ),
         ]);
-        expect(told[0]).toContain(reason);
+        expect(warnings[0]).toContain(reason);
         expect(dialled).toBe(before);
         expect(time.timers).toBe(0);
       } finally {

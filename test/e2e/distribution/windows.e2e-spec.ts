@@ -99,7 +99,7 @@ describe('The flow control of a stream between two nodes', () => {
     });
     const web = await cluster.node({ attempts: 1 });
     hostile!.broadcast(falseBeat('m'));
-    await web.knows('m');
+    await web.untilNodes('m');
 
     const failure = await failureOf(iterated(web.servings.stream('m', 1)));
     await until(() => frames.some(({ kind }) => kind === Kind.cancel));
@@ -115,7 +115,7 @@ describe('The flow control of a stream between two nodes', () => {
     const echo = { name: 'echo', useFactory: () => (rows: readonly unknown[]) => rows };
     await cluster.node({ servings: [echo], window: ofOwner });
     const web = await cluster.node({ window: ofCaller });
-    await web.knows('echo');
+    await web.untilNodes('echo');
     const numbers = Array.from({ length: 150 }, (_, i) => i);
 
     const outputs = outputsOf(

@@ -223,11 +223,11 @@ describe('Hooks, like Nx.Serving', () => {
   });
 
   it('[8.3] A batch function can read which hooks were requested', async () => {
-    const told = jest.fn();
+    const requested = jest.fn();
     const serving = await serve({
-      name: 'told',
+      name: 'requested',
       batchTimeout: 10,
-      useFactory: () => (rows: number[], batch) => (told(batch.hooks.toSorted()), rows),
+      useFactory: () => (rows: number[], batch) => (requested(batch.hooks.toSorted()), rows),
     });
     const calls = Promise.all([
       collect(serving.stream(1, { hooks: ['a', 'b'] })),
@@ -237,7 +237,7 @@ describe('Hooks, like Nx.Serving', () => {
     await later(10);
     await calls;
 
-    expect(told.mock.calls).toEqual([[['a', 'b', 'c']]]);
+    expect(requested.mock.calls).toEqual([[['a', 'b', 'c']]]);
   });
 
   it('[6.3] [8.3] A hook value without an entry per row fails the batch with both numbers', async () => {

@@ -11,17 +11,18 @@ import { recordBatches } from 'nestjs-serving/testing';
 import type { Tensor } from 'onnxruntime-common';
 import { from } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
-import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
+import {
+  doubled,
+  doubledNumbers,
+  doublingClass,
+  goOn,
+  numbers,
+} from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
-
-const numbers = (...values: number[]): Batch =>
-  Batch.concatenate([floats([values.length], values)]);
-const doubledNumbers = (...values: number[]): Tensor =>
-  doubled(floats([values.length], values)) as Tensor;
 
 /** Yields the batches one by one, like a file reader or a microphone. */
 async function* oneByOne(...batches: Batch[]): AsyncGenerator<Batch, void> {

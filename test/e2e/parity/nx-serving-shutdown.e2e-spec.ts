@@ -9,7 +9,7 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
-import { doubled, goOn } from '../../fixtures/batching/doubling.js';
+import { doubled, doubledNumbers, goOn, numbers } from '../../fixtures/batching/doubling.js';
 import { type Gate, useGates } from '../../fixtures/batching/gate.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -17,12 +17,10 @@ import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch =>
-  Batch.concatenate([floats([values.length], values)]);
 const closed = { status: 'rejected', reason: expect.any(ServingClosedError) };
 const answered = (...values: number[]) => ({
   status: 'fulfilled',
-  value: doubled(floats([values.length], values)),
+  value: doubledNumbers(...values),
 });
 
 describe('Shutdown, like Nx.Serving', () => {
@@ -49,13 +47,13 @@ describe('Shutdown, like Nx.Serving', () => {
     async (_, second) => {
       const { serving, batches } = await hold({ shutdown: { drain: false } });
       const [running, waiting] = [serving.batchedRun(numbers(1, 2)), serving.batchedRun(second)];
-      const told = jest.fn();
-      waiting.catch(told);
+      const rejected = jest.fn();
+      waiting.catch(rejected);
       await turn();
 
       const closing = serving.close();
       await turn();
-      expect(told).toHaveBeenCalledWith(expect.any(ServingClosedError));
+      expect(rejected).toHaveBeenCalledWith(expect.any(ServingClosedError));
       await goOn(batches);
       await closing;
 

@@ -11,15 +11,13 @@ import { recordBatches } from 'nestjs-serving/testing';
 import type { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
-import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
+import { doubled, doublingClass, goOn, numbers } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { worker } from '../../fixtures/partitions/worker.js';
 
-const numbers = (...values: number[]): Batch =>
-  Batch.concatenate([floats([values.length], values)]);
 /** The event of rows from `offset` on, with these numbers as their output. */
 const event = (offset: number, ...output: number[]) => ({
   batch: { offset, rows: output.length },

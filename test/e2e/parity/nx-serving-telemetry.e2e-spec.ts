@@ -190,8 +190,8 @@ describe('Telemetry, like Nx.Serving', () => {
 
   it('[12.1] Diagnostics channels publish the same events, and a call starts in the context of its caller', async () => {
     const request = new AsyncLocalStorage<string>();
-    const told = jest.fn<(request: string | undefined, event: unknown) => void>();
-    const listen = (event: unknown): void => told(request.getStore(), event);
+    const published = jest.fn<(request: string | undefined, event: unknown) => void>();
+    const listen = (event: unknown): void => published(request.getStore(), event);
     const channels = ['call:start', 'batch:end'].map((type) => `nestjs-serving:${type}`);
     channels.forEach((name) => subscribe(name, listen));
     const serving = await serve({ name: 'channels', useFactory: () => doubled });
@@ -203,11 +203,11 @@ describe('Telemetry, like Nx.Serving', () => {
     }
     await serving.batchedRun(2);
 
-    expect(told.mock.calls[0]).toEqual([
+    expect(published.mock.calls[0]).toEqual([
       'request 7',
       { type: 'call:start', serving: 'channels', call: 1, mode: 'batched' },
     ]);
-    expect(told.mock.calls.slice(1).map(([, event]) => event)).toEqual([
+    expect(published.mock.calls.slice(1).map(([, event]) => event)).toEqual([
       expect.objectContaining({ type: 'batch:end', serving: 'channels', rows: 1, calls: [1] }),
     ]);
   });

@@ -3,10 +3,10 @@ import { rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import { Batch, InvalidOutputError, type LocalServing } from 'nestjs-serving';
 import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
 import { Tensor } from 'onnxruntime-common';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { collect } from '../../fixtures/async/collect.js';
 import {
   echoModel,
@@ -68,10 +68,7 @@ describe('The batch axes of a model', () => {
   let warnings: string[];
 
   beforeEach(() => {
-    warnings = [];
-    jest
-      .spyOn(Logger.prototype, 'warn')
-      .mockImplementation((message: string) => void warnings.push(message));
+    warnings = recordWarnings();
   });
 
   afterEach(() => {

@@ -11,6 +11,7 @@ import {
 } from 'nestjs-serving';
 import type { Tensor } from 'onnxruntime-common';
 import { filter, firstValueFrom } from 'rxjs';
+import { itOnLinux } from '../../fixtures/describe-unless.js';
 import { value, weightsApartModel } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -24,8 +25,7 @@ const oneOf = (op: string): Uint8Array =>
     nodes: [node(op, ['x'], ['y'])],
   });
 
-/** The ids of a partition's child processes. */
-const itOnLinux = process.platform === 'linux' ? it : it.skip;
+const needsProc = 'it reads the ids of child processes from /proc';
 
 function killChildren(): void {
   const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8')
@@ -69,6 +69,7 @@ describe('A model whose file changes while the application runs', () => {
   );
 
   itOnLinux(
+    needsProc,
     '[W8] A restarted partition uses the model as it was, also when the file has other inputs or is gone',
     async () => {
       await writeFile(model, oneOf('Identity'));
@@ -89,6 +90,7 @@ describe('A model whose file changes while the application runs', () => {
   );
 
   itOnLinux(
+    needsProc,
     '[W8] A model whose external weights have changed is not up after a restart, with the reason',
     async () => {
       const weights = join(folder, 'weights.data');

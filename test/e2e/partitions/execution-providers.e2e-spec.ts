@@ -1,7 +1,7 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import { ProviderUnavailableError, ServingLoadError } from 'nestjs-serving';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -84,19 +84,16 @@ describe('The execution providers of a serving', () => {
   ])(
     '[W10] A missing provider is named in a warning, and partitions() names the one in use: %s',
     async (_, executionProviders, warnings) => {
-      const said: unknown[] = [];
-      const warn = jest
-        .spyOn(Logger.prototype, 'warn')
-        .mockImplementation((message: unknown) => void said.push(message));
+      const recorded = recordWarnings();
 
       const serving = await serve({
         name: 'echo',
         model: { file: model, session: { executionProviders } },
         partitions: 2,
       });
-      warn.mockRestore();
+      jest.restoreAllMocks();
 
-      expect(said).toEqual(warnings.map((warning) => expect.stringMatching(warning)));
+      expect(recorded).toEqual(warnings.map((warning) => expect.stringMatching(warning)));
       const up = { state: 'up', restarts: 0, provider: 'cpu' };
       expect(serving.partitions()).toEqual([up, up]);
     },

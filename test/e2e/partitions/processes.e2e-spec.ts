@@ -17,6 +17,7 @@ import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useGates } from '../../fixtures/batching/gate.js';
 import { echoModel, recurrentModel, value } from '../../fixtures/models/models.js';
+import { failureOf } from '../../fixtures/async/failure-of.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
@@ -29,13 +30,6 @@ const inProcess = { isolation: 'process' } as const;
 /** Without restarts, so that the other process must answer. */
 const mortal = { ...inProcess, recovery: { maxRestarts: 0 } };
 
-/** The error of a rejected call. */
-const failureOf = (call: Promise<unknown>): Promise<unknown> =>
-  call.then(
-    () => undefined,
-    (error: unknown) => error,
-  );
-
 const step = (n: number) => ({
   x: floats([1, 3], [n, n, n]),
   state: floats([2, 1, 3], [1, 2, 3, 4, 5, 6]),
@@ -46,6 +40,20 @@ describe('The processes of a serving', () => {
   const gate = useGates();
   const serve = useServings();
   const run = useAppProcesses();
+
+  /** Processes that end at some rows, and answer others with their ids. */
+  const serveDying = (options: Partial<ServingDefinition> = {}) =>
+    serve<number>({
+      name: 'dying',
+      useFile: worker('dying'),
+      batchSize: 1,
+      ...mortal,
+      ...options,
+    });
+
+  /** A process that answers a row with as many steps as it asks for. */
+  const serveSteps = () =>
+    serve({ name: 'steps', useFile: worker('steps'), batchTimeout: 1, ...inProcess });
 
   it('[5.2] Processes give the same answers as threads, alone and in batches', async () => {
     const digits: ServingDefinition = {
@@ -124,12 +132,7 @@ describe('The processes of a serving', () => {
   });
 
   it('[8.4] Processes run generators step by step, each row until it is done, with their metadata', async () => {
-    const serving = await serve({
-      name: 'steps',
-      useFile: worker('steps'),
-      batchTimeout: 1,
-      ...inProcess,
-    });
+    const serving = await serveSteps();
     const rows = ['a', 'b', 'c'].map((name, i) => ({ name, steps: i + 1 }));
 
     const streams = await Promise.all(rows.map((row) => iterated(serving.stream(row))));
@@ -144,12 +147,7 @@ describe('The processes of a serving', () => {
   });
 
   it('[8.4] Processes send more steps than may be in transit at a time', async () => {
-    const serving = await serve({
-      name: 'steps',
-      useFile: worker('steps'),
-      batchTimeout: 1,
-      ...inProcess,
-    });
+    const serving = await serveSteps();
 
     const outputs = outputsOf(await iterated(serving.stream({ name: 'a', steps: 500 })));
 
@@ -174,11 +172,11 @@ describe('The processes of a serving', () => {
     ]);
 
     await leaving!.return!();
-    let heard = await next(staying);
-    while ((heard as string[]).length > 1) {
-      heard = await next(staying);
+    let callers = await next(staying);
+    while ((callers as string[]).length > 1) {
+      callers = await next(staying);
     }
-    expect(heard).toEqual(['stays']);
+    expect(callers).toEqual(['stays']);
 
     await staying!.return!();
     // The generator goes on while a caller waits, and shutdown waits for it.
@@ -190,13 +188,7 @@ describe('The processes of a serving', () => {
     ['aborts', 'was killed by SIGABRT'],
     ['exits', 'ended with code 7'],
   ])('[5.6] A process that %s fails only the batch that it runs', async (end, message) => {
-    const serving = await serve<number>({
-      name: 'dying',
-      useFile: worker('dying'),
-      batchSize: 1,
-      partitions: 2,
-      ...mortal,
-    });
+    const serving = await serveDying({ partitions: 2 });
 
     const [failure, other] = await Promise.all([
       failureOf(serving.batchedRun(end)),
@@ -214,12 +206,7 @@ describe('The processes of a serving', () => {
   });
 
   it('[5.6] A process can be killed from outside while it runs', async () => {
-    const serving = await serve<number>({
-      name: 'dying',
-      useFile: worker('dying'),
-      batchSize: 1,
-      ...mortal,
-    });
+    const serving = await serveDying();
     const held = gate();
     const pid = await serving.batchedRun('which');
     const running = failureOf(serving.batchedRun(held.row));
@@ -233,13 +220,7 @@ describe('The processes of a serving', () => {
   });
 
   it('[5.6] A process can be killed from outside while it is idle', async () => {
-    const serving = await serve<number>({
-      name: 'dying',
-      useFile: worker('dying'),
-      batchSize: 1,
-      partitions: 2,
-      ...mortal,
-    });
+    const serving = await serveDying({ partitions: 2 });
     const [first, second] = await Promise.all([1, 2].map((row) => serving.batchedRun(row)));
     expect(new Set([first, second, process.pid]).size).toBe(3);
 
@@ -317,7 +298,7 @@ describe('The processes of a serving', () => {
   it('[5.3] [9.3] Processes do not outlive an application that is killed, also during a run', async () => {
     const held = gate();
     const app = run('parted', { gate: held.row.gate });
-    const [pids] = await app.told<number[]>('processes');
+    const [pids] = await app.messages<number[]>('processes');
     await held.entered();
     expect(new Set(pids).size).toBe(2);
 
@@ -385,7 +366,7 @@ describe('The processes of a serving', () => {
     const folder = await mkdtemp(join(tmpdir(), 'processes-'));
     const diary = join(folder, 'diary.txt');
     const app = run('http', { platform: 'express', ending: 'close', diary, isolation: 'process' });
-    const [url] = await app.told<string>('listening');
+    const [url] = await app.messages<string>('listening');
     const response = await fetch(`${url}/threads/text`);
     expect([response.status, await response.text()]).toEqual([200, 'text']);
 

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { AppModule } from '../../../sample/03-audio-streams/src/app.module.js';
@@ -8,8 +7,9 @@ import { clipFile } from '../../../sample/03-audio-streams/src/speech-clip.js';
 import type { Stats } from '../../../sample/03-audio-streams/src/stats.service.js';
 import type { StreamView } from '../../../sample/03-audio-streams/src/streams.service.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { startSample } from '../../fixtures/http/sample-app.js';
 
-interface Heard {
+interface Detection {
   readonly probabilities: readonly number[];
   readonly timeline: string;
 }
@@ -100,7 +100,7 @@ describe('The sample 03-audio-streams', () => {
 
   it('One stream goes on while another is refused', async () => {
     const id = await open();
-    const [refused, heard] = await Promise.all([
+    const [refused, accepted] = await Promise.all([
       send(await open(), clip.subarray(0, 1025)),
       send(id, clip.subarray(0, 2048)),
     ]);
@@ -109,7 +109,7 @@ describe('The sample 03-audio-streams', () => {
       status: 400,
       body: { message: '1025 bytes are no whole number of 16-bit samples' },
     });
-    expect(heard).toMatchObject({ status: 200, body: { timeline: '__' } });
+    expect(accepted).toMatchObject({ status: 200, body: { timeline: '__' } });
   });
 
   it('A piece out of order is refused, and accepted in its turn', async () => {
@@ -170,7 +170,7 @@ describe('The sample 03-audio-streams', () => {
     const at = await other.getUrl();
     // A kept-alive connection would keep the server for another five seconds.
     const response = await fetch(`${at}/streams/events`, { headers: { connection: 'close' } });
-    const told = viewsOf(response);
+    const views = viewsOf(response);
     const { id } = (await (await fetch(`${at}/streams`, { method: 'POST' })).json()) as {
       id: string;
     };
@@ -185,14 +185,14 @@ describe('The sample 03-audio-streams', () => {
       chunks: 32,
       timeline: expect.stringMatching(/^_{5,}#{5,}$/),
     };
-    let heard = await told.next();
-    while (heard.value?.chunks === 0) {
-      heard = await told.next();
+    let first = await views.next();
+    while (first.value?.chunks === 0) {
+      first = await views.next();
     }
-    expect(heard.value).toEqual({ ...view, ended: false });
-    const [last] = await Promise.all([told.next(), other.close()]);
+    expect(first.value).toEqual({ ...view, ended: false });
+    const [last] = await Promise.all([views.next(), other.close()]);
     expect(last.value).toEqual({ ...view, ended: true });
-    expect((await told.next()).done).toBe(true);
+    expect((await views.next()).done).toBe(true);
   });
 
   describeInBrowser((openPage) => {
@@ -229,9 +229,8 @@ describe('The sample 03-audio-streams', () => {
   }, microphone);
 
   async function listen(): Promise<INestApplication> {
-    const app = await NestFactory.create(AppModule, { logger: false });
+    const app = await startSample(AppModule);
     apps.push(app);
-    await app.listen(0, '127.0.0.1');
     return app;
   }
 
@@ -240,8 +239,8 @@ describe('The sample 03-audio-streams', () => {
     return body.id;
   }
 
-  function send(id: string, pcm: Uint8Array, query = ''): Promise<Reply<Heard>> {
-    return request<Heard>(
+  function send(id: string, pcm: Uint8Array, query = ''): Promise<Reply<Detection>> {
+    return request<Detection>(
       'POST',
       `streams/${id}/chunks${query}`,
       new Uint8Array(pcm),

@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import type { INestApplication } from '@nestjs/common';
-import { NestFactory } from '@nestjs/core';
 import { AppModule } from '../../../sample/01-digits/src/app.module.js';
 import type { Prediction } from '../../../sample/01-digits/src/digits.serving.js';
 import type { Match } from '../../../sample/01-digits/src/known-digits.js';
 import type { Stats } from '../../../sample/01-digits/src/stats.service.js';
+import { startSample } from '../../fixtures/http/sample-app.js';
 
 interface Digit {
   readonly label: number;
@@ -22,8 +22,7 @@ describe('The sample 01-digits', () => {
   let digits: Digit[];
 
   beforeEach(async () => {
-    app = await NestFactory.create(AppModule, { logger: false });
-    await app.listen(0, '127.0.0.1');
+    app = await startSample(AppModule);
     url = await app.getUrl();
     digits = await each(100, (index) => get<Digit>(`digits/${index}`));
   });

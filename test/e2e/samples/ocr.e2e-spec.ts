@@ -1,7 +1,5 @@
-import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import { expect, it } from '@jest/globals';
 import { createCanvas } from '@napi-rs/canvas';
-import type { INestApplication } from '@nestjs/common';
-import { Test } from '@nestjs/testing';
 import { readFile } from 'node:fs/promises';
 import { type BatchEndEvent, ServingService } from 'nestjs-serving';
 import { AppModule } from '../../../sample/05-ocr/src/app.module.js';
@@ -9,6 +7,7 @@ import { fetchModel } from '../../../sample/05-ocr/src/fetch-model.js';
 import type { Line } from '../../../sample/05-ocr/src/lines.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { useSample, whyMissing } from '../../fixtures/http/sample-app.js';
 
 interface Answer {
   readonly text: string;
@@ -35,26 +34,13 @@ const buckets: Readonly<Record<string, number>> = {
   window: 960,
 };
 
-const modelMissing = await fetchModel().then(
-  () => undefined,
-  ({ message }: Error) => message,
-);
+const modelMissing = await whyMissing(fetchModel);
 
 describeUnless(modelMissing, 'the OCR sample', () => {
-  let app: INestApplication;
-  let url: string;
-
-  beforeAll(async () => {
-    const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
-    app = testing.createNestApplication({ logger: false });
-    await app.listen(0, '127.0.0.1');
-    url = await app.getUrl();
-  });
-
-  afterAll(() => app.close());
+  const sample = useSample(AppModule);
 
   const send = (body: Buffer | string, type = 'image/png') =>
-    fetch(`${url}/read`, { method: 'POST', body, headers: { 'content-type': type } });
+    fetch(`${sample.url}/read`, { method: 'POST', body, headers: { 'content-type': type } });
   const read = async (image: Buffer) => (await (await send(image)).json()) as Answer;
 
   it.each(lines)('The text "$text" is read from its image', async ({ name, text }) => {
@@ -74,7 +60,7 @@ describeUnless(modelMissing, 'the OCR sample', () => {
 
   it('[4.7] Lines of different widths never share a batch, and both threads run batches', async () => {
     const batches: BatchEndEvent[] = [];
-    const subscription = app
+    const subscription = sample.app
       .get(ServingService)
       .eventsOf('batch:end')
       .subscribe((event) => batches.push(event));
@@ -126,7 +112,9 @@ describeUnless(modelMissing, 'the OCR sample', () => {
 
   describeInBrowser((openPage) => {
     it('The page shows lines with their text, reads an uploaded image, and shows batches by width', async () => {
-      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 1280 } });
+      const { page, problems } = await openPage(sample.url, {
+        viewport: { width: 1280, height: 1280 },
+      });
 
       for (const { text } of lines) {
         await page.locator('#lines .text:not(.wrong)').getByText(text, { exact: true }).waitFor();

@@ -1,37 +1,19 @@
-import { afterAll, beforeAll, expect, it } from '@jest/globals';
-import type { INestApplication } from '@nestjs/common';
-import { Test } from '@nestjs/testing';
+import { expect, it } from '@jest/globals';
 import { AppModule } from '../../../sample/02-semantic-search/src/app.module.js';
 import { fetchModel } from '../../../sample/02-semantic-search/src/fetch-model.js';
 import type { Answer } from '../../../sample/02-semantic-search/src/search.service.js';
 import type { Stats } from '../../../sample/02-semantic-search/src/stats.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { startSample, useSample, whyMissing } from '../../fixtures/http/sample-app.js';
 
-const modelMissing = await fetchModel().then(
-  () => undefined,
-  ({ message }: Error) => message,
-);
-
-async function listen(): Promise<INestApplication> {
-  const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
-  const app = testing.createNestApplication({ logger: false });
-  await app.listen(0, '127.0.0.1');
-  return app;
-}
+const modelMissing = await whyMissing(fetchModel);
 
 describeUnless(modelMissing, 'the semantic search sample', () => {
-  let app: INestApplication;
-  let url: string;
+  const sample = useSample(AppModule);
 
-  beforeAll(async () => {
-    app = await listen();
-    url = await app.getUrl();
-  });
-
-  afterAll(() => app.close());
-
-  const get = async <T>(path: string): Promise<T> => (await (await fetch(url + path)).json()) as T;
+  const get = async <T>(path: string): Promise<T> =>
+    (await (await fetch(sample.url + path)).json()) as T;
   const search = (question: string) => get<Answer[]>(`/search?q=${encodeURIComponent(question)}`);
 
   it.each([
@@ -78,7 +60,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
   );
 
   it('The stream of statistics ends when the application closes', async () => {
-    const other = await listen();
+    const other = await startSample(AppModule);
     // A kept-alive connection would keep the server for another five seconds.
     const headers = { connection: 'close' };
     const stream = await fetch(`${await other.getUrl()}/stats/stream`, { headers });
@@ -89,7 +71,9 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
 
   describeInBrowser((openPage) => {
     it('The page shows ranked answers and live batches', async () => {
-      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 800 } });
+      const { page, problems } = await openPage(sample.url, {
+        viewport: { width: 1280, height: 800 },
+      });
 
       await page.getByLabel('Question').fill('how do I reset my password');
       await page

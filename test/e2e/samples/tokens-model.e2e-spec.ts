@@ -8,12 +8,10 @@ import { generate, type Prompt } from '../../../sample/04-token-stream/src/gener
 import { loadSession } from '../../../sample/04-token-stream/src/load-session.js';
 import { likeliest } from '../../../sample/04-token-stream/src/sampling.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { whyMissing } from '../../fixtures/http/sample-app.js';
 
 let folder = '';
-const modelMissing = await fetchModel().then(
-  (found) => void (folder = found),
-  ({ message }: Error) => message,
-);
+const modelMissing = await whyMissing(async () => (folder = await fetchModel()));
 
 function difference(some: Float32Array, others: Float32Array): number {
   return some.reduce(

@@ -1,6 +1,4 @@
-import { afterAll, beforeAll, expect, it } from '@jest/globals';
-import type { INestApplication } from '@nestjs/common';
-import { Test } from '@nestjs/testing';
+import { expect, it } from '@jest/globals';
 import { type ServingEvent, ServingService } from 'nestjs-serving';
 import { filter, firstValueFrom, skip } from 'rxjs';
 import { AppModule } from '../../../sample/04-token-stream/src/app.module.js';
@@ -9,32 +7,20 @@ import type { Stats } from '../../../sample/04-token-stream/src/stats.service.js
 import type { Done } from '../../../sample/04-token-stream/src/writer.service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
+import { useSample, whyMissing } from '../../fixtures/http/sample-app.js';
 import { type ServerSent, serverSent } from '../../fixtures/http/server-sent.js';
 
-const modelMissing = await fetchModel().then(
-  () => undefined,
-  ({ message }: Error) => message,
-);
+const modelMissing = await whyMissing(fetchModel);
 
 const sum = '1+1等于几？';
 const poem = '写一首关于春天的诗';
 const essay = '什么是人工智能？';
 
 describeUnless(modelMissing, 'the token stream sample', () => {
-  let app: INestApplication;
-  let url: string;
-
-  beforeAll(async () => {
-    const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
-    app = testing.createNestApplication({ logger: false });
-    await app.listen(0, '127.0.0.1');
-    url = await app.getUrl();
-  });
-
-  afterAll(() => app.close());
+  const sample = useSample(AppModule);
 
   const ask = (prompt: string, options: Record<string, string> = {}) =>
-    fetch(`${url}/generate?${new URLSearchParams({ prompt, ...options }).toString()}`);
+    fetch(`${sample.url}/generate?${new URLSearchParams({ prompt, ...options }).toString()}`);
 
   async function* events(
     prompt: string,
@@ -61,7 +47,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     await answering.return(undefined);
   }
 
-  const stats = async () => (await (await fetch(`${url}/stats`)).json()) as Stats;
+  const stats = async () => (await (await fetch(`${sample.url}/stats`)).json()) as Stats;
 
   /** The count-th event of the type from now on. */
   const next = <Type extends ServingEvent['type']>(
@@ -69,7 +55,7 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     count = 1,
   ): Promise<Extract<ServingEvent, { type: Type }>> =>
     firstValueFrom(
-      app.get(ServingService).events$.pipe(
+      sample.app.get(ServingService).events$.pipe(
         filter((event): event is Extract<ServingEvent, { type: Type }> => event.type === type),
         skip(count - 1),
       ),
@@ -219,7 +205,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
 
   describeInBrowser((openPage) => {
     it('The page writes several answers side by side and stops the one that is not wanted', async () => {
-      const { page, problems } = await openPage(url, { viewport: { width: 1280, height: 860 } });
+      const { page, problems } = await openPage(sample.url, {
+        viewport: { width: 1280, height: 860 },
+      });
 
       await page.getByRole('button', { name: 'Five at once' }).click();
       const poemCard = page.locator('article', { hasText: poem });

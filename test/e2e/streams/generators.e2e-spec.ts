@@ -31,7 +31,7 @@ const withItsMetadata = (output: unknown, { metadata }: { metadata: unknown }) =
 ];
 
 /** The received outputs, and the error that ended them. */
-async function heard(stream: ServingStream<OutputEvent>): Promise<unknown[]> {
+async function received(stream: ServingStream<OutputEvent>): Promise<unknown[]> {
   const outputs: unknown[] = [];
   try {
     for await (const { output } of stream) {
@@ -193,8 +193,8 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
   it('[6.2] [8.4] An error in place of a row fails one caller, and the others go on', async () => {
     const replies = await Promise.all([
-      heard(serving.stream(row('a', 3, { fault: 'error', at: 1 }))),
-      heard(serving.stream(row('b', 3))),
+      received(serving.stream(row('a', 3, { fault: 'error', at: 1 }))),
+      received(serving.stream(row('b', 3))),
       serving.batchedRun(row('c', 2)),
     ]);
 
@@ -207,9 +207,9 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
 
   it('[6.1] [8.4] A generator that throws fails the waiting calls after their steps, and no others', async () => {
     const replies = await Promise.allSettled([
-      heard(serving.stream(row('a', 3, { fault: 'throws', at: 2 }))),
-      heard(serving.stream(row('b', 5))),
-      heard(serving.stream(row('c', 1))),
+      received(serving.stream(row('a', 3, { fault: 'throws', at: 2 }))),
+      received(serving.stream(row('b', 5))),
+      received(serving.stream(row('c', 1))),
       serving.batchedRun(row('d', 2)),
       serving.batchedRun(row('e', 5)),
     ]);
@@ -234,8 +234,8 @@ describe.each(['a function', 'a class', 'a thread'] as const)('A generator in %s
     '[6.3] [8.4] A generator that yields %s fails its batch and is closed',
     async (fault) => {
       const replies = await Promise.all([
-        heard(serving.stream(row('a', FOREVER, { fault, at: 2 }))),
-        heard(serving.stream(Batch.stack([row('b', FOREVER), row('c', 1)]))),
+        received(serving.stream(row('a', FOREVER, { fault, at: 2 }))),
+        received(serving.stream(Batch.stack([row('b', FOREVER), row('c', 1)]))),
       ]);
 
       const failure = expect.any(InvalidOutputError);
@@ -356,9 +356,9 @@ describe('A generator in a thread', () => {
     const serving = await serve(2);
 
     const replies = await Promise.all([
-      heard(serving.stream(row('a', 9, { fault: 'exits', at: 2 }))),
-      heard(serving.stream(row('b', 9))),
-      heard(serving.stream(Batch.stack([row('c', 3), row('d', 1)]))),
+      received(serving.stream(row('a', 9, { fault: 'exits', at: 2 }))),
+      received(serving.stream(row('b', 9))),
+      received(serving.stream(Batch.stack([row('c', 3), row('d', 1)]))),
     ]);
 
     const lost = expect.any(PartitionLostError);
@@ -377,7 +377,7 @@ describe('A generator in a thread', () => {
   it('[8.4] A step that cannot leave the thread fails its batch', async () => {
     const serving = await serve();
 
-    const failed = await heard(serving.stream(row('a', 9, { fault: 'uncloneable', at: 1 })));
+    const failed = await received(serving.stream(row('a', 9, { fault: 'uncloneable', at: 1 })));
 
     expect(failed).toEqual(['a0', expect.any(BatchFailedError)]);
     expect(await serving.batchedRun(row('e', 1))).toEqual(['e0']);

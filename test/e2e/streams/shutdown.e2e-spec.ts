@@ -86,11 +86,11 @@ describe.each(['a function', 'a class', 'a thread'] as const)(
           shutdown: { drain, timeout: 20 },
         });
         const running = await begin(serving.stream(row('a', 1e9), { inline }));
-        const told = expect(running.rest).rejects.toThrow(ServingClosedError);
+        const rejected = expect(running.rest).rejects.toThrow(ServingClosedError);
 
         await serving.close();
 
-        await told;
+        await rejected;
         await until(() => counts[1] === 1);
       },
     );

@@ -9,20 +9,20 @@ const onClose = sharedListener<EventEmitter>((source, callback) => {
 
 describe('A shared listener', () => {
   it('One listener on a source serves all subscribers, and each is notified once', () => {
-    const [source, heard] = [new EventEmitter(), [] as number[]];
+    const [source, called] = [new EventEmitter(), [] as number[]];
 
-    [1, 2, 3].forEach((each) => onClose(source, () => heard.push(each)));
+    [1, 2, 3].forEach((each) => onClose(source, () => called.push(each)));
 
     expect(source.listenerCount('close')).toBe(1);
     source.emit('close');
     source.emit('close');
-    expect(heard).toEqual([1, 2, 3]);
+    expect(called).toEqual([1, 2, 3]);
     expect(source.listenerCount('close')).toBe(0);
   });
 
   it('The listener is removed with the last subscriber, in any order of leaving', () => {
-    const [source, heard] = [new EventEmitter(), [] as string[]];
-    const stops = ['a', 'b', 'c'].map((each) => onClose(source, () => heard.push(each)));
+    const [source, called] = [new EventEmitter(), [] as string[]];
+    const stops = ['a', 'b', 'c'].map((each) => onClose(source, () => called.push(each)));
 
     stops[1]!();
     expect(source.listenerCount('close')).toBe(1);
@@ -31,12 +31,12 @@ describe('A shared listener', () => {
 
     expect(source.listenerCount('close')).toBe(0);
     source.emit('close');
-    expect(heard).toEqual([]);
+    expect(called).toEqual([]);
   });
 
   it('A callback that subscribes twice counts as two subscribers, and unsubscribing twice counts once', () => {
-    const [source, heard] = [new EventEmitter(), [] as string[]];
-    const note = (): unknown => heard.push('heard');
+    const [source, called] = [new EventEmitter(), [] as string[]];
+    const note = (): unknown => called.push('called');
     const stop = onClose(source, note);
     onClose(source, note);
 
@@ -44,30 +44,30 @@ describe('A shared listener', () => {
     stop();
     source.emit('close');
 
-    expect(heard).toEqual(['heard']);
+    expect(called).toEqual(['called']);
   });
 
   it('A source that emitted can be subscribed to again, and old unsubscribe functions do not affect new subscribers', () => {
-    const [source, heard] = [new EventEmitter(), [] as string[]];
-    const old = onClose(source, () => heard.push('first'));
+    const [source, called] = [new EventEmitter(), [] as string[]];
+    const old = onClose(source, () => called.push('first'));
     source.emit('close');
 
-    onClose(source, () => heard.push('second'));
+    onClose(source, () => called.push('second'));
     old();
-    onClose(source, () => heard.push('third'));
+    onClose(source, () => called.push('third'));
     expect(source.listenerCount('close')).toBe(1);
     source.emit('close');
 
-    expect(heard).toEqual(['first', 'second', 'third']);
+    expect(called).toEqual(['first', 'second', 'third']);
   });
 
   it('Each source has a listener of its own', () => {
-    const [one, other, heard] = [new EventEmitter(), new EventEmitter(), [] as string[]];
-    onClose(one, () => heard.push('one'));
-    onClose(other, () => heard.push('other'));
+    const [one, other, called] = [new EventEmitter(), new EventEmitter(), [] as string[]];
+    onClose(one, () => called.push('one'));
+    onClose(other, () => called.push('other'));
 
     other.emit('close');
 
-    expect(heard).toEqual(['other']);
+    expect(called).toEqual(['other']);
   });
 });

@@ -240,11 +240,11 @@ describe('Calls with a cache', () => {
 
   it('[12.1] A call that the cache answers is reported with no rows', async () => {
     const serving = await cached();
-    const told: unknown[] = [];
+    const ends: unknown[] = [];
     serving
       .eventsOf('call:end')
       .subscribe(({ rows, answeredBy, preprocessing, waiting, running, error }) => {
-        told.push({ rows, answeredBy, preprocessing, waiting, running, error });
+        ends.push({ rows, answeredBy, preprocessing, waiting, running, error });
       });
     const first = serving.batchedRun('a');
     await finish('A');
@@ -254,7 +254,7 @@ describe('Calls with a cache', () => {
     await later(3);
     open();
     await second;
-    expect(told).toEqual([
+    expect(ends).toEqual([
       {
         rows: 1,
         answeredBy: undefined,

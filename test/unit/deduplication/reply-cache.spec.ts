@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
 import { ReplyCache, type ReplyStore } from '../../../lib/deduplication/reply-cache.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { later, microtasks, timers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 
 describe('ReplyCache', () => {
@@ -8,10 +8,7 @@ describe('ReplyCache', () => {
   let warnings: string[];
 
   beforeEach(() => {
-    warnings = [];
-    jest
-      .spyOn(Logger.prototype, 'warn')
-      .mockImplementation((message: string) => void warnings.push(message));
+    warnings = recordWarnings();
   });
 
   afterEach(() => void jest.restoreAllMocks());

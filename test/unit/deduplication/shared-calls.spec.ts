@@ -294,13 +294,13 @@ describe('Calls with single flight', () => {
 
   it('[6.1] Shared calls fail together, and a later call runs again', async () => {
     const [serving, batches] = await held();
-    const told: CallEndEvent[] = [];
-    serving.eventsOf('call:end').subscribe((event) => told.push(event));
+    const ends: CallEndEvent[] = [];
+    serving.eventsOf('call:end').subscribe((event) => ends.push(event));
     const replies = ['a', 'a'].map((input) => serving.batchedRun(input));
     await turn();
     batches.next().fail(new Error('out of paper'));
     await Promise.allSettled(replies);
-    expect(told.map(({ answeredBy, error }) => [answeredBy, error])).toEqual([
+    expect(ends.map(({ answeredBy, error }) => [answeredBy, error])).toEqual([
       [undefined, expect.any(BatchFailedError)],
       [undefined, expect.any(BatchFailedError)],
     ]);

@@ -29,7 +29,7 @@ function runOf(...requests: readonly StreamRequest[]): BatchRun {
 }
 
 /** The events of the streams until now: hooks with values, and lists of rows. */
-function heard(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
+function eventsOf(...requests: readonly StreamRequest[]): Promise<unknown[][]> {
   return Promise.all(
     requests.map(async ({ events }) => {
       const values: unknown[] = [];
@@ -74,7 +74,7 @@ describe('BatchRun', () => {
     run.hook('y', floats([4, 2], [1, 2, 3, 4, 5, 6, 7, 8]));
     run.hook('z', [1, 2, 3, 4]);
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [{ x: [1, 2] }, { y: floats([2, 2], [1, 2, 3, 4]) }],
       [],
       [{ y: floats([1, 2], [7, 8]) }],
@@ -86,7 +86,7 @@ describe('BatchRun', () => {
 
     runOf(...requests).hook('logits', floats([3, 2], [1, 2, 3, 4, 5, 6]));
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [{ logits: floats([3, 1], [1, 3, 5]) }],
       [{ logits: floats([3, 1], [2, 4, 6]) }],
     ]);
@@ -108,7 +108,7 @@ describe('BatchRun', () => {
     expect(() => runOf(...requests).hook('x', value)).toThrow(InvalidOutputError);
     expect(() => runOf(...requests).hook('x', value)).toThrow('Hook "x": ');
 
-    expect(await heard(...requests)).toEqual([[], []]);
+    expect(await eventsOf(...requests)).toEqual([[], []]);
   });
 
   it.each<[string, unknown, string]>([
@@ -123,7 +123,7 @@ describe('BatchRun', () => {
     expect(() => runOf(...requests).step(value, undefined)).toThrow(InvalidOutputError);
     expect(() => runOf(...requests).step(value, undefined)).toThrow(message);
 
-    expect(await heard(...requests)).toEqual([[], []]);
+    expect(await eventsOf(...requests)).toEqual([[], []]);
   });
 
   it('[8.4] Each caller gets its own rows of a step', async () => {
@@ -134,7 +134,7 @@ describe('BatchRun', () => {
     run.step([4, 5, DONE], undefined);
     run.end(STEPPED);
 
-    expect(await heard(...requests)).toEqual([
+    expect(await eventsOf(...requests)).toEqual([
       [
         [1, undefined],
         [4, undefined],
@@ -184,7 +184,7 @@ describe('BatchRun', () => {
 
     expect(releaseOutput((await split.reply).rows)).toEqual([[], 'B']);
     expect(await done.events.next()).toEqual({ done: true, value: undefined });
-    expect(await heard(waiting)).toEqual([[['d1']]]);
+    expect(await eventsOf(waiting)).toEqual([[['d1']]]);
     await expect(waiting.events.next()).rejects.toBe(error);
   });
 });

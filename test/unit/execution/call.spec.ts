@@ -67,19 +67,19 @@ describe('prepareCall', () => {
 
 describe('finishCall', () => {
   const call = { rows: Batch.stack(['a']), single: false, isOpen: false, info: undefined };
-  const said = { isSplit: false, metadata: undefined } as const;
+  const result = { isSplit: false, metadata: undefined } as const;
 
   it('[1.5] Without postprocess the reply is the output', () => {
-    expect(finishCall({ name }, call, ['A'], said)).toEqual(['A']);
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, ['A'], said)).toBe('A');
-    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, x, said)).toBe(x);
+    expect(finishCall({ name }, call, ['A'], result)).toEqual(['A']);
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, ['A'], result)).toBe('A');
+    expect(finishCall({ name }, { ...call, single: true, isOpen: false }, x, result)).toBe(x);
   });
 
   it('[1.5] [1.6] postprocess receives the output, the metadata of the batch and the info of preprocess', async () => {
     const callbacks = { name, postprocess: async (...given: unknown[]) => given };
 
     const reply = await finishCall(callbacks, { ...call, info: 3 }, ['A'], {
-      ...said,
+      ...result,
       metadata: 'v2',
     });
 

@@ -226,11 +226,11 @@ describe('A batch whose partition is lost', () => {
 
   it.each(['hook', 'step'])(
     '[5.6] [8.3] [8.4] A batch does not run again after its first %s reached callers',
-    async (said) => {
+    async (what) => {
       const { serving, script } = await start();
       const events = iterated(serving.stream('a', { hooks: ['layer'] }));
       const batch = await script.next();
-      if (said === 'hook') {
+      if (what === 'hook') {
         batch.emit('layer', [1]);
       } else {
         batch.step(['A']);

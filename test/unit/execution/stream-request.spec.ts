@@ -15,7 +15,7 @@ const numbers = (count: number): Batch => Batch.stack(Array.from({ length: count
 /**
  * The events of the request until now, with their rows as released, and at last `end` or the error.
  */
-async function said(request: StreamRequest): Promise<unknown[]> {
+async function eventsOf(request: StreamRequest): Promise<unknown[]> {
   const events: unknown[] = [];
   const later = new Promise((resolve) => setImmediate(resolve, 'later'));
   for (;;) {
@@ -41,7 +41,7 @@ describe('StreamRequest', () => {
 
     request.answer(4, Batch.stack(['e', 'f']), 'third');
     request.answer(1, Batch.stack(['b', 'c', 'd']), 'second');
-    expect(await said(request)).toEqual([]);
+    expect(await eventsOf(request)).toEqual([]);
   });
 
   it('[8.2] Outputs that were held back are emitted in row order as soon as the first rows finish', async () => {
@@ -51,7 +51,7 @@ describe('StreamRequest', () => {
     request.answer(1, Batch.stack(['b', 'c', 'd']), 'second');
     request.answer(0, Batch.stack(['a']), 'first');
 
-    expect(await said(request)).toEqual([
+    expect(await eventsOf(request)).toEqual([
       { offset: 0, rows: ['a'], metadata: 'first' },
       { offset: 1, rows: ['b', 'c', 'd'], metadata: 'second' },
       { offset: 4, rows: ['e', 'f'], metadata: 'third' },
@@ -70,7 +70,7 @@ describe('StreamRequest', () => {
     request.step(0, [DONE, 'b2'], 2);
     request.endSteps(0, 2);
 
-    expect(await said(request)).toEqual([
+    expect(await eventsOf(request)).toEqual([
       { offset: 0, rows: ['a1', 'b1'], metadata: 1 },
       { offset: 0, rows: [undefined, 'b2'], metadata: 2 },
       { offset: 2, rows: ['c1'], metadata: undefined },
@@ -86,7 +86,7 @@ describe('StreamRequest', () => {
     request.step(0, ['a1'], undefined);
     request.step(0, [DONE], undefined);
 
-    expect(await said(request)).toEqual([
+    expect(await eventsOf(request)).toEqual([
       expect.objectContaining({ rows: ['a1'] }),
       expect.objectContaining({ rows: ['b1'] }),
     ]);
@@ -105,7 +105,7 @@ describe('StreamRequest', () => {
     request.step(0, [DONE, DONE], undefined);
     request.step(0, ['a3', 'b3'], undefined);
 
-    expect(await said(request)).toEqual([
+    expect(await eventsOf(request)).toEqual([
       { offset: 0, rows: ['a1', undefined], metadata: undefined },
       { offset: 0, rows: ['a2', undefined], metadata: undefined },
       'end',
@@ -117,7 +117,7 @@ describe('StreamRequest', () => {
 
     request.endSteps(0, 2);
 
-    expect(await said(request)).toEqual(['end']);
+    expect(await eventsOf(request)).toEqual(['end']);
   });
 
   it('[8.4] [6.2] A request fails with the error in place of one of its rows, after the steps before it', async () => {
@@ -128,7 +128,10 @@ describe('StreamRequest', () => {
     request.step(0, ['a2', error], undefined);
     request.step(0, ['a3', 'b3'], undefined);
 
-    expect(await said(request)).toEqual([expect.objectContaining({ rows: ['a1', 'b1'] }), error]);
+    expect(await eventsOf(request)).toEqual([
+      expect.objectContaining({ rows: ['a1', 'b1'] }),
+      error,
+    ]);
   });
 
   it('[8.4] An error for a row that has ended does not fail the request', async () => {
@@ -138,7 +141,7 @@ describe('StreamRequest', () => {
     request.step(0, ['a2', new RangeError('b is no number')], undefined);
     request.endSteps(0, 2);
 
-    expect(await said(request)).toHaveLength(3);
+    expect(await eventsOf(request)).toHaveLength(3);
   });
 
   it('[8.3] Hook values are emitted in their order and before the output', async () => {
@@ -151,7 +154,7 @@ describe('StreamRequest', () => {
     request.hook('x', [7, 8]);
 
     expect(request.whole).toBe(true);
-    expect(await said(request)).toEqual([
+    expect(await eventsOf(request)).toEqual([
       { hook: 'y', value: [1, 2] },
       { hook: 'x', value: [3, 4] },
       { hook: 'y', value: [5, 6] },
@@ -164,17 +167,17 @@ describe('StreamRequest', () => {
     ['steps', (request) => request.step(0, ['a'], undefined)],
     ['hooks', (request) => request.hook('x', ['a'])],
     ['steps of later rows', (request) => request.step(1, ['b'], undefined)],
-  ])('[8.2] A request fails with more than 1024 unread %s', async (_, say) => {
+  ])('[8.2] A request fails with more than 1024 unread %s', async (_, emit) => {
     const request = new StreamRequest(numbers(2), lane);
 
     for (let n = 0; n < 1024; n++) {
-      say(request);
+      emit(request);
     }
     expect(request.isOver).toBe(false);
-    say(request);
+    emit(request);
 
     expect(request.isOver).toBe(true);
-    expect((await said(request)).at(-1)).toBeInstanceOf(SlowConsumerError);
+    expect((await eventsOf(request)).at(-1)).toBeInstanceOf(SlowConsumerError);
   });
 
   it('[8.2] Only unread steps count towards the limit', async () => {
@@ -184,7 +187,7 @@ describe('StreamRequest', () => {
       request.step(1, ['b'], undefined);
       if (n % 1000 === 999) {
         request.step(0, [DONE], undefined);
-        await said(request);
+        await eventsOf(request);
       }
     }
 
@@ -198,7 +201,7 @@ describe('StreamRequest', () => {
       request.answer(n, Batch.stack([n]), undefined);
     }
 
-    expect(await said(request)).toHaveLength(2001);
+    expect(await eventsOf(request)).toHaveLength(2001);
   });
 });
 

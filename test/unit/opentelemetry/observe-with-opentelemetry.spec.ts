@@ -64,7 +64,7 @@ describe('observation', () => {
   it.each(['onStart', 'onEnd'] as const)(
     '[12.1] A span processor that throws in %s breaks no call and no metric',
     async (hook) => {
-      const told = troubles();
+      const errors = recordErrors();
       const broken = {
         onStart() {},
         onEnd() {},
@@ -84,8 +84,8 @@ describe('observation', () => {
         'a',
         'b',
       ]);
-      expect(told.length).toBeGreaterThan(0);
-      expect(told[0]).toEqual([
+      expect(errors.length).toBeGreaterThan(0);
+      expect(errors[0]).toEqual([
         'nestjs-serving: an event could not be recorded',
         new Error('no room for spans'),
       ]);
@@ -95,7 +95,7 @@ describe('observation', () => {
   );
 
   it('[12.1] An exporter that fails breaks no call', async () => {
-    const told = troubles();
+    const errors = recordErrors();
     const exporter = {
       export: () => {
         throw new Error('the collector is away');
@@ -109,20 +109,20 @@ describe('observation', () => {
     observeWithOpenTelemetry(serving, { tracerProvider, meterProvider: telemetry().meterProvider });
     expect(await serving.batchedRun('a')).toBe('a');
     await tracerProvider.forceFlush().catch(() => {});
-    expect(JSON.stringify(told)).toContain('the collector is away');
+    expect(JSON.stringify(errors)).toContain('the collector is away');
   });
 });
 
-/** The errors that OpenTelemetry reports. */
-function troubles(): unknown[][] {
-  const told: unknown[][] = [];
+/** The errors that OpenTelemetry reports from now on. */
+function recordErrors(): unknown[][] {
+  const errors: unknown[][] = [];
   const logger: DiagLogger = {
-    error: (...args) => told.push(args),
+    error: (...args) => errors.push(args),
     warn: none,
     info: none,
     debug: none,
     verbose: none,
   };
   diag.setLogger(logger, { logLevel: DiagLogLevel.ERROR, suppressOverrideMessage: true });
-  return told;
+  return errors;
 }

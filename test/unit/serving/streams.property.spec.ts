@@ -211,9 +211,9 @@ class Play {
     const { inline, signal, as, delay, leaves } = call;
     const hooks = as === 'hooks' ? { hooks: ['h' as const] } : {};
     const events = this.serving.stream<'h'>(this.inputOf(call), { inline, signal, ...hooks });
-    let heard = 0;
+    let received = 0;
     const leavesNow = (): boolean => {
-      call.hasLeft ||= leaves !== null && 'after' in leaves && ++heard === leaves.after;
+      call.hasLeft ||= leaves !== null && 'after' in leaves && ++received === leaves.after;
       return call.hasLeft && leaves !== null && 'after' in leaves;
     };
     if (as === 'observation') {

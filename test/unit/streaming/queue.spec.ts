@@ -52,13 +52,13 @@ describe('Queue', () => {
       (queue) => queue.fail(undefined),
       { status: 'rejected', reason: undefined },
     ],
-  ])('[8.2] All consumers that wait are notified when the queue %s', async (_, close, told) => {
+  ])('[8.2] All consumers that wait are notified when the queue %s', async (_, close, result) => {
     const queue = new Queue<number>();
     const waiting = [queue.next(), queue.next()];
 
     close(queue);
 
-    expect(await Promise.allSettled(waiting)).toEqual([told, told]);
+    expect(await Promise.allSettled(waiting)).toEqual([result, result]);
   });
 
   it('[8.2] No value is lost or repeated in any sequence of pushing and taking', async () => {

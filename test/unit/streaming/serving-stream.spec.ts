@@ -129,7 +129,7 @@ describe('ServingStream', () => {
   });
 
   it('[8.2] An observer that has unsubscribed receives no error', async () => {
-    const heard: unknown[] = [];
+    const errors: unknown[] = [];
     const stream = new ServingStream((left) => ({
       next: () =>
         new Promise<never>((_, reject) =>
@@ -137,9 +137,9 @@ describe('ServingStream', () => {
         ),
     }));
 
-    stream.subscribe({ error: (error) => heard.push(error) }).unsubscribe();
+    stream.subscribe({ error: (error) => errors.push(error) }).unsubscribe();
     await turn();
 
-    expect(heard).toEqual([]);
+    expect(errors).toEqual([]);
   });
 });

@@ -44,15 +44,15 @@ describe('The receiver of a stream', () => {
   });
 
   it('[L6] The receiver accepts more messages after granting credit for those taken', async () => {
-    const told: number[] = [];
-    const inbox = new ReceiveWindow({ messages: 2, bytes: 10 }, (taken) => told.push(taken));
+    const credits: number[] = [];
+    const inbox = new ReceiveWindow({ messages: 2, bytes: 10 }, (taken) => credits.push(taken));
     inbox.push(0, value, 10);
     await inbox.next();
     inbox.push(1, value, 10);
     await inbox.next();
     inbox.push(2, value, 10);
 
-    expect(told).toEqual([1, 2]);
+    expect(credits).toEqual([1, 2]);
     expect(() => inbox.push(3, value, 1)).toThrow(FrameError);
   });
 

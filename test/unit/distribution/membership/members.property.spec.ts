@@ -32,7 +32,7 @@ const beat = fc
   );
 
 const anything = fc.oneof(
-  { weight: 6, arbitrary: fc.record({ what: fc.constant('hear' as const), info: beat }) },
+  { weight: 6, arbitrary: fc.record({ what: fc.constant('receive' as const), info: beat }) },
   {
     weight: 6,
     arbitrary: fc.record({
@@ -66,7 +66,7 @@ const byAddress = (a: { address: string }, b: { address: string }): number =>
   a.address < b.address ? -1 : 1;
 
 /** One incarnation of a node and the begin of its silence. */
-interface Heard {
+interface LastBeat {
   info: NodeInfo;
   since: number;
   isSuspect: boolean;
@@ -75,23 +75,23 @@ interface Heard {
 /** Plays the events and compares them with a list that is searched completely each time. */
 class History {
   private readonly members = new Members(options);
-  private list: Heard[] = [];
+  private list: LastBeat[] = [];
   private now = 0;
   private checkedAt: number | undefined;
   private isFrozen = false;
   /** The nodes that should be known after all events. */
-  private readonly told = new Set<string>();
+  private readonly announced = new Set<string>();
   private changed = 0;
 
   constructor() {
     this.members.changes$.subscribe(({ type, address, info }) => {
-      expect(this.told.has(address)).toBe(type !== 'joined');
+      expect(this.announced.has(address)).toBe(type !== 'joined');
       expect(info.address).toBe(address);
       this.changed++;
       if (type === 'left') {
-        this.told.delete(address);
+        this.announced.delete(address);
       } else {
-        this.told.add(address);
+        this.announced.add(address);
       }
     });
   }
@@ -99,9 +99,9 @@ class History {
   play(happening: Happening): void {
     const candidates = ['m', 'n'].map((name) => this.members.candidates(name));
     const { changed } = this;
-    if (happening.what === 'hear') {
+    if (happening.what === 'receive') {
       this.members.receive(happening.info, this.now);
-      this.hear(happening.info);
+      this.receive(happening.info);
     } else if (happening.what === 'gone') {
       this.members.disconnect(happening.info.address);
       this.list = this.list.filter(({ info }) => info.address !== happening.info.address);
@@ -121,7 +121,7 @@ class History {
     this.compare();
   }
 
-  private hear(info: NodeInfo): void {
+  private receive(info: NodeInfo): void {
     const former = this.list.find((one) => one.info.id === info.id);
     if (this.list.some((one) => one !== former && one.info.address === info.address)) {
       return;
@@ -129,16 +129,16 @@ class History {
     if (!former && this.list.length >= options.maxNodes) {
       return;
     }
-    const heard = { info, since: this.now, isSuspect: false };
+    const latest = { info, since: this.now, isSuspect: false };
     const isSame = former?.info.epoch === info.epoch && former.info.address === info.address;
     if (
       !former ||
       former.info.epoch < info.epoch ||
       (isSame && former.info.outages < info.outages)
     ) {
-      this.list = [...this.list.filter((one) => one !== former), heard];
+      this.list = [...this.list.filter((one) => one !== former), latest];
     } else if (isSame && former.info.outages === info.outages && former.info.seq < info.seq) {
-      Object.assign(former, heard);
+      Object.assign(former, latest);
     }
   }
 
@@ -174,7 +174,7 @@ class History {
       isSuspect,
     }));
     expect(known.toSorted(byAddress)).toEqual(expected);
-    expect([...this.told].toSorted()).toEqual(expected.map(({ address }) => address));
+    expect([...this.announced].toSorted()).toEqual(expected.map(({ address }) => address));
     expect(expected.map(({ address }) => members.get(address)?.info)).toEqual(
       expected.map(({ info }) => info),
     );

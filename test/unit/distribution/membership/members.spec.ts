@@ -13,9 +13,9 @@ beforeEach(() => {
 
 function watched(maxNodes: number): { members: Members; changes: string[] } {
   const table = new Members({ suspectAfter: 2000, downAfter: 3000, maxNodes });
-  const told: string[] = [];
-  table.changes$.subscribe(({ type, address }) => told.push(`${address} ${type}`));
-  return { members: table, changes: told };
+  const list: string[] = [];
+  table.changes$.subscribe(({ type, address }) => list.push(`${address} ${type}`));
+  return { members: table, changes: list };
 }
 
 /** A heartbeat of a node that serves `m`. */

@@ -1,5 +1,4 @@
-import { beforeEach, expect, it, jest } from '@jest/globals';
-import { Logger } from '@nestjs/common';
+import { beforeEach, expect, it } from '@jest/globals';
 import { firstValueFrom } from 'rxjs';
 import {
   type Endpoint,
@@ -9,6 +8,7 @@ import {
   type Peers,
 } from '../../../../lib/distribution/transports/peers.js';
 import { InvalidServingError } from '../../../../lib/errors.js';
+import { recordWarnings } from '../../../fixtures/recorded-warnings.js';
 import { later, useVirtualTime } from '../../../fixtures/async/virtual-time.js';
 
 useVirtualTime();
@@ -16,10 +16,7 @@ useVirtualTime();
 let warnings: string[];
 
 beforeEach(() => {
-  warnings = [];
-  jest
-    .spyOn(Logger.prototype, 'warn')
-    .mockImplementation((message: string) => void warnings.push(message));
+  warnings = recordWarnings();
 });
 
 /** The lists that were emitted during this many milliseconds. */

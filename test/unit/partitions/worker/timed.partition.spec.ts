@@ -191,12 +191,12 @@ describe('A partition with a run timeout', () => {
   it('[5.6] Hooks and steps of a batch that hung are dropped', async () => {
     const worker = new FakeWorker();
     const { partition } = timed(worker);
-    const heard: unknown[] = [];
+    const received: unknown[] = [];
     const listener = {
       ...silent,
       hooks: ['score'],
-      hook: (...said: unknown[]) => void heard.push(said),
-      step: (...said: unknown[]) => void heard.push(said),
+      hook: (...event: unknown[]) => void received.push(event),
+      step: (...event: unknown[]) => void received.push(event),
     };
 
     outcomeOf(runRows(partition, ['a'], listener));
@@ -209,7 +209,7 @@ describe('A partition with a run timeout', () => {
     inside.step(['B'], 'metadata');
 
     expect(inside.isWaiting(0)).toBe(false);
-    expect(heard).toEqual([
+    expect(received).toEqual([
       ['score', [1], true],
       [['A'], 'metadata'],
     ]);

@@ -13,12 +13,12 @@ describe('WorkerHost', () => {
     await application.turns(200);
     expect(application.steps).toBe(64);
 
-    application.say({ batch: 0, acknowledged: 16 });
+    application.request({ batch: 0, acknowledged: 16 });
     await application.turns(200);
     expect(application.steps).toBe(80);
 
-    application.say({ batch: 0, endedRows: [0] });
-    application.say({ end: true });
+    application.request({ batch: 0, endedRows: [0] });
+    application.request({ end: true });
     await run;
     expect(application.steps).toBe(80);
     expect(application.messages.at(-1)).toEqual({ batch: 0, stepped: true });
@@ -28,14 +28,14 @@ describe('WorkerHost', () => {
     const application = new Application(worker('endless').href);
     const run = application.run(['a']);
     await application.turns(200);
-    application.say({ batch: 0, endedRows: [0] });
+    application.request({ batch: 0, endedRows: [0] });
     application.give(['b']);
 
     await application.turns(200);
     expect(application.steps).toBe(128);
 
-    application.say({ batch: 1, endedRows: [0] });
-    application.say({ end: true });
+    application.request({ batch: 1, endedRows: [0] });
+    application.request({ end: true });
     await run;
   });
 });
@@ -44,7 +44,7 @@ describe('WorkerHost', () => {
 class Application implements Port {
   readonly messages: Parameters<Port['post']>[0][] = [];
   isEnded = false;
-  say: (request: WorkerRequest) => void = () => {};
+  request: (request: WorkerRequest) => void = () => {};
 
   constructor(private readonly file: string) {}
 
@@ -67,7 +67,7 @@ class Application implements Port {
 
   give(rows: string[]): void {
     const info = { key: 'default', size: rows.length, padding: 0, partition: 0, hooks: [] };
-    this.say({ rows: packRows(rows)[0], info });
+    this.request({ rows: packRows(rows)[0], info });
   }
 
   async turns(count: number): Promise<void> {
@@ -76,8 +76,8 @@ class Application implements Port {
     }
   }
 
-  listen(hear: (request: WorkerRequest) => void): void {
-    this.say = hear;
+  listen(listener: (request: WorkerRequest) => void): void {
+    this.request = listener;
   }
 
   post(message: Parameters<Port['post']>[0]): void {

@@ -59,10 +59,10 @@ it('[11] Packets and messages of Nest on one connection are separated, wherever 
 });
 
 it('[11] A packet that lies in one chunk is not copied', () => {
-  const heard: Uint8Array[] = [];
+  const packets: Uint8Array[] = [];
   const splitter = new PacketSplitter({
     text: () => {},
-    packet: (bytes) => heard.push(bytes),
+    packet: (bytes) => packets.push(bytes),
     limit: () => 1000,
     mostText: 0,
   });
@@ -70,7 +70,7 @@ it('[11] A packet that lies in one chunk is not copied', () => {
 
   splitter.push(chunk);
 
-  expect(heard[0]!.buffer).toBe(chunk.buffer);
+  expect(packets[0]!.buffer).toBe(chunk.buffer);
 });
 
 it('[11] A packet over the limit is refused by its prelude before the rest arrives', () => {

@@ -1,0 +1,58 @@
+import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { type ServingDefinition, ServingModule } from 'nestjs-serving';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { worker } from '../../fixtures/partitions/worker.js';
+import { boot } from '../../fixtures/serving/text-servings.js';
+
+describe('A serving that cannot load', () => {
+  let folder: string;
+
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'serving-'));
+  });
+
+  afterAll(() => rm(folder, { recursive: true }));
+
+  it.each<[string, ServingDefinition, RegExp]>([
+    [
+      'a model',
+      { name: 'wrong', model: worker('diary') },
+      /^Serving "wrong": Cannot load the model \S+diary\.mjs: .*protobuf/i,
+    ],
+    [
+      'bytes',
+      { name: 'wrong', model: new Uint8Array(3) },
+      /^Serving "wrong": Cannot load the model of 3 bytes: .*protobuf/i,
+    ],
+    [
+      'a file',
+      { name: 'wrong', useFile: worker('no-default') },
+      /^Serving "wrong": \S+no-default\.mjs must have a default export/,
+    ],
+    [
+      'a function',
+      { name: 'wrong', useFactory: () => Promise.reject(new Error('no weights')) },
+      /^Serving "wrong" could not start: no weights$/,
+    ],
+  ])(
+    '[9.1] A failed load fails the boot and leaves no thread of another serving: %s',
+    async (kind, wrong, message) => {
+      const diary = join(folder, `${kind}.txt`);
+      await writeFile(diary, '');
+      const right: ServingDefinition = {
+        name: 'right',
+        useFile: worker('diary'),
+        partitions: [{ diary }, { diary }],
+      };
+
+      await expect(
+        boot({ imports: [ServingModule.forRoot({ servings: [right, wrong] })] }),
+      ).rejects.toThrow(message);
+
+      const entries = (await readFile(diary, 'utf8')).trim().split('\n');
+      expect(entries.toSorted()).toEqual(['ended', 'ended', 'started', 'started']);
+    },
+  );
+});

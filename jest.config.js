@@ -5,6 +5,8 @@ export default {
     '<rootDir>/test/{unit,e2e}/**/*.e2e-spec.ts',
   ],
   testEnvironment: './test/environment.cjs',
+  // Workers keep the modules of every spec: without a limit they end too slowly for Jest.
+  workerIdleMemoryLimit: '512MB',
   setupFiles: ['<rootDir>/test/fixtures/seed.ts'],
   extensionsToTreatAsEsm: ['.ts'],
   moduleFileExtensions: ['ts', 'js', 'json'],

@@ -7,10 +7,11 @@ import {
   countOf,
   type Elements,
   swapOnBigEndian,
+  float16OfNumber,
+  numberOfFloat16,
 } from '../wire/element-types.js';
 import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
 import type { Json } from '../wire/value-writer.js';
-import { float16OfNumber, numberOfFloat16 } from './float16.js';
 import type { ReadContext } from './read-context.js';
 
 /**

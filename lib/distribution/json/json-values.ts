@@ -11,9 +11,8 @@ import { formatValue, typeName } from '../../format.js';
 import type { Block } from '../wire/element-types.js';
 import type { WireLimits } from '../wire/limits.js';
 import { bigIntOf, numberOfWord } from '../wire/tagged-values.js';
-import { isTag } from '../wire/values.js';
+import { isTag, encodeValue } from '../wire/values.js';
 import type { Json } from '../wire/value-writer.js';
-import { encodeValue } from '../wire/values.js';
 import { readTensor, type TensorForm, writeStrings, writeTensor } from './json-tensor.js';
 import { ReadContext } from './read-context.js';
 

@@ -1,0 +1,59 @@
+import type { Deserializer, Serializer } from '@nestjs/microservices';
+import { InvalidOutputError } from '../../../errors.js';
+
+/** The part of Nest's context of a message that is used. */
+interface Circumstances {
+  readonly channel?: string;
+  readonly replyTo?: string;
+}
+
+/**
+ * Reads the messages of Nest, and those of other clients: their content is all data, and they are
+ * answered if they ask for it.
+ */
+export class AnyMessage implements Deserializer {
+  deserialize(value: unknown, { channel, replyTo }: Circumstances = {}): unknown {
+    const message: unknown = JSON.parse(Buffer.from(bytesOf(value)).toString());
+    const isNests =
+      typeof message === 'object' &&
+      message !== null &&
+      ('pattern' in message || 'data' in message);
+    return {
+      pattern: channel,
+      ...(replyTo && { id: replyTo }),
+      ...(isNests ? message : { data: message }),
+    };
+  }
+}
+
+/** Nest 11 passes the bytes of a message, Nest 12 the message. */
+function bytesOf(value: unknown): Uint8Array {
+  const data: unknown =
+    typeof value === 'object' && value !== null && 'data' in value ? value.data : value;
+  if (!(data instanceof Uint8Array)) {
+    throw new TypeError('A message of NATS without its bytes');
+  }
+  return data;
+}
+
+/**
+ * Writes replies as Nest does, and an error in place of a reply that NATS would refuse: Nest only
+ * logs that, and the client would wait for ever.
+ */
+export class BoundedReplies implements Serializer {
+  constructor(private readonly mostBytes: () => number) {}
+
+  serialize(reply: { readonly id?: unknown }): { readonly data: Uint8Array } {
+    const data = Buffer.from(JSON.stringify(reply));
+    const most = this.mostBytes();
+    if (data.byteLength <= most) {
+      return { data };
+    }
+    const error = new InvalidOutputError(
+      `The reply has ${data.byteLength} bytes, where the NATS server takes at most ${most}`,
+    );
+    return {
+      data: Buffer.from(JSON.stringify({ id: reply.id, err: error.toJSON(), isDisposed: true })),
+    };
+  }
+}

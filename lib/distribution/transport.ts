@@ -36,7 +36,10 @@ export interface TransportContext {
  * Of a packet it may read only the length, by `packetLength`.
  */
 export interface ServingTransport {
-  /** The bytes of the largest packet that it carries; set once it has started. */
+  /**
+   * The bytes of the largest packet that it carries; set once it has started. Larger frames are
+   * split, on connections too: then one place limits the memory of frames that are half received.
+   */
   readonly maxPacket: number;
   /** Resolves when packets can be sent and received. */
   start(context: TransportContext): Promise<void>;

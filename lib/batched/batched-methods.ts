@@ -21,7 +21,6 @@ interface RunningMethod {
   readonly serving: MethodServing;
   /** Resolves when the serving can be called; undefined afterwards. */
   starting: Promise<void> | undefined;
-  wasCalled: boolean;
 }
 
 /**
@@ -105,7 +104,7 @@ export class BatchedMethods
   /** Milliseconds after which shutdown has answered every call, for each method that was called. */
   get shutdownLimits(): readonly number[] {
     return this.all()
-      .filter(({ wasCalled }) => wasCalled)
+      .filter(({ serving }) => serving.wasCalled)
       .map(({ serving }) => serving.shutdownLimit);
   }
 
@@ -129,10 +128,10 @@ export class BatchedMethods
     if (method.serving !== undefined) {
       return this.callServing(method.serving, method, instance, args);
     }
-    const running = this.runningFor(method, instance.constructor);
-    running.wasCalled = true;
-    const call = (): Promise<unknown> => running.serving.call(instance, args);
-    return running.starting ? running.starting.then(call) : call();
+    const { serving, starting } = this.runningFor(method, instance.constructor);
+    serving.wasCalled = true;
+    const call = (): Promise<unknown> => serving.call(instance, args);
+    return starting ? starting.then(call) : call();
   }
 
   private callServing(
@@ -187,7 +186,7 @@ export class BatchedMethods
       this.servings.set(name, serving);
     }
     const starting = serving.start();
-    const running: RunningMethod = { serving, starting, wasCalled: false };
+    const running: RunningMethod = { serving, starting };
     starting.then(
       () => (running.starting = undefined),
       () => {},

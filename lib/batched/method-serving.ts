@@ -24,13 +24,14 @@ class MethodCall {
  * call by its handle is the list of the method's arguments.
  */
 export class MethodServing extends LocalServing {
-  /** The instance for calls by the handle; undefined if the class has one for each request. */
+  /** The instance for calls by the handle; undefined for a class with several instances. */
   instance: object | undefined;
+  wasCalled = false;
 
   constructor(
     name: string,
     private readonly method: BatchedMethod,
-    /** What calls share: a batch has calls of one group. */
+    /** The group of a call on the instance: a batch has calls of one group. */
     private readonly groupOf: (instance: object) => unknown,
     events: EventHub,
   ) {
@@ -42,18 +43,18 @@ export class MethodServing extends LocalServing {
   }
 
   /** Calls the method on the instance. */
-  call(instance: object, args: readonly unknown[], options?: CallOptions): Promise<unknown> {
+  call(instance: object, args: readonly unknown[]): Promise<unknown> {
     try {
       const call = new MethodCall(instance, args);
-      return super.batchedRun(call, this.optionsOf(call, options));
+      return super.batchedRun(call, this.optionsOf(call));
     } catch (error) {
       return Promise.reject(error);
     }
   }
 
   override async batchedRun(args: unknown, options?: CallOptions): Promise<unknown> {
-    const { instance, args: list } = this.callOf(args);
-    return this.call(instance, list, options);
+    const call = this.callOf(args);
+    return super.batchedRun(call, this.optionsOf(call, options));
   }
 
   override async run(args: unknown, options?: CallOptions): Promise<unknown> {
@@ -74,6 +75,7 @@ export class MethodServing extends LocalServing {
   }
 
   private callOf(args: unknown): MethodCall {
+    this.wasCalled = true;
     if (!Array.isArray(args)) {
       throw new InvalidInputError(
         `Serving "${this.name}" is a @Batched() method: its input is the list of the method's ` +

@@ -10,6 +10,7 @@ import {
   ServingModule,
   ServingService,
 } from 'nestjs-serving';
+import { BatchedMethods } from '../../../lib/batched/batched-methods.js';
 import { iterated } from '../../fixtures/async/streams.js';
 
 @Injectable()
@@ -107,6 +108,19 @@ describe('The handle of a batched method', () => {
         await expect(call).rejects.toThrow(InvalidInputError);
         await expect(call).rejects.toThrow(message);
       }
+    },
+  );
+
+  it.each(['batchedRun', 'run', 'stream'] as const)(
+    '[9.3] [M1] Shutdown waits for a method that only its handle has called: %s',
+    async (how) => {
+      const handle = await start<[string, string], string>(Joiner, 'join');
+      const methods = app!.get(BatchedMethods, { strict: false });
+      expect(methods.shutdownLimits).toEqual([]);
+
+      await (how === 'stream' ? iterated(handle.stream(['a', 'b'])) : handle[how](['a', 'b']));
+
+      expect(methods.shutdownLimits).toEqual([30_000]);
     },
   );
 

@@ -13,10 +13,19 @@ export class ServingRpcExceptionFilter implements RpcExceptionFilter<ServingErro
   private readonly logger = new Logger(ServingRpcExceptionFilter.name);
 
   catch(error: ServingError): Observable<never> {
-    if (error.expose) {
-      return throwError(() => error.toJSON());
+    if (!error.expose) {
+      this.logger.error(error);
     }
-    this.logger.error(error);
-    return throwError(() => ({ ...error.toJSON(), message: STATUS_CODES[error.statusCode] }));
+    return throwError(() => clientErrorOf(error));
   }
+}
+
+/**
+ * The error as clients may read it: with its message if the client is at fault, else with the text
+ * of its status.
+ */
+export function clientErrorOf(error: ServingError): ReturnType<ServingError['toJSON']> {
+  return error.expose
+    ? error.toJSON()
+    : { ...error.toJSON(), message: STATUS_CODES[error.statusCode] ?? STATUS_CODES[500]! };
 }

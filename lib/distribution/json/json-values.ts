@@ -8,6 +8,7 @@ import {
   type WireError,
 } from '../../errors.js';
 import { formatValue, typeName } from '../../format.js';
+import { clientErrorOf } from '../../serving-rpc-exception.filter.js';
 import type { Block } from '../wire/element-types.js';
 import type { WireLimits } from '../wire/limits.js';
 import { bigIntOf, numberOfWord } from '../wire/tagged-values.js';
@@ -187,15 +188,9 @@ function isList(node: Json): node is readonly Json[] {
   return Array.isArray(node);
 }
 
-/**
- * The form of an error for clients: with its message if the client is at fault, else with the text
- * of its status.
- */
+/** The form of an error for clients. */
 export function jsonErrorOf(error: unknown): ReturnType<ServingError['toJSON']> {
-  if (!isServingError(error)) {
-    return { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500]! };
-  }
-  return error.expose
-    ? error.toJSON()
-    : { ...error.toJSON(), message: STATUS_CODES[error.statusCode] ?? STATUS_CODES[500]! };
+  return isServingError(error)
+    ? clientErrorOf(error)
+    : { name: 'Error', code: 'INTERNAL', statusCode: 500, message: STATUS_CODES[500]! };
 }

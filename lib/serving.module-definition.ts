@@ -1,4 +1,4 @@
-import { ConfigurableModuleBuilder, type ModuleMetadata } from '@nestjs/common';
+import { ConfigurableModuleBuilder, type DynamicModule, type ModuleMetadata } from '@nestjs/common';
 import type { ServingDefinition } from './definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
@@ -24,6 +24,17 @@ export interface ServingModuleExtras {
   readonly names?: readonly string[];
 }
 
+/** The default extras of the modules of this package. */
+export const DEFAULT_EXTRAS = { isGlobal: true, imports: [], names: [] };
+
+/** The module with its extras. */
+export function withExtras(
+  module: DynamicModule,
+  { isGlobal = true, imports = [] }: Pick<ServingModuleExtras, 'isGlobal' | 'imports'>,
+): DynamicModule {
+  return { ...module, global: isGlobal, imports: [...(module.imports ?? []), ...imports] };
+}
+
 export const {
   ConfigurableModuleClass,
   MODULE_OPTIONS_TOKEN: SERVING_MODULE_OPTIONS,
@@ -31,12 +42,5 @@ export const {
   ASYNC_OPTIONS_TYPE,
 } = new ConfigurableModuleBuilder<ServingModuleOptions>({ moduleName: 'Serving' })
   .setClassMethodName('forRoot')
-  .setExtras<ServingModuleExtras>(
-    { isGlobal: true, imports: [], names: [] },
-    (module, { isGlobal, imports }) => ({
-      ...module,
-      global: isGlobal ?? true,
-      imports: [...(module.imports ?? []), ...(imports ?? [])],
-    }),
-  )
+  .setExtras<ServingModuleExtras>(DEFAULT_EXTRAS, withExtras)
   .build();

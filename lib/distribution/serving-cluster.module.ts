@@ -9,6 +9,7 @@ import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { getServingToken } from '../serving.decorator.js';
+import { DEFAULT_EXTRAS, withExtras } from '../serving.module-definition.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { SERVING_ROUTER } from '../serving/serving.js';
 import { ExportedServings } from './calls/exported-servings.js';
@@ -38,14 +39,7 @@ export interface ServingClusterModuleExtras {
 const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIONS_TYPE } =
   new ConfigurableModuleBuilder<DistributionOptions>({ moduleName: 'ServingCluster' })
     .setClassMethodName('forRoot')
-    .setExtras<ServingClusterModuleExtras>(
-      { isGlobal: true, imports: [], names: [] },
-      (module, { isGlobal, imports }) => ({
-        ...module,
-        global: isGlobal ?? true,
-        imports: [...(module.imports ?? []), ...(imports ?? [])],
-      }),
-    )
+    .setExtras<ServingClusterModuleExtras>(DEFAULT_EXTRAS, withExtras)
     .build();
 
 /**

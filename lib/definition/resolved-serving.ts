@@ -29,7 +29,7 @@ export interface RetryOptions {
   readonly retries: number;
 }
 
-/** What happens to batches that fail or hang, and to threads and processes that end. */
+/** The options of `recovery`, with their defaults. */
 export interface ResolvedRecovery extends RetryOptions, Supervision {
   readonly runTimeout: number | undefined;
 }

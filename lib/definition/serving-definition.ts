@@ -121,7 +121,7 @@ export interface QueueOptions<Input = unknown> {
   readonly separateOrigins?: boolean;
 }
 
-/** What happens to batches that fail or hang. */
+/** How batches that fail or hang run again, or end. */
 export interface RecoveryOptions {
   /**
    * Whether a batch may run twice without harm: then it runs again when its partition was lost, and
@@ -153,7 +153,7 @@ export interface RecoveryOptions {
   readonly runTimeout?: number;
 }
 
-/** What happens to batches that fail or hang, and to threads and processes that end. */
+/** {@link RecoveryOptions}, and how threads and processes restart. */
 export interface WorkerRecoveryOptions extends RecoveryOptions {
   /**
    * The longest pause in milliseconds before the first restart; doubles with each failure in a row,

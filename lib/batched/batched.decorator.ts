@@ -2,6 +2,7 @@ import 'reflect-metadata';
 import { Inject, type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
+import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
 import { checkBatchedOptions } from './batched-check.js';
 import { BatchedMethods } from './batched-methods.js';
 import {
@@ -11,13 +12,10 @@ import {
   METHODS,
 } from './batched-method.js';
 
-/** A method with one array per parameter, an entry per caller. It returns one result per caller. */
-export type BatchMethod = (...columns: never[]) => readonly unknown[] | Promise<readonly unknown[]>;
-
-type MethodOf<Bound> = <T extends Bound>(
+type PreparingDecorator = <Method extends AnyMethod>(
   target: object,
   key: string | symbol,
-  descriptor: TypedPropertyDescriptor<T>,
+  descriptor: TypedPropertyDescriptor<Method>,
 ) => void;
 
 /**
@@ -32,8 +30,10 @@ type MethodOf<Bound> = <T extends Bound>(
  *
  * @throws InvalidServingError when it decorates something that cannot be batched
  */
-export function Batched(serving: string): MethodOf<(...args: never[]) => unknown>;
-export function Batched(options?: BatchedOptions): MethodOf<BatchMethod>;
+export function Batched(serving: string): PreparingDecorator;
+export function Batched<const Types extends readonly Type[] | undefined = undefined>(
+  options?: BatchedOptions & { readonly types?: Types },
+): BatchMethodDecorator<Types>;
 export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
   return (target, key, descriptor: PropertyDescriptor) => {
     const original = methodOf(target, key, descriptor);

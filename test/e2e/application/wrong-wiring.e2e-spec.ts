@@ -197,6 +197,7 @@ describe('Wrong wiring', () => {
   it('[10.5] @Batched() is refused when the number of `types` differs from the number of parameters', () => {
     expect(() => {
       class Wrong {
+        // @ts-expect-error two parameters, one type
         @Batched({ types: [String] })
         add(ones: string[], others: string[]): string[] {
           return [...ones, ...others];

@@ -1,10 +1,11 @@
 import 'reflect-metadata';
-import { Inject, type Type, UseInterceptors } from '@nestjs/common';
+import { type Type, UseInterceptors } from '@nestjs/common';
 import { InvalidServingError } from '../errors.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
+import { requireModule } from './require-module.js';
 import { checkBatchedOptions } from './batched-check.js';
-import { BatchedMethods } from './batched-methods.js';
+import type { BatchedMethods } from './batched-methods.js';
 import {
   type BatchedMethod,
   type BatchedOptions,
@@ -46,7 +47,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
       checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
     }
     addBatchedMethod(target.constructor, method);
-    Inject(BatchedMethods)(target, METHODS);
+    requireModule(target, key);
     if (method.options) {
       exposeRowTypes(target, key, method.options.types);
     }
@@ -55,12 +56,13 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     }
     descriptor.value = copyMetadata(
       original,
-      function (this: { [METHODS]?: BatchedMethods }, ...args: unknown[]) {
-        const methods = this[METHODS];
+      function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
+        const methods = this[METHODS]?.();
         if (!methods) {
           throw new InvalidServingError(
             `${target.constructor.name}.${String(key)} is @Batched() and its instance is no ` +
-              'provider of an application that has started; get it from there',
+              'provider of an application that has started with ServingModule.forRoot(); get it ' +
+              'from there',
           );
         }
         return methods.call(method, this, args);

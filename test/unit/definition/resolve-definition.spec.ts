@@ -226,7 +226,7 @@ describe('resolveDefinition', () => {
     [{ useFactory: Handler.name }, 'option "useFactory" is "Handler"; allowed is a function'],
     [
       { batchsize: 8 },
-      'unknown option "batchsize" (8); known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
+      'unknown option "batchsize" (8); did you mean "batchSize"? known are allowedSizes, batchKeys, batchSize, batchTimeout, deduplication, distribution,',
     ],
     [
       { logger: circular },
@@ -303,7 +303,7 @@ describe('resolveDefinition', () => {
     [{ name: 'a', model: { file: '' } }, 'option "model.file" is ""; allowed is a path'],
     [
       { name: 'a', model: { file: 'a.onnx', input: {} } },
-      'unknown option "model.input" ({}); known are fetches, file, inputs, outputs, session',
+      'unknown option "model.input" ({}); did you mean "model.inputs"? known are fetches, file, inputs, outputs, session',
     ],
     [
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },

@@ -35,6 +35,7 @@ export { ServingModule } from './serving.module.js';
 export type { ServingModuleOptions } from './serving.module-definition.js';
 export { ServingService } from './serving.service.js';
 export type { RowTemplate } from './definition/row-template.js';
+export type { ServingSignature, TensorSignature } from './definition/serving-signature.js';
 export type { ServingCounters } from './events/event-hub.js';
 export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';

@@ -41,6 +41,7 @@ export type { CallOptions, StreamOptions } from './context/call-options.js';
 export { currentSignal } from './context/caller-context.js';
 export { contentHash } from './batch/content-hash.js';
 export { createServing } from './serving/create-serving.js';
+export { getServingSchemas, type ServingSchemas } from './serving/serving-schemas.js';
 export { type LengthBucket, lengthBuckets, type LengthBuckets } from './batch/length-buckets.js';
 export type { ServingHealth } from './serving/serving.js';
 export { LocalServing } from './serving/local-serving.js';

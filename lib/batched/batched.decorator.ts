@@ -4,6 +4,7 @@ import { InvalidServingError } from '../errors.js';
 import { CallerContextInterceptor } from '../context/caller-context.interceptor.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
 import { requireModule } from './require-module.js';
+import { correctResponses } from './documented-results.js';
 import { checkBatchedOptions } from './batched-check.js';
 import type { BatchedMethods } from './batched-methods.js';
 import {
@@ -68,6 +69,7 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
         return methods.call(method, this, args);
       },
     );
+    correctResponses(descriptor.value as object, method.options ? 'entries' : 'of a serving');
   };
 }
 

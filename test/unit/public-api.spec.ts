@@ -43,6 +43,7 @@ it('The package exports exactly the documented names', () => {
      "currentOrigin",
      "currentSignal",
      "defineServing",
+     "getServingSchemas",
      "getServingToken",
      "isServingError",
      "lengthBuckets",

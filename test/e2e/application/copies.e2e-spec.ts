@@ -1,7 +1,8 @@
 import { execFile } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { cp, mkdir, mkdtemp, realpath, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
@@ -9,13 +10,15 @@ import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 
+const { main } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { main: string };
+
 /** An application of `first`, and parts of it that a library with the copy `second` has decorated. */
 const script = `
 import 'reflect-metadata';
 import { NestFactory } from '@nestjs/core';
 import { Injectable, Module } from '@nestjs/common';
-import * as first from './first/dist/index.js';
-import * as second from './second/dist/index.js';
+import * as first from './first/MAIN';
+import * as second from './second/MAIN';
 
 const rows = { name: 'rows', useFactory: () => (values) => values };
 
@@ -68,7 +71,7 @@ describe('Two copies of the package', () => {
     folder = await realpath(await mkdtemp(join(tmpdir(), 'copies-')));
     await symlink(join(root, 'node_modules'), join(folder, 'node_modules'));
     await writeFile(join(folder, 'package.json'), '{ "type": "module" }');
-    await writeFile(join(folder, 'main.js'), script);
+    await writeFile(join(folder, 'main.js'), script.replaceAll('MAIN', main));
     for (const [copy, version] of [
       ['first', '1.0.0'],
       ['second', '2.0.0'],
@@ -96,8 +99,9 @@ describe('Two copies of the package', () => {
     const found = await output(application);
 
     expect(found).toContain(message);
-    expect(found).toContain(`${folder}/first/dist (version 1.0.0)`);
-    expect(found).toContain(`${folder}/second/dist (version 2.0.0)`);
+    const code = dirname(main);
+    expect(found).toContain(`${join(folder, 'first', code)} (version 1.0.0)`);
+    expect(found).toContain(`${join(folder, 'second', code)} (version 2.0.0)`);
     expect(found).toContain('npm dedupe');
   });
 

@@ -100,8 +100,17 @@ describe('Wrong wiring', () => {
     ],
     [
       '@InjectServing() with an unknown serving',
-      'Serving:nowhere',
+      'Serving:nowhere (of servings in ServingModule.forRoot or forFeature',
       () => ({ ...servingsOf(loud), providers: [Longing] }),
+    ],
+    [
+      '@InjectServing() with a serving of forRootAsync without names',
+      'Serving:nowhere (of servings in ServingModule.forRoot or forFeature, of names in ' +
+        'forRootAsync, or of remotes in ServingClusterModule)',
+      () => ({
+        imports: [ServingModule.forRootAsync({ useFactory: () => ({ servings: [loud] }) })],
+        providers: [Longing],
+      }),
     ],
     [
       '@Batched() without ServingModule',

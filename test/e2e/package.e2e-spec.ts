@@ -98,7 +98,7 @@ describe('The packed package', () => {
       'onnxruntime-common',
       'reflect-metadata',
       'rxjs',
-      'tinyqueue',
+      'heap-js',
       ...peers,
     ]) {
       await mkdir(dirname(join(modules, each)), { recursive: true });

@@ -1,6 +1,7 @@
 import { TestEnvironment } from 'jest-environment-node';
 
-const ARRAYS = /^(ArrayBuffer|SharedArrayBuffer|DataView|(Big)?(Uint|Int|Float)\d+(Clamped)?Array)$/;
+const ARRAYS =
+  /^(ArrayBuffer|SharedArrayBuffer|DataView|(Big)?(Uint|Int|Float)\d+(Clamped)?Array)$/;
 
 /**
  * Jest's environment for Node, with Node's own typed arrays. Jest gives each test file classes of

@@ -15,9 +15,17 @@ export interface ObservedServings {
 
 /** Options of the observation. */
 export interface ServingOpenTelemetryOptions {
-  /** @default the global provider, also one that is registered later */
+  /**
+   * Makes the spans. The global provider may be registered later.
+   *
+   * @default the global provider
+   */
   readonly tracerProvider?: TracerProvider;
-  /** @default the global provider when the observation begins */
+  /**
+   * Makes the metrics. The global provider must exist when the observation begins.
+   *
+   * @default the global provider
+   */
   readonly meterProvider?: MeterProvider;
 }
 

@@ -21,7 +21,10 @@ export interface PreprocessResult<Info = unknown> {
 }
 
 /** The second argument of `postprocess`. */
-export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
+export type PostprocessContext<Info = unknown> = CallMetadata & {
+  /** The `info` that `preprocess` of the call returned. */
+  readonly info: Info;
+};
 
 /** How other nodes of a cluster call a serving. */
 export interface ServingDistributionOptions<Input = unknown, Output = unknown> {

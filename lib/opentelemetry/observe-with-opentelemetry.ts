@@ -9,7 +9,9 @@ import { Spans } from './spans.js';
 
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
+  /** The events of one type. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
+  /** The health of the serving, or of each serving. */
   health(): ServingHealth | readonly ServingHealth[];
 }
 

@@ -54,7 +54,7 @@ function sectionsOf(text) {
 function tableOf(names) {
   const members = new Map(names.flatMap((name) => membersOf(name)));
   const rows = [...members].map(([name, member]) => rowOf(name, member));
-  return `${['| option | type | default | meaning |', '| --- | --- | --- | --- |', ...rows].join('\n')}\n`;
+  return `${['| option | default | meaning |', '| --- | --- | --- |', ...rows].join('\n')}\n`;
 }
 
 /** The members of an interface by their names, those that it extends first. */
@@ -87,7 +87,12 @@ function rowOf(name, member) {
   if (meaning === '') {
     throw new Error(`${PAGE}: option ${name} has no comment in lib`);
   }
-  const cells = [`\`${name}\``, typeOf(member), defaultOf(wordsOf(initial?.comment)), meaning];
+  // The type stands before the meaning: long types in a column of their own leave it no room.
+  const cells = [
+    `\`${name}\``,
+    defaultOf(wordsOf(initial?.comment)),
+    `${typeOf(member)}: ${meaning}`,
+  ];
   return `| ${cells.map((cell) => cell.replaceAll(/(?<!\\)\|/g, '\\|')).join(' | ')} |`;
 }
 

@@ -7,6 +7,7 @@
 
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
+export { Tensor } from './batch/tensor.js';
 export { Batched } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/batched.decorator.js';

@@ -133,7 +133,8 @@ async function transportOf(options: DistributionOptions): Promise<ServingTranspo
 }
 
 function isMissing(error: unknown): error is Error {
-  return error instanceof Error && 'code' in error && error.code === 'ERR_MODULE_NOT_FOUND';
+  const codes: unknown[] = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'];
+  return error instanceof Error && 'code' in error && codes.includes(error.code);
 }
 
 /** @throws InvalidServingError for a remote without a name */

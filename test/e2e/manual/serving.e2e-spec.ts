@@ -8,10 +8,10 @@ import {
   InjectServing,
   ServingModule,
   ServingService,
+  Tensor,
   withMetadata,
 } from 'nestjs-serving';
 import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';

@@ -8,8 +8,7 @@ import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 // #region imports
 import { Controller, Get, Query, Sse } from '@nestjs/common';
-import { Batch, DONE, defineServing, lengthBuckets, ServingService } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, DONE, defineServing, lengthBuckets, ServingService, Tensor } from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';

@@ -57,7 +57,7 @@ it.each(blocks)(
 describe.each([...pages.keys()])('%s', (page) => {
   it('links to files and headings that exist', () => {
     const text = pages.get(page)!;
-    const broken = [...text.matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)/g)]
+    const broken = [...text.matchAll(/(?:\]\(|src=")(?!https?:)([^)#\s"]*)(?:#([^)\s]+))?[)"]/g)]
       .filter(([, path, anchor]) => {
         const target = path ? join(dirname(page), path) : page;
         const isMissing = !existsSync(join(root, target));

@@ -1,11 +1,11 @@
 // #region before-imports
 import { Body, Controller, Injectable, type OnModuleInit, Post, Scope } from '@nestjs/common';
 import DataLoader from 'dataloader';
-import { InferenceSession, Tensor } from 'onnxruntime-node';
+import * as ort from 'onnxruntime-node';
 // #endregion
 import { Module, type INestApplication } from '@nestjs/common';
 // #region after-imports
-import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
+import { Batched, defineServing, ServingModule, ServingService, Tensor } from 'nestjs-serving';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
@@ -21,15 +21,15 @@ const pythonMissing = hasPython ? undefined : 'The other server is in Python: ap
 // #region session-before
 @Controller('before')
 export class OneByOneController implements OnModuleInit {
-  private session!: InferenceSession;
+  private session!: ort.InferenceSession;
 
   async onModuleInit(): Promise<void> {
-    this.session = await InferenceSession.create('sample/01-digits/model/digits.onnx');
+    this.session = await ort.InferenceSession.create('sample/01-digits/model/digits.onnx');
   }
 
   @Post()
   async read(@Body() { pixels }: { pixels: number[] }) {
-    const image = new Tensor('float32', Float32Array.from(pixels), [1, 784]);
+    const image = new ort.Tensor('float32', Float32Array.from(pixels), [1, 784]);
     // One row per run, and the event loop waits for it.
     const { probabilities } = await this.session.run({ image });
     return { digit: indexOfLargest(probabilities!) };

@@ -1,3 +1,10 @@
+/**
+ * Batched model serving inside a NestJS application: `ServingModule`, `ServingService`, `@Batched()`,
+ * definitions, batches, streams and errors.
+ *
+ * @module
+ */
+
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
 export { Tensor } from './batch/tensor.js';

@@ -48,6 +48,7 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIO
  */
 @Module({})
 export class ServingClusterModule extends ConfigurableModuleClass {
+  /** Makes the application a node, with these options. */
   static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
     return withCluster(super.forRoot(options), remoteNamesIn(options));
   }

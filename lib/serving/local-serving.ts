@@ -46,8 +46,8 @@ import type {
 const NONE: CallOptions = {};
 
 /**
- * A serving with partitions of its own. This class is its life cycle; {@link Pipeline} is the path
- * of its calls.
+ * A serving with partitions of its own. This class is its life cycle; `Pipeline` is the path of its
+ * calls.
  */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
@@ -193,6 +193,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return (this.closing ??= this.end());
   }
 
+  /** @internal Called by Nest. */
   onModuleInit(): Promise<void> {
     return this.start();
   }
@@ -205,6 +206,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.shutdown.begin();
   }
 
+  /** @internal Called by Nest. */
   onApplicationShutdown(): Promise<void> {
     return this.close();
   }

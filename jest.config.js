@@ -17,31 +17,12 @@ export default {
     '^nestjs-serving/terminus$': '<rootDir>/lib/terminus/index.ts',
     '^nestjs-serving/testing$': '<rootDir>/lib/testing/index.ts',
     // Neither a thread nor a process can run TypeScript, so the tests start the built scripts of the same source.
-    '/entry-urls\\.js$': '<rootDir>/test/fixtures/entry-urls.ts',
+    '/entry-script\\.js$': '<rootDir>/test/fixtures/entry-script.ts',
     // The samples share it as it is built; the tests run its source, as they do of everything else.
     '^(.*/fetch-package)/dist/(.*)\\.js$': '$1/src/$2',
     '^(\\.{1,2}/.*)\\.js$': '$1',
   },
-  transform: {
-    '^.+\\.ts$': [
-      '@swc/jest',
-      {
-        swcrc: false,
-        sourceMaps: 'inline',
-        module: { type: 'es6' },
-        jsc: {
-          target: 'es2022',
-          keepClassNames: true,
-          parser: { syntax: 'typescript', decorators: true },
-          transform: {
-            legacyDecorator: true,
-            decoratorMetadata: true,
-            useDefineForClassFields: false,
-          },
-        },
-      },
-    ],
-  },
+  transform: { '^.+\\.ts$': '<rootDir>/test/transform.js' },
   modulePathIgnorePatterns: [
     '<rootDir>/dist',
     '<rootDir>/.cache',

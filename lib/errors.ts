@@ -1,6 +1,7 @@
 import { types } from 'node:util';
 import { formatValue } from './format.js';
 
+/** The options of a {@link ServingError}. */
 export interface ServingErrorOptions extends ErrorOptions {
   /** Whole seconds after which a retry may succeed. */
   readonly retryAfter?: number | undefined;
@@ -13,8 +14,11 @@ export interface ServingErrorOptions extends ErrorOptions {
  * exception filter.
  */
 export class ServingError extends Error {
+  /** The name of the class. */
   override readonly name: string = 'ServingError';
+  /** Stable, for programs. */
   readonly code: string = 'SERVING_ERROR';
+  /** The HTTP status of the answer. */
   readonly statusCode: number = 500;
   /** Whole seconds after which a retry may succeed; over HTTP the header `Retry-After`. */
   declare readonly retryAfter?: number;
@@ -37,13 +41,7 @@ export class ServingError extends Error {
   }
 
   /** The form for clients: without stack and cause, which may hold secrets. */
-  toJSON(): {
-    name: string;
-    code: string;
-    statusCode: number;
-    message: string;
-    retryAfter?: number;
-  } {
+  toJSON(): Pick<ServingError, 'name' | 'code' | 'statusCode' | 'message' | 'retryAfter'> {
     const { name, code, statusCode, message, retryAfter } = this;
     return { name, code, statusCode, message, ...(retryAfter !== undefined && { retryAfter }) };
   }

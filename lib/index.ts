@@ -1,5 +1,13 @@
+/**
+ * Batched model serving inside a NestJS application: `ServingModule`, `ServingService`, `@Batched()`,
+ * definitions, batches, streams and errors.
+ *
+ * @module
+ */
+
 export { Batch } from './batch/batch.js';
 export type { Container } from './batch/container.js';
+export { Tensor } from './batch/tensor.js';
 export { Batched } from './batched/batched.decorator.js';
 export type { BatchedOptions } from './batched/batched-method.js';
 export { type Caller, asCaller } from './batched/batched.decorator.js';

@@ -31,6 +31,7 @@ export class ServingService implements OnModuleInit {
     private readonly methods: BatchedMethods,
   ) {}
 
+  /** @internal Called by Nest. */
   onModuleInit(): void {
     this.initialised.next(true);
     this.initialised.complete();

@@ -6,6 +6,7 @@ import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../er
 import { formatValue } from '../format.js';
 import { copyRows, zerosLike } from './tensor.js';
 
+/** The options of {@link lengthBuckets}. */
 export interface LengthBucketsOptions {
   /**
    * Rows longer than the largest bucket are refused, or truncated to its length.
@@ -26,16 +27,18 @@ export interface PaddingOptions {
   readonly axis?: number;
   /**
    * The padding element of each leaf, as the data of the tensor stores it, by path; the path of a
-   * bare tensor is empty.
+   * bare tensor is empty. Leaves without an entry are padded with zeros, or empty strings.
    *
-   * @default {} zeros, or empty strings
+   * @default {}
    */
   readonly fill?: Readonly<Record<string, Fill>>;
 }
 
 /** A length that rows are padded to, and the batch key of rows of this length. */
 export interface LengthBucket {
+  /** The batch key: the length as text. */
   readonly key: string;
+  /** The length that rows are padded to. */
   readonly length: number;
 }
 

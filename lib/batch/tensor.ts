@@ -1,6 +1,12 @@
-import { Tensor } from 'onnxruntime-common';
+import ort = require('onnxruntime-common');
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
+
+/**
+ * The tensor class of onnxruntime. Required rather than imported: onnxruntime-node is CommonJS, and
+ * an import would be another class than that of its outputs.
+ */
+export import Tensor = ort.Tensor;
 
 /** The element storage of a tensor: a typed array, or strings. */
 export type TensorData = Tensor['data'];
@@ -11,6 +17,7 @@ export type TypedData = Exclude<TensorData, string[]>;
 /** The class of a typed array. */
 export interface Storage {
   readonly BYTES_PER_ELEMENT: number;
+  readonly name: string;
   new (length: number): TypedData;
   new (buffer: ArrayBufferLike, offset: number, length: number): TypedData;
 }
@@ -100,7 +107,7 @@ function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedDa
   // A half float may be given as its 16 bits.
   if (
     !storage ||
-    !(data instanceof storage || (type === 'float16' && data instanceof Uint16Array))
+    !(isStoredAs(data, storage.name) || (type === 'float16' && isStoredAs(data, 'Uint16Array')))
   ) {
     throw new InvalidBatchError(
       `${describePath(path)} is a ${truncate(type)} tensor and its data is ` +
@@ -108,6 +115,25 @@ function checkNumbers(type: Tensor.Type, data: TypedData, path: string): TypedDa
     );
   }
   return new storage(data.buffer, data.byteOffset, data.length);
+}
+
+/** Whether data is a typed array of that class, of any realm: those of `vm` contexts differ. */
+function isStoredAs(data: TypedData, name: string): boolean {
+  return ArrayBuffer.isView(data) && data[Symbol.toStringTag] === name;
+}
+
+/**
+ * The tensor of parts that came from a thread or from V8's deserialiser: both make typed arrays of
+ * Node's own realm, which the tensor class of a `vm` context, such as Jest's, refuses.
+ */
+export function tensorOf({ type, data, dims }: Pick<Tensor, 'type' | 'data' | 'dims'>): Tensor {
+  return new Tensor(type, Array.isArray(data) ? data : inThisRealm(data), dims);
+}
+
+function inThisRealm(data: TypedData): TypedData {
+  const name = data[Symbol.toStringTag];
+  const storage = (globalThis as unknown as Record<string, Storage>)[name]!;
+  return data instanceof storage ? data : new storage(data.buffer, data.byteOffset, data.length);
 }
 
 /** False once the buffer was transferred or has shrunk. */

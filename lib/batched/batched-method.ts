@@ -40,9 +40,10 @@ export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
    */
   readonly batchSize?: number;
   /**
-   * Milliseconds from its first call for which a batch that is not full waits for more calls.
+   * Milliseconds from its first call for which a batch that is not full waits for more calls. With 0
+   * a call runs at once while no batch runs, else with the next batch.
    *
-   * @default 0 a call runs at once while no batch runs, else with the next batch
+   * @default 0
    */
   readonly batchTimeout?: number;
   /**
@@ -59,10 +60,11 @@ export interface BatchedOptions extends Pick<ServingOptions, 'shutdown'> {
    * @default no limit
    */
   readonly timeout?: number;
+  /** The limits of the queue, and the order in which its calls run. */
   readonly queue?: BatchedQueueOptions;
   /**
    * The type of each parameter as its caller passes it. Of `ScoreDto[]`, TypeScript's metadata says
-   * only that it is an array; pipes, which see each call by itself, need the class.
+   * only that it is an array; pipes run per call and need the class.
    */
   readonly types?: readonly Type[];
 }

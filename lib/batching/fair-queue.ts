@@ -1,4 +1,4 @@
-import TinyQueue from 'tinyqueue';
+import { Heap } from 'heap-js';
 import type { Part, QueuedRequest } from './queued-request.js';
 
 /** The rows of one tenant, in the order of their arrival. */
@@ -22,7 +22,7 @@ interface Flow<R extends QueuedRequest> {
  */
 export class FairQueue<R extends QueuedRequest> {
   private readonly flows = new Map<string, Flow<R>>();
-  private next = new TinyQueue<Flow<R>>([], byPass);
+  private readonly next = new Heap<Flow<R>>(byPass);
   private pass = 0;
   private turn = 0;
 
@@ -43,7 +43,7 @@ export class FairQueue<R extends QueuedRequest> {
         parts: new Fifo(),
       };
       this.flows.set(tenant, flow);
-      this.next.push(flow);
+      this.next.add(flow);
     }
     const last = flow.parts.peekLast();
     if (last?.request === part.request) {
@@ -85,7 +85,7 @@ export class FairQueue<R extends QueuedRequest> {
     flow.pass += count / flow.weight;
     flow.turn = this.turn++;
     this.next.pop();
-    this.next.push(flow);
+    this.next.add(flow);
     return { request, offset, count };
   }
 
@@ -107,7 +107,7 @@ export class FairQueue<R extends QueuedRequest> {
         this.flows.delete(tenant);
       }
     }
-    this.next = new TinyQueue([...this.flows.values()], byPass);
+    this.next.init([...this.flows.values()]);
   }
 
   *[Symbol.iterator](): Generator<Part<R>> {

@@ -1,4 +1,4 @@
-import TinyQueue from 'tinyqueue';
+import { Heap } from 'heap-js';
 import { PriorityQueue, type QueueOrder } from './priority-queue.js';
 import { isWanted, type Lane, type Part, type QueuedRequest, sizeOf } from './queued-request.js';
 
@@ -64,10 +64,7 @@ const LANES_REMEMBERED = 1024;
  * places of rows that have left, and urgent rows go first.
  */
 export class ReadyQueue<R extends QueuedRequest> {
-  private readonly slots = new TinyQueue<BatchSlot<R>>(
-    [],
-    (a, b) => a.turn - b.turn || a.id - b.id,
-  );
+  private readonly slots = new Heap<BatchSlot<R>>((a, b) => a.turn - b.turn || a.id - b.id);
   private queues = new Map<Lane, LaneQueue<R>>();
   /** The last result of {@link queueOf}: most calls ask for the same lane. */
   private last: LaneQueue<R> | undefined;
@@ -140,7 +137,7 @@ export class ReadyQueue<R extends QueuedRequest> {
       // The newest slot may have been taken before older ones.
       const slot =
         queue.newest ??
-        this.slots.data.find((other) => other.queue === queue && isOrdinary(other))!;
+        this.slots.heapArray.find((other) => other.queue === queue && isOrdinary(other))!;
       slot.reason = 'flush';
       slot.room -= room;
       queue.capacity -= room;
@@ -242,7 +239,7 @@ export class ReadyQueue<R extends QueuedRequest> {
   takenBy(idle: number): number {
     const taken = new Map<LaneQueue<R>, number>();
     // An approximation: the first slots of the heap are not always those of the first turns.
-    for (const { queue, size, again } of this.slots.data.slice(0, idle)) {
+    for (const { queue, size, again } of this.slots.heapArray.slice(0, idle)) {
       const rows = (taken.get(queue) ?? 0) + (again ? 0 : size);
       taken.set(queue, Math.min(rows, queue.rows.size));
     }
@@ -255,7 +252,7 @@ export class ReadyQueue<R extends QueuedRequest> {
 
   private admit(slot: BatchSlot<R>): void {
     const { queue, room, again } = slot;
-    this.slots.push(slot);
+    this.slots.add(slot);
     if (again) {
       return;
     }
@@ -321,6 +318,6 @@ export class ReadyQueue<R extends QueuedRequest> {
   }
 }
 
-function isOrdinary({ isExpress, again }: BatchSlot<QueuedRequest>): boolean {
+function isOrdinary<R extends QueuedRequest>({ isExpress, again }: BatchSlot<R>): boolean {
   return !isExpress && !again;
 }

@@ -17,10 +17,10 @@ export interface AbortSignalLike {
 export interface CallOptions {
   /**
    * Cancels the call: it rejects with the reason of the signal, and rows that have not run do not
-   * run.
+   * run. By default a call ends with the HTTP request that it is made in. A call that outlives its
+   * client needs a signal of its own, such as that of a `new AbortController()`.
    *
-   * @default `currentSignal()`: a call ends with the HTTP request that it is made in. A call that
-   * outlives its client needs a signal of its own, such as that of a `new AbortController()`
+   * @default `currentSignal()`
    */
   readonly signal?: AbortSignalLike | undefined;
   /**
@@ -56,7 +56,7 @@ export interface CallOptions {
   /**
    * The origin of the call, for a serving with `queue.separateOrigins`.
    *
-   * @default what Nest is handling: 'http', 'rpc', 'ws' or 'graphql'; elsewhere 'in-process'
+   * @default 'http', 'rpc', 'ws' or 'graphql' in a request of that kind, else 'in-process'
    */
   readonly origin?: Origin | undefined;
 }

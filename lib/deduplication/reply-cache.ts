@@ -1,10 +1,9 @@
 import { Logger } from '@nestjs/common';
 import { deserialize, serialize } from 'node:v8';
 import { types } from 'node:util';
-import { Tensor } from 'onnxruntime-common';
 import { messageOf } from '../errors.js';
 import type { ReplyCacheOptions } from '../definition/serving-definition.js';
-import { isTensor } from '../batch/tensor.js';
+import { isTensor, type Tensor, tensorOf } from '../batch/tensor.js';
 import { deepCopy, copyLeaf } from '../batch/deep-copy.js';
 
 /** A store of replies: the part of a cache manager that is used. */
@@ -130,6 +129,6 @@ export function decodeReply(text: string): unknown {
       return copyLeaf(leaf);
     }
     const { type, data, dims } = tensors[Number(leaf)]!;
-    return new Tensor(type, deepCopy(data) as Tensor['data'], dims);
+    return tensorOf({ type, data: deepCopy(data) as Tensor['data'], dims });
   });
 }

@@ -4,14 +4,23 @@
  */
 export interface OutputEvent<Output = unknown> {
   /** The rows of the call: `rows` of them from `offset` on. */
-  readonly batch: { readonly offset: number; readonly rows: number };
+  readonly batch: {
+    /** The index of the first of these rows in the call. */
+    readonly offset: number;
+    /** The number of these rows. */
+    readonly rows: number;
+  };
+  /** The output for these rows, or their values of one step. */
   readonly output: Output;
+  /** The metadata of the batch. */
   readonly metadata: unknown;
 }
 
 /** The value of a hook, for all rows of the call. */
 export interface HookEvent<Hook extends string = string> {
+  /** The name of the hook. */
   readonly hook: Hook;
+  /** One entry per row of the call, or tensors with these rows. */
   readonly value: unknown;
 }
 

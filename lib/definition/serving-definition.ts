@@ -22,7 +22,10 @@ export interface PreprocessResult<Info = unknown> {
 }
 
 /** The second argument of `postprocess`. */
-export type PostprocessContext<Info = unknown> = CallMetadata & { readonly info: Info };
+export type PostprocessContext<Info = unknown> = CallMetadata & {
+  /** The `info` that `preprocess` of the call returned. */
+  readonly info: Info;
+};
 
 /** How other nodes of a cluster call a serving. */
 export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
@@ -50,15 +53,26 @@ export interface ServingDistributionOptions<Input = unknown, Output = unknown> {
 
 /** A key with options. The serving's own option holds where one is omitted. */
 export interface KeyServingOptions {
+  /** The name of the key. */
   readonly key: string;
-  /** The largest number of rows of the key in a batch. */
+  /**
+   * The largest number of rows of the key in a batch.
+   *
+   * @default that of the serving
+   */
   readonly batchSize?: number;
   /**
    * Milliseconds from its first row for which a batch of the key that is not full waits for more
    * rows.
+   *
+   * @default that of the serving
    */
   readonly batchTimeout?: number;
-  /** The sizes that batches of the key are padded to. */
+  /**
+   * The sizes that batches of the key are padded to.
+   *
+   * @default those of the serving
+   */
   readonly allowedSizes?: readonly number[];
 }
 
@@ -86,16 +100,17 @@ export interface QueueOptions<Input = unknown> {
   cost?(batch: Batch): number;
   /**
    * The largest number of rows of one call; beyond it the call fails at once with a
-   * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches.
+   * RequestTooLargeError. For a stream or a lazy sequence it limits each of its batches. More than
+   * `maxRows` would never fit into the queue.
    *
-   * @default maxRows since more would never fit into the queue
+   * @default `maxRows`
    */
   readonly maxRowsPerCall?: number;
   /**
    * The largest size in bytes of the tensors of one call, strings as UTF-8; beyond it the call
    * fails with a RequestTooLargeError. Plain values are not counted.
    *
-   * @default undefined no limit
+   * @default no limit
    */
   readonly maxBytesPerCall?: number;
   /**
@@ -108,9 +123,9 @@ export interface QueueOptions<Input = unknown> {
   tenant?(input: Input): string | undefined;
   /**
    * The weights of tenants, by name: while both have queued rows, a tenant of weight 2 gets twice
-   * as many rows run as one of weight 1.
+   * as many rows run as one of weight 1. A tenant without an entry has weight 1.
    *
-   * @default 1 for each
+   * @default {}
    */
   readonly tenantWeights?: Readonly<Record<string, number>>;
   /**
@@ -128,7 +143,7 @@ export interface RecoveryOptions {
    * Whether a batch may run twice without harm: then it runs again when its partition was lost, and
    * when part of it failed.
    *
-   * @default true for models, false for functions, files and classes
+   * @default true for models, else false
    */
   readonly idempotent?: boolean;
   /**
@@ -166,16 +181,18 @@ export interface WorkerRecoveryOptions extends RecoveryOptions {
   readonly restartDelay?: number;
   /**
    * The number of restarts without a successful batch. After that the partition is lost, and is
-   * tried again every 30 s; calls fail at once when all partitions are lost.
+   * tried again every 30 s; calls fail at once when all partitions are lost. With the default, starts
+   * that fail at once take at most 3 s.
    *
-   * @default 5 which with starts that fail at once takes at most 3 s
+   * @default 5
    */
   readonly maxRestarts?: number;
   /**
    * Milliseconds in which a restarted partition must be loaded and warm. A process that is not is
-   * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is.
+   * killed, and counts as failed; a thread cannot be killed, and is reported as hung until it is. The
+   * default leaves time to compile a model once more.
    *
-   * @default 600000 so that a model may be compiled once more
+   * @default 600000
    */
   readonly restartTimeout?: number;
 }
@@ -244,17 +261,18 @@ export interface ServingOptions<
   /** Unique in the application. */
   readonly name: string;
   /**
-   * The largest number of rows in a batch.
+   * The largest number of rows in a batch. Beyond 32 rows the models of the samples and the benchmark
+   * gain little per row, while each batch takes longer.
    *
-   * @default the largest of `allowedSizes`, or 32 beyond which the models of the samples and the
-   * benchmark gain little per row, while each batch takes longer
+   * @default the largest of `allowedSizes`, else 32
    */
   readonly batchSize?: number;
   /**
-   * Milliseconds from its first row for which a batch that is not full waits for more rows.
+   * Milliseconds from its first row for which a batch that is not full waits for more rows. With 0 a
+   * row runs at once on an idle partition, and rows collect while all partitions are busy. A longer
+   * time helps only if rows arrive more slowly than the model runs, and each run is expensive.
    *
-   * @default 0 a row runs at once on an idle partition, and batches form by themselves while all
-   * partitions are busy
+   * @default 0
    */
   readonly batchTimeout?: number;
   /**
@@ -269,22 +287,25 @@ export interface ServingOptions<
    * rows up to the next allowed size, and its output cut back. Each size runs once before the
    * application listens; for that, a model whose inputs may have many shapes, a function, a file or
    * a class needs `warmUp`. Rows must be tensors.
+   *
+   * @default any size
    */
   readonly allowedSizes?: readonly number[];
   /**
    * The number of sessions that run in parallel, or the options of each of them. `true`: one per
-   * device of the execution provider; on the CPU one for each core but one.
+   * device of the execution provider; on the CPU one for each core but one. One partition makes the
+   * largest batches and needs the least memory; a model's session uses all cores but one by itself.
    *
-   * @default 1 for the largest batches and the least memory; a model's session uses all cores but
-   * one by itself
+   * @default 1
    */
   readonly partitions?:
     number | true | readonly (InferenceSession.SessionOptions | PartitionOptions)[];
   /**
    * Example inputs. The first row of each runs once on every partition before the application
-   * listens, in batches of the allowed sizes, or else of `batchSize` rows.
+   * listens, in batches of the allowed sizes, or else of `batchSize` rows. Without examples, models
+   * with allowed sizes run zeros.
    *
-   * @default [] models with allowed sizes run zeros
+   * @default []
    */
   readonly warmUp?: readonly Input[];
   /**
@@ -293,26 +314,36 @@ export interface ServingOptions<
    * @default no limit
    */
   readonly timeout?: number;
+  /** The limits of the queue, and the order in which its rows run. */
   readonly queue?: QueueOptions<Input>;
+  /** How batches that fail or hang run again, or end. */
   readonly recovery?: RecoveryOptions;
+  /** How calls with the same input share one run. */
   readonly deduplication?: DeduplicationOptions<Input>;
+  /** What happens to calls when the application shuts down. */
   readonly shutdown?: ShutdownOptions;
   /** Calls of other nodes, with `ServingClusterModule`. */
   readonly distribution?: ServingDistributionOptions<Input, Output>;
   /**
    * Turns a caller's input into rows: on the caller's side, once per call. An error fails that call
    * alone.
+   *
+   * @default the input is the rows
    */
   preprocess?(input: Input): PreprocessResult<Info> | Promise<PreprocessResult<Info>>;
   /**
    * Shapes the reply from the output of the call's own rows: on the caller's side, once per call;
    * for a stream, each output.
+   *
+   * @default the output is the reply
    */
   postprocess?(output: Result, context: PostprocessContext<Info>): Output | Promise<Output>;
   /**
    * Shapes a stream as a whole, in place of `postprocess`: on the caller's side, once per call. It
    * gets the events as an async iterable and returns the consumer's, as an async iterable (such as
    * an async generator) or an Observable.
+   *
+   * @default `postprocess` of each output
    */
   postprocessStream?(
     events: AsyncIterable<StreamEvent<Result, string>>,
@@ -330,6 +361,7 @@ export interface WorkerOptions {
    * @default 'thread'
    */
   readonly isolation?: Isolation;
+  /** How batches that fail or hang run again, or end, and how threads and processes restart. */
   readonly recovery?: WorkerRecoveryOptions;
 }
 
@@ -340,15 +372,25 @@ export type ModelFile = string | URL | Uint8Array;
 
 /** An ONNX file and how it runs. */
 export interface ModelOptions {
+  /** The path, the URL or the bytes of the ONNX file. */
   readonly file: ModelFile;
-  /** Session options of onnxruntime, passed through. Those of a partition override them. */
+  /**
+   * Session options of onnxruntime, passed through. Those of a partition override them. Without
+   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs.
+   */
   readonly session?: InferenceSession.SessionOptions;
   /**
    * Batch axes of inputs where the default, read from the model, is wrong, or which the file leaves
    * open. `null` for all inputs: the model has no batch axis, and each call is one run.
+   *
+   * @default read from the model
    */
   readonly inputs?: DeclaredAxes;
-  /** Batch axes of outputs where the default, read from the model, is wrong. */
+  /**
+   * Batch axes of outputs where the default, read from the model, is wrong.
+   *
+   * @default read from the model
+   */
   readonly outputs?: DeclaredAxes;
   /**
    * The outputs of the reply. Other outputs are fetched only for calls that ask for them as hooks.
@@ -391,11 +433,13 @@ export interface FileRunner extends WorkerOptions, TemplateOptions {
 
 /** Runs a class with two methods, created by Nest with its dependencies. */
 export interface ClassRunner extends TemplateOptions {
+  /** The class, with `init` and `handleBatch`. */
   readonly useClass: Type<ServingHandler>;
 }
 
 /** Runs a handler that is already a provider of the application. */
 export interface ExistingRunner extends TemplateOptions {
+  /** The injection token of a provider that implements `ServingHandler`. */
   readonly useExisting: InjectionToken<ServingHandler>;
 }
 

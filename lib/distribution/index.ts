@@ -1,3 +1,9 @@
+/**
+ * `ServingClusterModule`: servings on other nodes, over one of Nest's microservice transports.
+ *
+ * @module
+ */
+
 export type { Candidate, ChooseNode } from './membership/balancer.js';
 export type { ClusterNode } from './membership/member.js';
 export type { CustomTransport, DistributionOptions } from './options.js';

@@ -18,13 +18,21 @@ export type DistributionTransport =
 
 /** Nodes connect to each other over TCP, without a broker. */
 export interface TcpDistribution {
+  /** The transport. */
   readonly transport: Transport.TCP;
   /**
-   * Options of Nest's TCP transport, passed on unchanged. @default a node listens on 127.0.0.1, on
-   * any free port
+   * Options of Nest's TCP transport, passed on unchanged. By default a node listens on 127.0.0.1, on
+   * any free port.
+   *
+   * @default {}
    */
   readonly options?: TcpTransportOptions;
-  /** The addresses of the other nodes; this node's own address is ignored. */
+  /**
+   * The addresses of the other nodes: `host:port`, `{ host, port }`, `{ dns, port }` for every
+   * address of a name, or a function that returns them. This node's own address is ignored.
+   *
+   * @default []
+   */
   readonly peers?: Peers;
   /**
    * Allows a node to listen beyond this machine with neither a `secret` nor certificates of both
@@ -37,13 +45,21 @@ export interface TcpDistribution {
 
 /** Nodes connect to each other over gRPC, without a broker. */
 export interface GrpcDistribution {
+  /** The transport. */
   readonly transport: Transport.GRPC;
   /**
-   * Options of Nest's gRPC transport, except those of the service. @default a node listens on
-   * localhost:5000
+   * Options of Nest's gRPC transport, except those of the service: `url`, `tlsOptions`, `keepalive`
+   * and `channelOptions`. By default a node listens on localhost:5000.
+   *
+   * @default {}
    */
   readonly options?: GrpcTransportOptions;
-  /** The addresses of the other nodes; this node's own address is ignored. */
+  /**
+   * The addresses of the other nodes: `host:port`, `{ host, port }`, `{ dns, port }` for every
+   * address of a name, or a function that returns them. This node's own address is ignored.
+   *
+   * @default []
+   */
   readonly peers?: Peers;
   /**
    * Allows a node to listen beyond this machine with neither a `secret` nor certificates of both
@@ -56,31 +72,39 @@ export interface GrpcDistribution {
 
 /** Nodes connect to NATS servers. */
 export interface NatsDistribution {
+  /** The transport. */
   readonly transport: Transport.NATS;
   /**
-   * Options of Nest's NATS transport, passed on unchanged. @default a server at
-   * nats://localhost:4222, to which nodes reconnect without limit
+   * Options of Nest's NATS transport, passed on unchanged. By default nodes connect to
+   * nats://localhost:4222, and reconnect without limit.
+   *
+   * @default {}
    */
   readonly options?: NatsTransportOptions;
 }
 
 /** Nodes connect to a Redis server. */
 export interface RedisDistribution {
+  /** The transport. */
   readonly transport: Transport.REDIS;
   /**
-   * Options of Nest's Redis transport, passed on unchanged. @default a server at localhost:6379, to
-   * which nodes reconnect without limit
+   * Options of Nest's Redis transport, passed on unchanged. By default nodes connect to
+   * localhost:6379, and reconnect without limit.
+   *
+   * @default {}
    */
   readonly options?: RedisTransportOptions;
 }
 
 /** A transport of the application. */
 export interface CustomTransport {
+  /** The transport. */
   readonly transport: ServingTransport;
 }
 
 /** A serving on other nodes, injectable here by its name. */
 export interface RemoteServingOptions<Input = unknown> {
+  /** The name of the serving. */
   readonly name: string;
   /** Changes the input of a call before it is sent, for example to make it smaller. */
   preprocess?(input: Input): unknown;
@@ -106,7 +130,11 @@ export interface ClusterOptions {
    * @default 'node' with servings, else 'client'
    */
   readonly role?: 'node' | 'client';
-  /** Servings of other nodes that can be injected here by name. */
+  /**
+   * Servings of other nodes that can be injected here: names, or `{ name, preprocess }`.
+   *
+   * @default []
+   */
   readonly remotes?: readonly (string | RemoteServingOptions<never>)[];
   /**
    * How the node for a call is picked: at random by weight × partitions (`weighted`), the less
@@ -169,23 +197,36 @@ export interface ClusterOptions {
    */
   readonly drainTimeout?: number;
   /**
-   * How much of one stream may be in flight before its reader acknowledges some of it.
+   * How much of one stream may be in flight before its reader acknowledges some of it. The smaller
+   * window of the two nodes counts, and the receiver enforces it.
    *
-   * @default 64 messages, 1 MiB
+   * @default { messages: 64, bytes: 1048576 }
    */
   readonly window?: Partial<FlowControlOptions>;
-  /** The largest frames, and the most calls and nodes. */
+  /** The largest frames, and the most calls and nodes. Set the same on all nodes. */
   readonly limits?: Partial<DistributionLimits>;
   /**
    * Signs every packet (HMAC-SHA256), and refuses packets without a valid signature. It does not
-   * encrypt. A node with a secret takes no calls of JSON clients, which cannot sign.
+   * encrypt. A node with a secret takes no calls of JSON clients, which cannot sign. At least 16
+   * characters.
+   *
+   * @default none
    */
   readonly secret?: string;
 }
 
+/** The largest frames, and the most calls and nodes. */
 export interface DistributionLimits extends Omit<WireLimits, 'nodes'> {
-  /** The most calls to other nodes, and the most from them, at a time. @default 10000 each */
+  /**
+   * The most calls to other nodes, and the most from them, at a time.
+   *
+   * @default 10000
+   */
   readonly calls: number;
-  /** The most known nodes. @default 1024 */
+  /**
+   * The most known nodes.
+   *
+   * @default 1024
+   */
   readonly nodes: number;
 }

@@ -48,6 +48,7 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIO
  */
 @Module({})
 export class ServingClusterModule extends ConfigurableModuleClass {
+  /** Makes the application a node, with these options. */
   static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
     return withCluster(super.forRoot(options), remoteNamesIn(options));
   }
@@ -132,7 +133,8 @@ async function transportOf(options: DistributionOptions): Promise<ServingTranspo
 }
 
 function isMissing(error: unknown): error is Error {
-  return error instanceof Error && 'code' in error && error.code === 'ERR_MODULE_NOT_FOUND';
+  const codes: unknown[] = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'];
+  return error instanceof Error && 'code' in error && codes.includes(error.code);
 }
 
 /** @throws InvalidServingError for a remote without a name */

@@ -131,6 +131,7 @@ export class ServingCluster
     return this.members.all.map((member) => clusterNodeOf(member, this.address));
   }
 
+  /** @internal Called by Nest. */
   async onModuleInit(): Promise<void> {
     const { address, heartbeats, logger, probes, receiver, selector, transport } = this;
     const { namespace, nodeId } = this.options;
@@ -155,10 +156,12 @@ export class ServingCluster
     void this.shutdown.drain();
   }
 
+  /** @internal Called by Nest. */
   beforeApplicationShutdown(): void {
     this.shutdown.begin();
   }
 
+  /** @internal Called by Nest. */
   onApplicationShutdown(): Promise<void> {
     return (this.ended ??= this.end());
   }

@@ -20,12 +20,15 @@ export type JsonHandler = (data: unknown) => Promise<unknown> | Observable<unkno
 
 /** The node that starts a transport. */
 export interface TransportContext {
+  /** The namespace of the cluster. */
   readonly namespace: string;
+  /** The address of the node. */
   readonly address: Address;
   /** No node connects to a client. */
   readonly role: 'node' | 'client';
+  /** Receives packets and events of the transport. */
   readonly receiver: Receiver;
-  /** By the name of the serving. */
+  /** The handlers of JSON messages, by the name of the serving. */
   readonly jsonHandlers: ReadonlyMap<string, JsonHandler>;
 }
 
@@ -68,9 +71,13 @@ export interface ServingTransport {
 
 /** The node is known to be gone: the packet was not delivered. */
 export class NodeGoneError extends Error {
+  /** The name of the class. */
   override readonly name = 'NodeGoneError';
 
-  constructor(readonly address: Address) {
+  constructor(
+    /** The address of the node. */
+    readonly address: Address,
+  ) {
     super(`There is no node ${address}`);
   }
 }

@@ -22,16 +22,19 @@ export type AnsweredBy = 'single-flight' | 'cache';
 
 /** A call has started. Emitted before anything else is done, in the async context of the caller. */
 export interface CallStartEvent {
+  /** The type of the event. */
   readonly type: 'call:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
   /** The number of the call, from 1, among the observed calls of the serving. */
   readonly call: number;
+  /** How the call runs. */
   readonly mode: CallMode;
 }
 
 /** A call has been answered or has failed. */
 export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
+  /** The type of the event. */
   readonly type: 'call:end';
   /** The number of its own rows, as far as they were queued; 0 where something else answered it. */
   readonly rows: number;
@@ -66,11 +69,13 @@ export interface CallEndEvent extends Omit<CallStartEvent, 'type'> {
 
 /** A partition was handed a batch. */
 export interface BatchStartEvent {
+  /** The type of the event. */
   readonly type: 'batch:start';
   /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
   /** The number of the batch, from 1, among the batches of the serving. */
   readonly batch: number;
+  /** The key of its rows. */
   readonly key: string;
   /** The origin of its calls, in a serving with `queue.separateOrigins`. */
   readonly origin?: Origin | undefined;
@@ -99,6 +104,7 @@ export interface BatchStartEvent {
 
 /** A batch has run. */
 export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
+  /** The type of the event. */
   readonly type: 'batch:end';
   /** Milliseconds that it ran, including the transfer to the worker and back. */
   readonly runTime: number;
@@ -119,7 +125,9 @@ export interface BatchEndEvent extends Omit<BatchStartEvent, 'type'> {
 
 /** The status of a partition has changed. */
 export interface PartitionChangeEvent extends PartitionStatus {
+  /** The type of the event. */
   readonly type: 'partition:change';
+  /** The name of the serving, or `Class.method` for a `@Batched()` method. */
   readonly serving: string;
   /** Which calls it serves: `batched` those of `batchedRun`, `inline` those of `run`. */
   readonly kind: ServingKind;

@@ -1,7 +1,6 @@
-import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
-import { zerosOf } from '../batch/tensor.js';
+import { zerosOf, Tensor } from '../batch/tensor.js';
 import { InvalidServingError, messageOf, ServingLoadError } from '../errors.js';
 import {
   axesOf,

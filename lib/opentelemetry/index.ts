@@ -1,3 +1,9 @@
+/**
+ * Spans and metrics of servings, for OpenTelemetry.
+ *
+ * @module
+ */
+
 export {
   type ObservedServings,
   observeWithOpenTelemetry,

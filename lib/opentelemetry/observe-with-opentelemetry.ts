@@ -9,15 +9,25 @@ import { Spans } from './spans.js';
 
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
+  /** The events of one type. */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
+  /** The health of the serving, or of each serving. */
   health(): ServingHealth | readonly ServingHealth[];
 }
 
 /** Options of the observation. */
 export interface ServingOpenTelemetryOptions {
-  /** @default the global provider, also one that is registered later */
+  /**
+   * Makes the spans. The global provider may be registered later.
+   *
+   * @default the global provider
+   */
   readonly tracerProvider?: TracerProvider;
-  /** @default the global provider when the observation begins */
+  /**
+   * Makes the metrics. The global provider must exist when the observation begins.
+   *
+   * @default the global provider
+   */
   readonly meterProvider?: MeterProvider;
 }
 

@@ -24,9 +24,11 @@ export type PartitionOptions = Readonly<Record<string, unknown>>;
 
 /** The properties of a batch beside its rows. */
 export interface BatchInfo {
+  /** The key of its rows. */
   readonly key: string;
   /** Rows, padding not counted. */
   readonly size: number;
+  /** The number of padding rows. */
   readonly padding: number;
   /** The index of the partition that runs it. */
   readonly partition: number;
@@ -97,9 +99,11 @@ export type BatchFunction<Rows = never, Output = unknown> = (
 
 /** The partition and key that a batch function is built for. */
 export interface BatchFunctionContext {
+  /** The key of the batches. */
   readonly key: string;
-  /** The index of the partition, and its own options. */
+  /** The index of the partition. */
   readonly partition: number;
+  /** The options of the partition. */
   readonly options: PartitionOptions;
 }
 

@@ -52,8 +52,8 @@ import type {
 const NONE: CallOptions = {};
 
 /**
- * A serving with partitions of its own. This class is its life cycle; {@link Pipeline} is the path
- * of its calls.
+ * A serving with partitions of its own. This class is its life cycle; `Pipeline` is the path of its
+ * calls.
  */
 export class LocalServing<Input = unknown, Output = unknown>
   extends Serving<Input, Output>
@@ -211,6 +211,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     return (this.closing ??= this.end());
   }
 
+  /** @internal Called by Nest. */
   async onModuleInit(): Promise<void> {
     await this.start();
     const { options, signature, loadTime, warmUpTime } = this;
@@ -226,6 +227,7 @@ export class LocalServing<Input = unknown, Output = unknown>
     this.shutdown.begin();
   }
 
+  /** @internal Called by Nest. */
   onApplicationShutdown(): Promise<void> {
     return this.close();
   }

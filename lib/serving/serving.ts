@@ -17,8 +17,10 @@ export type ServingState = 'stopped' | 'starting' | 'ready' | 'closing' | 'close
  * `Input` is what a caller passes, `Output` is the reply.
  */
 export abstract class Serving<Input = unknown, Output = unknown> {
+  /** The name of the serving. */
   abstract readonly name: string;
 
+  /** The stage of its life cycle. */
   abstract readonly state: ServingState;
 
   /** A description why it is not ready, where its state does not say it. */
@@ -126,6 +128,7 @@ export type ServingOf<Definition> =
 export interface ServingHealth {
   /** The name of the serving. */
   readonly serving: string;
+  /** The stage of its life cycle. */
   readonly state: ServingState;
   /**
    * Whether it answers calls: it is loaded and warm, is not shutting down, and at least one of its
@@ -141,6 +144,7 @@ export interface ServingHealth {
   readonly reason?: string;
   /** The number of queued rows. */
   readonly queued: number;
+  /** The status of its partitions. */
   readonly partitions: readonly PartitionStatus[];
 }
 

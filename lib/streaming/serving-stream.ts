@@ -34,6 +34,7 @@ export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> 
     });
   }
 
+  /** Iterates over the events of a call of its own. */
   [Symbol.asyncIterator](): AsyncIterableIterator<T, undefined> {
     const left = new AbortController();
     const events = this.open(left.signal);

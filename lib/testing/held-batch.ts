@@ -33,6 +33,7 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     private readonly ending: BatchEnding,
   ) {}
 
+  /** The key of its rows. */
   get key(): string {
     return this.context.key;
   }
@@ -42,10 +43,12 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.size;
   }
 
+  /** The number of padding rows. */
   get padding(): number {
     return this.context.padding;
   }
 
+  /** The index of the partition that runs it. */
   get partition(): number {
     return this.context.partition;
   }

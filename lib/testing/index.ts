@@ -1,3 +1,9 @@
+/**
+ * Tests without a model: functions and scripts in place of batches, virtual time, a network in memory.
+ *
+ * @module
+ */
+
 export { MemoryNetwork, type MemoryTransport } from './memory-network.js';
 export { BatchScript } from './batch-script.js';
 export type { HeldBatch } from './held-batch.js';

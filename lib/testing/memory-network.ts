@@ -6,6 +6,7 @@ import {
 } from '../distribution/transport.js';
 import { checkSize } from '../distribution/transports/names.js';
 
+/** The options of a {@link MemoryNetwork}. */
 export interface MemoryNetworkOptions {
   /**
    * Whether each two nodes have a connection, and learn when it opens and breaks. Otherwise the
@@ -28,6 +29,7 @@ export interface MemoryNetworkOptions {
  * the one in which it was sent. Tests can cut connections, and hang or kill nodes.
  */
 export class MemoryNetwork {
+  /** The largest packet, in bytes. */
   readonly maxPacket: number;
   private readonly connections: boolean;
   private readonly members = new Map<Address, MemoryTransport>();
@@ -222,6 +224,7 @@ export class MemoryTransport implements ServingTransport {
     return this.network.maxPacket;
   }
 
+  /** The node that started the transport. */
   get context(): TransportContext {
     if (!this.started) {
       throw new Error('The transport has not been started');

@@ -53,6 +53,7 @@ export class VirtualTime {
     this.clock.uninstall();
   }
 
+  /** Restores the real time at the end of a `using` block. */
   [Symbol.dispose](): void {
     this.restore();
   }

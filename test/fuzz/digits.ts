@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 
 const PIXELS = 28 ** 2;
 const bytes = readFileSync('sample/01-digits/model/digits.bin');

@@ -1,7 +1,6 @@
 import * as fc from 'fast-check';
 import type { Arbitrary } from 'fast-check';
-import { Batch } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, Tensor } from 'nestjs-serving';
 import { Observable, of } from 'rxjs';
 import { jsonText, names } from './hostile-json.js';
 

@@ -1,8 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import * as fc from 'fast-check';
 import type { Arbitrary } from 'fast-check';
-import { Batch, type CallOptions, type ServingService, ServingError } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, type CallOptions, type ServingService, ServingError, Tensor } from 'nestjs-serving';
 import { images, imageTensor, sameProbabilities } from './digits.js';
 import type { Attack, Entry, Outcome } from './entry.js';
 import { names } from './hostile-json.js';

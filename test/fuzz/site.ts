@@ -13,8 +13,7 @@ import {
 } from '@nestjs/common';
 import { BaseExceptionFilter, HttpAdapterHost, NestFactory } from '@nestjs/core';
 import { FastifyAdapter, type NestFastifyApplication } from '@nestjs/platform-fastify';
-import { Batched, defineServing, ServingModule, ServingService } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batched, defineServing, ServingModule, ServingService, Tensor } from 'nestjs-serving';
 import { imageTensor, pixelsIn } from './digits.js';
 import { fingerprint } from './fingerprint.js';
 

@@ -1,7 +1,10 @@
+import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
+import * as api from '../../lib/index.js';
+import { ServingError } from '../../lib/errors.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -53,7 +56,8 @@ it.each(blocks)(
 
 describe.each([...pages.keys()])('%s', (page) => {
   it('links to files and headings that exist', () => {
-    const broken = [...pages.get(page)!.matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)/g)]
+    const text = pages.get(page)!;
+    const broken = [...text.matchAll(/(?:\]\(|src=")(?!https?:)([^)#\s"]*)(?:#([^)\s]+))?[)"]/g)]
       .filter(([, path, anchor]) => {
         const target = path ? join(dirname(page), path) : page;
         const isMissing = !existsSync(join(root, target));
@@ -64,19 +68,39 @@ describe.each([...pages.keys()])('%s', (page) => {
   });
 });
 
-it('The page on options has every option', () => {
+it('The tables of the page on options equal the types and comments of the source', () => {
+  expect(() =>
+    execFileSync(process.execPath, ['scripts/docs-options.js', '--check'], { cwd: root }),
+  ).not.toThrow();
+});
+
+it('The page on options has every option of a serving', () => {
   const definitions = readFileSync(`${root}/lib/definition/serving-definition.ts`, 'utf8');
   const options = [...definitions.matchAll(/^ {2}(?:readonly (\w+)\??:|(\w+)\?\()/gm)].map(
     ([, option, callback]) => option ?? callback,
   );
+  const results = ['batch', 'info'];
   const page = pages.get('docs/options.md')!;
-  expect(options.filter((option) => !page.includes(`\`${option}\``))).toEqual([]);
+  expect(
+    options.filter((option) => !results.includes(option!) && !page.includes(`| \`${option}\` |`)),
+  ).toEqual([]);
 });
 
-it('The page on overload and errors has every error code', () => {
-  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)].map(
-    ([, code]) => code,
+it('The page on errors has class, status, cause and advice of every error code', () => {
+  const page = pages.get('docs/troubleshooting.md')!;
+  const errors = Object.values(api).filter(
+    (value): value is typeof ServingError =>
+      value === ServingError ||
+      (typeof value === 'function' && value.prototype instanceof ServingError),
   );
-  const page = pages.get('docs/overload.md')!;
-  expect(codes.filter((code) => !page.includes(`\`${code}\``))).toEqual([]);
+  const codes = [...readFileSync(`${root}/lib/errors.ts`, 'utf8').matchAll(/'(SERVING_\w+)'/g)];
+  expect(new Set(errors.map((type) => new type().code))).toEqual(
+    new Set(codes.map(([, code]) => code)),
+  );
+  for (const type of errors) {
+    const { code, name, statusCode } = new type();
+    const bootError = `\\| \`${code}\` \\| \`${name}\` \\| [^|]{10,} \\| [^|]{10,} \\|`;
+    const callError = `\\| \`${code}\` \\| \`${name}\` \\| ${statusCode} \\| [^|]{10,} \\| [^|]{7,} \\|`;
+    expect(page).toMatch(new RegExp(`^(${bootError}|${callError})`, 'm'));
+  }
 });

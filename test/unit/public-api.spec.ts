@@ -35,6 +35,7 @@ it('The package exports exactly the documented names', () => {
      "ServingStream",
      "ServingUnavailableError",
      "SlowConsumerError",
+     "Tensor",
      "UnknownKeyError",
      "UnknownServingError",
      "asCaller",

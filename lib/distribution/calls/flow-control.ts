@@ -4,7 +4,17 @@ import { FrameError } from '../wire/prelude.js';
 
 /** How much of one stream may be in flight before the receiver acknowledges some of it. */
 export interface FlowControlOptions {
+  /**
+   * The most messages in flight.
+   *
+   * @default 64
+   */
   readonly messages: number;
+  /**
+   * The most bytes in flight. One message may always be in flight, however large it is.
+   *
+   * @default 1048576
+   */
   readonly bytes: number;
 }
 

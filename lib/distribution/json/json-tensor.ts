@@ -1,5 +1,10 @@
-import { Tensor } from 'onnxruntime-common';
-import { storageClasses, type TensorData, type TypedData, zerosOf } from '../../batch/tensor.js';
+import {
+  storageClasses,
+  type TensorData,
+  type TypedData,
+  zerosOf,
+  Tensor,
+} from '../../batch/tensor.js';
 import { formatValue } from '../../format.js';
 import {
   BIG_ENDIAN,

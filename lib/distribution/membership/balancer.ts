@@ -125,6 +125,7 @@ function draw(
 export interface Candidate {
   /** The id of the node. */
   readonly id: string;
+  /** The address of the node. */
   readonly address: Address;
   /** Weight × partitions: in proportion to it the node gets calls. Always more than 0. */
   readonly share: number;

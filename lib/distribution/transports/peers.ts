@@ -12,11 +12,22 @@ import { formatValue } from '../../format.js';
  */
 export type Peer =
   | string
-  | { readonly host: string; readonly port: number }
   | {
-      readonly dns: string;
+      /** The name or IP address of the machine. */
+      readonly host: string;
+      /** The port of the node. */
       readonly port: number;
-      /** Milliseconds between two look-ups; the smallest of a list counts. @default 10000 */
+    }
+  | {
+      /** A name; each of its addresses is a node. */
+      readonly dns: string;
+      /** The port of the nodes. */
+      readonly port: number;
+      /**
+       * Milliseconds between two look-ups; the smallest of a list counts.
+       *
+       * @default 10000
+       */
       readonly refresh?: number;
     };
 

@@ -1,14 +1,34 @@
 /** The limits of a frame. The sender checks them, too, before it sends anything. */
 export interface WireLimits {
-  /** The bytes of a whole frame. */
+  /**
+   * The bytes of a whole frame.
+   *
+   * @default 67108864
+   */
   readonly bytes: number;
-  /** The number of tensors and typed arrays. */
+  /**
+   * The number of tensors and typed arrays.
+   *
+   * @default 4096
+   */
   readonly tensors: number;
-  /** The number of axes of a tensor. */
+  /**
+   * The number of axes of a tensor.
+   *
+   * @default 16
+   */
   readonly rank: number;
-  /** The bytes of the header. */
+  /**
+   * The bytes of the header.
+   *
+   * @default 65536
+   */
   readonly headerBytes: number;
-  /** The nesting depth of lists and objects. */
+  /**
+   * The nesting depth of lists and objects.
+   *
+   * @default 64
+   */
   readonly depth: number;
   /**
    * The parts of a value: its lists, objects, numbers, strings and so on. Elements of tensors and

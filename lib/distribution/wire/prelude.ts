@@ -76,7 +76,7 @@ export class FrameTooLargeError extends FrameError {
 }
 
 /**
- * The length of the whole packet, from its first {@link PRELUDE} bytes.
+ * The length of the whole packet in bytes, from its first 16 bytes.
  *
  * @throws FrameError when they do not begin a packet of this version
  */

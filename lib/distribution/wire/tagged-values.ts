@@ -1,8 +1,7 @@
 import { types } from 'node:util';
-import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import { flatten, isPlainObject } from '../../batch/container.js';
-import { checkTensor, isTensor } from '../../batch/tensor.js';
+import { checkTensor, isTensor, Tensor } from '../../batch/tensor.js';
 import { fromWire, InvalidInputError, isError, toWire, type WireError } from '../../errors.js';
 import {
   type Block,

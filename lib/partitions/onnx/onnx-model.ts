@@ -1,5 +1,5 @@
+import { Tensor } from '../../batch/tensor.js';
 import { createReadStream } from 'node:fs';
-import { Tensor } from 'onnxruntime-common';
 import { Batch } from '../../batch/batch.js';
 import { FlatContainer, type FlatRows } from '../../batch/container.js';
 import type { BatchAxes } from '../../batch/template.js';

@@ -15,7 +15,7 @@ import {
   type WorkerTask,
 } from './worker-protocol.js';
 import { decode, encode, lengthOf, MAX_BYTES, owned, type Packet } from './codec.js';
-import { processUrl } from './entry-urls.js';
+import { entryScript } from './entry-script.js';
 import { contentForProcess } from '../onnx/model-content.js';
 import { TooLargeToSendError } from '../partition.js';
 
@@ -32,7 +32,7 @@ export async function openProcess(task: WorkerTask): Promise<Channel> {
         `${MAX_BYTES} bytes; give its path, or use isolation: 'thread'`,
     );
   }
-  const child = fork(processUrl, {
+  const child = fork(entryScript('process'), {
     execArgv: optionsForChild(process.execArgv),
     serialization: 'advanced',
     stdio: ['ignore', 'inherit', 'inherit', 'ipc', 'pipe'],

@@ -21,7 +21,8 @@ import { WorkerHost } from './worker-host.js';
 if (isMainThread) {
   relay();
 } else {
-  await host();
+  // A rejection ends the thread.
+  void host();
 }
 
 function relay(): void {
@@ -34,7 +35,7 @@ function relay(): void {
   process.once('message', (task: Packet) => {
     const first = owned(task);
     const claims = new BatchClaims();
-    const worker = new Worker(new URL(import.meta.url), {
+    const worker = new Worker(process.argv[1]!, {
       workerData: { task: first, claims: claims.memory } satisfies HostData,
       transferList: buffersOf(first),
     });

@@ -6,7 +6,7 @@ import {
   type WorkerRequest,
   type WorkerTask,
 } from './worker-protocol.js';
-import { threadUrl } from './entry-urls.js';
+import { entryScript } from './entry-script.js';
 import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
 
 /**
@@ -16,7 +16,7 @@ import { releaseTurnOf, webgpuTurn } from '../onnx/webgpu-turn.js';
  */
 export function openThread(task: WorkerTask): Channel {
   const claims = new BatchClaims();
-  const worker = new Worker(threadUrl, {
+  const worker = new Worker(entryScript('thread'), {
     workerData: {
       task: 'model' in task ? { ...task, webgpuTurn } : task,
       claims: claims.memory,

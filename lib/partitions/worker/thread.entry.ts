@@ -3,23 +3,28 @@ import { BatchClaims } from './thread-channel.js';
 import type { WorkerTask } from './worker-protocol.js';
 import { WorkerHost } from './worker-host.js';
 
-const port = parentPort!;
-const { task, claims: memory } = workerData as {
-  readonly task: WorkerTask;
-  readonly claims: SharedArrayBuffer;
-};
-const claims = new BatchClaims(memory);
+// A bundle of CommonJS has no await at its top level. A rejection ends the thread.
+void host();
 
-await new WorkerHost(task, {
-  // Only rows can hold values that are unreadable here.
-  listen: (onRequest) =>
-    void port
-      .on('message', onRequest)
-      .on('messageerror', (unreadable) => onRequest({ unreadable })),
-  post: (message, transfer) => port.postMessage(message, transfer),
-  begin: (batch) => claims.tryBegin(batch),
-  // Called on a turn of the event loop, so no native run is in progress.
-  exit: () => process.exit(),
-}).run();
-// The module may have left a timer or a connection open. No native run is in progress here.
-process.exit();
+async function host(): Promise<void> {
+  const port = parentPort!;
+  const { task, claims: memory } = workerData as {
+    readonly task: WorkerTask;
+    readonly claims: SharedArrayBuffer;
+  };
+  const claims = new BatchClaims(memory);
+
+  await new WorkerHost(task, {
+    // Only rows can hold values that are unreadable here.
+    listen: (onRequest) =>
+      void port
+        .on('message', onRequest)
+        .on('messageerror', (unreadable) => onRequest({ unreadable })),
+    post: (message, transfer) => port.postMessage(message, transfer),
+    begin: (batch) => claims.tryBegin(batch),
+    // Called on a turn of the event loop, so no native run is in progress.
+    exit: () => process.exit(),
+  }).run();
+  // The module may have left a timer or a connection open. No native run is in progress here.
+  process.exit();
+}

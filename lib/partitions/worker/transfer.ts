@@ -1,4 +1,3 @@
-import { Tensor } from 'onnxruntime-common';
 import type { Batch } from '../../batch/batch.js';
 import {
   asOutput,
@@ -11,7 +10,7 @@ import {
   rowsIn,
   type Structure,
 } from '../../batch/container.js';
-import { copyOfData, type TypedData } from '../../batch/tensor.js';
+import { copyOfData, type TypedData, type Tensor, tensorOf } from '../../batch/tensor.js';
 import {
   fromWire,
   InvalidInputError,
@@ -190,11 +189,7 @@ function packContainer(
 function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
   return new FlatContainer(
     structure,
-    leaves.map(({ path, label, type, dims, data }) => ({
-      path,
-      label,
-      tensor: new Tensor(type, data, dims),
-    })),
+    leaves.map(({ path, label, ...parts }) => ({ path, label, tensor: tensorOf(parts) })),
   );
 }
 

@@ -164,7 +164,9 @@ async function openFile(task: FileTask): Promise<[RunRows, Loaded]> {
 }
 
 async function importFactory(file: string): Promise<BatchFunctionFactory<unknown>> {
-  const { default: factory } = (await import(file)) as { default?: unknown };
+  const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
+  // A file that TypeScript compiled to CommonJS has its default export inside that of the module.
+  const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
   if (typeof factory !== 'function') {
     throw new InvalidServingError(
       `${file} must have a default export: a function that returns the batch function; it has ` +
@@ -172,4 +174,8 @@ async function importFactory(file: string): Promise<BatchFunctionFactory<unknown
     );
   }
   return factory as BatchFunctionFactory<unknown>;
+}
+
+function isTranspiled(value: unknown): value is { readonly default?: unknown } {
+  return typeof value === 'object' && value !== null && '__esModule' in value;
 }

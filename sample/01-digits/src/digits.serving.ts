@@ -1,5 +1,4 @@
-import { defineServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { defineServing, Tensor } from 'nestjs-serving';
 import { side } from './drawing.js';
 
 export interface Prediction {

@@ -1,6 +1,5 @@
 import { Tokenizer } from '@huggingface/tokenizers';
-import { defineServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { defineServing, Tensor } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 

@@ -1,5 +1,4 @@
-import { defineServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { defineServing, Tensor } from 'nestjs-serving';
 import { windowSamples } from './windows.js';
 
 /** A chunk of one stream, with what the model remembered after the chunk before it. */

@@ -1,4 +1,5 @@
-import { type InferenceSession, Tensor } from 'onnxruntime-common';
+import { type InferenceSession } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { emptyCache, fromResults, keepRows, type KvCache, toFeeds } from './kv-cache.js';
 
 /**

@@ -1,4 +1,5 @@
-import { type InferenceSession, Tensor } from 'onnxruntime-common';
+import { type InferenceSession } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 
 /**
  * Keys and values of all tokens so far: a tensor [rows, heads, tokens, width] for each `0.key`,

@@ -1,4 +1,4 @@
-import type { Tensor } from 'onnxruntime-common';
+import type { Tensor } from 'nestjs-serving';
 
 /** What a line says. */
 export interface Reading {

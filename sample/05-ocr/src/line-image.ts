@@ -1,6 +1,6 @@
 import { createCanvas, type Image, loadImage } from '@napi-rs/canvas';
 import { BadRequestException } from '@nestjs/common';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 
 /** The height that the model reads, in pixels. */
 const height = 48;

@@ -1,5 +1,4 @@
-import type { BatchFunctionContext } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
+import type { BatchFunctionContext, Tensor } from 'nestjs-serving';
 import { InferenceSession } from 'onnxruntime-node';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';

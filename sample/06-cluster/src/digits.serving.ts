@@ -1,5 +1,4 @@
-import { defineServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { defineServing, Tensor } from 'nestjs-serving';
 
 /** What is read from one handwritten digit, and by whom. */
 export interface Prediction {

@@ -1,6 +1,5 @@
 import DataLoader from 'dataloader';
-import { Batch, createServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, createServing, Tensor } from 'nestjs-serving';
 import { rowsPerSecond } from '../harness/callers.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';

@@ -1,5 +1,4 @@
-import { createServing, type LocalServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { createServing, type LocalServing, Tensor } from 'nestjs-serving';
 import { typicalLatency } from '../harness/latency.js';
 import { compare, type Measurement } from '../harness/measurement.js';
 import type { Plan } from '../harness/plan.js';

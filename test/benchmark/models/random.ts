@@ -1,4 +1,5 @@
-import { Tensor, type TypedTensor } from 'onnxruntime-common';
+import { type TypedTensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 
 export function randomRows(rows: number, rowShape: readonly number[]): TypedTensor<'float32'> {
   return randomTensor([rows, ...rowShape], 1);

@@ -1,5 +1,4 @@
-import { defineServing, type ServingDefinition } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { defineServing, type ServingDefinition, Tensor } from 'nestjs-serving';
 import type { LettersRow, ServerOptions, SquareRow } from './options.js';
 
 const inProcesses = { isolation: 'process', batchSize: 8 } as const;

@@ -10,9 +10,9 @@ import {
   type ServingHandler,
   ServingModule,
   ServingService,
+  Tensor,
 } from 'nestjs-serving';
 import { overrideServing } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import { until } from '../../fixtures/async/streams.js';

@@ -1,6 +1,5 @@
 import { Readable } from 'node:stream';
 import { describe, expect, it } from '@jest/globals';
-import type { Tensor } from 'onnxruntime-common';
 import {
   Batch,
   InvalidInputError,
@@ -11,6 +10,7 @@ import {
   type ServingService,
   UnknownServingError,
   withMetadata,
+  type Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { failureOf } from '../../fixtures/async/failure-of.js';

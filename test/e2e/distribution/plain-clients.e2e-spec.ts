@@ -6,7 +6,7 @@ import { firstValueFrom } from 'rxjs';
 // #endregion
 import { type ClientProxy, MessagePattern, Payload } from '@nestjs/microservices';
 import { NestFactory } from '@nestjs/core';
-import { Batched, ServingModule, ServingService } from 'nestjs-serving';
+import { Batched, ServingModule, ServingService, Tensor } from 'nestjs-serving';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import type { ClusterOptions } from '../../../lib/distribution/options.js';
@@ -14,7 +14,6 @@ import { execFile, spawnSync } from 'node:child_process';
 import type { AddressInfo, Server } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
 import { MemoryNetwork } from '../../../lib/testing/memory-network.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';

@@ -3,7 +3,10 @@ import base64, json, socket, struct
 
 
 class Servings:
-    """Calls the servings of a node at its TCP port. Messages are `length#json` there and back; the length counts UTF-16 units."""
+    """Calls the servings of a node at its TCP port.
+
+    Messages are `length#json` in both directions; the length counts UTF-16 units.
+    """
 
     def __init__(self, host, port, namespace="default"):
         self.socket = socket.create_connection((host, port))

@@ -65,11 +65,12 @@ export class Sides {
 
   async all(text: string): Promise<unknown[]> {
     return [
-      // here if this application has it, else on another node
+      // In this application if it has the serving, else on another node.
       await this.servings.batchedRun('shouter', text),
-      // by way of the cluster, which may lead back here
+      // On any node of the cluster, this one included.
       await this.servings.batchedRun({ distributed: 'shouter' }, text),
-      await this.servings.batchedRun({ local: 'shouter' }, text), // here, or UnknownServingError
+      // In this application, else UnknownServingError.
+      await this.servings.batchedRun({ local: 'shouter' }, text),
     ];
   }
 }
@@ -101,7 +102,7 @@ export const overNats = {
   transport: Transport.NATS as const,
   options: { servers: 'nats://nats:4222', user: 'serving', pass: process.env['NATS_PASS'] },
   namespace: 'production',
-  secret: process.env['SERVING_SECRET'], // signs every packet
+  secret: process.env['SERVING_SECRET'], // Signs every packet.
 };
 // #endregion
 
@@ -109,9 +110,9 @@ export const overNats = {
 export const thumbnails = defineServing({
   name: 'thumbnails',
   distribution: {
-    // on the caller's side: alpha need not travel
+    // On the caller's side: drops the alpha channel before the image is sent.
     preprocess: (image: Uint8ClampedArray) => image.filter((_, byte) => byte % 4 < 3),
-    // on the model's side: only the best three travel
+    // On the model's side: sends only the first three values back.
     postprocess: (output: Float32Array) => Array.from(output.subarray(0, 3)),
   },
   useFactory: () => (images: Uint8ClampedArray[]) =>

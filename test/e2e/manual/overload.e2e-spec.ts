@@ -17,12 +17,12 @@ import { BatchScript, recordBatches } from 'nestjs-serving/testing';
 export const embedder = defineServing({
   name: 'embedder',
   useFactory: () => (texts: string[]) => texts.map((text) => text.length),
-  timeout: 1000, // ms for a call without a timeout of its own
+  timeout: 1000, // Milliseconds, for calls without a timeout of their own.
   queue: {
-    maxRows: 2000, // a call that finds no room fails at once
-    tenantWeights: { gold: 3 }, // all other tenants have the weight 1
+    maxRows: 2000, // Beyond it a call fails at once with SERVING_OVERLOADED.
+    tenantWeights: { gold: 3 }, // All other tenants have weight 1.
   },
-  // A batch may run twice: it runs again when its partition is lost, and in halves when it fails.
+  // A batch may run twice: again when its partition is lost, in halves when it fails.
   recovery: { idempotent: true },
 });
 // #endregion
@@ -35,9 +35,9 @@ export class EmbedController {
   @Post()
   embed(@Body() { text }: { text: string }, @Headers('x-plan') plan: string) {
     return this.servings.batchedRun(embedder, text, {
-      timeout: 200, // ms; a call that could not be answered by then is refused on arrival
-      priority: 1, // before calls of priority 0, but for those that have waited a second longer
-      tenant: plan, // tenants share the serving fairly, however much each of them asks for
+      timeout: 200, // Milliseconds. A call that cannot make it is refused on arrival.
+      priority: 1, // Before calls of priority 0, unless those have waited a second longer.
+      tenant: plan, // Tenants share the serving fairly, whatever their number of calls.
     });
   }
 
@@ -107,7 +107,7 @@ describe('The manual on overload', () => {
     const serving = createServing({
       name: 'ratios',
       recovery: { idempotent: true },
-      // throws for 0n, and so for its batch
+      // Throws for 0n, and so fails its batch.
       useFactory: () => (divisors: bigint[]) => divisors.map((divisor) => 100n / divisor),
     });
     await serving.start();

@@ -18,13 +18,13 @@ export class SummaryController {
 
   @Get(':text')
   read(@Param('text') text: string): Promise<string> {
-    // ends with its client: when that leaves, the row gives up its place
+    // Ends when the client disconnects: the row leaves the queue.
     return this.servings.batchedRun('summary', text);
   }
 
   @Get(':text/kept')
   keep(@Param('text') text: string): Promise<string> {
-    // of its own, and never aborted: whoever leaves, this call runs
+    // A signal that never aborts: this call also runs when the client disconnects.
     const { signal } = new AbortController();
     return this.servings.batchedRun('summary', text, { signal });
   }

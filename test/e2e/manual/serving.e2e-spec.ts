@@ -8,10 +8,10 @@ import {
   InjectServing,
   ServingModule,
   ServingService,
+  Tensor,
   withMetadata,
 } from 'nestjs-serving';
 import type { Serving, ServingHandler, ServingOf } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
 import { IsString } from 'class-validator';
@@ -104,7 +104,8 @@ export class PictureController {
   @Post()
   @Batched('digits')
   read(@Body() { picture }: { picture: string }) {
-    return picture.split('').map((character) => (character === '#' ? 1 : 0)); // the input of 'digits'; its output is the reply
+    // The result is the input of 'digits'; the output of 'digits' is the reply.
+    return picture.split('').map((character) => (character === '#' ? 1 : 0));
   }
 }
 // #endregion
@@ -114,7 +115,7 @@ export class PictureController {
 export class UserLoader {
   @Batched({ batchSize: 100 })
   async byId(ids: number[]): Promise<(string | Error)[]> {
-    // one query for all of them
+    // One query for all ids of the batch would be here.
     return ids.map((id) => (id > 0 ? `user ${id}` : new Error(`No user ${id}`)));
   }
 }
@@ -138,7 +139,7 @@ export class Translator implements ServingHandler {
   constructor(private readonly vocabulary: VocabularyService) {}
 
   async init(): Promise<void> {
-    await this.vocabulary.load(); // the application listens only when this has ended
+    await this.vocabulary.load(); // The application listens only after this.
   }
 
   handleBatch(batch: Batch, partition: number) {
@@ -162,7 +163,7 @@ export class TranslatorModule {}
 export const shout = defineServing({
   name: 'shout',
   useFactory: ({ partition }) => {
-    // Called once per partition and key, at start: load what the function needs.
+    // Called once per partition and key at start. Load here what the function needs.
     return (texts: string[]) =>
       withMetadata(
         texts.map((text) => text.toUpperCase()),
@@ -208,9 +209,9 @@ const moodOf = (text: string): string => (text.endsWith('!') ? 'excited' : 'calm
 export const moods = defineServing({
   name: 'moods',
   deduplication: {
-    singleFlight: true, // a comment waits for the reply to the same comment if that is under way
-    cache: { ttl: 60_000 }, // and gets the reply of the last minute at once
-    key: ({ text }: Comment) => text, // the author makes no difference
+    singleFlight: true, // Concurrent calls with the same text share one run.
+    cache: { ttl: 60_000 }, // Calls of the next minute get the kept reply.
+    key: ({ text }: Comment) => text, // The author does not change the reply.
   },
   preprocess: ({ text }: Comment) => ({ batch: text }),
   useFactory: () => (texts: string[]) => texts.map((text) => ({ mood: moodOf(text) })),
@@ -295,7 +296,7 @@ describe('The manual on servings', () => {
   it("[10.2] The manual's batched provider answers", async () => {
     await start({ imports: [ServingModule.forRoot()], providers: [UserLoader] });
     // #region caller
-    // the same object, with the types that its callers need
+    // The same object with the types that callers need: single ids, a promise of one name.
     const users = asCaller(app!.get(UserLoader));
     const names = await Promise.all([1, 2, 3].map((id) => users.byId(id)));
     // #endregion
@@ -352,14 +353,14 @@ describe('The manual on servings', () => {
     });
     await sums.start();
 
-    const one = await sums.batchedRun([1, 2]); // one plain value is one row: 3
+    const one = await sums.batchedRun([1, 2]); // One plain value is one row: 3.
     const many = await sums.batchedRun(
       Batch.stack([
         [1, 2],
         [3, 4],
       ]),
-    ); // a batch of two rows: [3, 7]
-    const alone = await sums.run([5, 6]); // at once, sharing with nobody: 11
+    ); // A batch of two rows: [3, 7].
+    const alone = await sums.run([5, 6]); // Runs at once, in a batch of its own: 11.
 
     await sums.close();
     // #endregion
@@ -397,7 +398,8 @@ describe('The manual on servings', () => {
     await app.listen(0, '127.0.0.1');
     // #region held
     const first = post('/digits', { pixels: [1] });
-    const running = await script.next(); // resolves when there is a batch: { rows: [[1]], size: 1, key: 'default', partition: 0, ... }
+    // Resolves when a batch runs: { rows: [[1]], size: 1, key: 'default', partition: 0, ... }.
+    const running = await script.next();
     const second = post('/digits', { pixels: [2] });
 
     running.finish([1]);
@@ -454,12 +456,15 @@ describe('The manual on servings', () => {
       .eventsOf('batch:end')
       .subscribe(({ serving, key, partition, rows, fill, reason, wait, runTime }) => {
         log(
-          `${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ${reason}, ${wait} ms, ${runTime} ms`,
+          `${serving}/${key}/${partition}: ${rows} rows (${Math.round(fill * 100)} %), ` +
+            `closed by ${reason}, waited ${wait} ms, ran ${runTime} ms`,
         );
       });
     // #endregion
     await servings.batchedRun(digits, blank);
     await app!.close();
-    expect(lines).toEqual([expect.stringMatching(/^digits\/default\/0: 1 rows \(3 %\), idle/)]);
+    expect(lines).toEqual([
+      expect.stringMatching(/^digits\/default\/0: 1 rows \(3 %\), closed by idle/),
+    ]);
   });
 });

@@ -8,8 +8,7 @@ import { createReadStream } from 'node:fs';
 import { createInterface } from 'node:readline';
 // #region imports
 import { Controller, Get, Query, Sse } from '@nestjs/common';
-import { Batch, DONE, defineServing, lengthBuckets, ServingService } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, DONE, defineServing, lengthBuckets, ServingService, Tensor } from 'nestjs-serving';
 import { map, type Observable } from 'rxjs';
 // #endregion
 import { afterEach, describe, expect, it } from '@jest/globals';
@@ -25,7 +24,7 @@ export const writer = defineServing({
     async function* (prompts: string[]) {
       const words = prompts.map((prompt) => prompt.split(' ').toReversed());
       for (let step = 0; words.some(({ length }) => step < length); step++) {
-        // an entry per row; a row that is DONE ends, the others go on
+        // One entry per row. DONE ends its row; the others go on.
         yield words.map((own) => own[step] ?? DONE);
       }
     },
@@ -66,7 +65,7 @@ export const lengths = defineServing({
   name: 'lengths',
   batchSize: 64,
   preprocess(path: string) {
-    // an async iterable: each line is a row
+    // An async iterable: each line is a row.
     return { batch: createInterface({ input: createReadStream(path) }) };
   },
   useFactory: () => (lines: string[]) => lines.map((line) => line.length),
@@ -81,21 +80,21 @@ export const sums = defineServing({
     () =>
     (rows: number[][], { emit }) => {
       const squares = rows.map((row) => row.map((x) => x * x));
-      emit('squares', squares); // an entry per row: each caller who asked gets its own
+      emit('squares', squares); // One entry per row; each caller gets its own.
       return squares.map((row) => row.reduce((sum, x) => sum + x, 0));
     },
 });
 // #endregion
 
 // #region buckets
-const buckets = lengthBuckets([16, 32, 64], { tooLong: 'truncate' }); // or 'refuse', the default
+const buckets = lengthBuckets([16, 32, 64], { tooLong: 'truncate' }); // The default is 'refuse'.
 
 export const texts = defineServing({
   name: 'texts',
   batchKeys: ['16', '32', { key: '64', batchSize: 8 }], // or buckets.keys
   preprocess(text: string) {
     const codes = Int32Array.from(text, (character) => character.charCodeAt(0));
-    // padded to the smallest that fits
+    // Pads to the smallest length that fits, and sets the key of that length.
     return { batch: buckets.batch(new Tensor('int32', codes, [1, codes.length])) };
   },
   useFactory:
@@ -109,7 +108,7 @@ export const texts = defineServing({
 export const compiled = defineServing({
   name: 'compiled',
   model: 'sample/01-digits/model/digits.onnx',
-  allowedSizes: [1, 8, 32], // 3 rows run as 8, and 3 results come back
+  allowedSizes: [1, 8, 32], // 3 rows run as 8, and 3 results come back.
 });
 // #endregion
 
@@ -175,7 +174,7 @@ describe('The manual on streams', () => {
     // #region iterate
     let longest = 0;
     for await (const { output } of servings.stream(lengths, 'README.md')) {
-      // lines of this file run in batches, while others are read
+      // Lines of the file run in batches while later lines are read.
       longest = Math.max(longest, ...output);
     }
     // #endregion
@@ -196,7 +195,7 @@ describe('The manual on streams', () => {
       [5, 9],
     ]);
     // #region change
-    serving.setBatchSize(64); // from the next window on
+    serving.setBatchSize(64); // Holds from the next window on.
     serving.setBatchTimeout(5);
     // #endregion
     await serving.close();

@@ -5,9 +5,9 @@ import {
   InvalidInputError,
   InvalidServingError,
   type ServingDefinition,
+  Tensor,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';

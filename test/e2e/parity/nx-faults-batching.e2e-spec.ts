@@ -1,7 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, createServing, InvalidInputError, type ServingDefinition } from 'nestjs-serving';
+import {
+  Batch,
+  createServing,
+  InvalidInputError,
+  type ServingDefinition,
+  Tensor,
+} from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { doubled, doubledNumbers, numbers } from '../../fixtures/batching/doubling.js';
 import { linearModel } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';

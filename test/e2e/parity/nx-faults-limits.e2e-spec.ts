@@ -6,9 +6,9 @@ import {
   BatchFailedError,
   type CallEndEvent,
   OverloadedError,
+  Tensor,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled, doubledNumbers, goOn, numbers } from '../../fixtures/batching/doubling.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

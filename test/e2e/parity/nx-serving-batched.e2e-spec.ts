@@ -4,11 +4,11 @@ import {
   InvalidBatchError,
   type LocalServing,
   type ServingDefinition,
+  Tensor,
 } from 'nestjs-serving';
 import type { BatchResult } from '../../../lib/partitions/batch-function.js';
 import type { HandlerResult } from '../../../lib/partitions/handler.partition.js';
 import { recordBatches } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass, goOn } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -5,9 +5,9 @@ import {
   createServing,
   InvalidInputError,
   type ServingDefinition,
+  Tensor,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled } from '../../fixtures/batching/doubling.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';

@@ -6,9 +6,9 @@ import {
   type LocalServing,
   type ServingDefinition,
   withMetadata,
+  Tensor,
 } from 'nestjs-serving';
 import type { HandlerResult } from '../../../lib/partitions/handler.partition.js';
-import { Tensor } from 'onnxruntime-common';
 import { doubled, doublingClass } from '../../fixtures/batching/doubling.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';

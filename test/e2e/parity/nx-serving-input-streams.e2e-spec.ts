@@ -6,9 +6,9 @@ import {
   defineServing,
   InvalidBatchError,
   type ServingDefinition,
+  type Tensor,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import type { Tensor } from 'onnxruntime-common';
 import { from } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
 import {

@@ -6,9 +6,9 @@ import {
   type ServingDefinition,
   ServingStream,
   withMetadata,
+  type Tensor,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
-import type { Tensor } from 'onnxruntime-common';
 import { lastValueFrom, toArray } from 'rxjs';
 import { collect } from '../../fixtures/async/collect.js';
 import { doubled, doublingClass, goOn, numbers } from '../../fixtures/batching/doubling.js';

@@ -12,9 +12,9 @@ import {
   ServingLoadError,
   ServingModule,
   ServingService,
+  Tensor,
 } from 'nestjs-serving';
 import type { FileRunner, ServingOptions } from '../../../lib/definition/serving-definition.js';
-import { Tensor } from 'onnxruntime-common';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { floats } from '../../fixtures/values/tensors.js';

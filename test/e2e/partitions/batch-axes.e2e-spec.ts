@@ -3,9 +3,8 @@ import { rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { Batch, InvalidOutputError, type LocalServing } from 'nestjs-serving';
+import { Batch, InvalidOutputError, type LocalServing, Tensor } from 'nestjs-serving';
 import type { DeclaredAxes } from '../../../lib/partitions/onnx/model-signature.js';
-import { Tensor } from 'onnxruntime-common';
 import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { collect } from '../../fixtures/async/collect.js';
 import {

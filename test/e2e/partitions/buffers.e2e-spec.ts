@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, InvalidOutputError, type ServingDefinition } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, InvalidOutputError, type ServingDefinition, Tensor } from 'nestjs-serving';
 import { recurrentModel } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

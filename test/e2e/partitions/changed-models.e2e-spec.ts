@@ -8,8 +8,8 @@ import {
   type LocalServing,
   type PartitionStatus,
   ServingLoadError,
+  type Tensor,
 } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
 import { filter, firstValueFrom } from 'rxjs';
 import { itOnLinux } from '../../fixtures/describe-unless.js';
 import { value, weightsApartModel } from '../../fixtures/models/models.js';

@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { type BatchEndEvent, InvalidBatchError, InvalidInputError } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { type BatchEndEvent, InvalidBatchError, InvalidInputError, Tensor } from 'nestjs-serving';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

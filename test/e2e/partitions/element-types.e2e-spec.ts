@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, Tensor } from 'nestjs-serving';
 import { echoModel, value } from '../../fixtures/models/models.js';
 import { type ElementType, elementTypes } from '../../fixtures/models/onnx-writer.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';

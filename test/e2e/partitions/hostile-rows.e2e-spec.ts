@@ -6,8 +6,8 @@ import {
   InvalidOutputError,
   type LocalServing,
   type ServingDefinition,
+  Tensor,
 } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { linearModel } from '../../fixtures/models/models.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -11,8 +11,8 @@ import {
   PartitionLostError,
   ServingLoadError,
   type ServingDefinition,
+  Tensor,
 } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useGates } from '../../fixtures/batching/gate.js';

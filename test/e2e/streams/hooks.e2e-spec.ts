@@ -9,9 +9,9 @@ import {
   InvalidOutputError,
   InvalidServingError,
   type ServingDefinition,
+  type Tensor,
 } from 'nestjs-serving';
 import type { HookEvent } from '../../../lib/definition/reply.js';
-import type { Tensor } from 'onnxruntime-common';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { value } from '../../fixtures/models/models.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';

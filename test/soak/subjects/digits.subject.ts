@@ -1,5 +1,4 @@
-import { Batch, createServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, createServing, Tensor } from 'nestjs-serving';
 import { Random } from '../random.js';
 import { idOf } from '../rows.js';
 import type { Subject } from '../subject.js';

@@ -1,6 +1,5 @@
 import { resolve } from 'node:path';
-import { Batch, createServing } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, createServing, Tensor } from 'nestjs-serving';
 import { answerTo, KEYS } from '../rows.js';
 import type { Subject } from '../subject.js';
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { type Container, type FlatContainer, flatten } from '../../../lib/batch/container.js';
 import { floats } from '../../fixtures/values/tensors.js';
 

@@ -1,5 +1,5 @@
 import { describe, expect, it, jest } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../lib/batch/batch.js';
 import { type Container, flatten } from '../../../lib/batch/container.js';
 import { InvalidBatchError } from '../../../lib/errors.js';

@@ -1,7 +1,6 @@
 import { expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { lengthBuckets } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { lengthBuckets, Tensor } from 'nestjs-serving';
 
 it('[4.7] Rows are padded to the smallest bucket that holds them, and removing the padding restores them', () => {
   fc.assert(

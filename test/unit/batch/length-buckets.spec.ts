@@ -5,8 +5,8 @@ import {
   InvalidInputError,
   InvalidServingError,
   lengthBuckets,
+  Tensor,
 } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 

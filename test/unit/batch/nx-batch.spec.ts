@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, InvalidBatchError } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, InvalidBatchError, Tensor } from 'nestjs-serving';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const numbers = (...values: number[]): Tensor => floats([values.length], values);

@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, createServing, type ServingHandler } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batch, createServing, type ServingHandler, Tensor } from 'nestjs-serving';
 import { collect } from '../../fixtures/async/collect.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../lib/batch/batch.js';
 import type { Container } from '../../../lib/batch/container.js';
 import { isTensor } from '../../../lib/batch/tensor.js';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { type Container, flatten } from '../../../lib/batch/container.js';
 import { type BatchAxes, templateOf } from '../../../lib/batch/template.js';
 import { floats } from '../../fixtures/values/tensors.js';

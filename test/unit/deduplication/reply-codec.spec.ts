@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { InvalidOutputError } from '../../../lib/errors.js';
 import { contentHash } from '../../../lib/batch/content-hash.js';
 import { decodeReply, encodeReply } from '../../../lib/deduplication/reply-cache.js';

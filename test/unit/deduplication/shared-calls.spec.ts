@@ -11,8 +11,8 @@ import {
   type LocalServing,
   OverloadedError,
   type ServingDefinition,
+  type Tensor,
 } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

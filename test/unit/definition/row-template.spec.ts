@@ -5,8 +5,8 @@ import {
   InvalidInputError,
   InvalidServingError,
   type RowTemplate,
+  Tensor,
 } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 import { collect } from '../../fixtures/async/collect.js';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';

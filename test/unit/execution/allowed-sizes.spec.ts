@@ -10,9 +10,9 @@ import {
   InvalidServingError,
   type ServingHandler,
   ServingLoadError,
+  type Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
-import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 

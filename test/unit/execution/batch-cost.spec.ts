@@ -1,7 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, OverloadedError, RequestTooLargeError, type ServingOptions } from 'nestjs-serving';
+import {
+  Batch,
+  OverloadedError,
+  RequestTooLargeError,
+  type ServingOptions,
+  Tensor,
+} from 'nestjs-serving';
 import { BatchScript, settle } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { costOf } from '../../../lib/execution/validate-batch.js';
 import { iterated, outputsOf } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';

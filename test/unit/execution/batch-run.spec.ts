@@ -1,6 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Batch, DONE, InvalidOutputError } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
+import { Batch, DONE, InvalidOutputError, type Tensor } from 'nestjs-serving';
 import { STEPPED } from '../../../lib/partitions/partition.js';
 import { BatchRun, releaseOutput } from '../../../lib/execution/batch-run.js';
 import type { ServingLane } from '../../../lib/execution/lanes.js';

@@ -6,8 +6,8 @@ import {
   RequestTooLargeError,
   type ServingDefinition,
   type ServingError,
+  Tensor,
 } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
 import { Observable } from 'rxjs';
 import { Lanes } from '../../../lib/execution/lanes.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../lib/batch/batch.js';
 import { InvalidBatchError, InvalidInputError, UnknownKeyError } from '../../../lib/errors.js';
 import type { ModelPort, ModelSignature } from '../../../lib/partitions/onnx/model-signature.js';

@@ -6,10 +6,10 @@ import {
   type LocalServing,
   type PartitionStatus,
   type ServingError,
+  type Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';
-import type { Tensor } from 'onnxruntime-common';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { useTelemetry } from '../../fixtures/serving/telemetry.js';
 import { floats } from '../../fixtures/values/tensors.js';

@@ -7,13 +7,13 @@ import {
   SpanStatusCode,
   trace,
 } from '@opentelemetry/api';
-import type { Tensor } from 'onnxruntime-common';
 import type { ReadableSpan } from '@opentelemetry/sdk-trace-base';
 import {
   Batch,
   CallCancelledError,
   type LocalServing,
   type ServingDefinition,
+  type Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { observeWithOpenTelemetry } from 'nestjs-serving/opentelemetry';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { readRows } from '../../../sample/05-ocr/src/ctc.js';
 
 const sure = (steps: readonly number[]) => steps.map((best): [number, number] => [best, 1]);

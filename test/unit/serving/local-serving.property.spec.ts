@@ -7,8 +7,8 @@ import {
   createServing,
   type LocalServing,
   PartitionLostError,
+  type Tensor,
 } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 import { runTimers, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 

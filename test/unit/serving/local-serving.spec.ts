@@ -13,10 +13,10 @@ import {
   type ServingDefinition,
   ServingClosedError,
   withMetadata,
+  Tensor,
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/definition/serving-definition.js';
 import { BatchScript } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { later, passTime, turn, useVirtualTime } from '../../fixtures/async/virtual-time.js';

@@ -1,8 +1,7 @@
 import { beforeEach, describe, expect, it } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
-import { Batch, type CallOptions, contentHash, LocalServing } from 'nestjs-serving';
-import type { Tensor } from 'onnxruntime-common';
+import { Batch, type CallOptions, contentHash, LocalServing, type Tensor } from 'nestjs-serving';
 import type { Engine } from '../../../lib/partitions/engine.js';
 import { SupervisedPartition } from '../../../lib/partitions/worker/supervised.partition.js';
 import { resolveDefinition } from '../../../lib/definition/resolve-definition.js';

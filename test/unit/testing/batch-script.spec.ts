@@ -9,9 +9,9 @@ import {
   type ServingDefinition,
   type ServingOptions,
   type StreamEvent,
+  type Tensor,
 } from 'nestjs-serving';
 import { BatchScript, type HeldBatch, settle } from 'nestjs-serving/testing';
-import type { Tensor } from 'onnxruntime-common';
 import { floats } from '../../fixtures/values/tensors.js';
 
 describe('BatchScript', () => {

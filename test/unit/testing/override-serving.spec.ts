@@ -13,9 +13,9 @@ import {
   type ServingOf,
   ServingService,
   UnknownServingError,
+  Tensor,
 } from 'nestjs-serving';
 import { BatchScript, overrideServing } from 'nestjs-serving/testing';
-import { Tensor } from 'onnxruntime-common';
 
 /** A model that cannot be loaded. */
 const model = new TextEncoder().encode('no model at all');

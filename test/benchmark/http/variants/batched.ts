@@ -1,6 +1,5 @@
 import { Body, Controller, Header, Module, Post } from '@nestjs/common';
-import { Batched, defineServing, ServingModule } from 'nestjs-serving';
-import { Tensor } from 'onnxruntime-common';
+import { Batched, defineServing, ServingModule, Tensor } from 'nestjs-serving';
 import { mlp } from '../../models/mlp.js';
 import { batchSize, session } from '../../models/model.js';
 import { BINARY, toBytes, toFloats } from '../binary.js';

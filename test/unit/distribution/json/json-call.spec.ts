@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { readJsonCall } from '../../../../lib/distribution/json/json-handlers.js';
 import { writeJson } from '../../../../lib/distribution/json/json-values.js';
 import { defaultWireLimits } from '../../../../lib/distribution/wire/limits.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../../lib/batch/batch.js';
 import type { TensorForm } from '../../../../lib/distribution/json/json-tensor.js';
 import { readJson, writeJson } from '../../../../lib/distribution/json/json-values.js';

@@ -1,6 +1,6 @@
 import { describe, expect, it, jest } from '@jest/globals';
 import * as fc from 'fast-check';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { decodeFrame, encodeFrame } from '../../../../lib/distribution/wire/frame.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from '@jest/globals';
-import type { InferenceSession, Tensor } from 'onnxruntime-common';
+import type { InferenceSession } from 'onnxruntime-common';
+import type { Tensor } from 'nestjs-serving';
 import { InvalidServingError } from '../../../../lib/errors.js';
 import {
   type DeclaredAxes,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from '@jest/globals';
-import { Tensor } from 'onnxruntime-common';
+import { Tensor } from 'nestjs-serving';
 import { BatchFailedError, InvalidOutputError } from '../../../../lib/errors.js';
 import { FlatContainer, rowsIn } from '../../../../lib/batch/container.js';
 import {

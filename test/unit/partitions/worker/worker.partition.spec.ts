@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import type { Tensor } from 'onnxruntime-common';
+import type { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../../lib/batch/batch.js';
 import { FlatContainer, type Leaf } from '../../../../lib/batch/container.js';
 import { InvalidOutputError, PartitionLostError } from '../../../../lib/errors.js';

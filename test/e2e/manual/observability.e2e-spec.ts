@@ -1,0 +1,111 @@
+import { type INestApplication, Module } from '@nestjs/common';
+// #region prometheus-imports
+import { metrics } from '@opentelemetry/api';
+import { PrometheusExporter } from '@opentelemetry/exporter-prometheus';
+import { MeterProvider } from '@opentelemetry/sdk-metrics';
+// #endregion
+import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { Test } from '@nestjs/testing';
+import { readFileSync } from 'node:fs';
+import { ServingModule, ServingService, UnknownKeyError } from 'nestjs-serving';
+import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
+import { freePort } from '../../fixtures/http/free-port.js';
+
+const echo = { name: 'echo', useFactory: () => (texts: string[]) => texts };
+
+@Module({ imports: [ServingModule.forRoot({ servings: [echo] }), ServingOpenTelemetryModule] })
+class AppModule {}
+
+interface Dashboard {
+  readonly panels: readonly {
+    readonly title: string;
+    readonly targets?: readonly { readonly expr: string }[];
+  }[];
+}
+
+const dashboard = JSON.parse(
+  readFileSync(new URL('../../../docs/grafana-dashboard.json', import.meta.url), 'utf8'),
+) as Dashboard;
+const panelQueries = dashboard.panels.flatMap(({ title, targets = [] }) =>
+  targets.map(({ expr }) => ({ title, expr })),
+);
+const page = readFileSync(new URL('../../../docs/observability.md', import.meta.url), 'utf8');
+const alertQueries = [...page.matchAll(/^\| (.*?) \| `(.*serving_.*)` \|$/gm)].map(
+  ([, title, expr]) => ({ title: title!, expr: expr! }),
+);
+
+/** Labels of each scraped metric by its name. */
+function labelsIn(scraped: string): ReadonlyMap<string, ReadonlySet<string>> {
+  const metricLabels = new Map<string, Set<string>>();
+  for (const [, name, labels] of scraped.matchAll(/^(serving_\w+)\{(.*)\}/gm)) {
+    const names = [...labels!.matchAll(/(\w+)="/g)].map(([, label]) => label!);
+    metricLabels.set(name!, new Set([...(metricLabels.get(name!) ?? []), ...names]));
+  }
+  return metricLabels;
+}
+
+/** The metrics of a query and the labels that it filters or groups them by. */
+function partsOf(expr: string): { metrics: string[]; labels: string[] } {
+  const names = [...expr.matchAll(/\b(serving_\w+)[{[]/g)].map(([, metric]) => metric!);
+  const filters = [...expr.matchAll(/\{(.*?)\}/g)].flatMap(([, filter]) =>
+    [...filter!.matchAll(/(\w+)\s*[=!]/g)].map(([, label]) => label!),
+  );
+  const groups = [...expr.matchAll(/by \((.*?)\)/g)].flatMap(([, list]) => list!.split(', '));
+  return { metrics: names, labels: [...filters, ...groups] };
+}
+
+describe("The manual's Prometheus exporter", () => {
+  let app: INestApplication;
+  let scraped: string;
+
+  beforeAll(async () => {
+    const free = await freePort();
+    process.env['METRICS_PORT'] = String(free);
+    // #region prometheus
+    // main.ts, before NestFactory.create(): serves http://localhost:9464/metrics.
+    const exporter = new PrometheusExporter({ port: Number(process.env['METRICS_PORT'] ?? 9464) });
+    metrics.setGlobalMeterProvider(new MeterProvider({ readers: [exporter] }));
+    // #endregion
+    const testing = await Test.createTestingModule({ imports: [AppModule] }).compile();
+    app = testing.createNestApplication({ logger: false });
+    await app.init();
+    const servings = app.get(ServingService);
+    await Promise.all(['a', 'b', 'c'].map((text) => servings.batchedRun('echo', text)));
+    const refused = servings.batchedRun('echo', 'd', { key: 'unknown' });
+    await expect(refused).rejects.toThrow(UnknownKeyError);
+
+    const response = await fetch(`http://127.0.0.1:${free}/metrics`);
+    scraped = await response.text();
+    await exporter.shutdown();
+    metrics.disable();
+  });
+
+  afterAll(() => app.close());
+
+  it('[12.3] Prometheus scrapes calls, refusals, batches, queues and partitions over HTTP', () => {
+    expect(scraped).toMatch(/^serving_call_duration_count\{serving_name="echo",.*\} 3$/m);
+    expect(scraped).toMatch(
+      /^serving_call_rejections_total\{.*error_type="SERVING_UNKNOWN_KEY".*\} 1$/m,
+    );
+    expect(scraped).toMatch(/^serving_batch_size_sum\{serving_name="echo",.*\} 3$/m);
+    expect(scraped).toMatch(/^serving_queue_depth\{serving_name="echo",.*\} 0$/m);
+    expect(scraped).toMatch(/^serving_partition_count\{.*serving_partition_state="up".*\} 1$/m);
+  });
+
+  it.each([...panelQueries, ...alertQueries])(
+    '[12.3] The query for "$title" uses scraped metrics and labels',
+    ({ expr }) => {
+      const metricLabels = labelsIn(scraped);
+      const query = partsOf(expr);
+
+      expect(query.metrics).not.toEqual([]);
+      expect(query.metrics.filter((metric) => !metricLabels.has(metric))).toEqual([]);
+      const labels = query.metrics.flatMap((metric) => [...metricLabels.get(metric)!]);
+      expect(query.labels.filter((label) => !labels.includes(label))).toEqual([]);
+    },
+  );
+
+  it('The manual has queries for alerts', () => {
+    expect(alertQueries.map(({ title }) => title)).toContain('calls are refused');
+  });
+});

@@ -1,0 +1,14 @@
+// #region main
+// src/main.ts
+import { ValidationPipe } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { AppModule } from './app.module.js';
+
+async function bootstrap() {
+  const app = await NestFactory.create(AppModule);
+  app.useGlobalPipes(new ValidationPipe());
+  app.enableShutdownHooks();
+  await app.listen(process.env.PORT ?? 3000);
+}
+void bootstrap();
+// #endregion

@@ -1,0 +1,113 @@
+import { cp, mkdir, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import { describeUnless } from '../../fixtures/describe-unless.js';
+import { registryMissing } from '../../fixtures/registry.js';
+import { blocksOf, Starter } from './starter.js';
+
+const [curl] = blocksOf('README.md', 'sh', 'curl -s localhost:3000/digits') as [string];
+
+/** Runs the application of the README, asks it as the README does, and ends it. */
+async function tryOut(starter: Starter, main: string, cwd?: string): Promise<void> {
+  const running = await starter.start(main, cwd);
+  try {
+    const [reply] = blocksOf('README.md', 'json', '"digit"') as [string];
+    const { digit, confidence } = JSON.parse(reply) as { digit: number; confidence: number };
+    await expect(running.curl(curl)).resolves.toEqual({
+      status: 200,
+      body: { digit, confidence: expect.closeTo(confidence, 6) },
+    });
+    await expect(running.curl(curl, '{ "drawing": ["four"] }')).resolves.toEqual({
+      status: 400,
+      body: expect.objectContaining({ message: ['each line is up to 7 of " " and "#"'] }),
+    });
+  } finally {
+    // Nest raises the signal again after its shutdown hooks.
+    await expect(running.stop()).resolves.toBe('SIGTERM');
+  }
+}
+
+describeUnless(registryMissing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
+  let starter: Starter;
+
+  beforeAll(async () => {
+    starter = await Starter.create('11');
+    await starter.run('npm', 'run', 'build');
+  }, 300_000);
+
+  afterAll(() => starter.end());
+
+  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'), 60_000);
+
+  it('passes tests in its own Jest, with ts-jest and with SWC', async () => {
+    await starter.copy('app/digits.jest.ts', 'src/digits.spec.ts');
+    await starter.copy('app/realms.ts', 'src/realms.spec.ts');
+    await starter.copy('app/runtime.ts', 'src/runtime.spec.ts');
+    expect(await starter.run('npm', 'test')).toContain('5 passed, 5 total');
+
+    await starter.install('--save-dev', '@swc/core', '@swc/jest');
+    await writeFile(
+      join(starter.path, '.swcrc'),
+      JSON.stringify({
+        jsc: {
+          parser: { syntax: 'typescript', decorators: true },
+          transform: { legacyDecorator: true, decoratorMetadata: true },
+        },
+      }),
+    );
+    const transform = JSON.stringify({ '^.+\\.(t|j)s$': '@swc/jest' });
+    expect(await starter.run('npx', 'jest', `--transform=${transform}`)).toContain(
+      '5 passed, 5 total',
+    );
+  }, 120_000);
+
+  it('runs as `nest build --webpack` bundles it, without configuration', async () => {
+    await starter.run('npx', 'nest', 'build', '--webpack');
+    await tryOut(starter, 'dist/main.js');
+  }, 120_000);
+
+  it('runs bundled whole by webpack and by esbuild, beside onnxruntime-node alone', async () => {
+    const bundled = join(starter.path, '../bundled');
+    await mkdir(join(bundled, 'node_modules'), { recursive: true });
+    await cp(join(starter.path, 'digits.onnx'), join(bundled, 'digits.onnx'));
+    for (const name of ['onnxruntime-node', 'onnxruntime-common']) {
+      const target = join(bundled, 'node_modules', name);
+      await cp(join(starter.path, 'node_modules', name), target, { recursive: true });
+    }
+    const [slim] = blocksOf('docs/installation.md', 'sh', 'bin/napi-v6') as [string];
+    await starter.run('bash', '-ec', `cd ../bundled && ${slim}`);
+
+    await starter.copy('bundlers/webpack.config.js', 'webpack.config.js');
+    await starter.run('npx', 'nest', 'build', '--webpack');
+    await rename(join(starter.path, 'dist'), join(bundled, 'webpack'));
+    await starter.run('npm', 'run', 'build');
+    await starter.install('--save-dev', 'esbuild');
+    const [esbuild] = blocksOf('docs/installation.md', 'sh', 'npx esbuild') as [string];
+    await starter.run('bash', '-ec', esbuild);
+    await rename(join(starter.path, 'bundle'), join(bundled, 'esbuild'));
+
+    // Nothing may be found in the folder in which the bundles were made.
+    await rename(join(starter.path, 'node_modules'), join(starter.path, 'hidden'));
+    await tryOut(starter, 'webpack/main.js', bundled);
+    await tryOut(starter, 'esbuild/main.js', bundled);
+  }, 180_000);
+});
+
+describeUnless(registryMissing, 'A new application of Nest 12 (ES modules, Vitest)', () => {
+  let starter: Starter;
+
+  beforeAll(async () => {
+    starter = await Starter.create('12');
+    await starter.run('npm', 'run', 'build');
+  }, 300_000);
+
+  afterAll(() => starter.end());
+
+  it('runs the application of the README', () => tryOut(starter, 'dist/main.js'), 60_000);
+
+  it('passes tests in its own Vitest', async () => {
+    await starter.copy('app/digits.vitest.ts', 'src/digits.spec.ts');
+    await starter.copy('app/realms.ts', 'src/realms.spec.ts');
+    expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
+  }, 120_000);
+});

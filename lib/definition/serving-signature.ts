@@ -25,6 +25,7 @@ export interface TensorSignature {
  * `postprocess` gets, or, without them, what callers pass and receive.
  */
 export interface ServingSignature {
+  /** All inputs, in the order of the model or of the template. */
   readonly inputs: readonly TensorSignature[];
   /** The outputs of the reply; `undefined` where only the inputs are declared. */
   readonly outputs: readonly TensorSignature[] | undefined;

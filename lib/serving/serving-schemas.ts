@@ -18,6 +18,7 @@ export interface JsonSchema {
 
 /** The JSON bodies of a serving whose callers send and receive tensors. */
 export interface ServingSchemas {
+  /** The body of a call: a tensor, or an object of tensors by name. */
   readonly input: JsonSchema;
   /** Undefined where only the inputs are declared. */
   readonly output: JsonSchema | undefined;

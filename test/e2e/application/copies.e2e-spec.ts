@@ -10,7 +10,10 @@ import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 const run = promisify(execFile);
 const root = fileURLToPath(new URL('../../..', import.meta.url));
 
-const { main } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { main: string };
+const { exports } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  exports: { '.': { import: { default: string } } };
+};
+const main = exports['.'].import.default;
 
 /** An application of `first`, and parts of it that a library with the copy `second` has decorated. */
 const script = `

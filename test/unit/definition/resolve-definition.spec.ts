@@ -38,6 +38,8 @@ describe('resolveDefinition', () => {
     const limits = { batchSize: 32, batchTimeout: 0, runSize: Infinity };
     expect(resolve(valid)).toEqual({
       name: 'embedder',
+      runner: 'function',
+      isolation: undefined,
       distribution: {
         enabled: true,
         weight: 1,

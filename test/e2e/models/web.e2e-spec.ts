@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { ServingLoadError } from 'nestjs-serving';
 import { weightsApartModel } from '../../fixtures/models/models.js';
+import { describeWithCertificate } from '../../fixtures/cluster/certificates.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { type AppProcess, useAppProcesses } from '../../fixtures/http/app-process.js';
 import {
@@ -54,8 +55,8 @@ describe('A model at an address', () => {
   }
 
   /** An application in a process of its own, with the cache of the test. */
-  function start(): AppProcess {
-    return run('fetched-model', { model }, ['env', `XDG_CACHE_HOME=${cache.folder}`]);
+  function start(own: object = model, env: readonly string[] = []): AppProcess {
+    return run('fetched-model', { model: own }, ['env', `XDG_CACHE_HOME=${cache.folder}`, ...env]);
   }
 
   /** Resolves when that many files are being written. */
@@ -189,6 +190,55 @@ describe('A model at an address', () => {
     await process.ended;
     expect(await incompleteFiles()).toEqual([]);
     expect(server.requests).toHaveLength(1);
+  });
+
+  describeWithCertificate('over https', (certificate) => {
+    let secure: ModelServer;
+    let trust: string[];
+
+    beforeEach(async () => {
+      secure = await new ModelServer(certificate).listen();
+      const authority = join(cache.folder, 'authority.pem');
+      await writeFile(authority, certificate.ca);
+      trust = [`NODE_EXTRA_CA_CERTS=${authority}`];
+    });
+
+    afterEach(() => secure.close());
+
+    it('[1.10] With sha256: false any content is accepted and fetched once', async () => {
+      secure.add('/any.onnx', digits);
+      const any = { file: `${secure.origin}/any.onnx`, sha256: false };
+
+      expect(await start(any, trust).messages('reply')).toEqual([[1, 10]]);
+      expect(await start(any, trust).messages('reply')).toEqual([[1, 10]]);
+      expect(secure.requests).toEqual(['GET /any.onnx']);
+    });
+
+    it('[1.10] With sha256: false weights in another file are fetched beside the model', async () => {
+      secure.add('/m/any.onnx', weightsApartModel('weights.bin'));
+      secure.add('/m/weights.bin', new Uint8Array(Float32Array.of(1, 2).buffer));
+      const failed = start({ file: `${secure.origin}/m/any.onnx`, sha256: false }, trust);
+
+      // The model loads, and has no input "image".
+      await expect(failed.messages('reply')).rejects.toThrow(/takes \[x: float32\[batch, 2\]\]/);
+      expect(secure.requests).toEqual(['GET /m/any.onnx', 'GET /m/weights.bin']);
+    });
+
+    it('[1.10] A redirect to http is followed only for a pinned file', async () => {
+      const location = server.origin + file;
+      secure.next.push(answering(302, { location }), answering(302, { location }));
+      const address = `${secure.origin}/moved.onnx`;
+      const loose = start({ file: address, sha256: false }, trust);
+
+      expect(await loose.messages('failed')).toEqual([
+        expect.stringContaining(
+          `${secure.origin} redirected to ${server.origin}, which is not encrypted`,
+        ),
+      ]);
+      expect(server.requests).toEqual([]);
+      const pinned = start({ file: address, sha256: sha256(digits) }, trust);
+      expect(await pinned.messages('reply')).toEqual([[1, 10]]);
+    });
   });
 
   const isRoot = process.getuid?.() === 0 && process.platform === 'linux';

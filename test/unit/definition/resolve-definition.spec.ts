@@ -413,8 +413,8 @@ describe('modelOf and moduleOf', () => {
     ],
     [new URL('https://models.example/..%2fx'), false, { file: 'model.onnx', sha256: undefined }],
     ['http://localhost:8080/model.onnx', sha256, { sha256: pin }],
-  ])('[1.10] A model is given by its address: %s', (file, hash, model) => {
-    expect(modelOf('a', { file, sha256: hash as string })).toMatchObject(model);
+  ])('[1.10] A model is given by its address: %s', (file, hash, parsed) => {
+    expect(modelOf('a', { file, sha256: hash })).toMatchObject(parsed);
   });
 
   it.each<[string | URL | Uint8Array, string | false | undefined, string]>([
@@ -433,7 +433,7 @@ describe('modelOf and moduleOf', () => {
     [here, false, 'model.sha256 false has no effect on a file of this machine'],
     [Uint8Array.of(1), sha256, 'has no effect on the bytes of a model'],
   ])('[1.10] [1.9] A model is refused at boot: %s with sha256 %s', (file, hash, message) => {
-    const resolving = () => modelOf('a', { file, sha256: hash as string });
+    const resolving = () => modelOf('a', { file, sha256: hash });
     expect(resolving).toThrow(InvalidServingError);
     expect(resolving).toThrow('Serving "a": ');
     expect(resolving).toThrow(message);

@@ -35,6 +35,8 @@ it('The package exports exactly the documented names', () => {
      "ServingStream",
      "ServingUnavailableError",
      "SlowConsumerError",
+     "TensorJsonInterceptor",
+     "TensorPipe",
      "UnknownKeyError",
      "UnknownServingError",
      "asCaller",

@@ -185,7 +185,7 @@ describeOnPlatforms('Tensors over HTTP', (listen) => {
     async (type, data) => {
       const body = { deep: [tensor(type, [2, 3], data)] };
 
-      expect(await site.post('/echo', body)).toMatchObject({ status: 201, body });
+      expect((await site.post('/echo', body)).body).toEqual(body);
     },
   );
 
@@ -272,7 +272,9 @@ describeOnPlatforms('Tensors over HTTP', (listen) => {
     ['list', [1, null, [true]]],
     ['account', { vector: tensor('FP32', [1], [7]) }],
   ])('[10.6] A reply is sent as JSON: %s', async (name, body) => {
-    expect(await site.get(`/replies?name=${name}`)).toMatchObject({ status: 200, body });
+    const reply = await site.get(`/replies?name=${name}`);
+
+    expect([reply.status, reply.body]).toEqual([200, body]);
   });
 
   it.each(['lost', 'cycle'])(

@@ -72,7 +72,9 @@ const replies: Readonly<Record<string, () => unknown>> = {
   },
   cycle: () => {
     const cycle: Record<string, unknown> = {};
+    // Each level has twice as many paths as the one before.
     cycle['self'] = cycle;
+    cycle['list'] = [cycle];
     return cycle;
   },
 };

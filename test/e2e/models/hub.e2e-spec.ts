@@ -196,11 +196,23 @@ describe('A model on the Hugging Face Hub', () => {
   });
 
   it('[1.10] The token is sent to the Hub and not to the server that it redirects to', async () => {
-    process.env['HF_TOKEN'] = 'secret';
+    process.env['HF_TOKEN'] = 'secret\n';
     await (await create(onMain)).app.init();
 
     expect(hub.tokens).toEqual(['Bearer secret', 'Bearer secret']);
     expect(store.tokens).toEqual([undefined]);
+  });
+
+  it('[1.10] A repository that was renamed is found at its new address, with the token', async () => {
+    process.env['HF_TOKEN'] = 'secret';
+    hub.next.push(answering(307, { location: `${address}/main/onnx/model.onnx` }));
+    await (await create('hf:org/old-name/onnx/model.onnx')).app.init().catch(() => {});
+
+    expect(hub.requests.slice(0, 2)).toEqual([
+      'HEAD /org/old-name/resolve/main/onnx/model.onnx',
+      `HEAD ${address}/main/onnx/model.onnx`,
+    ]);
+    expect(hub.tokens.slice(0, 2)).toEqual(['Bearer secret', 'Bearer secret']);
   });
 
   it('[1.10] Weights in another file are fetched beside the model, from the same commit', async () => {

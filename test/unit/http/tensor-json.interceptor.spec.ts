@@ -50,6 +50,15 @@ it('[10.6] A reply with a tensor is copied, and the original is unchanged', asyn
   expect(reply).toEqual({ vector, other, list: [vector, other] });
 });
 
+it('[10.6] An object in two places of a reply is written in both', async () => {
+  const shared = { vector: floats([1], [1]) };
+
+  expect(await sent([shared, { shared }])).toEqual([
+    { vector: written },
+    { shared: { vector: written } },
+  ]);
+});
+
 it('[10.6] Ending a streamed reply ends the original at once, also while it waits for an item', async () => {
   let isEnded = false;
   const waiting = {

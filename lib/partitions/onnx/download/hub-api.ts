@@ -12,6 +12,11 @@ export interface HubEntry {
   readonly size: number | undefined;
 }
 
+/** Files of secrets often end with a line break. */
+function token(): string | undefined {
+  return process.env['HF_TOKEN']?.trim() || undefined;
+}
+
 function endpoint(): string {
   return (process.env['HF_ENDPOINT'] || 'https://huggingface.co').replace(/\/+$/, '');
 }
@@ -31,7 +36,7 @@ export async function getFile(
   const response = await send({
     url: addressOf(file, commit),
     method: 'GET',
-    token: process.env['HF_TOKEN'],
+    token: token(),
     allowsHttp,
     signal,
   });
@@ -45,7 +50,7 @@ export async function entryOf(file: HubModel, signal: AbortSignal): Promise<HubE
     {
       url: addressOf(file, file.revision),
       method: 'HEAD',
-      token: process.env['HF_TOKEN'],
+      token: token(),
       allowsHttp: false,
       signal,
     },
@@ -87,7 +92,7 @@ async function checkStatus(response: Response, file: HubModel): Promise<void> {
 }
 
 function remedyOf(status: number, code: string | null, { repo, path, revision }: HubModel): string {
-  const hasToken = Boolean(process.env['HF_TOKEN']);
+  const hasToken = token() !== undefined;
   if (status === 401) {
     return (
       `there is no repository ${repo}, or it is private or gated; check the name, and ` +

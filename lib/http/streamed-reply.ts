@@ -7,7 +7,6 @@ export function isStreamedReply(reply: unknown): reply is AsyncIterable<unknown>
     typeof reply === 'object' &&
     reply !== null &&
     Symbol.asyncIterator in reply &&
-    !('then' in reply) &&
     !('getReader' in reply) &&
     !('pipe' in reply && typeof reply.pipe === 'function' && 'readable' in reply)
   );

@@ -1,7 +1,15 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { mkdir, readFile, readlink, rm, stat, symlink, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { ServingClosedError, ServingLoadError } from 'nestjs-serving';
+import { Test } from '@nestjs/testing';
+import {
+  defineServing,
+  ServingClosedError,
+  ServingLoadError,
+  ServingModule,
+  ServingService,
+} from 'nestjs-serving';
+import { overrideServing } from 'nestjs-serving/testing';
 import { weightsApartModel } from '../../fixtures/models/models.js';
 import {
   answering,
@@ -236,6 +244,21 @@ describe('A model on the Hugging Face Hub', () => {
       'it refers to the file ../../secret outside of its own folder',
     );
     expect(hub.requests).toHaveLength(2);
+  });
+
+  it('[1.10] A test that overrides the serving fetches nothing', async () => {
+    const digitsServing = defineServing({ name: 'digits', model: onMain });
+    const builder = Test.createTestingModule({
+      imports: [ServingModule.forRoot({ servings: [digitsServing] })],
+    });
+    const testing = await overrideServing(builder, digitsServing)
+      .useFunction((rows) => rows.map(() => 7))
+      .compile();
+    await testing.init();
+
+    expect(await testing.get(ServingService).batchedRun('digits', 'a')).toBe(7);
+    expect(hub.requests).toEqual([]);
+    await testing.close();
   });
 
   it('[1.10] Two servings with the same model fetch it once', async () => {

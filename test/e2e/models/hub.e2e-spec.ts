@@ -10,6 +10,7 @@ import {
   ServingService,
 } from 'nestjs-serving';
 import { overrideServing } from 'nestjs-serving/testing';
+import { useAppProcesses } from '../../fixtures/http/app-process.js';
 import { weightsApartModel } from '../../fixtures/models/models.js';
 import {
   answering,
@@ -31,6 +32,7 @@ const address = '/org/digits/resolve';
 describe('A model on the Hugging Face Hub', () => {
   const cache = useModelCache();
   const create = useModelApps();
+  const run = useAppProcesses();
   let digits: Uint8Array;
   let store: ModelServer;
   let hub: HubServer;
@@ -267,6 +269,22 @@ describe('A model on the Hugging Face Hub', () => {
 
     expect(store.requests).toHaveLength(1);
     expect(await probabilities('one')).toEqual(await probabilities('two'));
+  });
+
+  it('[1.10] Two processes that fetch the same model at once both answer', async () => {
+    const [one, two] = [hanging(digits), hanging(digits)];
+    store.next.push(one.answer, two.answer);
+    const env = [`XDG_CACHE_HOME=${cache.folder}`, `HF_ENDPOINT=${hub.origin}`];
+    const processes = [1, 2].map(() => run('fetched-model', { model: onMain }, ['env', ...env]));
+    await Promise.all([one.begun, two.begun]);
+    store.closeConnections();
+
+    for (const each of processes) {
+      expect(await each.messages('reply')).toEqual([[1, 10]]);
+      expect(await each.ended).toMatchObject({ code: 0, output: '' });
+    }
+    const files = (await filesOfCache()).filter((file) => file.startsWith('huggingface'));
+    expect(files).toHaveLength(3);
   });
 
   it.each([

@@ -19,6 +19,9 @@ export interface FetchRequest {
 
 const MAX_REDIRECTS = 10;
 
+/** Milliseconds without a byte after which a connection counts as broken. */
+export const STALLED = 30_000;
+
 /**
  * Sends the request and follows redirects, at most until `isFinal`.
  *
@@ -63,14 +66,23 @@ function redirected(from: URL, location: string, allowsHttp: boolean): URL {
   return to;
 }
 
-async function fetchOnce(address: URL, options: RequestInit): Promise<Response> {
+async function fetchOnce(
+  address: URL,
+  { signal, ...options }: RequestInit & { readonly signal: AbortSignal },
+): Promise<Response> {
+  const stalled = new AbortController();
+  const timer = setTimeout(() => stalled.abort(), STALLED);
   try {
-    return await fetch(address.href, options);
+    const both = AbortSignal.any([signal, stalled.signal]);
+    return await fetch(address.href, { ...options, signal: both });
   } catch (error) {
-    options.signal?.throwIfAborted();
-    throw new TransientError(`${address.origin} cannot be reached: ${reasonOf(error)}`, {
-      cause: error,
-    });
+    signal.throwIfAborted();
+    const reason = stalled.signal.aborted
+      ? `no answer came for ${STALLED / 1000} s`
+      : reasonOf(error);
+    throw new TransientError(`${address.origin} cannot be reached: ${reason}`, { cause: error });
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { isError, messageOf, ServingLoadError } from '../../../errors.js';
 import { inWords, Progress } from './progress.js';
-import { reasonOf, TransientError } from './request.js';
+import { reasonOf, STALLED, TransientError } from './request.js';
 
 /** Where the content of a response is saved, and what it must be. */
 export interface SaveOptions {
@@ -22,9 +22,6 @@ export interface SaveOptions {
   readonly log: (line: string) => void;
   readonly signal: AbortSignal;
 }
-
-/** Milliseconds without a byte after which a connection counts as broken. */
-const STALLED = 30_000;
 
 /**
  * Saves the body of the response: whole and with the right hash under its path, or not at all.

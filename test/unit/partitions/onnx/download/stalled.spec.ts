@@ -3,8 +3,10 @@ import { readdirSync, statSync } from 'node:fs';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { send } from '../../../../../lib/partitions/onnx/download/request.js';
 import { save } from '../../../../../lib/partitions/onnx/download/save.js';
 import { until } from '../../../../fixtures/async/awaited.js';
+import { ModelServer } from '../../../../fixtures/http/model-server.js';
 
 let folder: string;
 
@@ -43,4 +45,23 @@ it('[1.10] A connection without a byte for 30 s counts as broken, and one that i
     message: 'The connection broke after 30 bytes: no byte came for 30 s',
   });
   expect(await readdir(folder)).toEqual([]);
+});
+
+it('[1.10] A server that does not answer for 30 s counts as unreachable', async () => {
+  const server = await new ModelServer().listen();
+  server.next.push(() => true);
+  const outcome = send({
+    url: `${server.origin}/model.onnx`,
+    method: 'GET',
+    allowsHttp: true,
+    signal: new AbortController().signal,
+  }).catch((error: unknown) => error);
+  await until(() => server.requests.length > 0);
+  jest.advanceTimersByTime(30_000);
+
+  expect(await outcome).toMatchObject({
+    name: 'TransientError',
+    message: `${server.origin} cannot be reached: no answer came for 30 s`,
+  });
+  await server.close();
 });

@@ -7,6 +7,8 @@ import { InvalidServingError } from '../errors.js';
 import type { ModelPort } from '../partitions/onnx/model-signature.js';
 import { LONGEST_BACKOFF } from '../partitions/worker/supervised.partition.js';
 import { partitionPerDevice } from '../partitions/onnx/devices.js';
+import { isRemote, remoteModelOf } from '../partitions/onnx/download/remote-model.js';
+import type { ModelPlace } from '../partitions/onnx/model-content.js';
 import { formatValue } from '../format.js';
 import {
   aFunction,
@@ -170,13 +172,19 @@ const inline: Rules = {
   },
 };
 
-const modelFile = pathOr('a path, a file: URL, or the bytes of an ONNX file', (value) =>
-  ArrayBuffer.isView(value),
+const modelFile = pathOr(
+  'a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
+  (value) => ArrayBuffer.isView(value),
 );
 
 /** The options of a model. */
 const ofModel: Rules = {
   file: { ...modelFile, isRequired: true },
+  sha256: {
+    check: (value) =>
+      value === false || (typeof value === 'string' && /^[\da-f]{64}$/i.test(value)),
+    allowed: '64 hexadecimal digits, or false',
+  },
   session: anObject,
   inputs: axes,
   outputs: axes,
@@ -381,9 +389,22 @@ function isModelFile(model: ModelFile | ModelOptions): model is ModelFile {
   return typeof model === 'string' || model instanceof URL || ArrayBuffer.isView(model);
 }
 
-/** The path of the model, or its bytes. */
-export function modelOf(name: string, file: ModelFile): string | Uint8Array {
-  return ArrayBuffer.isView(file) ? file : existing(name, file);
+/** The path of the model, its bytes, or its address. */
+export function modelOf(name: string, { file, sha256 }: ModelOptions): ModelPlace {
+  const owner = `Serving "${name}"`;
+  if (!ArrayBuffer.isView(file) && isRemote(file)) {
+    return remoteModelOf(owner, file, sha256);
+  }
+  if (sha256 === false || (sha256 !== undefined && ArrayBuffer.isView(file))) {
+    throw new InvalidServingError(
+      `${owner}: model.sha256 ${formatValue(sha256)} has no effect on ` +
+        `${ArrayBuffer.isView(file) ? 'the bytes of a model' : 'a file of this machine'}; leave ` +
+        'it out',
+    );
+  }
+  return ArrayBuffer.isView(file)
+    ? file
+    : { file: existing(name, file), sha256: sha256?.toLowerCase() };
 }
 
 /** The file as a `file:` URL for `import`. */

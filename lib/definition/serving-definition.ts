@@ -366,7 +366,9 @@ export interface WorkerOptions {
 }
 
 /**
- * The path or the bytes of an ONNX file. A relative path is resolved from the working directory.
+ * The path, the bytes or the address of an ONNX file. A relative path is resolved from the working
+ * directory. A file at an `https:` address, or on the Hugging Face Hub
+ * (`hf:org/repo/path/to/model.onnx@revision`), is fetched to a cache when the serving starts.
  */
 export type ModelFile = string | URL | Uint8Array;
 
@@ -374,6 +376,13 @@ export type ModelFile = string | URL | Uint8Array;
 export interface ModelOptions {
   /** The path, the URL or the bytes of the ONNX file. */
   readonly file: ModelFile;
+  /**
+   * The SHA-256 of the file, in hexadecimal digits; another file fails the start. Required for an
+   * `https:` address, where `false` accepts any content.
+   *
+   * @default on the Hub, the SHA-256 that the Hub states
+   */
+  readonly sha256?: string | false;
   /**
    * Session options of onnxruntime, passed through. Those of a partition override them. Without
    * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs.

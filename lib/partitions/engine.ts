@@ -2,7 +2,8 @@ import { InvalidServingError } from '../errors.js';
 import { formatValue } from '../format.js';
 import { FunctionPartition } from './function.partition.js';
 import { HandlerPartition, type ServingHandler, type ServingKind } from './handler.partition.js';
-import { ModelSource } from './onnx/model-content.js';
+import type { Fetching } from './onnx/download/fetching.js';
+import { type ModelPlace, ModelSource } from './onnx/model-content.js';
 import type { DeclaredPorts, ModelSignature } from './onnx/model-signature.js';
 import type { Partition } from './partition.js';
 import { SupervisedPartition, type Supervision } from './worker/supervised.partition.js';
@@ -33,7 +34,9 @@ export type Engine = (
   keys: readonly string[],
   supervision: Supervision,
   /** Ends workers that load. */
-  end?: AbortSignal,
+  end: AbortSignal,
+  /** For a model that is not on this machine. */
+  fetching: Fetching,
 ) => Promise<OpenedEngine>;
 
 /** Batch functions in the application's own thread. */
@@ -97,16 +100,12 @@ function checked(handler: ServingHandler): ServingHandler {
 }
 
 /** Sessions of one model: its file is read once, for all sessions and restarts. */
-export function modelEngine(
-  model: string | Uint8Array,
-  ports: DeclaredPorts,
-  isolation: Isolation,
-): Engine {
+export function modelEngine(model: ModelPlace, ports: DeclaredPorts, isolation: Isolation): Engine {
   const source = new ModelSource(model);
   let isOpen = false;
-  const openSessions: Engine = async (_kind, options, keys, supervision, end) => {
+  return async (_kind, options, keys, supervision, end, fetching) => {
     try {
-      const content = await source.read();
+      const content = await source.read(fetching);
       const tasks = options.map((own, partition) => ({
         partition,
         keys,
@@ -114,7 +113,7 @@ export function modelEngine(
         model: content,
         ...ports,
       }));
-      const opened = await openWorkers(tasks, isolation, supervision, end);
+      const opened = await whileLoading(openWorkers(tasks, isolation, supervision, end));
       isOpen = true;
       return opened;
     } catch (error) {
@@ -124,15 +123,15 @@ export function modelEngine(
       throw error;
     }
   };
-  return (...args) => {
-    const opening = openSessions(...args);
-    loading.add(opening);
-    return opening.finally(() => loading.delete(opening));
-  };
 }
 
 /** The models of the whole process that are loading. */
 const loading = new Set<Promise<OpenedEngine>>();
+
+function whileLoading(opening: Promise<OpenedEngine>): Promise<OpenedEngine> {
+  loading.add(opening);
+  return opening.finally(() => loading.delete(opening));
+}
 
 /** Resolves when no model is loading: an exit meanwhile aborts the process, without its code. */
 export async function modelsLoaded(): Promise<void> {

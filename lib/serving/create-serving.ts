@@ -48,8 +48,9 @@ function engineOf(definition: ServingDefinition, handlerOf?: () => ServingHandle
   const { name } = definition;
   if ('model' in definition) {
     const { isolation = 'thread' } = definition;
-    const { file, inputs = {}, outputs = {}, fetches } = modelOptionsOf(definition);
-    return modelEngine(modelOf(name, file), { inputs, outputs, fetches }, isolation);
+    const model = modelOptionsOf(definition);
+    const { inputs = {}, outputs = {}, fetches } = model;
+    return modelEngine(modelOf(name, model), { inputs, outputs, fetches }, isolation);
   }
   if ('useFile' in definition) {
     const { useFile, isolation = 'thread' } = definition;

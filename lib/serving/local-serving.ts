@@ -77,6 +77,7 @@ export class LocalServing<Input = unknown, Output = unknown>
   /** All open pipelines, including those that warm up. */
   private readonly pipelines = new Set<Pipeline>();
   private readonly loading = new AbortController();
+  private readonly fetching = new AbortController();
   private readonly shutdown: Shutdown;
   private closing: Promise<void> | undefined;
   /** Milliseconds that the partitions of `batchedRun` took to load. */
@@ -311,6 +312,10 @@ export class LocalServing<Input = unknown, Output = unknown>
         isShared ? lanes.keys : [],
         options.recovery,
         this.loading.signal,
+        {
+          log: (line) => this.logger.log(`Serving "${this.name}" ${line}`),
+          signal: this.fetching.signal,
+        },
       );
       if (opened.signature) {
         lanes.fit(opened.signature);
@@ -441,6 +446,9 @@ export class LocalServing<Input = unknown, Output = unknown>
    * Closes the pipelines once their batches have run; one that is still opening, once it is open.
    */
   private async release(): Promise<void> {
+    this.fetching.abort(
+      new ServingClosedError(`Serving "${this.name}" was closed before it had its model`),
+    );
     // Closes the open pipelines at once, so that they take no more calls.
     const closed = [...this.pipelines].map((pipeline) => pipeline.shutdown.close());
     await Promise.all([this.opening?.catch(() => undefined), this.inline?.catch(() => undefined)]);

@@ -36,6 +36,8 @@ it('The package exports exactly the documented names', () => {
      "ServingUnavailableError",
      "SlowConsumerError",
      "Tensor",
+     "TensorJsonInterceptor",
+     "TensorPipe",
      "UnknownKeyError",
      "UnknownServingError",
      "asCaller",

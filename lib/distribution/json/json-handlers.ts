@@ -13,9 +13,11 @@ import {
 import type { ExportedServings } from '../calls/exported-servings.js';
 import type { InboundCalls } from '../calls/inbound-calls.js';
 import type { JsonHandler } from '../transport.js';
+import type { TensorForm } from '../../json/json-tensor.js';
+import { ReadContext } from '../../json/read-context.js';
+import { readJson } from '../../json/read-json.js';
 import type { WireLimits } from '../wire/limits.js';
-import type { TensorForm } from './json-tensor.js';
-import { jsonErrorOf, readJson, writeJson } from './json-values.js';
+import { jsonErrorOf, writeJson } from './json-values.js';
 
 interface JsonHandlersOptions {
   /** Counts calls, or refuses them. */
@@ -137,7 +139,8 @@ export function readJsonCall(message: unknown, limits: WireLimits): JsonCall {
     ...(method === 'stream' && { hooks }),
   };
   const form = fieldIn(fields, 'tensors', isForm, '"base64" or "list"') ?? 'base64';
-  return { method, input: readJson(fields['input'], limits, 'input'), options, form };
+  const context = new ReadContext({ limits, name: 'input', source: 'the message' });
+  return { method, input: readJson(fields['input'], context), options, form };
 }
 
 const names: readonly string[] = [

@@ -7,7 +7,7 @@ import {
   type Element,
   elementByCode,
   elementByType,
-} from './element-types.js';
+} from '../../json/element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, padded } from './prelude.js';
 

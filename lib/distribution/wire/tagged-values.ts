@@ -9,7 +9,8 @@ import {
   elementByType,
   type ElementType,
   typeByArray,
-} from './element-types.js';
+} from '../../json/element-types.js';
+import { numberOfWord, wordOfNumber } from '../../json/number-words.js';
 import type { WireLimits } from './limits.js';
 import { FrameError } from './prelude.js';
 
@@ -213,27 +214,6 @@ function rowsOf(values: unknown, tensors: unknown, axes: unknown): Batch {
 
 function isAxis(value: unknown): value is number | null {
   return value === null || isSize(value);
-}
-
-/** The numbers that JSON does not have, and their words. */
-const numbers: ReadonlyMap<unknown, number> = new Map([
-  ['NaN', NaN],
-  ['Infinity', Infinity],
-  ['-Infinity', -Infinity],
-  ['-0', -0],
-]);
-
-/** The number of the word, if it is one of those. */
-export function numberOfWord(word: unknown): number | undefined {
-  return numbers.get(word);
-}
-
-/** The word for a number that JSON would change. */
-export function wordOfNumber(value: number): string | undefined {
-  if (Number.isFinite(value) && !Object.is(value, -0)) {
-    return undefined;
-  }
-  return Object.is(value, -0) ? '-0' : String(value);
 }
 
 /**

@@ -1,7 +1,8 @@
 import { isPlainObject } from '../../batch/container.js';
 import { InvalidInputError, RequestTooLargeError } from '../../errors.js';
 import { truncate, typeName } from '../../format.js';
-import type { Block } from './element-types.js';
+import type { Block } from '../../json/element-types.js';
+import type { Json } from '../../json/json.js';
 import {
   type TaggedValue,
   tagBigInt,
@@ -11,9 +12,6 @@ import {
   type BlockWriter,
 } from './tagged-values.js';
 import type { WireLimits } from './limits.js';
-
-export type Json =
-  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };
 
 /** The number of blocks has 16 bits, and one of them is the tree. */
 const MOST_BLOCKS = 2 ** 16 - 2;

@@ -1,6 +1,6 @@
 import { InvalidInputError, messageOf, RequestTooLargeError } from '../../errors.js';
 import { truncate } from '../../format.js';
-import type { Block } from './element-types.js';
+import type { Block } from '../../json/element-types.js';
 import type { WireLimits } from './limits.js';
 import { FrameError, reading } from './prelude.js';
 import { valueOf } from './tagged-values.js';

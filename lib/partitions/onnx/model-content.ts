@@ -4,6 +4,9 @@ import { dirname, resolve } from 'node:path';
 import type { InferenceSession } from 'onnxruntime-common';
 import { messageOf, ServingLoadError } from '../../errors.js';
 import { MAX_BYTES } from '../worker/codec.js';
+import type { Fetching } from './download/fetching.js';
+import type { RemoteModel } from './download/remote-model.js';
+import { externalFilesOf } from './external-files.js';
 
 /** The model of all sessions of a serving, even if its file changes meanwhile. */
 export interface ModelContent {
@@ -17,17 +20,19 @@ export interface ModelContent {
 
 const PIECE = 1 << 20;
 
+/** A model: the path of its file, which may have to have this SHA-256; its bytes; or its address. */
+export type ModelPlace =
+  { readonly file: string; readonly sha256?: string | undefined } | Uint8Array | RemoteModel;
+
 /** Reads a model once, for all sessions of a serving. */
 export class ModelSource {
   private content: Promise<ModelContent> | undefined;
 
-  constructor(private readonly model: string | Uint8Array) {}
+  constructor(private readonly model: ModelPlace) {}
 
   /** Always the content of the first reading. */
-  read(): Promise<ModelContent> {
-    const { model } = this;
-    return (this.content ??=
-      typeof model === 'string' ? contentOfFile(model) : contentOfBytes(model));
+  read(fetching: Fetching): Promise<ModelContent> {
+    return (this.content ??= contentOf(this.model, fetching));
   }
 
   /** The next reading starts anew. */
@@ -91,28 +96,55 @@ async function stampOf(files: ModelContent['files']): Promise<string> {
     .join();
 }
 
+async function contentOf(model: ModelPlace, fetching: Fetching): Promise<ModelContent> {
+  if (ArrayBuffer.isView(model)) {
+    return contentOfBytes(model);
+  }
+  if ('name' in model) {
+    const { fetchModel } = await import('./download/fetch-model.js');
+    const path = await fetchModel(model, fetching);
+    return contentOfFile(path, `${model.name} (${path})`);
+  }
+  const content = await contentOfFile(model.file, model.file);
+  checkHash(content, model);
+  return content;
+}
+
+function checkHash(
+  { files }: ModelContent,
+  { file, sha256 }: { readonly file: string; readonly sha256?: string | undefined },
+): void {
+  const found = Buffer.from(files.get(file) ?? '', 'base64').toString('hex');
+  if (sha256 !== undefined && found !== sha256) {
+    throw new ServingLoadError(
+      `The model ${file} has the SHA-256 ${found}, and the definition says ${sha256}; put the ` +
+        'right file there, or correct sha256',
+    );
+  }
+}
+
 async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
   const bytes = new Uint8Array(new SharedArrayBuffer(model.byteLength));
   bytes.set(model);
   return { name: `of ${model.byteLength} bytes`, files: new Map(), bytes };
 }
 
-async function contentOfFile(path: string): Promise<ModelContent> {
+async function contentOfFile(path: string, name: string): Promise<ModelContent> {
   try {
     const { size } = await stat(path);
     // Limit of a message to a process.
     if (size > MAX_BYTES) {
-      return { name: path, files: await digestsOf([path]) };
+      return { name, files: await digestsOf([path]) };
     }
     const bytes = new Uint8Array(new SharedArrayBuffer(size));
     const digest = await digestOf(path, bytes);
-    const others = otherFiles(bytes);
+    const others = externalFilesOf(bytes);
     return others
       ? {
-          name: path,
+          name,
           files: await digestsOf([path, ...others.map((other) => resolve(dirname(path), other))]),
         }
-      : { name: path, files: new Map([[path, digest]]), bytes };
+      : { name, files: new Map([[path, digest]]), bytes };
   } catch (cause) {
     throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
   }
@@ -159,31 +191,4 @@ async function* piecesOf(path: string): AsyncGenerator<[piece: Buffer, at: numbe
   } finally {
     await file.close();
   }
-}
-
-/** The files that a model refers to; undefined if there are none. */
-function otherFiles(bytes: Uint8Array): string[] | undefined {
-  const model = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  const files = new Set<string>();
-  for (let at = model.indexOf(LOCATION); at >= 0; at = model.indexOf(LOCATION, at + 1)) {
-    files.add(textAt(model, at + LOCATION.length));
-  }
-  return files.size > 0 || model.includes(COMPILED) ? [...files] : undefined;
-}
-
-/** In the protobuf of a tensor with external data: the key "location" before the file name. */
-const LOCATION = Buffer.from('\x0a\x08location\x12');
-
-/** The operation of a model compiled for a device; the compiled code may be in another file. */
-const COMPILED = 'EPContext';
-
-/** The text of a protobuf field: its length as a varint, then its characters. */
-function textAt(message: Buffer, start: number): string {
-  let length = 0;
-  let at = start;
-  for (let shift = 0, group = 128; group > 127 && shift < 28; shift += 7) {
-    group = message[at++] ?? 0;
-    length |= (group & 127) << shift;
-  }
-  return message.toString('utf8', at, at + length);
 }

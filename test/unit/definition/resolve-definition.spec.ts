@@ -298,7 +298,7 @@ describe('resolveDefinition', () => {
     ],
     [
       { name: 'a', model: '' },
-      'Serving "a" with "model": option "model" is ""; allowed is a path, a file: URL, or the bytes of an ONNX file',
+      'Serving "a" with "model": option "model" is ""; allowed is a path, a file: or https: URL, an hf: address, or the bytes of an ONNX file',
     ],
     [{ name: 'a', model: [1] }, 'option "model" is [ 1 ]; allowed is a path'],
     [{ name: 'a', model: { session: {} } }, 'option "model.file" is undefined; allowed is a path'],
@@ -369,9 +369,9 @@ describe('modelOf and moduleOf', () => {
   it('[1.3] A file is given by path or URL, and a model also by its bytes', () => {
     const bytes = Uint8Array.of(1);
 
-    expect(modelOf('a', bytes)).toBe(bytes);
+    expect(modelOf('a', { file: bytes })).toBe(bytes);
     for (const file of [here, pathToFileURL(here), pathToFileURL(here).href]) {
-      expect(modelOf('a', file)).toBe(here);
+      expect(modelOf('a', { file })).toEqual({ file: here });
       expect(moduleOf('a', file)).toBe(pathToFileURL(here).href);
     }
   });
@@ -384,7 +384,66 @@ describe('modelOf and moduleOf', () => {
     ],
     [new URL('file:///no/such.onnx'), 'Serving "a": there is no file /no/such.onnx'],
   ])('[9.1] A missing file is refused with its path: %s', (file, message) => {
-    expect(() => modelOf('a', file)).toThrow(new InvalidServingError(message));
+    expect(() => modelOf('a', { file })).toThrow(new InvalidServingError(message));
     expect(() => moduleOf('a', file)).toThrow(new InvalidServingError(message));
+  });
+
+  const sha256 = 'A0'.repeat(32);
+  const pin = sha256.toLowerCase();
+
+  it.each<[string | URL, string | false | undefined, object]>([
+    [
+      'hf:org/repo/model.onnx',
+      undefined,
+      { repo: 'org/repo', revision: 'main', path: 'model.onnx' },
+    ],
+    [
+      'hf:org/my.repo/onnx/model_q4.onnx@feature/x',
+      sha256,
+      { repo: 'org/my.repo', revision: 'feature/x', path: 'onnx/model_q4.onnx', sha256: pin },
+    ],
+    [new URL('hf:org/repo/a/b@v1.0'), undefined, { revision: 'v1.0', path: 'a/b' }],
+    [
+      'https://models.example/a/my%20model.onnx?signature=secret',
+      sha256,
+      {
+        name: 'https://models.example/a/my%20model.onnx',
+        url: 'https://models.example/a/my%20model.onnx?signature=secret',
+        file: 'my model.onnx',
+        sha256: pin,
+      },
+    ],
+    [new URL('https://models.example/..%2fx'), false, { file: 'model.onnx', sha256: undefined }],
+    ['http://localhost:8080/model.onnx', sha256, { sha256: pin }],
+  ])('[1.10] A model is given by its address: %s', (file, hash, parsed) => {
+    expect(modelOf('a', { file, sha256: hash })).toMatchObject(parsed);
+  });
+
+  it.each<[string | URL | Uint8Array, string | false | undefined, string]>([
+    ['hf:model.onnx', undefined, '"hf:model.onnx" is no file of the Hub; give hf:org/repo/path'],
+    ['hf:org/repo', undefined, 'is no file of the Hub'],
+    ['hf:org/repo/../../x', undefined, 'is no file of the Hub'],
+    ['hf:org/../model.onnx', undefined, 'is no file of the Hub'],
+    ['hf:org/repo/a\\..\\b', undefined, 'is no file of the Hub'],
+    ['hf:org/repo/model.onnx@', undefined, 'is no file of the Hub'],
+    ['hf:org/repo/model.onnx@../../x', undefined, 'is no file of the Hub'],
+    ['hf:org/repo/model.onnx', false, 'sha256: false has no effect on hf:org/repo/model.onnx'],
+    ['https://', sha256, '"https://" is no valid address'],
+    ['https://models.example/m.onnx', undefined, 'https://models.example/m.onnx needs the SHA-256'],
+    ['http://models.example/m.onnx', false, 'is not encrypted'],
+    ['https://me:secret@models.example/m.onnx', sha256, 'has a user or a password'],
+    [here, false, 'model.sha256 false has no effect on a file of this machine'],
+    [Uint8Array.of(1), sha256, 'has no effect on the bytes of a model'],
+  ])('[1.10] [1.9] A model is refused at boot: %s with sha256 %s', (file, hash, message) => {
+    const resolving = () => modelOf('a', { file, sha256: hash });
+    expect(resolving).toThrow(InvalidServingError);
+    expect(resolving).toThrow('Serving "a": ');
+    expect(resolving).toThrow(message);
+  });
+
+  it('[1.10] A password in an address is in no error', () => {
+    expect(() => modelOf('a', { file: 'https://me:secret@models.example/?k=secret' })).toThrow(
+      expect.objectContaining({ message: expect.not.stringContaining('secret') }),
+    );
   });
 });

@@ -2,8 +2,10 @@ import { describe, expect, it } from '@jest/globals';
 import * as fc from 'fast-check';
 import { Tensor } from 'nestjs-serving';
 import { Batch } from '../../../../lib/batch/batch.js';
-import type { TensorForm } from '../../../../lib/distribution/json/json-tensor.js';
-import { readJson, writeJson } from '../../../../lib/distribution/json/json-values.js';
+import type { TensorForm } from '../../../../lib/json/json-tensor.js';
+import { ReadContext } from '../../../../lib/json/read-context.js';
+import { readJson } from '../../../../lib/json/read-json.js';
+import { writeJson } from '../../../../lib/distribution/json/json-values.js';
 import { defaultWireLimits, type WireLimits } from '../../../../lib/distribution/wire/limits.js';
 import { InvalidInputError, InvalidOutputError, OverloadedError } from '../../../../lib/errors.js';
 import { plainly } from '../../../fixtures/cluster/json-values.js';
@@ -11,7 +13,14 @@ import { sixOfEachType } from '../../../fixtures/values/tensors.js';
 import { tensors, typedArrays, values } from '../../../fixtures/cluster/wire-values.js';
 
 const read = (json: unknown, limits: Partial<WireLimits> = {}) =>
-  readJson(json, { ...defaultWireLimits, ...limits }, 'input');
+  readJson(
+    json,
+    new ReadContext({
+      limits: { ...defaultWireLimits, ...limits },
+      name: 'input',
+      source: 'the message',
+    }),
+  );
 const write = (value: unknown, form: TensorForm = 'base64') =>
   writeJson(value, form, defaultWireLimits);
 

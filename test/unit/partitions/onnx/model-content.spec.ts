@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,8 +10,10 @@ import {
   ModelSource,
   sessionOf,
 } from '../../../../lib/partitions/onnx/model-content.js';
+import type { Fetching } from '../../../../lib/partitions/onnx/download/fetching.js';
 import { echoModel, value, weightsApartModel } from '../../../fixtures/models/models.js';
 
+const local: Fetching = { log: () => {}, signal: new AbortController().signal };
 const model = echoModel({ x: value('float32', 'batch', 2) });
 const other = echoModel({ x: value('float32', 'batch', 3) });
 
@@ -42,17 +45,17 @@ describe('The content of a model', () => {
   afterEach(() => rm(folder, { recursive: true }));
 
   it('[W8] The file of a model is read once, and again only after it was dropped', async () => {
-    const source = new ModelSource(path);
-    const first = await source.read();
+    const source = new ModelSource({ file: path });
+    const first = await source.read(local);
     await writeFile(path, other);
 
-    expect(await source.read()).toBe(first);
+    expect(await source.read(local)).toBe(first);
     source.forget();
-    expect(Buffer.from((await source.read()).bytes!)).toEqual(other);
+    expect(Buffer.from((await source.read(local)).bytes!)).toEqual(other);
   });
 
   it('[W8] A session is made from the file while it is unchanged, and from the bytes in memory after that', async () => {
-    const content = await new ModelSource(path).read();
+    const content = await new ModelSource({ file: path }).read(local);
 
     expect(await madeOf(content)).toBe(path);
     await writeFile(path, other);
@@ -64,7 +67,7 @@ describe('The content of a model', () => {
   });
 
   it('[W8] A session is made again from the bytes in memory when the file changes while it loads', async () => {
-    const content = await new ModelSource(path).read();
+    const content = await new ModelSource({ file: path }).read(local);
 
     expect(await madeOf(content, () => writeFile(path, other))).toEqual({
       made: model,
@@ -73,7 +76,7 @@ describe('The content of a model', () => {
   });
 
   it('[W8] A process receives the bytes of a model only when the file has changed', async () => {
-    const content = await new ModelSource(path).read();
+    const content = await new ModelSource({ file: path }).read(local);
 
     expect((await contentForProcess(content)).bytes).toBeUndefined();
     await writeFile(path, Buffer.concat([model, Buffer.alloc(1)]));
@@ -82,7 +85,7 @@ describe('The content of a model', () => {
 
   it('[W8] The bytes of a model are copied, so that their owner can reuse them', async () => {
     const bytes = Uint8Array.from(model);
-    const content = await new ModelSource(bytes).read();
+    const content = await new ModelSource(bytes).read(local);
     bytes.fill(0);
 
     expect(await madeOf(content)).toEqual(model);
@@ -95,7 +98,7 @@ describe('The content of a model', () => {
       const weights = join(folder, name);
       await writeFile(path, weightsApartModel(name));
       await writeFile(weights, 'weights');
-      const content = await new ModelSource(path).read();
+      const content = await new ModelSource({ file: path }).read(local);
 
       expect([...content.files.keys()]).toEqual([path, weights]);
       expect(content.bytes).toBeUndefined();
@@ -108,10 +111,21 @@ describe('The content of a model', () => {
     },
   );
 
+  it('[1.10] A file is refused when its SHA-256 is not the pinned one', async () => {
+    const sha256 = createHash('sha256').update(model).digest('hex');
+
+    expect((await new ModelSource({ file: path, sha256 }).read(local)).name).toBe(path);
+    await writeFile(path, other);
+    const found = createHash('sha256').update(other).digest('hex');
+    await expect(new ModelSource({ file: path, sha256 }).read(local)).rejects.toThrow(
+      `The model ${path} has the SHA-256 ${found}, and the definition says ${sha256}`,
+    );
+  });
+
   it('[W8] A missing model file is reported with its path and the reason', async () => {
     await rm(path);
 
-    await expect(new ModelSource(path).read()).rejects.toThrow(
+    await expect(new ModelSource({ file: path }).read(local)).rejects.toThrow(
       `Cannot read the model ${path}: ENOENT`,
     );
   });

@@ -1,11 +1,12 @@
 import {
+  checkTensor,
   storageClasses,
+  Tensor,
   type TensorData,
   type TypedData,
   zerosOf,
-  Tensor,
-} from '../../batch/tensor.js';
-import { formatValue } from '../../format.js';
+} from '../batch/tensor.js';
+import { formatValue } from '../format.js';
 import {
   BIG_ENDIAN,
   type Block,
@@ -14,9 +15,9 @@ import {
   swapOnBigEndian,
   float16OfNumber,
   numberOfFloat16,
-} from '../wire/element-types.js';
-import { numberOfWord, wordOfNumber } from '../wire/tagged-values.js';
-import type { Json } from '../wire/value-writer.js';
+} from './element-types.js';
+import { numberOfWord, wordOfNumber } from './number-words.js';
+import type { Json } from './json.js';
 import type { ReadContext } from './read-context.js';
 
 /**
@@ -32,6 +33,8 @@ interface JsonElements {
   readonly read: (value: unknown) => unknown;
   /** The values of a list, for errors. */
   readonly holds: string;
+  /** Whether elements may be numbers that JSON does not have. */
+  readonly isFloat?: boolean;
 }
 
 const floatElements = (stored: (number: number) => number) => ({
@@ -40,6 +43,7 @@ const floatElements = (stored: (number: number) => number) => ({
     return number === undefined ? undefined : stored(number);
   },
   holds: 'numbers, "NaN", "Infinity", "-Infinity" and "-0"',
+  isFloat: true,
 });
 const integerElements = {
   read: (value: unknown) => (typeof value === 'number' ? value : undefined),
@@ -257,6 +261,14 @@ export function writeTensor({ type, dims, data }: Block, form: TensorForm): Json
   };
 }
 
+/** The tensor as {@link readTensor} reads it. */
+export function tensorToJson(tensor: Tensor, form: TensorForm): Json {
+  const { type, dims, data } = checkTensor(tensor);
+  return type === 'string' || Array.isArray(data)
+    ? writeStrings(dims, data as string[])
+    : writeTensor({ type, dims, data }, form);
+}
+
 export function writeStrings(shape: Json, data: Json): Json {
   return { shape, datatype: jsonElements.string.datatype, data };
 }
@@ -281,9 +293,16 @@ function listOf(type: Tensor.Type, data: Elements): readonly Json[] {
   if (type === 'bool') {
     return Array.from<number, Json>(data, (element) => element !== 0);
   }
-  const numbers =
-    type === 'float16' ? Array.from(bitsOf(data), numberOfFloat16) : Array.from<number>(data);
-  return numbers.map((number) => wordOfNumber(number) ?? number);
+  const isHalf = type === 'float16';
+  const { isFloat = false } = jsonElements[type];
+  const numbers = isHalf ? bitsOf(data) : data;
+  const list: Json[] = [];
+  // Iterators take ten times as long.
+  for (let i = 0; i < numbers.length; i++) {
+    const number = isHalf ? numberOfFloat16(numbers[i]!) : numbers[i]!;
+    list.push((isFloat ? wordOfNumber(number) : undefined) ?? number);
+  }
+  return list;
 }
 
 function bytesOf({ buffer, byteOffset, byteLength }: Elements): Buffer {

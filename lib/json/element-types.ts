@@ -1,6 +1,6 @@
 import type { Tensor } from 'onnxruntime-common';
 import { endianness } from 'node:os';
-import { type Storage, storageClasses, type TypedData } from '../../batch/tensor.js';
+import { type Storage, storageClasses, type TypedData } from '../batch/tensor.js';
 
 /** The type of the elements of a block. Tensors of strings are no blocks: they are in the tree. */
 export type ElementType = Exclude<Tensor.Type, 'string'> | 'uint8clamped' | 'json';

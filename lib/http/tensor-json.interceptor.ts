@@ -1,0 +1,63 @@
+import {
+  type CallHandler,
+  type ExecutionContext,
+  Injectable,
+  type NestInterceptor,
+  Optional,
+  StreamableFile,
+} from '@nestjs/common';
+import { map, type Observable } from 'rxjs';
+import { InvalidServingError } from '../errors.js';
+import { formatValue } from '../format.js';
+import type { TensorForm } from '../json/json-tensor.js';
+import { isStreamedReply, mapStreamedReply } from './streamed-reply.js';
+import { writeTensors } from './write-tensors.js';
+
+/** The options of {@link TensorJsonInterceptor}. */
+export interface TensorJsonOptions {
+  /**
+   * The form of the elements of tensors: a list of numbers, which every client reads, or base64 of
+   * their little-endian bytes, which is faster and smaller. Strings and booleans are always lists.
+   *
+   * @default 'list'
+   */
+  readonly tensors?: TensorForm;
+}
+
+/**
+ * Sends tensors, typed arrays and bigints in the replies of HTTP endpoints as JSON:
+ * `{ "$tensor": { "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3] } }`. All other values stay
+ * as they are, and so do replies that are bytes.
+ */
+@Injectable()
+export class TensorJsonInterceptor implements NestInterceptor {
+  private readonly form: TensorForm;
+
+  /** @throws InvalidServingError for an unknown form */
+  constructor(@Optional() { tensors = 'list' }: TensorJsonOptions = {}) {
+    if (tensors !== 'list' && tensors !== 'base64') {
+      throw new InvalidServingError(
+        `TensorJsonInterceptor: option "tensors" is ${formatValue(tensors)}; allowed is "list" or ` +
+          '"base64"',
+      );
+    }
+    this.form = tensors;
+  }
+
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const replies$ = next.handle();
+    return context.getType() === 'http'
+      ? replies$.pipe(map((reply) => this.write(reply)))
+      : replies$;
+  }
+
+  private write(reply: unknown): unknown {
+    // Nest sends bytes as they are.
+    if (reply instanceof Uint8Array || reply instanceof StreamableFile) {
+      return reply;
+    }
+    return isStreamedReply(reply)
+      ? mapStreamedReply(reply, (item) => this.write(item))
+      : writeTensors(reply, this.form);
+  }
+}

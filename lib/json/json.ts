@@ -1,0 +1,3 @@
+/** A value that JSON has a form for. */
+export type Json =
+  null | boolean | number | string | readonly Json[] | { readonly [name: string]: Json };

@@ -1,0 +1,20 @@
+/** The numbers that JSON does not have, and their words. */
+const numbers: ReadonlyMap<unknown, number> = new Map([
+  ['NaN', NaN],
+  ['Infinity', Infinity],
+  ['-Infinity', -Infinity],
+  ['-0', -0],
+]);
+
+/** The number of the word, if it is one of those. */
+export function numberOfWord(word: unknown): number | undefined {
+  return numbers.get(word);
+}
+
+/** The word for a number that JSON would change. */
+export function wordOfNumber(value: number): string | undefined {
+  if (Number.isFinite(value) && !Object.is(value, -0)) {
+    return undefined;
+  }
+  return Object.is(value, -0) ? '-0' : String(value);
+}

@@ -1,0 +1,41 @@
+/** Milliseconds between two lines of a slow download. */
+const INTERVAL = 10_000;
+
+/** Milliseconds between two lines of a fast one. */
+const LEAST_INTERVAL = 1000;
+
+/** Logs how far a download is: a line per 10 %, at most one a second and at least one per 10 s. */
+export class Progress {
+  private readonly startedAt = Date.now();
+  private loggedAt = this.startedAt;
+  private loggedTenths = 0;
+  private received = 0;
+
+  constructor(
+    private readonly name: string,
+    private readonly size: number | undefined,
+    private readonly log: (line: string) => void,
+  ) {}
+
+  add(bytes: number): void {
+    this.received += bytes;
+    const { received, size } = this;
+    const now = Date.now();
+    const tenths = size ? Math.floor((10 * received) / size) : 0;
+    const passed = now - this.loggedAt;
+    if (passed >= INTERVAL || (passed >= LEAST_INTERVAL && tenths > this.loggedTenths)) {
+      this.loggedAt = now;
+      this.loggedTenths = tenths;
+      const share = size ? `${Math.floor((100 * received) / size)} % of ${inWords(size)}` : '';
+      const seconds = Math.round((now - this.startedAt) / 1000);
+      this.log(`downloads ${this.name}: ${share || inWords(received)} after ${seconds} s`);
+    }
+  }
+}
+
+/** The number of bytes in a short form. */
+export function inWords(bytes: number): string {
+  const units = ['bytes', 'kB', 'MB', 'GB'];
+  const unit = Math.min(Math.floor(Math.log10(Math.max(bytes, 1)) / 3), units.length - 1);
+  return `${Number((bytes / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+}

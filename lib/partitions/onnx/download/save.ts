@@ -1,0 +1,152 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { isError, messageOf, ServingLoadError } from '../../../errors.js';
+import { inWords, Progress } from './progress.js';
+import { reasonOf, STALLED, TransientError } from './request.js';
+
+/** Where the content of a response is saved, and what it must be. */
+export interface SaveOptions {
+  /** The model as messages name it. */
+  readonly name: string;
+  readonly path: string;
+  /** How the cache folder is chosen, for errors. */
+  readonly cacheAdvice: string;
+  readonly sha256?: string | undefined;
+  /** The origin of `sha256`, for errors. */
+  readonly expectedBy?: string;
+  readonly size?: number | undefined;
+  readonly log: (line: string) => void;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Saves the body of the response: whole and with the right hash under its path, or not at all.
+ *
+ * @throws TransientError when the connection breaks
+ * @throws ServingLoadError when the hash differs or the file cannot be written
+ */
+export async function save(response: Response, options: SaveOptions): Promise<void> {
+  const { name, path, size, log, signal } = options;
+  const temporary = `${path}.${randomUUID()}.incomplete`;
+  const stalled = new AbortController();
+  const timer = setTimeout(() => stalled.abort(), STALLED);
+  log(`downloads ${name}${size === undefined ? '' : ` (${inWords(size)})`}`);
+  const progress = new Progress(name, size, log);
+  const hash = createHash('sha256');
+  let received = 0;
+  try {
+    await makeFolder(dirname(path));
+    await pipeline(
+      Readable.fromWeb(response.body as Parameters<typeof Readable.fromWeb>[0]),
+      async function* (chunks: AsyncIterable<Uint8Array>) {
+        for await (const chunk of chunks) {
+          timer.refresh();
+          hash.update(chunk);
+          received += chunk.byteLength;
+          progress.add(chunk.byteLength);
+          yield chunk;
+        }
+      },
+      createWriteStream(temporary, { flags: 'wx', flush: true }),
+      { signal: AbortSignal.any([signal, stalled.signal]) },
+    );
+    check(hash.digest('hex'), received, options);
+    await rename(temporary, path);
+  } catch (error) {
+    // The first error is the cause of a second one here.
+    await rm(temporary, { force: true }).catch(() => undefined);
+    if (!response.bodyUsed) {
+      await response.body?.cancel();
+    }
+    signal.throwIfAborted();
+    throw failureOf(error, stalled.signal.aborted, received, options);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** The size of the body; undefined if it is compressed. */
+export function sizeOf({ headers }: Response): number | undefined {
+  const length = headers.get('content-length');
+  return length === null || headers.has('content-encoding') ? undefined : Number(length);
+}
+
+function check(hash: string, received: number, options: SaveOptions): void {
+  const { name, size, sha256, expectedBy } = options;
+  if (size !== undefined && received !== size) {
+    throw new TransientError(`${received} of ${size} bytes arrived`);
+  }
+  if (sha256 !== undefined && hash !== sha256) {
+    throw new ServingLoadError(
+      `${basename(name)} arrived with the SHA-256 ${hash}, and ${expectedBy} says ${sha256}: the file was ` +
+        'changed, or damaged on its way. It was deleted',
+    );
+  }
+}
+
+function failureOf(
+  error: unknown,
+  isStalled: boolean,
+  received: number,
+  { path, cacheAdvice, size }: SaveOptions,
+): unknown {
+  if (error instanceof ServingLoadError || error instanceof TransientError) {
+    return error;
+  }
+  // Errors of the file system, unlike those of `fetch`, name their system call.
+  if (isError(error) && 'syscall' in error) {
+    const needed = size === undefined ? '' : ` (${size} bytes)`;
+    return new ServingLoadError(
+      `The file${needed} cannot be written to the cache folder ${dirname(path)}: ` +
+        `${messageOf(error)}; make room or choose another folder with ${cacheAdvice}`,
+      { cause: error },
+    );
+  }
+  const reason = isStalled ? `no byte came for ${STALLED / 1000} s` : reasonOf(error);
+  return new TransientError(`The connection broke after ${received} bytes: ${reason}`, {
+    cause: error,
+  });
+}
+
+/** Milliseconds after which a file that nobody writes to is left over from a killed process. */
+const ABANDONED = 3_600_000;
+
+/** Makes the folder, and deletes the downloads in it that killed processes have left. */
+async function makeFolder(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  for (const file of await readdir(folder)) {
+    if (/\.[\da-f-]{36}\.incomplete$/.test(file)) {
+      const { mtimeMs } = await stat(join(folder, file)).catch(() => ({ mtimeMs: Infinity }));
+      if (Date.now() - mtimeMs > ABANDONED) {
+        await rm(join(folder, file), { force: true });
+      }
+    }
+  }
+}
+
+/** The SHA-256 of the file in hexadecimal digits; undefined if there is no such file. */
+export async function sha256Of(path: string): Promise<string | undefined> {
+  const hash = createHash('sha256');
+  try {
+    for await (const piece of createReadStream(path, { highWaterMark: 1 << 20 })) {
+      hash.update(piece as Buffer);
+    }
+  } catch (cause) {
+    if (
+      isError(cause) &&
+      'code' in cause &&
+      (cause.code === 'ENOENT' || cause.code === 'ENOTDIR')
+    ) {
+      return undefined;
+    }
+    throw new ServingLoadError(
+      `Cannot read ${basename(path)} in the cache folder ${dirname(path)}: ${messageOf(cause)}`,
+      { cause },
+    );
+  }
+  return hash.digest('hex');
+}

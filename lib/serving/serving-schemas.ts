@@ -1,6 +1,7 @@
 import type { Tensor } from 'onnxruntime-common';
 import { describeTensors, type TensorSignature } from '../definition/serving-signature.js';
 import { InvalidServingError } from '../errors.js';
+import { datatypeOf } from '../json/json-tensor.js';
 import type { Serving } from './serving.js';
 
 /** A schema in the part of JSON Schema that OpenAPI shares. */
@@ -58,7 +59,6 @@ function schemaOf(tensors: readonly TensorSignature[]): JsonSchema {
 
 function tensorSchema(tensor: TensorSignature): JsonSchema {
   const { type, shape } = tensor;
-  const { datatype, element } = datatypes[type];
   const parts = objectOf({
     shape: {
       type: 'array',
@@ -66,11 +66,11 @@ function tensorSchema(tensor: TensorSignature): JsonSchema {
       minItems: shape.length,
       maxItems: shape.length,
     },
-    datatype: { type: 'string', enum: [datatype] },
+    datatype: { type: 'string', enum: [datatypeOf(type)] },
     data: {
       type: 'array',
       description: 'The elements, row by row; those of numbers also as little-endian base64',
-      items: { type: element },
+      items: { type: elementOf(type) },
     },
   });
   return objectOf({ $tensor: { ...parts, description: describeTensors([tensor]) } });
@@ -80,29 +80,9 @@ function objectOf(properties: Record<string, JsonSchema>): JsonSchema {
   return { type: 'object', required: Object.keys(properties), properties };
 }
 
-interface Datatype {
-  readonly datatype: string;
-  readonly element: JsonSchema['type'];
+function elementOf(type: Tensor.Type): JsonSchema['type'] {
+  if (type === 'bool') {
+    return 'boolean';
+  }
+  return type === 'string' ? 'string' : type.startsWith('float') ? 'number' : 'integer';
 }
-
-const integer = (datatype: string): Datatype => ({ datatype, element: 'integer' });
-const float = (datatype: string): Datatype => ({ datatype, element: 'number' });
-
-/** The names of the types in the Open Inference Protocol, and of 4 bits, for which it has none. */
-const datatypes: Readonly<Record<Tensor.Type, Datatype>> = {
-  bool: { datatype: 'BOOL', element: 'boolean' },
-  string: { datatype: 'BYTES', element: 'string' },
-  int4: integer('INT4'),
-  int8: integer('INT8'),
-  int16: integer('INT16'),
-  int32: integer('INT32'),
-  int64: integer('INT64'),
-  uint4: integer('UINT4'),
-  uint8: integer('UINT8'),
-  uint16: integer('UINT16'),
-  uint32: integer('UINT32'),
-  uint64: integer('UINT64'),
-  float16: float('FP16'),
-  float32: float('FP32'),
-  float64: float('FP64'),
-};

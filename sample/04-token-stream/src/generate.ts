@@ -1,4 +1,4 @@
-import type { InferenceSession } from 'onnxruntime-common';
+import type { InferenceSession } from 'onnxruntime-node';
 import { Decoding } from './decoding.js';
 import { createSampler, type Sampling } from './sampling.js';
 

@@ -13,7 +13,7 @@ export interface Prediction {
  */
 export const digits = defineServing({
   name: 'digits',
-  model: new URL('../../01-digits/model/digits.onnx', import.meta.url),
+  model: new URL('../model/digits.onnx', import.meta.url),
   batchTimeout: 5,
 
   preprocess(pixels: Uint8Array) {

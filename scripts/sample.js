@@ -18,7 +18,6 @@ if (!sample || others.length > 0) {
   if (!existsSync(new URL('../dist', import.meta.url))) {
     run('npm run -s build');
   }
-  await import('./link-samples.js');
   run(`npx tsc -p sample/${sample}`);
   const main = new URL(`../sample/${sample}/dist/main.js`, import.meta.url);
   process.argv = [process.execPath, fileURLToPath(main), ...args];

@@ -1,7 +1,7 @@
 import { defineServing, Tensor } from 'nestjs-serving';
 import { windowSamples } from './windows.js';
 
-/** A chunk of one stream, with what the model remembered after the chunk before it. */
+/** A chunk of one stream, with the state after the chunk before it. */
 export interface Heard {
   readonly window: Float32Array;
   readonly state: Float32Array;
@@ -10,7 +10,7 @@ export interface Heard {
 export interface Judgement {
   /** The probability of speech in the chunk, 0 to 1. */
   readonly probability: number;
-  /** What the model wants to be given with the next chunk of the stream. */
+  /** The state for the next chunk of the stream. */
   readonly state: Float32Array;
 }
 

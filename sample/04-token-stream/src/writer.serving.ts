@@ -8,8 +8,8 @@ export function createWriter(folder: string) {
     useFile: new URL('../dist/writer.thread.js', import.meta.url),
     partitions: [{ folder }],
     batchSize: 8,
-    // A batch takes a second or so and nobody can join it, so it is worth a moment to gather those
-    // who come together.
+    // A batch takes about a second and takes no more prompts when it runs, so it waits a moment for
+    // prompts that arrive together.
     batchTimeout: 20,
   });
 }

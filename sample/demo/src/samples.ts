@@ -3,13 +3,13 @@ import type { ServingDefinition } from 'nestjs-serving';
 import { readFile } from 'node:fs/promises';
 import type { LoadRequest } from './load.js';
 
-/** An application to show, and what its callers ask. */
+/** An application and the requests of its callers. */
 export interface Sample {
   readonly title: string;
   readonly module: Type;
   readonly definition: ServingDefinition;
   readonly requests: readonly LoadRequest[];
-  /** What to expect of batching here. */
+  /** The effect of batching in this application. */
   readonly remark: string;
 }
 

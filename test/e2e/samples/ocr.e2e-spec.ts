@@ -141,6 +141,11 @@ describeUnless(modelMissing, 'the OCR sample', () => {
       expect(problems).toEqual([expect.stringContaining('400 (Bad Request)')]);
 
       await expectToFit(page);
+      await page.setViewportSize({ width: 390, height: 1280 });
+      const line = page.locator('#lines .text').getByText('Invoice 2024-0815', { exact: true });
+      // On a phone the text has one line too.
+      expect((await line.boundingBox())!.height).toBeLessThan(30);
+      await page.setViewportSize({ width: 1280, height: 1280 });
 
       await page.screenshot({ path: 'test-results/ocr.png' });
       await page.emulateMedia({ colorScheme: 'dark' });

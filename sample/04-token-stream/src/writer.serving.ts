@@ -4,7 +4,7 @@ import { defineServing } from 'nestjs-serving';
 export function createWriter(folder: string) {
   return defineServing({
     name: 'writer',
-    // A thread runs the script as it is built, from wherever this file is run.
+    // A thread runs JavaScript: the built file, also when this file runs from its source.
     useFile: new URL('../dist/writer.thread.js', import.meta.url),
     partitions: [{ folder }],
     batchSize: 8,

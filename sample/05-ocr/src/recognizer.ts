@@ -32,6 +32,6 @@ async function load(folder: string): Promise<Model> {
     intraOpNumThreads: 1,
   });
   const lines = await readFile(join(folder, 'characters.txt'), 'utf8');
-  // The blank of CTC comes first, and last the space, which the file has not.
+  // The blank of CTC comes first, and the space last; the file has neither.
   return { session, characters: ['', ...lines.trimEnd().split(/\r?\n/), ' '] };
 }

@@ -64,14 +64,14 @@ describeUnless(registryMissing, 'A copy of a sample outside of the repository', 
     'The copy of %s starts with npm start and answers the question of its README',
     async (name, answer) => {
       const port = await freePort();
-      const { started, stop } = start(join(folder, name), port);
+      const running = start(join(folder, name), port);
       try {
-        await started;
+        await running.started;
         const [command] = blocksOf(`sample/${name}/README.md`, 'sh', 'curl') as [string];
         const own = command.replaceAll('localhost:3000', `localhost:${port}`);
         await expect(run('bash', ['-ec', own], join(folder, name))).resolves.toMatch(answer);
       } finally {
-        await stop();
+        await running.stop();
       }
     },
     120_000,

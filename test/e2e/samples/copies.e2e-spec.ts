@@ -92,7 +92,8 @@ function start(cwd: string, port: number) {
     // A process group of its own, since npm starts others.
     detached: true,
   });
-  const exited = once(child, 'exit');
+  // Closed, when the processes that npm started have ended too.
+  const closed = once(child, 'close');
   let output = '';
   const started = new Promise<void>((resolve, reject) => {
     const read = (text: Buffer): void => {
@@ -110,7 +111,7 @@ function start(cwd: string, port: number) {
     async stop() {
       if (child.exitCode === null) {
         process.kill(-child.pid!, 'SIGTERM');
-        await exited;
+        await closed;
       }
     },
   };

@@ -105,7 +105,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       const other = events(essay, { maxTokens: '200' });
       await Promise.all([other.next(), answer(sum)]);
       await expect(stats()).resolves.toMatchObject({ running: 1 });
+      const ended = next('batch:end');
       await other.return(undefined);
+      await ended;
     });
   });
 

@@ -28,7 +28,10 @@ export function ApiClassification({ summary, type }: ClassificationDocument): Me
     ApiServiceUnavailableResponse({
       description: 'Too many tickets wait, or the application shuts down. Try again later.',
       headers: {
-        'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer' } },
+        'Retry-After': {
+          description: 'Seconds to wait, where known.',
+          schema: { type: 'integer' },
+        },
       },
     }),
     ApiGatewayTimeoutResponse({ description: 'There was no answer within the timeout.' }),

@@ -19,10 +19,12 @@ export async function createEmbedder(modelFolder: string, settings: Settings) {
 
   return defineServing({
     name: 'embedder',
+    // #region model
     model: {
       file: join(modelFolder, 'model.onnx'),
       session: { intraOpNumThreads: settings.modelThreads },
     },
+    // #endregion
     batchKeys: buckets.keys,
     timeout: settings.callTimeout,
     queue: { maxRows: settings.queueMaxRows },

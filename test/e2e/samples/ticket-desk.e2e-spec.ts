@@ -4,9 +4,16 @@ import { readFileSync } from 'node:fs';
 import { chmod, cp, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parse, parseAllDocuments } from 'yaml';
-import { buildStages, giveToUser, run, stagesOf } from '../../fixtures/deployment/dockerfile.js';
+import {
+  buildStages,
+  giveToUser,
+  nonRoot,
+  run,
+  stagesOf,
+} from '../../fixtures/deployment/dockerfile.js';
 import { ImageProcess, namespaceMissing } from '../../fixtures/deployment/image-process.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { registryMissing } from '../../fixtures/registry.js';
@@ -71,14 +78,17 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     await run('npm', ['install', '--package-lock-only', join(folder, tarball!)], context);
 
     image = await buildStages(context, folder);
-    // As with `read_only` and `readOnlyRootFilesystem`.
-    await run('chmod', ['-R', 'a-w', image], image);
+    // As with `read_only` and `readOnlyRootFilesystem`. Docker copies as root.
+    execFileSync('chmod', ['-R', 'a-w', image]);
+    if (nonRoot.uid !== undefined) {
+      execFileSync('chown', ['-R', 'root:root', image]);
+    }
     desk = await start();
   }, 300_000);
 
   afterAll(async () => {
     await desk?.stop();
-    await run('chmod', ['-R', 'u+w', image], image);
+    execFileSync('chmod', ['-R', 'u+w', image]);
     await rm(folder, { recursive: true, force: true });
   }, 30_000);
 
@@ -275,13 +285,10 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
       await expect(run(file, gone, image)).rejects.toThrow('failed');
     });
 
-    it('answers a request that is under way when SIGTERM arrives, and ends with code 0', async () => {
+    it('answers a request that is under way when SIGTERM arrives, and ends with code 0 while Prometheus keeps its connection', async () => {
       const ending = await start();
-      const answered = post(
-        '/tickets/classify/many',
-        { tickets: longTickets(100) },
-        { at: ending },
-      );
+      const many = { tickets: longTickets(100) };
+      const answered = post('/tickets/classify/many', many, { at: ending });
       while (queuedIn(await (await fetch(ending.metricsUrl)).text()) === 0) {
         // The request is on its way.
       }
@@ -290,6 +297,9 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
 
       expect(response.status).toBe(200);
       await expect(response.json()).resolves.toHaveLength(100);
+      if (await isScrapedFor(10_000, ending.metricsUrl)) {
+        ending.signal('SIGKILL');
+      }
       await expect(exitCode).resolves.toBe(0);
     });
   });
@@ -385,6 +395,19 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     });
   });
 });
+
+/** Scrapes until the process ends, over one connection, as Prometheus does; for so many ms. */
+async function isScrapedFor(ms: number, url: string): Promise<boolean> {
+  for (let waited = 0; waited < ms; waited += 200) {
+    const response = await fetch(url).catch(() => undefined);
+    if (!response) {
+      return false;
+    }
+    await response.text();
+    await delay(200);
+  }
+  return true;
+}
 
 const batchesIn = (scraped: string) =>
   [...scraped.matchAll(/^serving_batch_size_count\{.*\} (\d+)$/gm)].reduce(

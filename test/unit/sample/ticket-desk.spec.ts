@@ -4,12 +4,12 @@ import { meanVector } from '../../../sample/07-ticket-desk/src/embedder.serving.
 import { nearestTopic } from '../../../sample/07-ticket-desk/src/nearest-topic.js';
 import { digestOf, tenantsOf } from '../../../sample/07-ticket-desk/src/settings.js';
 
+const example = (topic: string, text: string, ...vector: number[]) => ({
+  topic,
+  text,
+  vector: Float32Array.from(vector),
+});
 describe('nearestTopic', () => {
-  const example = (topic: string, text: string, ...vector: number[]) => ({
-    topic,
-    text,
-    vector: Float32Array.from(vector),
-  });
   const examples = [
     example('billing', 'far', 0, 1),
     example('delivery', 'farther', -1, 0),

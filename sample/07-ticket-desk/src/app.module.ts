@@ -1,5 +1,6 @@
 import { Module } from '@nestjs/common';
 import { ConfigModule } from '@nestjs/config';
+import { APP_FILTER } from '@nestjs/core';
 import { TerminusModule } from '@nestjs/terminus';
 import { ServingModule } from 'nestjs-serving';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
@@ -8,6 +9,7 @@ import { ClassifierService } from './classifier.service.js';
 import { createEmbedder } from './embedder.serving.js';
 import { fetchModel } from './fetch-model.js';
 import { HealthController } from './health.controller.js';
+import { RefusalFilter } from './refusal.filter.js';
 import { type Settings, settings } from './settings.js';
 import { TicketsController } from './tickets.controller.js';
 
@@ -25,6 +27,10 @@ import { TicketsController } from './tickets.controller.js';
     ServingOpenTelemetryModule,
   ],
   controllers: [TicketsController, HealthController],
-  providers: [ClassifierService, ServingHealthIndicator],
+  providers: [
+    ClassifierService,
+    ServingHealthIndicator,
+    { provide: APP_FILTER, useClass: RefusalFilter },
+  ],
 })
 export class AppModule {}

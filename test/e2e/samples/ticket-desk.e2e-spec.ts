@@ -167,7 +167,7 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
     expect(messages.join('; ')).toContain(message);
   });
 
-  it('A full queue is answered with 503 and Retry-After, and is free again for the next ticket', async () => {
+  it('A full queue is answered with 503 and Retry-After, without an error in the log, and has room for the next ticket', async () => {
     const small = await start({ QUEUE_MAX_ROWS: '40' });
     try {
       const many = { tickets: longTickets(100) };
@@ -176,9 +176,14 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
       const response = await post('/tickets/classify/many', many, { at: small });
 
       expect(response.status).toBe(503);
+      await expect(response.json()).resolves.toEqual({
+        statusCode: 503,
+        code: 'SERVING_OVERLOADED',
+      });
       expect(Number(response.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
       const next = await post('/tickets/classify', ticket, { at: small });
       expect(next.status).toBe(200);
+      expect(small.log.filter(({ level }) => level === 'error')).toEqual([]);
     } finally {
       await small.stop();
     }
@@ -190,6 +195,10 @@ describeUnless(registryMissing ?? namespaceMissing, 'The ticket desk', () => {
       const response = await post('/tickets/classify', ticket, { at: hasty });
 
       expect(response.status).toBe(504);
+      await expect(response.json()).resolves.toEqual({
+        statusCode: 504,
+        code: 'SERVING_DEADLINE_EXCEEDED',
+      });
     } finally {
       await hasty.stop();
     }
